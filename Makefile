@@ -11,7 +11,7 @@ FLOOR = $(shell sed -n 's/.*"$(1)>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 
 # Another one, of trainers that others wrote. Some ask for GPUs or a torch of their own: of these the package alone.
 TRAINERS := .venv-trainers
-WHOLE := accelerate==1.15.0 lightning==2.6.6 datasets==5.2.0 ray[train]
+WHOLE := accelerate==1.15.0 lightning==2.6.6 datasets==5.2.0 ray[train] grain==0.2.18
 ALONE := scikit-image trl verl==0.9.1 torchtitan==0.3.0 tyro docstring-parser typeguard megatron-core==0.16.1 \
   tensordict==0.10.0 pyvers cloudpickle codetiming
 

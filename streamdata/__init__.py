@@ -28,18 +28,10 @@ if TYPE_CHECKING:
     from streamdata.errors import StateError as StateError
     from streamdata.errors import StoreError as StoreError
     from streamdata.errors import StreamdataError as StreamdataError
-    from streamdata.mixing.blendable import BlendableDataset as BlendableDataset
-    from streamdata.mixing.blendable import make_blendable_dataset as make_blendable_dataset
     from streamdata.mixing.merged import MergedDataset as MergedDataset
     from streamdata.prepare import Pipeline as Pipeline
     from streamdata.prepare import PrepareConfig as PrepareConfig
     from streamdata.prepare import PrepareError as PrepareError
-    from streamdata.progress.gathering import gather_states as gather_states
-    from streamdata.progress.joining import merge_states as merge_states
-    from streamdata.progress.lane_state import from_stateful as from_stateful
-    from streamdata.progress.loading import load_states as load_states
-    from streamdata.progress.saving import save_states as save_states
-    from streamdata.progress.to_state import to_state as to_state
     from streamdata.recipe import instantiate_from_yaml as instantiate_from_yaml
     from streamdata.shards.write_shards import write_shards as write_shards
     from streamdata.sources.chats import PreferenceDataset as PreferenceDataset
@@ -61,20 +53,28 @@ if TYPE_CHECKING:
     from streamdata.sources.prompts import prompt_collate as prompt_collate
     from streamdata.sources.randomness import record_rng as record_rng
     from streamdata.sources.webdataset import MetaDistributedWebDataset as MetaDistributedWebDataset
-    from streamdata.stores.base_dataset import BaseDataset as BaseDataset
-    from streamdata.stores.collates import dpo_collate as dpo_collate
-    from streamdata.stores.collates import grpo_collate as grpo_collate
-    from streamdata.stores.dataset_factory import DatasetFactory as DatasetFactory
+    from streamdata.states.gathering import gather_states as gather_states
+    from streamdata.states.joining import merge_states as merge_states
+    from streamdata.states.lane_state import from_stateful as from_stateful
+    from streamdata.states.loading import load_states as load_states
+    from streamdata.states.saving import save_states as save_states
+    from streamdata.states.to_state import to_state as to_state
+    from streamdata.stores.blend.blendable import BlendableDataset as BlendableDataset
+    from streamdata.stores.blend.blendable import make_blendable_dataset as make_blendable_dataset
+    from streamdata.stores.datasets.base_dataset import BaseDataset as BaseDataset
+    from streamdata.stores.datasets.dataset_factory import DatasetFactory as DatasetFactory
+    from streamdata.stores.datasets.record_datasets import DPODataset as DPODataset
+    from streamdata.stores.datasets.record_datasets import GRPODataset as GRPODataset
+    from streamdata.stores.datasets.record_datasets import dpo_collate as dpo_collate
+    from streamdata.stores.datasets.record_datasets import grpo_collate as grpo_collate
+    from streamdata.stores.datasets.window_datasets import SeqDataset as SeqDataset
+    from streamdata.stores.datasets.window_datasets import SFTDataset as SFTDataset
     from streamdata.stores.factory import StoreFactory as StoreFactory
-    from streamdata.stores.files import detect_format as detect_format
+    from streamdata.stores.factory import detect_format as detect_format
     from streamdata.stores.h5_store import H5Store as H5Store
     from streamdata.stores.megatron_store import MegatronStore as MegatronStore
     from streamdata.stores.mmap_store import MmapStore as MmapStore
-    from streamdata.stores.record_datasets import DPODataset as DPODataset
-    from streamdata.stores.record_datasets import GRPODataset as GRPODataset
     from streamdata.stores.store import Store as Store
-    from streamdata.stores.window_datasets import SeqDataset as SeqDataset
-    from streamdata.stores.window_datasets import SFTDataset as SFTDataset
     from streamdata.stores.writer import StoreWriter as StoreWriter
     from streamdata.text import compute_position_id_with_mask as compute_position_id_with_mask
     from streamdata.text import pad_sequence_to_length as pad_sequence_to_length
@@ -88,8 +88,8 @@ _MODULES = {
     # mixtures, and what they are made of
     "MergedDataset": "mixing.merged",
     "named": "sources.named",
-    "BlendableDataset": "mixing.blendable",
-    "make_blendable_dataset": "mixing.blendable",
+    "BlendableDataset": "stores.blend.blendable",
+    "make_blendable_dataset": "stores.blend.blendable",
     # sources of records
     "JsonlIterableDataset": "sources.jsonl",
     "MetaDistributedWebDataset": "sources.webdataset",
@@ -119,30 +119,30 @@ _MODULES = {
     "GroupCollate": "delivery.groups",
     "prompt_collate": "sources.prompts",
     "collate_fn": "sources.prompts",
-    "dpo_collate": "stores.collates",
-    "grpo_collate": "stores.collates",
+    "dpo_collate": "stores.datasets.record_datasets",
+    "grpo_collate": "stores.datasets.record_datasets",
     "ResumableDistributedSampler": "delivery.sampler",
     # states
-    "to_state": "progress.to_state",
-    "merge_states": "progress.joining",
-    "save_states": "progress.saving",
-    "load_states": "progress.loading",
-    "gather_states": "progress.gathering",
-    "from_stateful": "progress.lane_state",
+    "to_state": "states.to_state",
+    "merge_states": "states.joining",
+    "save_states": "states.saving",
+    "load_states": "states.loading",
+    "gather_states": "states.gathering",
+    "from_stateful": "states.lane_state",
     # token stores, and datasets over them
-    "DatasetFactory": "stores.dataset_factory",
-    "BaseDataset": "stores.base_dataset",
-    "SeqDataset": "stores.window_datasets",
-    "SFTDataset": "stores.window_datasets",
-    "DPODataset": "stores.record_datasets",
-    "GRPODataset": "stores.record_datasets",
+    "DatasetFactory": "stores.datasets.dataset_factory",
+    "BaseDataset": "stores.datasets.base_dataset",
+    "SeqDataset": "stores.datasets.window_datasets",
+    "SFTDataset": "stores.datasets.window_datasets",
+    "DPODataset": "stores.datasets.record_datasets",
+    "GRPODataset": "stores.datasets.record_datasets",
     "StoreFactory": "stores.factory",
     "Store": "stores.store",
     "H5Store": "stores.h5_store",
     "MegatronStore": "stores.megatron_store",
     "MmapStore": "stores.mmap_store",
     "StoreWriter": "stores.writer",
-    "detect_format": "stores.files",
+    "detect_format": "stores.factory",
     # writing shards
     "write_shards": "shards.write_shards",
     # preparing stores

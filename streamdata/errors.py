@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, Self
 
 _MAX_LISTED: Final = 30
 _MAX_SHOWN: Final = 100
@@ -49,6 +49,11 @@ class ShardError(StreamdataError, ValueError):
 
 class StoreError(StreamdataError, ValueError):
     """A token store is damaged, or lacks what is asked of it; the message gives file and key."""
+
+    @classmethod
+    def mismatch(cls, who: str, expected: str, got: object, remedy: str = "Copy it again.") -> Self:
+        """The error for something that is not as expected."""
+        return cls(f"{who}: expected {expected}, got {got}\n  {remedy}")
 
 
 class StateError(StreamdataError, ValueError):

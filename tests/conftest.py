@@ -48,7 +48,7 @@ def no_collection_walks_through_what_stays():
 @pytest.fixture(autouse=True)
 def no_recipe_was_built():
     """Each test is its own process as to what was said of unused variables."""
-    module = sys.modules.get("streamdata.recipe.unused_variables")
+    module = sys.modules.get("streamdata.recipe.build")
     if module is not None:
         module._used.clear()
         module._said.clear()

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from streamdata import MergedDataset, to_state
+from streamdata.states.headers import canonical, compared, digest_of
 
 MakeDataset = Callable[[], MergedDataset]
 NEAR = 8
@@ -83,6 +84,11 @@ def in_lane(dataset: MergedDataset, worker: int, num_workers: int) -> Iterable[d
     info = SimpleNamespace(id=worker, num_workers=num_workers)
     with patch("streamdata.mixing.merged.get_worker_info", lambda: info):
         return iter(dataset)
+
+
+def signed(header: dict) -> dict:
+    """A generation's header with the digest of what it says, as if it had been written so."""
+    return {**header, "digest": digest_of(canonical(compared(header)))}
 
 
 def loaded(dataset: MergedDataset, num_workers: int, batch_size: int = 1) -> Iterable[list[dict]]:

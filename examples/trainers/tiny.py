@@ -1,7 +1,8 @@
 """What the scripts beside this one share: some rows, a model that learns them, and a note of what it was trained on.
 
-Nothing is downloaded. A row is 16 tokens and its own number; the model writes the numbers into `FOLDER/rows` in each
-forward pass of training, so that a test can count them over all ranks, stops and resumes.
+Nothing is downloaded. A row is its own number and 16 tokens, of which the first is that number; the model writes the
+numbers into `FOLDER/rows` in each forward pass of training, so that a test can count them over all ranks, stops and
+resumes.
 """
 
 import argparse
@@ -12,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from streamdata import MergedDataset
+from streamdata import MergedDataset, named
 
-NUM_ROWS, BATCH_SIZE, VOCABULARY = 240, 4, 64
+NUM_ROWS, BATCH_SIZE, VOCABULARY = 240, 4, 256
 
 
 class Rows:
@@ -33,9 +34,9 @@ class Rows:
         return {"row": self.start + index, "input_ids": tokens, "labels": tokens}
 
 
-def training_set() -> MergedDataset:
-    """An endless stream: all rows once in each epoch."""
-    return MergedDataset([Rows()], seed=1)
+def training_set(**attributes: Any) -> MergedDataset:
+    """An endless stream: all rows once in each epoch, with what attributes a source may have."""
+    return MergedDataset([named(Rows(), name="rows_from_0", percent=1, **attributes)], seed=1)
 
 
 def validation_set() -> MergedDataset:

@@ -19,13 +19,16 @@ def check_problems(
     variables: Mapping[str, Any],
     allow: Collection[str] | None,
     *,
+    imports: Collection[str] = (),
     with_files: bool = True,
     online: bool = False,
     include_roots: Sequence[str] = (),
 ) -> bool:
-    """Show every problem that can be seen without importing a target; return whether none is an error."""
+    """Show every problem that can be seen without building the recipe; return whether none is an error."""
     files = RecipeFiles(online=online) if with_files else None
-    problems = check_recipe(recipe, variables, allow=allow, files=files, is_streamed=True, include_roots=include_roots)
+    problems = check_recipe(
+        recipe, variables, allow=allow, imports=imports, files=files, is_streamed=True, include_roots=include_roots
+    )
     for problem in problems:
         # What could not be checked says so itself.
         say(str(problem) if problem.kind == "not checked" else f"{problem.kind}: {problem}")

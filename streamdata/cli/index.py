@@ -14,9 +14,11 @@ from streamdata.shards.inventory import Inventory, take_stock
 from streamdata.shards.make_manifest import IndexProgress, Report, differences, make_manifest
 from streamdata.shards.manifest import Manifest
 from streamdata.shards.manifest_file import ManifestRows, open_manifest
+from streamdata.shards.record_counts import COUNT_KINDS
 
 _PLAIN_INTERVAL_S = 10.0
-_RECORD_KINDS = ("jsonl", "tar")
+_COUNTED = {"jsonl": "num_records", "tar": "num_records", **dict.fromkeys(COUNT_KINDS, "noted")}
+"""What of an index says how many records its shard has, by kind."""
 
 
 def index_shards(
@@ -43,8 +45,8 @@ def index_shards(
         with _bar() as report:
             made = make_manifest(stock, report, num_processes, read_limits(limits, ShardLimits, "index"))
         directory = _opened(made)[0].directory
-        tables = [directory.indexes[kind] for kind in _RECORD_KINDS if kind in directory.indexes]
-        records = sum(int(table["num_records"].sum()) for table in tables)
+        indexes = directory.indexes
+        records = sum(int(indexes[kind][column].sum()) for kind, column in _COUNTED.items() if kind in indexes)
         size = int(directory.sizes.sum()) / 1e6
         say(f"{made}: {len(directory.names):,} files, {size:,.1f} MB, {records:,} records")
 

@@ -17,6 +17,7 @@ from streamdata.cli.options import (
     Allow,
     Batches,
     BatchSize,
+    Import,
     IncludeRoot,
     Json,
     Recipe,
@@ -96,6 +97,7 @@ def check(
     recipe: Recipe,
     var: Variables = None,
     allow: Allow = None,
+    imports: Import = None,
     include_root: IncludeRoot = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Also build it, draw samples, and see whether a resume gives the same.")
@@ -114,7 +116,7 @@ def check(
     ] = None,
     traceback: Traceback = False,
 ) -> None:
-    """Report all errors of a recipe at once, with file and line; imports no target."""
+    """Report all errors of a recipe at once, with file and line; builds nothing, imports what you name."""
     if jobs is not None and not data:
         raise typer.BadParameter("expected --data with it", param_hint="--jobs")
     variables, allowed = parse_variables(var), checked_allow(allow)
@@ -122,7 +124,15 @@ def check(
         from streamdata.cli.check import check_problems, check_resume
 
         roots = texts(include_root)
-        passed = check_problems(recipe, variables, allowed, with_files=not no_files, online=online, include_roots=roots)
+        passed = check_problems(
+            recipe,
+            variables,
+            allowed,
+            imports=checked_allow(imports, "--import") or (),
+            with_files=not no_files,
+            online=online,
+            include_roots=roots,
+        )
         if passed and resume:
             passed = check_resume(recipe, variables, allowed, roots)
         if passed and data:
@@ -293,7 +303,7 @@ def state(
         if output is None:
             show_states(files, diff, as_json=json)
         else:
-            write_states(files, output, compacted=compact)
+            write_states(files, output)
 
 
 @app.command(cls=FlagsCommand)

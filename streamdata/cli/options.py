@@ -20,6 +20,12 @@ Variables = Annotated[
 Allow = Annotated[
     list[str] | None, typer.Option(metavar="PACKAGE", help="Accept only targets of these packages and streamdata.")
 ]
+Import = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import", metavar="PACKAGE", help="Import targets of this package, too, to see what they take; as of --allow."
+    ),
+]
 IncludeRoot = Annotated[
     list[Path] | None,
     typer.Option(
@@ -72,16 +78,16 @@ def _yaml_value(name: str, text: str) -> Any:
         raise typer.BadParameter(str(error), param_hint="--var") from error
 
 
-def checked_allow(packages: list[str] | None) -> list[str] | None:
-    """The packages of `--allow`, or None.
+def checked_allow(packages: list[str] | None, option: str = "--allow") -> list[str] | None:
+    """The packages of `--allow` or of another option, or None.
 
     Raises:
         typer.BadParameter: One is not the name of a package.
     """
-    from streamdata.recipe.trust import validated_allow
+    from streamdata.recipe.targets import validated_allow
 
     try:
-        validated_allow(packages)
+        validated_allow(packages, option)
     except ValueError as error:
-        raise typer.BadParameter(str(error).partition("\n")[0], param_hint="--allow") from error
+        raise typer.BadParameter(str(error).partition("\n")[0], param_hint=option) from error
     return packages or None  # typer gives [] where the option is absent

@@ -56,7 +56,7 @@ def _run(
         list[str] | None,
         typer.Argument(
             metavar="INPUTS",
-            help=".jsonl (.gz, .zst …), .parquet, .txt (one document each); globs and directories too.",
+            help=".jsonl (.gz, .zst …), .parquet, .txt (one document each), .json by name or glob; directories too.",
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write; a run goes on there.")] = None,

@@ -16,8 +16,9 @@ from streamdata.shards.sidecar import find_sidecars
 from streamdata.shards.storage import is_pipe, is_remote
 from streamdata.shards.urls import expand_home, find_shards, split_commas
 from streamdata.sources.suffixes import SHARD_SUFFIXES
-from streamdata.stores.files import detect_format, store_files
-from streamdata.text.directory_tokenizer import check_name
+from streamdata.stores.factory import detect_format
+from streamdata.stores.store import store_files
+from streamdata.text.tokenizer import check_name
 
 _ANY: Final = ("",)
 _PATHS: Final = {**SHARD_SUFFIXES, "streamdata.ImageFolderDataset": _ANY}

@@ -18,8 +18,8 @@ from streamdata.delivery.dead_workers import note_dead_workers
 from streamdata.errors import RecipeError
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.top import top_of
-from streamdata.progress import Traffic
 from streamdata.recipe import instantiate_from_yaml
+from streamdata.run.traffic import Traffic
 from streamdata.view import Delivery, describe
 from streamdata.view.table import percent_text
 

@@ -80,9 +80,9 @@ def show_recipe(recipe: Path, variables: Mapping[str, Any], allow: Sequence[str]
         Exception: What the stream raised.
     """
     from streamdata.cli.run import build_mixture
-    from streamdata.progress.loading import read_states
     from streamdata.show.sample_views import SampleViews
     from streamdata.show.streams import Place, delivered, source_paths
+    from streamdata.states.loading import read_states
 
     if not options.states and options.rank >= (options.dp_size or 1):
         raise typer.BadParameter(f"expected a rank below --dp, got {options.rank}", param_hint="--rank")
@@ -164,8 +164,8 @@ def browse_recipe(dataset: Any, name: str, options: ShowOptions) -> None:
         ValueError: The port is taken.
         KeyboardInterrupt: Ctrl-C.
     """
-    from streamdata.progress.loading import read_states
     from streamdata.show.browse import browsed_mixture, serve_pages
+    from streamdata.states.loading import read_states
 
     read = [(path, states) for path in options.states for states in read_states([path])]
     states = [(found.origin.partition(",")[0] or path.name, found.states) for path, found in read]

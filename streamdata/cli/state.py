@@ -10,9 +10,9 @@ import typer
 
 from streamdata.cli.messages import say
 from streamdata.errors import one_line
-from streamdata.progress import merge_states
-from streamdata.progress.loading import read_states
 from streamdata.run.publish import publish
+from streamdata.states.joining import merge_states
+from streamdata.states.loading import read_states
 from streamdata.trace import SourceTotals, Totals, totals_of
 from streamdata.view.states import describe_states, states_as_json
 from streamdata.view.table import percent_text, table
@@ -63,17 +63,13 @@ def _row(source: SourceTotals) -> list[str]:
     return [source.name, f"{source.samples:,}", f"{source.tokens:,}", epochs, *shares, *counts, ""]
 
 
-def write_states(paths: Sequence[Path], output: Path, *, compacted: bool) -> None:
+def write_states(paths: Sequence[Path], output: Path) -> None:
     """Join the states of all paths, and write them as one JSON file.
 
     Raises:
         StateError: A file is torn or holds no states, or they are not of one run.
         OSError: The output cannot be written.
     """
-    joined: Mapping[str, Any] = merge_states(*(read.states for read in read_states(paths)))
-    if compacted:
-        from streamdata.progress.history import compact
-
-        joined = compact(joined)
-    publish(output, [json.dumps(dict(joined)).encode(), b"\n"])
+    joined = merge_states(*(read.states for read in read_states(paths)))
+    publish(output, [json.dumps(joined).encode(), b"\n"])
     say(f"{output}: {len(joined):,} entries, {output.stat().st_size:,} bytes")

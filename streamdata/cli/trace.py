@@ -15,8 +15,7 @@ from rich.console import Console
 from streamdata.cli.run import build_mixture
 from streamdata.cli.ticker import Ticker
 from streamdata.errors import one_line
-from streamdata.progress.loading import read_states
-from streamdata.progress.state_file import is_rank_file
+from streamdata.states.loading import is_rank_file, read_states
 from streamdata.trace import Trace
 from streamdata.view.table import table
 

@@ -25,7 +25,8 @@ from torch.utils.data import get_worker_info
 
 from streamdata.delivery.segments import Loan, can_lend, lend
 from streamdata.errors import shown
-from streamdata.progress import LaneLink, number_batch
+from streamdata.run.lane_link import LaneLink
+from streamdata.states.cursor import number_batch
 
 Batch: TypeAlias = list[dict[str, Any]] | dict[str, Any]
 """Samples, or a dict of what was made of them."""

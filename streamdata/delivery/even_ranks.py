@@ -20,8 +20,9 @@ from streamdata.delivery.recent_states import NUM_KEPT
 from streamdata.errors import StateError
 from streamdata.fields import PADDING
 from streamdata.mixing import MergedDataset
-from streamdata.progress import Progress, States
 from streamdata.run import Lane
+from streamdata.states.progress import Progress
+from streamdata.states.to_state import States
 
 logger = logging.getLogger("streamdata")
 MORE_PASSES: Final = 2
@@ -183,10 +184,7 @@ class EvenRanks:
 
 def _check_step(progress: Progress, epoch_pass: int, left: npt.NDArray[np.int64]) -> None:
     """Refuse states of which some rank's are older: it would count as having more left than it has."""
-    delivered = np.zeros(left.size, np.int64)
-    for lane, batches in progress.num_batches(epoch_pass).items():
-        delivered[lane] = batches or 0
-    by_rank = delivered.reshape(left.shape).sum(axis=1)
+    by_rank = progress.last(epoch_pass, "")["batches"].reshape(left.shape).sum(axis=1)
     behind = np.flatnonzero((by_rank < by_rank.max()) & left.any(axis=1))
     if len(behind):
         raise StateError(

@@ -6,8 +6,8 @@ from itertools import islice
 from typing import Any, Final
 
 from streamdata.errors import StateError, shown
-from streamdata.progress.states_table import LoadedStates, StatesTable
-from streamdata.progress.to_state import States
+from streamdata.states.table import LoadedStates, StatesTable
+from streamdata.states.to_state import States
 
 NUM_KEPT: Final = 256
 """Batches whose states are kept. A trainer asks for one that it has trained on, some batches behind what it pulled."""

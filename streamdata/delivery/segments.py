@@ -37,6 +37,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from streamdata.run.per_process import PerProcess
+
 Memory: TypeAlias = npt.NDArray[np.uint8]
 
 HEADER_BYTES: Final = 64
@@ -128,7 +130,7 @@ class _Lender:
         self.segments.remove(segment)
 
 
-_lender: _Lender | None = None
+_lender = PerProcess(_Lender)
 
 
 def lend(pieces: list[memoryview], num_bytes: int) -> Loan:
@@ -138,12 +140,10 @@ def lend(pieces: list[memoryview], num_bytes: int) -> Loan:
         pieces: Contiguous memory of any item size.
         num_bytes: Of all pieces together.
     """
-    global _lender  # noqa: PLW0603  the segments belong to the process
-    if _lender is None or _lender.pid != os.getpid():  # after a fork, the segments are the parent's
-        _lender = _Lender()
-    segment = _lender.take(num_bytes)
+    lender = _lender.get()
+    segment = lender.take(num_bytes)
     segment.fill(pieces)
-    return Loan(_lender, segment, num_bytes)
+    return Loan(lender, segment, num_bytes)
 
 
 _maps: dict[bytes, dict[int, Memory]] = {}

@@ -18,9 +18,9 @@ from streamdata.errors import StateError, did_you_mean, listing, shown
 from streamdata.fields import CURSOR, STATE, STATES
 from streamdata.mixing.top import top_of
 from streamdata.mixing.tree import tree_of
-from streamdata.progress import Progress, States, Traffic
-from streamdata.progress.lane_link import is_asked
-from streamdata.progress.to_state import states_of_batch
+from streamdata.run.traffic import Traffic
+from streamdata.states.progress import Progress
+from streamdata.states.to_state import States, is_asked, states_of_batch
 
 _OPTIONS: Final = (
     "generator",
@@ -238,12 +238,14 @@ class StreamLoader:
 
     def _iterate(self, reader: object) -> Iterator[Any]:
         self._check_reader(reader)
-        left, more = self._begin(), 1
+        left, more, begun = self._begin(), 1, self._pass
         while left > 0:
             self._check_reader(reader)
             found = self._receive(MORE_PASSES if self.steps_per_epoch else more)
             if found is None:
                 return
+            if more and begun is not None and self._pass is not None and self._first_pass is not None:
+                self._first_pass += self._pass - begun  # nothing was left of the one that was named
             left, more = left - 1, 0
             yield found.batch
 

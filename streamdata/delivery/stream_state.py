@@ -7,8 +7,8 @@ from typing import Any, Final
 from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.delivery.to_device import DeviceLoader
 from streamdata.errors import StateError
-from streamdata.progress.gathering import gather_states
-from streamdata.progress.states_table import LoadedStates, table_of
+from streamdata.states.gathering import gather_states
+from streamdata.states.table import LoadedStates, table_of
 
 _KEY: Final = "states"
 

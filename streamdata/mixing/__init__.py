@@ -6,10 +6,8 @@
 3. a source of records → `Leaf` → its samples in one lane, each with a cursor
 4. clocks, samples → `Mixture` → the source with the lowest clock is next; the entry of each node joins the sample
 5. datasets → `MergedDataset` → a torch dataset: ranks, workers, passes, states; a source alone → `top_of` → the same
-6. map-style datasets, weights → `BlendIndex` → `BlendableDataset` → one map-style dataset, in the order of Megatron-LM
 """
 
-from streamdata.mixing.blendable import BlendableDataset, make_blendable_dataset
 from streamdata.mixing.merged import MergedDataset
 
-__all__ = ["BlendableDataset", "MergedDataset", "make_blendable_dataset"]
+__all__ = ["MergedDataset"]

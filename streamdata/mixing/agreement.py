@@ -7,9 +7,9 @@ from typing import Any
 
 from streamdata.errors import shown
 from streamdata.mixing.tree import MixtureSettings, tree_of
-from streamdata.progress.gathering import states_digests, verify_ranks_agree
 from streamdata.run import DataParallel
 from streamdata.sources.skip import Skips
+from streamdata.states.gathering import states_digests, verify_ranks_agree
 
 
 def verify_mixture_agrees(

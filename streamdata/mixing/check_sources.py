@@ -8,8 +8,8 @@ from torch.utils.data import IterableDataset
 from streamdata.errors import shown
 from streamdata.mixing.lengths import check_factors
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
-from streamdata.recipe.percent import is_absent, read_percent
-from streamdata.recipe.stages import is_stage
+from streamdata.recipe.named_source import is_absent, read_percent
+from streamdata.recipe.targets import is_stage
 from streamdata.sources.map_style import leave_out_filtered
 from streamdata.sources.named import check_dataset
 from streamdata.sources.own_stream import LANES, is_own_stream
@@ -55,6 +55,7 @@ def check_sources(mixture: MixtureSettings) -> None:
     for child in top.children:
         if child.is_mixture:
             _check_end(mixture, child.dataset)
+            _check_no_schedule_below(child)
 
 
 def _checked_name(dataset: Any, who: str) -> str:
@@ -217,6 +218,18 @@ def _check_once(top: Node) -> None:
                 "  Build it twice, or raise its percent."
             )
         seen[id(node.dataset)] = node.path
+
+
+def _check_no_schedule_below(child: Node) -> None:
+    """Refuse a schedule whose time nobody could tell: what a yield function will pull, the top has not drawn yet."""
+    if child.dataset.customized_yield_fn is not None and child.has_schedule:
+        name = shown(child.dataset.name)
+        raise ValueError(
+            f"MergedDataset, mixture {name}{in_recipe(child.dataset)}: expected constant percents in a mixture with a "
+            "customized_yield_fn that is within another mixture, and in all below it, got a schedule\n"
+            f"  Give the schedule to the percent of {name} itself, list its sources in the top mixture, which may have "
+            "both, or make the function the process_fn of each source."
+        )
 
 
 def _check_end(parent: MixtureSettings, mixture: MixtureSettings) -> None:

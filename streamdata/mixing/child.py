@@ -8,24 +8,17 @@ from streamdata.mixing.deals import Deals
 from streamdata.mixing.places import WorkerPlace
 from streamdata.mixing.present import Present
 from streamdata.mixing.tree import Node
-from streamdata.progress import (
-    COUNTS,
-    Base,
-    Cursor,
-    LaneEntries,
-    LaneKey,
-    LaneLink,
-    NodeKey,
-    PlainCursor,
-    Progress,
-    Tree,
-)
-from streamdata.progress.traffic import SourceTimes
 from streamdata.run import Lane
+from streamdata.run.lane_link import LaneLink
+from streamdata.run.traffic import SourceTimes
 from streamdata.shards.upcoming import LaneAhead
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
 from streamdata.sources.tally import Tally
+from streamdata.states.cursor import Cursor, LaneEntries, LaneKey, NodeKey, PlainCursor
+from streamdata.states.headers import Base, Tree
+from streamdata.states.progress import Progress
+from streamdata.states.table import COUNTS
 
 Pairs = Iterator[tuple[Sample, PlainCursor]]
 """Samples, each with the cursor after it."""
@@ -54,6 +47,8 @@ class Run:
     """Where a worker notes which record it is at."""
     times: SourceTimes = field(default_factory=dict)
     """How long sources were read; drawing adds to it."""
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    """By path, of the nodes."""
 
     @classmethod
     def at(cls, progress: Progress, epoch_pass: int, lane: Lane, deals: Deals, tree: Tree, skips: Skips) -> Self:
@@ -81,7 +76,7 @@ class Run:
         at = None if standing is None else standing.cursor
         counts = self.deals.counts(node.path, self.lane.index) if at is None else [getattr(at, name) for name in COUNTS]
         max_bad = int(getattr(node.dataset, "max_bad", 0))
-        tally = Tally(node.path or "the top", max_bad, *counts)
+        tally = self.tallies[node.path] = Tally(node.path or "the top", max_bad, *counts)
         tally.note = None if self.place is None else self.place.noting(tally.name)
         return tally
 

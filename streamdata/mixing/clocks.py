@@ -20,7 +20,7 @@ from streamdata.mixing.pace import ClockPace, ScheduledPace, SteadyPace
 from streamdata.mixing.present import LEAST_SHARE
 from streamdata.mixing.schedule import Shares
 from streamdata.mixing.tree import Node
-from streamdata.recipe.percent import Weight
+from streamdata.recipe.named_source import Weight
 
 ShareAt = Callable[[float], float]
 """The share of a source in its mixture at a time."""
@@ -37,7 +37,7 @@ class Clocks:
     Args:
         run: The lane.
         node: The mixture.
-        above: The shares on the path from the top to it, or from the yield function next above.
+        above: The shares on the path from the top to it.
     """
 
     def __init__(self, run: Run, node: Node, above: Sequence[ShareAt]) -> None:
@@ -163,7 +163,7 @@ class Clocks:
         return Carry(self.pace(min(known, default=self._first)), paces.__getitem__, phases(names))
 
     def _blend(self, generation: int) -> Mapping[str, Weight]:
-        return self._run.progress.blend_in(self._node.path, generation)
+        return self._run.progress.tree(generation).blend(self._node.path)
 
     def _pace_by(self, blend: Mapping[str, Weight], reweighed: int) -> ClockPace:
         """The pace by weights of before a change; the present sources keep their numbers."""
@@ -182,11 +182,12 @@ class Clocks:
         return SteadyPace([1 / fine.held(source, segment) for source in range(len(paths))])
 
     def _gone(self, reweighed: int) -> list[History]:
-        run, path = self._run, self._node.path
+        run = self._run
         # What the first generation of a size comes after is of another size.
         if reweighed <= run.progress.before.number:
             return []
-        before = run.progress.blend_before(path, reweighed)
+        # Not that number less one: generations of which no rank delivered anything may be missing.
+        before = self._blend(max(number for number in run.progress.headers if number < reweighed))
         ours = {child.path for child in self._node.children}
         # The clocks of those that stayed may be far ahead, while their shares were 0: as far would time run on.
         return [History(0, run.entries.clocks(left)) for left in before if left not in ours]

@@ -13,9 +13,9 @@ import torch
 from torch.utils.data import get_worker_info
 
 from streamdata.mixing.places import WorkerPlaces
-from streamdata.progress import LaneState
-from streamdata.progress.lane_link import Beginning
 from streamdata.run import MAX_WORKERS, Lane
+from streamdata.run.lane_link import Beginning
+from streamdata.states.lane_state import LaneState
 
 _PASS, _PASSES_SET, _VERSION = range(3)
 _LANES, _FIELDS = 3, 9

@@ -1,15 +1,18 @@
-"""How many samples lanes still get of a finite pass, where that follows from where they stand: nothing is read."""
+"""How many samples lanes still get of a finite pass, where that follows from where they stand.
+
+Nothing is read for it but shards without an index, whose records are counted once on a node.
+"""
 
 import math
 from collections.abc import Iterator
-
-import numpy as np
+from dataclasses import replace
 
 from streamdata.errors import shown
 from streamdata.mixing.child import Run
 from streamdata.mixing.clocks import Clocks
 from streamdata.mixing.tree import Node
 from streamdata.sources.own_stream import OwnStreamSource
+from streamdata.sources.sequential_source import SequentialSource
 
 _FUNCTIONS = ("single_process_fn", "process_fn")
 
@@ -64,10 +67,13 @@ def _of_records(run: Run, node: Node) -> str | None:
         return f"up to max_bad={dataset.max_bad} records may fail"
     if run.skips.of(node.path) is not None:
         return "`skip` leaves records of it out"
-    if node.source.count(np.zeros(1, np.int64), node.part) is None:
-        if isinstance(node.source, OwnStreamSource):
-            return "it is an iterable, which does not say how many records it has"
-        return "its shards can only be read from their start, and nobody has counted their records"
+    if isinstance(node.source, OwnStreamSource):
+        return "it is an iterable, which does not say how many records it has"
+    if isinstance(node.source, SequentialSource) and (pipe := node.source.shards.pipe):
+        return (
+            f"its shard {shown(pipe)} is what a command gives, others perhaps each time: write it to a file, whose "
+            "records `streamdata index` counts, or the run does"
+        )
     return None
 
 
@@ -83,6 +89,8 @@ def count_samples(run: Run, node: Node) -> float:
 
 def _count_records(run: Run, node: Node) -> int:
     lane = run.deals.lane(node, run.lane.index)
+    if isinstance(lane.dealt.source, SequentialSource):
+        lane.dealt = replace(lane.dealt, source=lane.dealt.source.counted)
     standing = run.entries.standing(node.path)
     position = lane.start if standing is None or standing.cursor is None else standing.cursor.position
     counts = lane.counts(lane.window_start(position) if run.from_window else position)

@@ -1,9 +1,11 @@
 """How the sources of a tree are dealt out to the lanes of a run, in one pass."""
 
 from streamdata.mixing.tree import Node
-from streamdata.progress import COUNTS, Leftovers, Progress, share_out
 from streamdata.sources import Deal, DealtLane, DealtSource
 from streamdata.sources.own_stream import OwnStreamSource
+from streamdata.states.headers import Leftovers
+from streamdata.states.progress import Progress, share_out
+from streamdata.states.table import COUNTS
 
 
 class Deals:
@@ -76,7 +78,7 @@ class Deals:
 def left_of(progress: Progress, epoch_pass: int, path: str, lanes: int) -> Leftovers:
     """What the lanes have left of a source in a pass, which need not be there any more."""
     left = progress.base(epoch_pass).left.get(path, Leftovers())
-    finals = progress.finals(epoch_pass, path)
-    if not (finals.is_held | finals.is_over).any():  # absent, or not drawn: as it was
+    last, is_over = progress.last(epoch_pass, path), progress.is_over(epoch_pass, path)
+    if not (last.is_held | is_over).any():  # absent, or not drawn: as it was
         return left
-    return Deal(path, progress.cuts()[path], epoch_pass, lanes, left).left_by(finals)
+    return Deal(path, progress.cuts()[path], epoch_pass, lanes, left).left_by(last, is_over)

@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from streamdata.errors import StateError
-from streamdata.progress import NodeKey
+from streamdata.states.cursor import NodeKey
 
 _FETCHES: Final = "torch.utils.data._utils.fetch"
 """The module whose code asks a dataset for the samples of a batch, and collates them."""

@@ -3,17 +3,22 @@
 import logging
 import math
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
 from streamdata.errors import StateError, shown
 from streamdata.mixing.deals import Deals, left_of
 from streamdata.mixing.tree import Node
-from streamdata.progress import Base, DealHeader, Progress, Tree, last_lines, sums, totals_of_nodes
 from streamdata.run import Lane
 from streamdata.sources.own_stream import OwnStreamSource
+from streamdata.states.headers import Base, DealHeader, Tree
+from streamdata.states.history import history_of, totals_of_nodes
+from streamdata.states.progress import Progress
 
 logger = logging.getLogger("streamdata")
+_MAX_LINES: Final = 20
+"""Kept of earlier generations."""
 
 
 def begin_deal(progress: Progress, top: Node, tree: Tree, lane: Lane) -> tuple[Progress, str]:
@@ -38,7 +43,9 @@ def begin_deal(progress: Progress, top: Node, tree: Tree, lane: Lane) -> tuple[P
 
 def header_of(progress: Progress, top: Node, tree: Tree) -> DealHeader:
     """What another size goes on from. It does not depend on that size, and is computed once for some states."""
-    return progress.once(tree, lambda: _Ending(progress, top, tree).header())
+    if progress.next_deal is None or progress.next_deal[0] != tree:
+        progress.next_deal = tree, _Ending(progress, top, tree).header()
+    return progress.next_deal[1]
 
 
 def _refuse_iterables(progress: Progress, top: Node, lane: Lane) -> None:
@@ -85,17 +92,17 @@ class _Ending:
             nodes=progress.nodes(),
             cuts=progress.cuts(),
             totals=totals_of_nodes(progress),
-            sizes=last_lines(progress),
+            sizes=history_of(progress)[-_MAX_LINES:],
             origin=progress.table.digest,  # what tells these states from those of another step
         )
 
     def _first_pass(self, known: set[int], ended: set[int]) -> int:
         if not self._top.is_endless:
             # Not by ranks: one that delivered nothing may have no share of the oldest, and a share of the next.
-            return min(known - ended, default=max(known, default=self._progress.first_pass - 1) + 1)
+            return min(known - ended, default=max(known, default=self._progress.before.first_pass - 1) + 1)
         # One without end is left, by `set_epoch`, for another; a rank that delivered nothing is where the others are.
         newest = map(self._progress.newest_pass, range(self._topology.dp_size))
-        return min((number for number in newest if number is not None), default=self._progress.first_pass)
+        return min((number for number in newest if number is not None), default=self._progress.before.first_pass)
 
     def _has_ended(self, epoch_pass: int) -> bool:
         if self._top.is_endless:
@@ -124,8 +131,7 @@ class _Ending:
             if node.is_mixture:
                 excess |= self._excess(node, epoch_pass, before.excess)
         # Of sources that are not there at present, too: they may return.
-        finals = {path: progress.finals(epoch_pass, path) for path in sorted({*progress.paths(), *before.counts})}
-        counts = {path: sums(before.counts.get(path, (0, 0, 0, 0)), held) for path, held in finals.items()}
+        counts = {path: progress.counts(epoch_pass, path) for path in sorted({*progress.paths(), *before.counts})}
         lanes = self._topology.lanes
         left = {path: left_of(progress, epoch_pass, path, lanes) for path in progress.cuts()}
         return Base(
@@ -168,7 +174,7 @@ class _Ending:
     def _drawn(self, node: Node, epoch_pass: int, path: str, before: float = math.inf) -> float:
         """What all lanes together drew of a source of the mixture, as this weighs it."""
         name = "draws" if node.dataset.cost is None else "cost"
-        drawn: float = self._progress.column(name, epoch_pass, path, before).sum().item()
+        drawn: float = self._progress.last(epoch_pass, path, before)[name].sum().item()
         return drawn
 
     def in_words(self, lane: Lane, epoch_pass: int) -> str:
@@ -183,7 +189,7 @@ class _Ending:
             f"\nstates: they hold nothing of rank {rank} of {self._topology.dp_size}, which counts as one that "
             "delivered nothing: what it did deliver comes again"
             for rank in range(self._topology.dp_size)
-            if self._progress.newest_pass(rank) is None and not self._progress.is_idle(rank) and self._has_part(rank)
+            if self._progress.newest_pass(rank) is None and rank not in self._progress.idle and self._has_part(rank)
         ]
         again = self.what_comes_again() or ("" if silent else "; nothing comes again")
         return line + again + "".join(silent)
@@ -196,7 +202,7 @@ class _Ending:
         """Say how much of what yield functions gave is drawn anew."""
         joining = [node.path for node in self._top.walk() if node.is_mixture and node.dataset.customized_yield_fn]
         bursts = [(epoch_pass, path) for epoch_pass in self.passes for path in joining]
-        given = np.concatenate([np.zeros(0, np.int64), *(self._progress.column("given", *burst) for burst in bursts)])
+        given = np.concatenate([np.zeros(0, np.int64), *(self._progress.last(*burst)["given"] for burst in bursts)])
         if not given.any():
             return ""
         return (

@@ -12,20 +12,14 @@ from torch.utils.data import get_worker_info
 from streamdata.errors import StateError
 from streamdata.fields import CURSOR, STATES
 from streamdata.mixing.reading import LanePlan, Reading
-from streamdata.progress import (
-    Entry,
-    LaneState,
-    NodeKey,
-    PlainEntry,
-    Progress,
-    describe_changes,
-    lane_state_of,
-    node_of,
-    to_state,
-)
-from streamdata.progress.lane_link import note_deal
+from streamdata.run.lane_link import note_deal
 from streamdata.shards.upcoming import LaneAhead
 from streamdata.sources.source import Sample
+from streamdata.states.checks import check_nodes, describe_changes
+from streamdata.states.cursor import Entry, NodeKey, PlainEntry, node_of
+from streamdata.states.lane_state import LaneState, lane_state_of
+from streamdata.states.progress import Progress
+from streamdata.states.to_state import to_state
 
 logger = logging.getLogger("streamdata")
 
@@ -61,6 +55,8 @@ class LaneIterator(Iterator[Sample]):
         """Not empty once the lane has come to its end."""
         self._entries: dict[str, PlainEntry] = {}
         """By path, the newest of each node since it was last asked."""
+        self._entries_before: dict[str, PlainEntry] = {}
+        """By path, the newest of each node when it was last asked."""
         self._last: tuple[PlainEntry, ...] = ()
 
     def __del__(self, is_at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -87,7 +83,9 @@ class LaneIterator(Iterator[Sample]):
         # Only now: which pass it is, and whose turn, is decided when the first sample is asked for, by when all lanes
         # of an iteration that came to its end have said so.
         self._plan = plan = self._reading.plan(self._progress, self._loaded)
-        self._pull = self._reading.begin(plan, self._ahead, partial(self._ends.append, True)).__next__
+        self._pull = self._reading.begin(
+            plan, self._ahead, partial(self._ends.append, True), (self._entries_before, self._entries)
+        ).__next__
         sample = self._pull()
         self._reading.control.note_sample(plan.lane.worker)
         return sample
@@ -127,7 +125,9 @@ class LaneIterator(Iterator[Sample]):
         texts = {key: json.dumps(value) for key, value in states.items() if not key.startswith("generation/")}
         # A mixture's own draws only grow, whichever of its sources were drawn since.
         self._texts.update(texts)
-        self._entries, self._last = {}, ()
+        self._entries_before.update(self._entries)
+        self._entries.clear()
+        self._last = ()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict()` said that the iterator of this lane stood.
@@ -141,7 +141,7 @@ class LaneIterator(Iterator[Sample]):
         if loaded.lane.dp_rank != reading.lane.dp_rank:
             self._refuse(loaded, "rank")
         progress = Progress(loaded.states)
-        progress.check_nodes(reading.tree.nodes)
+        check_nodes(progress, reading.tree.nodes)
         if reading.lane.worker == 0:
             for line in describe_changes(progress, reading.tree):
                 logger.warning("%s", line)

@@ -8,7 +8,6 @@ from streamdata.errors import StateError, shown
 from streamdata.mixing.child import Pairs, Run
 from streamdata.mixing.clocks import ShareAt
 from streamdata.mixing.tree import Node
-from streamdata.progress import Cursor, PlainCursor, Position
 from streamdata.shards.upcoming import Upcoming
 from streamdata.sources import Burst, DealtLane
 from streamdata.sources.functions import Feed, PerRecordFn, StreamFns, call_per_record, run_bursts
@@ -18,6 +17,7 @@ from streamdata.sources.skip import Skipping
 from streamdata.sources.source import DamagedRecord, ReadTask, Record, Sample, describe_record
 from streamdata.sources.stream_states import StreamStates
 from streamdata.sources.tally import Tally, counts_of
+from streamdata.states.cursor import Cursor, PlainCursor, Position
 
 Records = Iterator[tuple[Record, Position]]
 

@@ -20,6 +20,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from streamdata.errors import StateError, shown
 from streamdata.mixing.agreement import verify_mixture_agrees
 from streamdata.mixing.check_sources import check_sources
+from streamdata.mixing.clock import HEADROOM
 from streamdata.mixing.control import Control
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.elastic import header_of
@@ -29,32 +30,25 @@ from streamdata.mixing.meter import own_traffic
 from streamdata.mixing.reading import Reading
 from streamdata.mixing.tree import MixtureSettings, Node, tree_of
 from streamdata.mixing.wrapped import check_not_wrapped
-from streamdata.progress import (
-    Progress,
-    Traffic,
-    describe_changes,
-    traffic_of,
-)
-from streamdata.progress.complete import Shape, check_complete
-from streamdata.progress.deal_header import deal_header_of
-from streamdata.progress.lane_link import note_deal, noted_deal, watched
-from streamdata.progress.saving import remember
-from streamdata.progress.traffic import times_of
-from streamdata.recipe.defaults import default_of
-from streamdata.recipe.named_source import Percent
-from streamdata.recipe.parts import NAMES
+from streamdata.recipe.named_source import PART_NAMES, Percent, default_of
 from streamdata.remote.cache_settings import CacheSetting, CacheSettings, read_cache_settings
 from streamdata.remote.network import checked_connections, connections_of_process, network
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
+from streamdata.run.lane_link import note_deal, noted_deal
 from streamdata.run.topology import data_parallel_at_fork, data_parallel_of, remember_data_parallel_at_fork
+from streamdata.run.traffic import Traffic, times_of, traffic_of
 from streamdata.run.trainer import end_with_trainer
 from streamdata.shards.ahead_settings import ahead_settings, checked_bytes
-from streamdata.sources.alone import SourceAlone
+from streamdata.sources.alone import Alone
 from streamdata.sources.functions import StreamFn
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.skip import SkipList, Skips
 from streamdata.sources.source import Sample
 from streamdata.sources.worker_errors import end_where_batches_are_lost
+from streamdata.states.checks import check_complete, check_nodes, describe_changes
+from streamdata.states.headers import deal_header_of
+from streamdata.states.progress import Progress
+from streamdata.states.saving import remember, watched
 
 _FUNCTIONS: Final = ("single_process_fn", "process_fn", "customized_yield_fn", "cost")
 
@@ -149,7 +143,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         checked_bytes(read_ahead_bytes)  # what is wrong with it is said here
         check_sources(self)
         for dataset in self.datasets:
-            if isinstance(dataset, SourceAlone):
+            if isinstance(dataset, Alone):
                 dataset.is_within_mixture()
         if settings is not None:
             _share_cache(tree_of(self), settings)
@@ -191,7 +185,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         """Whether it has given samples, and is neither `finite()` nor of a part that is held out."""
         if self._is_for_evaluation or not self._control.has_given:
             return False
-        return all(getattr(node.dataset, "part", None) in (None, NAMES[0]) for node in tree_of(self).walk())
+        return all(getattr(node.dataset, "part", None) in (None, PART_NAMES[0]) for node in tree_of(self).walk())
 
     def set_data_parallel(
         self,
@@ -270,9 +264,9 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             )
         progress, top = Progress(states), tree_of(self)
         tree = top.tree()
-        progress.check_nodes(tree.nodes)
+        check_nodes(progress, tree.nodes)
         least = partial(_least, top, progress, self._skips.num_records)
-        check_complete(progress, Shape(is_endless=top.is_endless, least=least))
+        check_complete(progress, is_endless=top.is_endless, least=least, headroom=HEADROOM)
         for line in describe_changes(progress, tree):
             logger.warning("%s", line)
         # Here, and not in each of the workers that are forked from this process.
@@ -357,7 +351,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         """
         network().limit(connections_of_process(self.connections))
         reading = self._reading(self._lane(), is_stale=self._lacks_states())
-        self._progress.check_nodes(reading.tree.nodes)
+        check_nodes(self._progress, reading.tree.nodes)
         check_not_wrapped(reading.lane.dp_size)
         return LaneIterator(reading)
 

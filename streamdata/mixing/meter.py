@@ -5,11 +5,10 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from streamdata.progress import Traffic, TrafficReport
-from streamdata.progress.traffic import own_times
 from streamdata.remote.cache_settings import cache_counts
 from streamdata.remote.network import MAX_CONNECTIONS, network
 from streamdata.run import Lane
+from streamdata.run.traffic import Traffic, TrafficReport, own_times
 from streamdata.shards.ahead_settings import AheadSettings
 
 _STRETCH_S: Final = 30.0

@@ -1,7 +1,6 @@
 """A mixture in one lane: which source is next, and what each sample says of where the stream stands."""
 
 import logging
-import math
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heapreplace
 from time import perf_counter
@@ -13,16 +12,15 @@ from streamdata.fields import CURSOR, STATES, TOKEN_FIELDS
 from streamdata.mixing.child import Child, Pairs, Run
 from streamdata.mixing.clocks import Clocks, ShareAt
 from streamdata.mixing.leaf import Leaf
-from streamdata.mixing.present import LEAST_SHARE, cost_function
-from streamdata.mixing.told import Told
+from streamdata.mixing.present import cost_function
 from streamdata.mixing.tree import MixtureSettings, Node
 from streamdata.mixing.whole_epochs import WholeEpochs
-from streamdata.progress import Cursor, Entry, PlainCursor, PlainEntry, node_of
-from streamdata.recipe.percent import LEAST, MOST
+from streamdata.recipe.named_source import LEAST, MOST
 from streamdata.remote.network import network
 from streamdata.sources.functions import Feed, StreamFn, run_bursts
 from streamdata.sources.source import Sample, describe_record
 from streamdata.sources.tally import counts_of, num_tokens, raise_noted
+from streamdata.states.cursor import Cursor, Entry, PlainCursor, PlainEntry, node_of
 
 logger = logging.getLogger("streamdata")
 
@@ -58,13 +56,10 @@ class Mixture:
         settings: MixtureSettings = node.dataset
         self.path, self.endless = node.path, node.is_endless
         self._run, self._node, self._settings = run, node, settings
-        self._above = above
-        # A yield function tells those below it how much of the top a sample is that it pulls: see `_unit_below`.
-        within = above if settings.customized_yield_fn is None else ()
-        self._clocks = Clocks(run, node, within)
+        self._clocks = Clocks(run, node, above)
         shares_at = [self._clocks.share_at(i) for i in range(len(node.children))]
         self._children = [
-            _in_lane(run, child, (*within, share_at)) for child, share_at in zip(node.children, shares_at, strict=True)
+            _in_lane(run, child, (*above, share_at)) for child, share_at in zip(node.children, shares_at, strict=True)
         ]
         self._standings = [run.entries.standing(child.path) for child in node.children]
         self._draws = [standing.draws if standing else 0 for standing in self._standings]
@@ -72,9 +67,6 @@ class Mixture:
         self._tokens = [standing.tokens if standing else 0 for standing in self._standings]
         self._weigh = None if settings.cost is None else cost_function(settings.cost)
         self._drawn = sum(run.entries.draws_below(node.path).values())
-        own = run.entries.standing(node.path)
-        self._num_outputs = own.draws if own else 0
-        """With a yield function below the top, what it has given so far, as `_drawn` is what it has pulled."""
         self._streams: list[Pairs] = []
         self._heap: list[tuple[float, int]] = []
         self._tally = run.tally(node)
@@ -249,9 +241,8 @@ class Mixture:
         skips = self._run.skips.digest(self.path)
         if given and not self._draws_alike(cursor, skips):
             given, state = 0, None
-        told = self._told(cursor, is_replayed=given > 0)
         tally = self._tally
-        pulled = self._pulled(lambda: known, told)
+        pulled = self._pulled(lambda: known)
         feed: MergedFeed = Feed(pulled, {}, _joined, given, tally, "customized_yield_fn")
         known = proxy(feed)  # in a cycle, what sources hold open would stay so until a collection
         drawn = self._drawn
@@ -261,10 +252,7 @@ class Mixture:
             sample[CURSOR] = ()
             drawn = max([drawn, *map(self._drawn_by, feed.start.values())])
             feed.start = {}
-            self._num_outputs += 1
-            segment, moments = (told.segment, told.recorded) if told is not None else (0, ())
-            after = (0, segment, drawn, 0, feed.given, feed.state, *counts_of(tally), None, "", skips, moments)
-            yield sample, after
+            yield sample, (0, 0, drawn, 0, feed.given, feed.state, *counts_of(tally), None, "", skips)
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             raise tally.silence("the stream of this lane's share", feed.passed_over())
 
@@ -287,45 +275,11 @@ class Mixture:
             )
         return is_alike
 
-    def _told(self, cursor: Cursor | None, *, is_replayed: bool) -> Told | None:
-        """When the yield function draws; None where no schedule below it asks for the time."""
-        if not (self.path and self._node.has_schedule):
-            return None
-        recorded = tuple(cursor.told) if cursor is not None and is_replayed else ()
-        shares, segment = self._clocks.shares, cursor.window if cursor is not None else 0
-        return Told(self._run.present, recorded, (lambda _: 0) if shares is None else shares.segment, segment)
-
-    def _drawn_again(self, feed_of: Callable[[], MergedFeed], told: Told) -> Iterator[Sample]:
-        """The same as `draw`, each sample at the moment of its burst: on a resume, at which it was drawn before."""
-        samples = self._draw_as_told() if self._clocks.is_told else self.draw()
-        outputs, drawn = 0, self._drawn
-        while True:
-            feed = feed_of()
-            if feed.outputs != outputs or told.is_new(feed.num_pulled):
-                told.begin(feed.num_pulled, self._unit_below(drawn))
-                outputs = feed.outputs
-            with told.draw():
-                sample = next(samples, None)
-            if sample is None:
-                return
-            drawn = Entry(*sample[CURSOR][-1]).drawn
-            yield sample
-
-    def _unit_below(self, drawn: int) -> float:
-        """What the top draws, of all its sources, for a sample that the yield function pulls."""
-        present = self._run.present
-        share = max(math.prod(share_at(present.time) for share_at in self._above), LEAST_SHARE)
-        outputs_of_one = self._num_outputs / drawn if drawn and self._num_outputs else 1.0
-        return present.unit * outputs_of_one / share
-
-    def _pulled(
-        self, feed_of: Callable[[], MergedFeed], told: Told | None
-    ) -> Iterator[tuple[Sample, dict[str, PlainEntry]]]:
+    def _pulled(self, feed_of: Callable[[], MergedFeed]) -> Iterator[tuple[Sample, dict[str, PlainEntry]]]:
         """The merged stream for the yield function, which must not pass over all of it without end."""
-        samples = self.draw() if told is None else self._drawn_again(feed_of, told)
         epochs = WholeEpochs(node.path for node in self._node.walk() if not node.is_mixture)
         outputs = pulled = 0
-        for sample in samples:
+        for sample in self.draw():
             entries, feed = _entries(sample), feed_of()
             if feed.outputs != outputs:
                 outputs, pulled = feed.outputs, 0

@@ -15,16 +15,16 @@ LEAST_SHARE = 2.0**-20
 class Present:
     """What mixtures with schedules are told; one for all nodes of a lane.
 
-    The top sets it when it draws of a source that such a mixture is in, and a yield function for what it pulls.
+    The top sets it when it draws of a source that such a mixture is in.
     """
 
     time: float = 0.0
     """What the job has drawn of the top by now."""
     unit: float = 1.0
     """What the top counts for a sample of the source that is being drawn, on average: what it has cost, if there is a
-    cost. Below a yield function, what the whole top draws for a sample that this pulls."""
+    cost."""
     weigh: Callable[[Sample], float] | None = None
-    """The top's cost, where the top is given the very samples."""
+    """The top's cost."""
 
 
 def cost_function(cost: Callable[[Sample], float] | str) -> Callable[[Sample], float]:

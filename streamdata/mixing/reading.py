@@ -1,15 +1,16 @@
 """What one lane reads: which pass of the stream, from where, and how its samples tell that it ends."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from itertools import chain
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils.data import get_worker_info
 
 from streamdata.errors import StateError
-from streamdata.fields import CURSOR, TOKEN_FIELDS
+from streamdata.fields import CURSOR, STATES, TOKEN_FIELDS
 from streamdata.mixing.child import Run
 from streamdata.mixing.control import Control
 from streamdata.mixing.counting import check_countable, count_samples
@@ -20,23 +21,22 @@ from streamdata.mixing.meter import Meter
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.places import WorkerPlace
 from streamdata.mixing.tree import Node
-from streamdata.progress import (
-    LaneKey,
-    LaneLink,
-    LaneState,
-    Progress,
-    Tree,
-    header,
-    marked,
-    note,
-)
-from streamdata.progress.lane_link import announce, warn_once
 from streamdata.run import Lane
+from streamdata.run.lane_link import LaneLink, announce, warn_once
+from streamdata.run.traffic import note
 from streamdata.shards.ahead_settings import AheadSettings
 from streamdata.shards.upcoming import LaneAhead
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
-from streamdata.sources.tally import num_tokens
+from streamdata.sources.tally import Tally, counts_of, num_tokens
+from streamdata.states.cursor import Cursor, Entry, LaneKey, PlainEntry, marked, node_of
+from streamdata.states.headers import Tree, header
+from streamdata.states.lane_state import LaneState
+from streamdata.states.progress import Progress
+from streamdata.states.table import COUNTS
+
+Entries: TypeAlias = Mapping[str, PlainEntry]
+"""By path, the newest of each node."""
 
 _LOAD_OWN = "Load this rank's own states, or those of all ranks, joined by merge_states."
 _JOIN_ALL = "What each rank has left follows from the states of all: join them by merge_states or gather_states."
@@ -117,11 +117,11 @@ class Reading:
         if loaded is not None and loaded.is_begun:
             lane = loaded.lane
         else:  # a DataLoader asks worker 0 first, always: it takes the lane whose turn it is
-            last = progress.last_worker(epoch_pass, lane.dp_rank)
+            last = progress.last_workers.get((epoch_pass, lane.dp_rank))
             turn = 0 if last is None else last + 1
             lane = replace(lane, worker=(lane.worker + turn) % lane.num_workers)
         key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
-        gave_all = progress.is_finished(epoch_pass) or progress.has_given_all(key, self.tree)
+        gave_all = progress.has_given_all(key, self.tree)
         return LanePlan(
             lane=lane,
             key=key,
@@ -133,8 +133,13 @@ class Reading:
             gave_all=gave_all or (loaded is not None and loaded.is_ended),
         )
 
-    def begin(self, plan: LanePlan, ahead: LaneAhead, note_end: Callable[[], None]) -> Iterator[Sample]:
-        """The lane's stream; note that it begins, and at its end that it has ended, and call `note_end`."""
+    def begin(
+        self, plan: LanePlan, ahead: LaneAhead, note_end: Callable[[], None], given: Sequence[Entries]
+    ) -> Iterator[Sample]:
+        """The lane's stream; note that it begins, and at its end that it has ended, and call `note_end`.
+
+        In `given` are by then the entries of what it gave, the later ones last; all but those of its last sample.
+        """
         lane, key, progress = plan.lane, plan.key, plan.progress
         worker = get_worker_info()
         is_here, place = worker is None, None if worker is None else self.control.places.of(worker.id)
@@ -170,7 +175,7 @@ class Reading:
             self.control.end(self.version, lane, key.epoch_pass, is_empty=is_empty)
             note_end()
 
-        return samples if self.top.is_endless else _with_end(samples, end)
+        return samples if self.top.is_endless else _with_end(samples, end, run.tallies, given)
 
     def resume(self, loaded: LaneState, has_ended: bool) -> None:
         """Note that a lane goes on in a pass, or has ended it."""
@@ -203,7 +208,7 @@ class Reading:
                 self._check_rank(of_pass, rank, sharing, _JOIN_ALL)
             run = self._run(lane, epoch_pass, of_pass, deals)
             check_countable(run, self.top)
-            if not (of_pass.is_finished(epoch_pass) or of_pass.has_given_all(run.key, self.tree)):
+            if not of_pass.has_given_all(run.key, self.tree):
                 left[rank, worker] = count_samples(run, self.top)
         return left
 
@@ -234,7 +239,7 @@ class Reading:
         """
         epoch_pass = self.control.epoch_pass
         newest = progress.newest_pass(lane.dp_rank)
-        begins = progress.first_pass if newest is None else newest
+        begins = progress.before.first_pass if newest is None else newest
         _, sharing = self._dealt(lane, progress, begins)
         # Of all workers: one without a share of the pass comes to its end at once, and notes that too.
         unended = self.control.first_unended(self.version, range(lane.num_workers))
@@ -307,12 +312,18 @@ class _NoteEnd(Protocol):
         """Note that a lane has come to its end; of one that is empty it has given nothing."""
 
 
-def _with_end(samples: Iterator[Sample], note_end: _NoteEnd) -> Iterator[Sample]:
+def _with_end(
+    samples: Iterator[Sample], note_end: _NoteEnd, tallies: Mapping[str, Tally], given: Sequence[Entries]
+) -> Iterator[Sample]:
     """Mark the last sample, so that states can tell an ended pass from one whose end was not delivered yet.
+
+    With the mark comes what was dropped after the nodes' last samples. It is not in their own entries: from these a
+    lane to which a source is added goes on, and reads that again.
 
     The end is noted here, where an error does not get: a worker goes on asking after one, and what broke off has not
     ended.
     """
+    before: dict[str, tuple[int, ...]] = {path: counts_of(tally) for path, tally in tallies.items()}
     ahead = next(samples, None)
     if ahead is not None:
         try:
@@ -322,6 +333,21 @@ def _with_end(samples: Iterator[Sample], note_end: _NoteEnd) -> Iterator[Sample]
         except Exception:
             yield ahead  # it comes before the error, as it would have without looking ahead
             raise
-        ahead[CURSOR] = marked(ahead[CURSOR], ended=True)
+        entries = (*chain(*(part.values() for part in given)), *ahead.get(STATES, ()), *ahead[CURSOR])
+        ahead[CURSOR] = marked(ahead[CURSOR], ended=True, tail=_tails(before, entries, tallies))
         yield ahead
     note_end(is_empty=ahead is None)
+
+
+def _tails(
+    counted: dict[str, tuple[int, ...]], entries: Iterable[PlainEntry], tallies: Mapping[str, Tally]
+) -> dict[str, list[int]]:
+    """What nodes have counted since their last entries, or the beginning; the entries of a node in their sequence."""
+    for entry in entries:
+        cursor = Cursor(*Entry(*entry).cursor)
+        counted[node_of(entry).path] = tuple(getattr(cursor, name) for name in COUNTS)
+    tails = {
+        path: [now - then for now, then in zip(counts_of(tally), counted[path], strict=True)]
+        for path, tally in tallies.items()
+    }
+    return {path: counts for path, counts in tails.items() if any(counts)}

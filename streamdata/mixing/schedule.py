@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from streamdata.mixing.clock_runs import Advance
-from streamdata.recipe.percent import STEPS, Points, Weight
+from streamdata.recipe.named_source import STEPS, Points, Weight
 
 # What is never due still needs a clock that JSON holds: as if its share were this, it is due in 10**12 draws. A power
 # of two, so that a clock read back as cumulative share (`grown`) is what it was made of.

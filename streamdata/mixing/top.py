@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamdata.mixing.merged import MergedDataset
-from streamdata.sources.alone import SourceAlone
+from streamdata.sources.alone import Alone
 from streamdata.sources.named import check_dataset, named
 from streamdata.sources.own_stream import is_own_stream
 
@@ -26,7 +26,7 @@ def top_of(dataset: Any, who: str) -> MergedDataset:
     match dataset:
         case MergedDataset():
             return dataset
-        case SourceAlone():
+        case Alone():
             return dataset.mixture()  # the one that it has, whose states and passes are its own
         case _ if _is_source(dataset):
             name, percent = getattr(dataset, "name", type(dataset).__name__), getattr(dataset, "percent", 1.0)

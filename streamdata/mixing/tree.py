@@ -9,10 +9,7 @@ from typing import Any
 from streamdata.errors import SourceError, shown
 from streamdata.mixing.schedule import Shares
 from streamdata.mixing.weights import resolved_weights, shares_of_weights
-from streamdata.progress import BlockCut, Tree
-from streamdata.progress.header import BY_COST, MIXTURE
-from streamdata.recipe.named_source import NamedSource
-from streamdata.recipe.percent import Weight, is_absent
+from streamdata.recipe.named_source import NamedSource, Weight, is_absent
 from streamdata.sources import MapStyleSource, Source
 from streamdata.sources.functions import StreamFn
 from streamdata.sources.order import ALL_EPOCHS, Epochs
@@ -20,6 +17,7 @@ from streamdata.sources.own_stream import OwnStreamSource, is_own_stream
 from streamdata.sources.part import Part, check_part, part_of
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.source import Sample
+from streamdata.states.headers import BY_COST, MIXTURE, BlockCut, Tree
 
 _MAY_LEAVE_OUT = ("single_process_fn", "process_fn", "max_bad")
 

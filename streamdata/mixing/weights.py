@@ -5,7 +5,7 @@ from typing import Any
 
 from streamdata.errors import shown
 from streamdata.mixing.schedule import Shares
-from streamdata.recipe.percent import LEAST, MOST, SizeWeight, Weight, read_percent
+from streamdata.recipe.named_source import LEAST, MOST, SizeWeight, Weight, read_percent
 from streamdata.sources.part import range_of
 
 

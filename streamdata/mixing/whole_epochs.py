@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from streamdata.progress import Cursor, Entry, PlainEntry
+from streamdata.states.cursor import Cursor, Entry, PlainEntry
 
 
 class WholeEpochs:

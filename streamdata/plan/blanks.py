@@ -16,7 +16,7 @@ import numpy as np
 
 from streamdata.fields import DATASET_NAME, URL
 from streamdata.mixing.tree import Node
-from streamdata.recipe.holdout import HOLDOUT_KEYS
+from streamdata.recipe.named_source import HOLDOUT_KEYS
 from streamdata.shards.readers import NO_FIELDS, Int64s, Record
 from streamdata.shards.storage import told_url
 from streamdata.sources import MapStyleSource, Source

@@ -15,8 +15,8 @@ from streamdata.errors import RecipeError, ShardError, StreamdataError, printabl
 from streamdata.fields import DATASET_NAME, DP_RANK, SEED, WORKER_ID
 from streamdata.plan.data_faults import Findings, Kind, described
 from streamdata.plan.data_records import map_style_records, shard_records, streamed_records, tar_records
+from streamdata.plan.recipe_sources import RecipeSource, recipe_sources
 from streamdata.recipe.limits import ShardLimits, read_limits
-from streamdata.recipe.recipe_sources import RecipeSource, recipe_sources
 from streamdata.remote import options_of_source
 from streamdata.remote.addresses import signed_url
 from streamdata.run.processes import ForkReport, ProcessDiedError

@@ -10,7 +10,7 @@ from streamdata.errors import StreamdataError, shown
 from streamdata.fields import CURSOR, INDEX, KEY, SET_HERE, URL
 from streamdata.plan.data_faults import Kind, described
 from streamdata.plan.json_keys import twice_given
-from streamdata.shards.json_lines import numbered_lines
+from streamdata.shards.json_lines import lines_of, place_of
 from streamdata.shards.json_rows import Flaw, reserved_flaw, row_or_flaw
 from streamdata.shards.parquet import ParquetShards
 from streamdata.shards.readers import DamagedRecordError, IndexedShards, SequentialShards, Window
@@ -98,15 +98,16 @@ def _json_records(url: str, max_bytes: int, note: Note) -> Iterator[Record]:
     """The rows of a file of lines; what is wrong with a line leaves the others as they are."""
     try:
         with open_stream(url, NO_STAMP if is_pipe(url) else stamp_of(url)) as stream:
-            for number, _, line in numbered_lines(stream, url, max_bytes):
-                row = _row(line, url, number, note)
-                if row is not None:
-                    yield row | {URL: told_url(url), KEY: str(number - 1)}
+            for lines in lines_of(stream, url, max_bytes=max_bytes):
+                for number, _, line in lines.listed():
+                    row = _row(line, url, place_of(number, lines.are_elements), note)
+                    if row is not None:
+                        yield row | {URL: told_url(url), KEY: str(number)}
     except (StreamdataError, OSError) as error:  # of the file
         note("damaged", f"{error}{_NOT_READ}")
 
 
-def _row(line: bytes, url: str, number: int, note: Note) -> Record | None:
+def _row(line: bytes, url: str, number: int | str, note: Note) -> Record | None:
     row = row_or_flaw(line)
     flaw = row if isinstance(row, Flaw) else reserved_flaw(row) if not SET_HERE.isdisjoint(row) else None
     if flaw is not None:

@@ -12,13 +12,15 @@ from streamdata.mixing.deals import Deals
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.plan.blanks import NUMBER, SHARD, Costs, blank_tree
-from streamdata.progress import Cursor, Entry, Progress, Tree, node_of
 from streamdata.run import Lane
 from streamdata.sources import MapStyleSource
 from streamdata.sources.own_stream import OwnStreamSource
 from streamdata.sources.parquet import RowGroupSource
 from streamdata.sources.shard_source import BlockSource, SequentialSource
 from streamdata.sources.skip import Skips
+from streamdata.states.cursor import Cursor, Entry, node_of
+from streamdata.states.headers import Tree
+from streamdata.states.progress import Progress
 
 _MAX_LANES = 64
 _BLOCKS = 4

@@ -22,7 +22,7 @@ from streamdata.shards.ahead_settings import ahead_settings
 from streamdata.sources.own_stream import OwnStreamSource
 from streamdata.sources.parquet import RowGroupSource
 from streamdata.sources.shard_source import BlockSource, SequentialSource
-from streamdata.stores.base_dataset import BaseDataset
+from streamdata.stores.datasets.base_dataset import BaseDataset
 
 FINE: Final = "fine"
 MIND: Final = "mind"

@@ -11,7 +11,7 @@ from streamdata.run.recent import most_open_files
 from streamdata.shards.ahead_settings import AheadSettings
 from streamdata.sources.parquet import RowGroupSource
 from streamdata.sources.shard_source import BlockSource, SequentialSource
-from streamdata.stores.base_dataset import BaseDataset
+from streamdata.stores.datasets.base_dataset import BaseDataset
 
 _TAKEN_BYTES: Final = 8 << 20
 """What a reader of local shards reads at once, and holds, at most."""

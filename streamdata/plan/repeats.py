@@ -12,9 +12,9 @@ import numpy.typing as npt
 from streamdata.mixing.clock import start_clocks
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.tree import Node
-from streamdata.progress import Progress
 from streamdata.run import Lane
 from streamdata.sources.dealt_lane import DealtLane
+from streamdata.states.progress import Progress
 
 _MAX_LANES = 64
 """Of these at most each is looked at."""

@@ -13,7 +13,6 @@ from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.present import cost_function
 from streamdata.mixing.tree import Node
 from streamdata.plan.draws import fresh_run
-from streamdata.progress import Cursor, Entry, Position, node_of
 from streamdata.run import Lane, stable_seed
 from streamdata.shards.readers import DamagedRecordError, Record, take_all
 from streamdata.sources.functions import Feed, call_per_record, run_bursts
@@ -21,6 +20,7 @@ from streamdata.sources.parquet import RowGroupSource
 from streamdata.sources.shard_source import BlockSource, SequentialSource
 from streamdata.sources.source import Sample, describe_record, fields_of
 from streamdata.sources.tally import Tally
+from streamdata.states.cursor import Cursor, Entry, Position, node_of
 from streamdata.view.shares import estimate_bytes
 
 TOKEN_FIELDS = ("input_ids", "tokens", "sequence", "token_ids", "ids")

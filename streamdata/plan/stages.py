@@ -41,7 +41,7 @@ _DECODERS: Final = frozenset((
 ))  # fmt: skip
 """Modules of `shards` that make records of bytes; the others read these."""
 _DECODED_AHEAD: Final = frozenset(("decode_ahead", "parquet_file", "run_decoder"))
-_ROOMS: Final = {"shards": READ, "stores": READ, "mixing": MIXING, "progress": MIXING}
+_ROOMS: Final = {"shards": READ, "stores": READ, "mixing": MIXING, "states": MIXING}
 _WAITS: Final = frozenset((threading.Condition.wait.__code__, futures.Future.result.__code__))
 _PULLS: Final = own_functions.Feed.__next__.__code__
 _DRAWS: Final = Mixture.draw.__code__

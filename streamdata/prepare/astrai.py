@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from streamdata.errors import shown
-from streamdata.stores.train_types import SOURCES
+from streamdata.stores.dtypes import SOURCES
 
 _ROLES: Final = ("system", "user", "assistant", "tool")
 _KNOWN: Final = {

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from streamdata.stores.train_types import SOURCES
+from streamdata.stores.dtypes import SOURCES
 
 TrainType = Literal["seq", "sft", "dpo", "grpo"]
 Format = Literal["bin", "h5", "megatron"]

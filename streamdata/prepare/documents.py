@@ -13,9 +13,8 @@ from streamdata.prepare.errors import BadRecordError, DroppedRecordError
 from streamdata.prepare.record_formats import FormatExtractor
 from streamdata.prepare.sections import ChatPart, Extract, Extractor, Part, Record, TextPart
 from streamdata.run.recent import Recent
-from streamdata.stores.train_types import SOURCES
-from streamdata.text.completions import shared_ids
-from streamdata.text.masks import ChatEncoder
+from streamdata.stores.dtypes import SOURCES
+from streamdata.text.masks import ChatEncoder, shared_ids
 from streamdata.text.templates import ChatRenderer
 from streamdata.text.tokenizer import token_ids
 from streamdata.text.truncation import OverlongError, fit_length, train_from

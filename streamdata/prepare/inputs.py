@@ -1,7 +1,7 @@
 """What is read: `patterns → files → tasks of a fixed size → batches of raw records`.
 
 A task is a range of bytes of one file. The lines that start in it are its records, and of a parquet file the row
-groups; a compressed file is one task, and so is a text file, which is one record.
+groups; a compressed file is one task, and so are a JSON array and a text file, which is one record.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from streamdata.errors import needs
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.records import TEXT_SUFFIX
-from streamdata.shards.json_lines import lines_of
+from streamdata.shards.json_lines import begins_array, lines_of
 from streamdata.shards.one_pass import ByteSource, byte_source
 from streamdata.shards.parquet_file import PARQUET_SUFFIXES, OpenParquet
 from streamdata.shards.stamps import stamps_of
@@ -24,7 +24,6 @@ from streamdata.shards.urls import expand
 from streamdata.text.messages import without_nulls
 
 _SUFFIXES = (*JSONL_SUFFIXES, *PARQUET_SUFFIXES, TEXT_SUFFIX)
-_ANY_SIZE = 1 << 63  # of lines whose length is checked while they are read
 _SCANNED_BYTES = 1 << 16  # at once, in search of the end of a line
 _COUNTED_BYTES = 1 << 22  # at once, where lines are counted or files hashed
 _MAX_DECODED_ROWS = 256  # of parquet, at once
@@ -73,10 +72,17 @@ def plan_tasks(patterns: str | Sequence[str], task_bytes: int) -> list[Task]:
         raise PrepareError(f"inputs: expected files, got '{url}', which cannot be read again\n  Write it to a file.")
     tasks: list[Task] = []
     for url, stamp in zip(urls, stamps_of(urls), strict=True):
-        step = max(stamp.size, 1) if is_sequential(url) or url.endswith(TEXT_SUFFIX) else task_bytes
+        is_whole = is_sequential(url) or url.endswith(TEXT_SUFFIX) or _is_array(url, stamp, task_bytes)
+        step = max(stamp.size, 1) if is_whole else task_bytes
         for begin in range(0, max(stamp.size, 1), step):
             tasks.append(Task(len(tasks), url, stamp, begin, min(begin + step, stamp.size)))
     return tasks
+
+
+def _is_array(url: str, stamp: FileStamp, min_bytes: int) -> bool:
+    """Whether a file of more bytes, by its name, is a JSON array: its elements are found from its start alone."""
+    is_asked = url.endswith(".json") and stamp.size > min_bytes
+    return is_asked and begins_array(byte_source(url, stamp).read(_SCANNED_BYTES, 0))
 
 
 class TaskInput:
@@ -142,7 +148,8 @@ class TaskInput:
         return RawBatch(0, [content if content.strip() else None], task.end)
 
     def _lines(self, source: ByteSource) -> Iterator[RawBatch]:
-        for lines in lines_of(source, self._task.url, is_whole=self._task.begin == 0, max_bytes=_ANY_SIZE):
+        is_whole = self._task.begin == 0
+        for lines in lines_of(source, self._task.url, is_whole=is_whole, max_bytes=self._max_record_bytes):
             # From the first line to the last that are not blank: of others there may be a million.
             first, stop = (int(lines.numbers[0]), int(lines.numbers[-1]) + 1) if len(lines.numbers) else (0, 0)
             records: list[bytes | None] = [None] * (stop - first)
@@ -274,6 +281,8 @@ class _TaskBytes:
             size = min(size, self.size - offset)
         piece = self._source.read(size, self._begin + offset) if size > 0 else b""
         self._hash.update(piece)
+        if not offset and not self._begin and begins_array(piece):
+            self._check_line = lambda *_: None  # a line has many elements, which are checked where they are found
         if (last := piece.rfind(b"\n")) >= 0:
             self._line_start = offset + last + 1
         self._check_line(offset + len(piece) - self._line_start, self._begin + self._line_start)

@@ -12,12 +12,11 @@ from pydantic import ValidationError
 from streamdata.errors import RecipeError, did_you_mean, shown
 from streamdata.prepare.astrai import converted, is_astrai
 from streamdata.prepare.config import RECORD_FORMATS, STREAMED, PrepareConfig, Section
-from streamdata.recipe.include_folders import RefusedFileError, read_bounded
-from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS
+from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS, RefusedFileError, read_bounded
 from streamdata.recipe.locations import Locations, Problem, UnreadableError
 from streamdata.recipe.locations import Path as TreePath
 from streamdata.recipe.yaml_tree import read_yaml
-from streamdata.stores.train_types import SOURCES
+from streamdata.stores.dtypes import SOURCES
 
 logger = logging.getLogger("streamdata")
 

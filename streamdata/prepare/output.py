@@ -20,8 +20,7 @@ from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.layout import Layout, task_name
 from streamdata.prepare.pack import Block, Packer
 from streamdata.run.publish import publish_written, sync
-from streamdata.stores.dtypes import token_dtype
-from streamdata.stores.train_types import SOURCES
+from streamdata.stores.dtypes import SOURCES, token_dtype
 from streamdata.stores.writer import StoreWriter
 
 MAX_DOMAINS = 1000

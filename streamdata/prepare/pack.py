@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from streamdata.prepare.config import PrepareConfig
 from streamdata.prepare.documents import Tokens
-from streamdata.stores.dtypes import Int64s
-from streamdata.stores.train_types import SOURCES
+from streamdata.stores.dtypes import SOURCES, Int64s
 from streamdata.text.packing import positions
 from streamdata.text.plan import Plan, plan_bfd, plan_bfd_split, plan_simple
 

@@ -67,7 +67,7 @@ class Pipeline:
 
         Args:
             inputs: Files, directories, globs or brace expressions of JSON Lines (`.jsonl`, `.ndjson`, compressed or
-                not), .parquet, and .txt with one document in each.
+                not; `.json`, of lines or an array, by name or glob), .parquet, and .txt with one document in each.
             output: A directory, new or of an earlier run of the same.
             output_dir: AstrAI's name of `output`, instead of it.
             workers: Processes on this machine.

@@ -14,7 +14,7 @@ from streamdata.prepare.pack import Packer
 from streamdata.prepare.record_formats import with_record_format
 from streamdata.prepare.stored_record import Piece, Shown, cut
 from streamdata.prepare.worker import TaskRun, make_backend
-from streamdata.stores.train_types import SOURCES
+from streamdata.stores.dtypes import SOURCES
 
 
 def first_records(config: PrepareConfig, tokenizer: Any, inputs: str | Sequence[str], count: int) -> Iterator[Shown]:

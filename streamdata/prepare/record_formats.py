@@ -10,11 +10,19 @@ from streamdata.prepare.errors import BadRecordError, PrepareError
 from streamdata.prepare.inputs import Task, TaskInput
 from streamdata.prepare.records import parse
 from streamdata.prepare.sections import ChatPart, Extract, Extractor, Part, Record, TextPart
-from streamdata.text.formats import RowFormat, Said, Texts, has_own_prompt, pair_said, recognise, training_said
-from streamdata.text.messages import media_beside_text, messages_of
-from streamdata.text.pairs import mask_shared, with_prompt
-from streamdata.text.template_kwargs import row_template_kwargs
-from streamdata.text.tools import read_tools
+from streamdata.text.formats import (
+    RowFormat,
+    Said,
+    Texts,
+    has_own_prompt,
+    mask_shared,
+    pair_said,
+    recognise,
+    training_said,
+    with_prompt,
+)
+from streamdata.text.messages import media_beside_text, messages_of, read_tools
+from streamdata.text.templates import row_template_kwargs
 
 logger = logging.getLogger("streamdata")
 _SIDES: Final = ("chosen", "rejected")

@@ -21,7 +21,7 @@ def parse(raw: bytes, url: str, *, exact: bool = False) -> dict[str, Any]:
     """
     if url.endswith(TEXT_SUFFIX):
         return _text(raw)
-    record = row_or_flaw(raw, doubtful=exact)
+    record = row_or_flaw(raw, doubtful=exact, takes_nan=True)
     if isinstance(record, Flaw):
         detail = f"column {record.column}: expected {record.expected}, got {record.got}"
         raise BadRecordError("broken line", "", detail)

@@ -11,9 +11,8 @@ from urllib.parse import quote
 
 from streamdata.prepare.config import PrepareConfig, Section
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError, shown
-from streamdata.text.messages import Message, media_beside_text, text_of
-from streamdata.text.pairs import mask_shared, with_prompt
-from streamdata.text.tools import read_tools
+from streamdata.text.formats import mask_shared, with_prompt
+from streamdata.text.messages import Message, media_beside_text, read_tools, text_of
 
 Record = Mapping[str, Any]
 _MISSING = object()

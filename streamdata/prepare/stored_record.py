@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from streamdata.prepare.manifest import Json
 from streamdata.prepare.run_directory import RunDirectory
+from streamdata.stores.dtypes import SOURCES
 from streamdata.stores.store import Store
-from streamdata.stores.train_types import SOURCES
 
 
 class Piece(NamedTuple):

@@ -8,7 +8,7 @@ from streamdata.prepare.manifest import RESULTS, Json, make_manifest
 from streamdata.prepare.output import sha256
 from streamdata.prepare.run_directory import RunDirectory
 from streamdata.stores.factory import open_store
-from streamdata.stores.sums import SUMS, publish_sums
+from streamdata.stores.stored_values import SUMS, publish_sums
 from streamdata.stores.verify import verify as verify_store
 
 

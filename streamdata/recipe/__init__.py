@@ -1,11 +1,12 @@
 """A YAML recipe → objects.
 
 1. `yaml_tree`: text → dicts, lists and scalars with their locations
-2. `variables`: ``${variables:x}`` and ``${dynamic_objs:x}`` → the caller's values
-3. `resolve`: OmegaConf's interpolations → their values
-4. `load`: a file and its includes → `RecipeFile`s
-5. `trust`, `own_targets`, `targets`: dotted names → authorised objects; `permission`: what their parameters may do
-6. `build`: these → objects; or `check`: these → all their problems, without importing a target
+2. `resolve`: ``${variables:x}``, ``${dynamic_objs:x}`` and OmegaConf's interpolations → their values
+3. `load`: a file and its includes → `RecipeFile`s
+4. `own_targets`, `targets`: dotted names → authorised objects; `permission`: what their parameters may do
+5. `build`: these → objects; or `signatures`, `check`, `mixture_check`: these → all their problems, without building any
+
+Below the rooms that need it lies what recipes say of every source: `named_source` (name, weight, part) and `limits`.
 """
 
 from importlib import import_module

@@ -8,23 +8,30 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamdata.errors import did_you_mean, shown, text_of
-from streamdata.recipe.defaults import FOR_ALL, for_all
-from streamdata.recipe.limits import RecipeLimits, read_limits
-from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, folders_of, load_recipe, locations_of
+from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, load_recipe
 from streamdata.recipe.locations import Path, path_text
 from streamdata.recipe.mixture_check import MIXTURE
+from streamdata.recipe.named_source import FOR_ALL, for_all
 from streamdata.recipe.own_targets import refusal_of_attribute
-from streamdata.recipe.parameters import parameters_of
 from streamdata.recipe.permission import under_allow
-from streamdata.recipe.targets import TargetError, callable_of, import_target
-from streamdata.recipe.trust import origin_of, refusal_of_name, validated_allow
-from streamdata.recipe.unused_variables import newly_unused
-from streamdata.recipe.variables import Dynamic, References
+from streamdata.recipe.resolve import Dynamic, References
+from streamdata.recipe.signatures import parameters_of
+from streamdata.recipe.targets import (
+    TargetError,
+    callable_of,
+    import_target,
+    origin_of,
+    refusal_of_name,
+    validated_allow,
+)
 
 if TYPE_CHECKING:  # at run time this room knows no room above it
     from streamdata.mixing import MergedDataset
 
 Uses = list[tuple[str, object]]
+_used: set[tuple[str, str]] = set()
+_said: set[str] = set()
+"""Of variables, in all recipes of this process."""
 _SHARED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
@@ -52,8 +59,7 @@ def instantiate_from_yaml(
         dynamic_objs: Objects for ``${dynamic_objs:x}``, delivered by identity.
         allow: The packages whose targets are accepted, beside streamdata; by default all but the standard library.
         include_roots: Folders with files that it may include, beside its own folder and the working directory.
-        limits: How much is read: `file_bytes` (1 MiB), `total_bytes`, `num_files`, `repeated_nodes`,
-            `num_interpolations`, `interpolated_chars`; see `RecipeLimits`.
+        limits: How much is read: `file_bytes` (1 MiB), `num_nodes` (100,000); see `RecipeLimits`.
 
     Raises:
         RecipeError: The recipe cannot be read or built; the message says where, and the cause is the original error.
@@ -77,10 +83,14 @@ def authorised_recipe(
     Raises:
         RecipeError: It cannot be read, or names a target that may not be imported.
     """
-    folders, bounds = folders_of(config_path, include_roots), read_limits(limits, RecipeLimits, "recipe")
-    file = load_recipe(config_path, references, locations_of(config_path), folders, bounds)
+    file = load_recipe(config_path, references, include_roots, limits)
     assert file is not None, "the first problem raises"
-    unused = newly_unused(references.variables, references.used)
+    # One dict of variables may serve several recipes: each that none of them has used is said once. By value, too: by
+    # the same name another recipe may be given something else.
+    given = {name: (name, repr(value)[:1000]) for name, value in references.variables.items()}
+    _used.update(given[name] for name in references.used if name in given)
+    unused = sorted(name for name, key in given.items() if name not in _said and key not in _used)
+    _said.update(unused)
     if unused:
         names = ", ".join(map(repr, unused))
         warnings.warn(f"{file.locations.file}: the variables {names} are not used by the recipe", stacklevel=3)
@@ -168,7 +178,8 @@ class _Builder:
             return obj
         if "params" in others:
             self.locations.report((*path, "params"), NO_PARAMS, key=True)
-        root = included.root()  # an include on the way to it has no attributes, or building that one has failed
+        # An include on the way to it has no attributes, or building that one has failed.
+        root = included.mappings(())[-1][2]
         if "target" in root and "params" not in root:
             message = "an included target without params is the imported thing itself, and takes no attributes"
             self.locations.report(path, message)

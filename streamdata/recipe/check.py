@@ -1,28 +1,49 @@
-"""A recipe → all its problems at once, importing no target: signatures are read from source text."""
+"""A recipe → all its problems at once: targets are compared with their signatures, and nothing is built.
+
+streamdata's own targets are imported, and in a child process those of packages that the caller names; of other packages
+nothing is imported: it is only looked whether they are there.
+"""
 
 import os
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, Final
 
-from streamdata.errors import shown
-from streamdata.recipe.attribute_check import OF_SOURCES, check_attributes
-from streamdata.recipe.defaults import FOR_ALL, for_all
-from streamdata.recipe.limits import RecipeLimits, read_limits, refusal_of_limits
-from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, folders_of, load_recipe, locations_of
+from streamdata.errors import did_you_mean, shown
+from streamdata.recipe.limits import refusal_of_limits
+from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, load_recipe
 from streamdata.recipe.locations import UNKNOWN, Kind, Path, Problem
 from streamdata.recipe.mixture_check import MIXTURE, check_mixture, check_root
-from streamdata.recipe.own_targets import is_own, public_name
-from streamdata.recipe.parameters import Parameters, parameters_of
+from streamdata.recipe.named_source import FOR_ALL, HOLDOUT_KEYS, for_all
+from streamdata.recipe.own_targets import OWN, is_own, public_name, refusal_of_attribute
 from streamdata.recipe.permission import refusal_of_text, under_allow
-from streamdata.recipe.source_definitions import Definition, Definitions, NotCheckedError, NotFoundError
-from streamdata.recipe.source_parameters import Function, stage_parameters
-from streamdata.recipe.targets import callable_of
-from streamdata.recipe.trust import PERMITTED, refusal_of_name, refusal_of_origin, validated_allow
-from streamdata.recipe.type_check import TypeCheck
-from streamdata.recipe.variables import References
+from streamdata.recipe.resolve import References
+from streamdata.recipe.signatures import (
+    Description,
+    Parameters,
+    Type,
+    describe_elsewhere,
+    own_description,
+    refusal_of_value,
+    type_of,
+)
+from streamdata.recipe.targets import PERMITTED, is_inside, refusal_of_name, validated_allow
 
 MAX_PROBLEMS: Final = 1000
 """After so many the rest of the targets is not looked at: each takes time, such as for a guess what was meant."""
+_OF_SOURCES: Final = ("name", "percent", *HOLDOUT_KEYS)
+"""Attributes that have rules of their own in a mixture, wherever they are given."""
+_TYPES: Final[dict[str, Type]] = {
+    "length": type_of(float | None),
+    "length_divisor": type_of(float),
+    "length_multiplier": type_of(float),
+    "max_bad": type_of(int),
+    "max_epochs": type_of(int | None),
+    "process_fn": type_of(Callable | list[Callable] | None),  # type: ignore[type-arg]  # any of them
+    "records_per_block": type_of(int),
+    "single_process_fn": type_of(Callable | None),
+}
 
 RefusalOfFiles = Callable[[str, Mapping[str, Any]], Iterable[tuple[str, str, Kind]]]
 """Of a target of ours and its params: the names of those whose files are not there, each with what is wrong, or that
@@ -35,18 +56,20 @@ def check_recipe(
     dynamic_objs_names: Collection[str] | None = None,
     allow: Collection[str] | None = None,
     *,
+    imports: Collection[str] = (),
     files: RefusalOfFiles | None = None,
     is_streamed: bool = False,
     include_roots: Sequence[str | os.PathLike[str]] = (),
     limits: Mapping[str, int] | None = None,
 ) -> list[Problem]:
-    """Finds every problem of a recipe that can be seen without importing a target.
+    """Finds every problem of a recipe that can be seen without building it.
 
     Args:
         recipe: As for building.
         variables: As for building.
         dynamic_objs_names: The names of the dynamic objects that will be given; None accepts any name.
-        allow: As for building.
+        allow: As for building; targets of these packages are imported in a child process.
+        imports: More packages whose targets are.
         files: Looks for the files that our own targets name, and says what is wrong with them.
         is_streamed: Whether the root must be a mixture or a source, as `streamdata run` takes it.
         include_roots: As for building.
@@ -58,34 +81,54 @@ def check_recipe(
     """
     objects = None if dynamic_objs_names is None else dict.fromkeys(dynamic_objs_names, UNKNOWN)
     references = References(variables or {}, objects)
-    check = _Check(validated_allow(allow), files)
     # A dict, for it keeps the order and drops what a file that is included twice repeats.
     problems: dict[Problem, None] = {}
-    locations = locations_of(recipe, lambda problem, _: problems.setdefault(problem))
-    folders, bounds = folders_of(recipe, include_roots), read_limits(limits, RecipeLimits, "recipe")
-    file = load_recipe(recipe, references, locations, folders, bounds)
+    allow, imports = validated_allow(allow), validated_allow(imports, "imports") or ()
+    file = load_recipe(recipe, references, include_roots, limits, lambda problem, _: problems.setdefault(problem))
+    if file is None:
+        return list(problems)
     for name in references.unused():
-        locations.report((), f"the variable {shown(name)} is not used by the recipe", at=(1, 1), kind="warning")
-    with under_allow(check.allow, references.variables):
-        for part in file.files() if file else ():
+        file.locations.report((), f"the variable {shown(name)} is not used by the recipe", at=(1, 1), kind="warning")
+    with under_allow(allow, references.variables):
+        check = _Check(file, allow, imports, files)
+        for part in file.files():
             check.file(part, problems)
             if len(problems) > MAX_PROBLEMS:
                 break
-        if file and is_streamed:
-            check_root(file, check.definitions)
+        if is_streamed:
+            check_root(file, check.find)
     return list(problems)
 
 
 class _Check:
     """Reports the problems of files that are loaded."""
 
-    def __init__(self, allow: Collection[str] | None, files: RefusalOfFiles | None) -> None:
-        self.allow = allow
-        self.files = files
-        self.definitions = Definitions()
+    def __init__(
+        self, file: RecipeFile, allow: Collection[str] | None, imports: Collection[str], files: RefusalOfFiles | None
+    ) -> None:
+        self.allow, self.files = allow, files
         self._said_for: dict[int, Mapping[str, Any]] = {}
         """What mixtures above an included file say for all sources below them, by the file's id."""
-        self.types = TypeCheck(self.definitions.modules)
+        self._told: set[str] = set()
+        """Packages of which it was said that they are not imported."""
+        nodes = (node for part in file.files() for _, node in part.buildable())
+        names = {node["target"] for node in nodes if isinstance(node.get("target"), str)}
+        others = [name for name in sorted(names) if not refusal_of_name(name, allow) and not self._is_known(name)]
+        self._others = describe_elsewhere([n for n in others if is_inside(n, [*(allow or ()), *imports])], allow)
+
+    def _is_known(self, name: str) -> bool:
+        return is_own(name) or name in PERMITTED
+
+    def description(self, name: str) -> Description | None:
+        """Returns what is known of a target, its refusal among it; None where it is not imported."""
+        if refusal := refusal_of_name(name, self.allow):
+            return Description(refusal)
+        return own_description(name) if self._is_known(name) else self._others.get(name)
+
+    def find(self, name: str) -> Description | None:
+        """Returns what is known of a target that can be imported."""
+        known = self.description(name)
+        return None if known is None or known.refusal else known
 
     def file(self, file: RecipeFile, problems: Collection[Problem]) -> None:
         """Checks all the targets of one file, until there are too many problems."""
@@ -93,80 +136,95 @@ class _Check:
             self._said_for[id(included)] = self._said(file, path)
         for path, node in file.buildable():
             if len(problems) >= MAX_PROBLEMS:
-                file.locations.report(
-                    path, f"not checked, nor what follows: {len(problems)} problems", kind="not checked"
-                )
+                message = f"not checked, nor what follows: {len(problems)} problems"
+                file.locations.report(path, message, kind="not checked")
                 return
             if isinstance(node.get("target"), str) and node["target"]:
                 self._target(file, path, node)
             elif path in file.includes:
-                self._included(file, path, node)
+                target = file.mappings(path)[-1][2].get("target")
+                if isinstance(target, str):
+                    if "params" in node:
+                        file.locations.report((*path, "params"), NO_PARAMS, key=True)
+                    self._attributes(file, path, node, target)
 
     def _target(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
-        at = (*path, "target")
-        locations = file.locations
-        refusal = refusal_of_name(node["target"], self.allow)
-        if refusal:
-            locations.report(at, refusal)
-            return
-        if node["target"] == MIXTURE:
-            check_mixture(file, path, node, self.definitions)
-        check_attributes(file, path, node, node["target"], self.definitions, self.types)
-        try:
-            self._definition(file, path, node)
-        except NotFoundError as error:
-            locations.report(at, str(error))
-        except NotCheckedError as error:
-            locations.report(at, f"not checked: {error}", kind="not checked")
+        name, locations = node["target"], file.locations
+        if name == MIXTURE:
+            check_mixture(file, path, node, self.find)
+        self._attributes(file, path, node, name)
+        known = self.description(name)
+        if known is None:
+            self._not_imported(file, (*path, "target"), name.partition(".")[0])
+        elif known.refusal:
+            locations.report((*path, "target"), known.refusal)
+        else:
+            self._params(file, path, node, known)
 
-    def _included(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
-        """Checks what is set on an object that another file builds."""
-        target = file.includes[path].root().get("target")
-        if not isinstance(target, str):
-            return
-        if "params" in node:
-            file.locations.report((*path, "params"), NO_PARAMS, key=True)
-        check_attributes(file, path, node, target, self.definitions, self.types)
+    def _not_imported(self, file: RecipeFile, path: Path, package: str) -> None:
+        """Says that a package is not there, or once that nobody has looked into it."""
+        if package not in sys.modules and find_spec(package) is None:
+            guess, remedy = did_you_mean(package, [OWN]), "Install it, or put its directory on PYTHONPATH."
+            file.locations.report(path, f"no module {shown(package)} was found{guess}\n  {remedy}")
+        elif package not in self._told:
+            self._told.add(package)
+            message = f"not checked: {shown(package)} is not imported, but by --import {package}"
+            file.locations.report(path, message, kind="not checked")
 
-    def _definition(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
-        """Finds what a target names, and compares its parameters."""
-        definition = self.definitions.find(node["target"])  # of the standard library, any name is found
-        refusal = None if definition.name in PERMITTED else refusal_of_origin(definition.name, self.allow)
-        if refusal:
-            file.locations.report((*path, "target"), refusal)
+    def _params(self, file: RecipeFile, path: Path, node: dict[Any, Any], known: Description) -> None:
+        """Compares a target's parameters with its signature, and looks at what they name."""
+        target, params = node["target"], node.get("params", UNKNOWN)
+        if not isinstance(params, dict | None):
             return
-        if definition.is_stage and "params" not in node:
-            file.locations.report(path, "expected its parameters, got none\n  Write 'params: {}' beside its target.")
-        if not isinstance(node.get("params", UNKNOWN), dict | None):
-            return
-        params = [name for name in node["params"] or {} if isinstance(name, str)]
-        for parameters in self._parameters(file, path, node, definition):
-            parameters.check(params, path, file.locations, node["target"])
+        params = params or {}
+        given = [name for name in params if isinstance(name, str)]
+        parameters = known.parameters
+        if parameters is None and target not in PERMITTED:
+            message = f"not checked: what {target} takes is not known"
+            file.locations.report((*path, "target"), message, kind="not checked")
+        elif parameters:
+            parameters.check(given, path, file.locations, target)
             self._types(file, path, node, parameters)
-        if is_own(definition.name):
-            self._texts(file, node["params"], (*path, "params"))
-            self._files(file, path, node, definition.name)
+        if is_own(known.origin):
+            self._texts(file, params, (*path, "params"))
+            self._files(file, path, node, public_name(known.origin) or known.origin)
 
     def _types(self, file: RecipeFile, path: Path, node: dict[Any, Any], parameters: Parameters) -> None:
         """Compares the values of parameters with their types."""
-        for name, annotation in parameters.annotations.items():
-            if name not in (node["params"] or {}) or (*path, "params", name) in file.includes or name in OF_SOURCES:
+        for name, value in (node["params"] or {}).items():
+            at = (*path, "params", name)
+            if at in file.includes or name in _OF_SOURCES or value is UNKNOWN:
                 continue
-            value = node["params"][name]
-            refusal = self.types.refusal(value, annotation)
-            if refusal is None and name == "limits" and is_own(node["target"]) and value is not UNKNOWN:
+            refusal = refusal_of_value(value, parameters.types.get(name))
+            if refusal is None and name == "limits" and is_own(node["target"]):
                 refusal = refusal_of_limits(value)
             if refusal:
-                at = (*path, "params", name)
                 file.locations.report(at, refusal, key=True, target=node["target"])
 
-    def _files(self, file: RecipeFile, path: Path, node: dict[Any, Any], origin: str) -> None:
+    def _attributes(self, file: RecipeFile, path: Path, node: dict[Any, Any], target: str) -> None:
+        """Compares what is set on an object with what it takes: names that are misspelt, values of another type."""
+        known = self.find(target)
+        if known is None or not is_own(known.origin):
+            return  # reported where the target is; others take any attribute
+        names = known.parameters.names if known.parameters else ()
+        params = node.get("params")
+        given = params if isinstance(params, dict) else ()  # what else it may be is reported where it is read
+        for key, value in attributes(node).items():
+            if not isinstance(key, str) or key == "params":  # those of an include were looked at by who called
+                continue
+            refusal = refusal_of_attribute(key, known.origin, names, given)
+            if refusal is None and (*path, key) not in file.includes:
+                refusal = refusal_of_value(value, _TYPES.get(key))
+            if refusal:
+                file.locations.report((*path, key), refusal, key=True, target=target)
+
+    def _files(self, file: RecipeFile, path: Path, node: dict[Any, Any], target: str) -> None:
         """Looks for the files that parameters name."""
         params = node["params"] or {}
         if self.files is None or not all(isinstance(name, str) for name in params):
             return
         with for_all(self._said(file, path)):
-            for name, refusal, kind in self.files(public_name(origin) or origin, params):
+            for name, refusal, kind in self.files(target, params):
                 at = (*path, "params", name)
                 file.locations.report(at, refusal, key=True, target=node["target"], is_told=True, kind=kind)
 
@@ -195,18 +253,3 @@ class _Check:
         elif isinstance(node, dict) and ("target" not in node or str(node["target"]) in PERMITTED):
             for key, child in node.items():
                 self._texts(file, child, (*path, key))
-
-    def _parameters(
-        self, file: RecipeFile, path: Path, node: dict[Any, Any], definition: Definition
-    ) -> list[Parameters]:
-        if definition.is_stage:
-            assert isinstance(definition.node, Function), "it was made of one"
-            try:
-                return [stage_parameters(definition.node, definition.module, (node["params"] or {}).get("args"))]
-            except ValueError as error:
-                file.locations.report((*path, "params", "args"), str(error), key=True, target=node["target"])
-                return []
-        if definition.name in PERMITTED:
-            own = parameters_of(callable_of(PERMITTED[definition.name]))
-            return [own] if own else []
-        return self.definitions.parameters(definition)

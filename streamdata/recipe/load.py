@@ -4,19 +4,30 @@ import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from streamdata.errors import listing, shown
-from streamdata.recipe.include_folders import IncludeFolders, RefusedFileError, checked_roots, read_bounded
-from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS, RecipeLimits
-from streamdata.recipe.locations import UNKNOWN, Locations, OnProblem, Path, UnreadableError, path_text, refuse
-from streamdata.recipe.resolve import resolve
-from streamdata.recipe.variables import References
-from streamdata.recipe.yaml_tree import read_yaml, write_yaml
+from streamdata.errors import listing, one_line, shown
+from streamdata.recipe.limits import RecipeLimits, RefusedFileError, read_bounded, read_limits
+from streamdata.recipe.locations import (
+    UNKNOWN,
+    Locations,
+    NodeBudget,
+    OnProblem,
+    Path,
+    UnreadableError,
+    path_text,
+    refuse,
+)
+from streamdata.recipe.resolve import References, resolve
+from streamdata.recipe.yaml_tree import plain_tree, read_yaml
 
 Recipe = str | os.PathLike[str] | Mapping[str, Any]
 
-NO_PARAMS = "an include takes no params\n  Use variables, or set attributes beside 'include'."
+_SUFFIXES: Final = (".yaml", ".yml")
+_MAX_PATH_BYTES: Final = 4096
+_NODES_OF_FILE: Final = 10  # what files cost beside their nodes, since two that include the next one twice multiply
+_BYTES_OF_NODE: Final = 1000
+NO_PARAMS: Final = "an include takes no params\n  Use variables, or set attributes beside 'include'."
 
 
 @dataclass
@@ -40,11 +51,16 @@ class RecipeFile:
         for included in self.includes.values():
             yield from included.files()
 
-    def root(self) -> dict[Any, Any]:
-        """Returns the mapping at the root, past all includes; an empty one where it is not a mapping."""
-        if () in self.includes:
-            return self.includes[()].root()
-        return self.value if isinstance(self.value, dict) else {}
+    def mappings(self, path: Path) -> list[tuple["RecipeFile", Path, dict[Any, Any]]]:
+        """Returns the mapping at a path, then the roots of what that includes, each with its file and path.
+
+        A mapping is empty where something else stands there. The last one has the target, if there is any.
+        """
+        node = self.value
+        for key in path:
+            node = node[key]
+        included = self.includes.get(path)
+        return [(self, path, node if isinstance(node, dict) else {}), *(included.mappings(()) if included else ())]
 
     def buildable(self) -> Iterator[tuple[Path, dict[Any, Any]]]:
         """Yields the path and mapping of everything that this file builds or includes, outermost first."""
@@ -67,43 +83,34 @@ def _buildable(node: Any, path: Path) -> Iterator[tuple[Path, dict[Any, Any]]]:
                 yield from _buildable(child, (*path, key))
 
 
-def locations_of(recipe: Recipe, on_problem: OnProblem = refuse) -> Locations:
-    """Returns the locations of a recipe, still without those of its nodes."""
-    file = "<recipe>" if isinstance(recipe, Mapping) else os.fspath(recipe)
-    return Locations(file, on_problem=on_problem, has_lines=not isinstance(recipe, Mapping))
-
-
-def folders_of(recipe: Recipe, include_roots: Sequence[str | os.PathLike[str]]) -> IncludeFolders:
-    """Returns the folders where the includes of a recipe may lie.
-
-    Raises:
-        ValueError: One of those given is no folder.
-    """
-    return IncludeFolders(None if isinstance(recipe, Mapping) else os.fspath(recipe), checked_roots(include_roots))
-
-
 def load_recipe(
     recipe: Recipe,
     references: References,
-    locations: Locations,
-    folders: IncludeFolders | None = None,
-    limits: RecipeLimits = DEFAULT_RECIPE_LIMITS,
+    include_roots: Sequence[str | os.PathLike[str]] = (),
+    limits: Mapping[str, int] | None = None,
+    on_problem: OnProblem = refuse,
 ) -> RecipeFile | None:
     """Reads a recipe and its includes, fills in references and interpolations, and checks the shape of targets.
 
     Args:
         recipe: The YAML file, or what it would hold; the includes of that are found from the working directory.
         references: The values that it may refer to.
-        locations: As `locations_of` returns them. Every problem is reported to them; where that returns, loading
-            continues with `UNKNOWN` as the value.
-        folders: Where includes may lie; by default in the recipe's folder and the working directory.
-        limits: How much is read, and what it may expand to.
+        include_roots: Folders where includes may lie, beside the recipe's own and the working directory.
+        limits: How much is read, and what it may expand to; see `RecipeLimits`.
+        on_problem: Takes every problem; where it returns, loading continues with `UNKNOWN` as the value.
 
     Returns:
         The root file, or None if the file cannot be read at all.
+
+    Raises:
+        ValueError: A root is no folder, or a limit is none.
     """
-    folders = folders or folders_of(recipe, ())
-    return _Loader(references, folders, limits).load(recipe, locations, ())
+    bounds = read_limits(limits, RecipeLimits, "recipe")
+    is_file = not isinstance(recipe, Mapping)
+    name = os.fspath(recipe) if not isinstance(recipe, Mapping) else "<recipe>"
+    locations = Locations(name, on_problem=on_problem, has_lines=is_file, budget=NodeBudget(bounds.num_nodes))
+    folders = _IncludeFolders(name if is_file else None, include_roots)
+    return _Loader(references, folders, bounds).load(recipe, locations, ())
 
 
 def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
@@ -112,18 +119,63 @@ def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
     return {key: child for key, child in node.items() if key not in own_keys}
 
 
+class _IncludeFolders:
+    """The folders below which includes lie: the recipe's, the working directory, and those that the caller names.
+
+    A recipe may come from elsewhere: else it could have any file of the machine read, and shown in an error. What
+    counts is where a file is, past all links.
+
+    Args:
+        recipe: The file of the top recipe; None where it is none.
+        include_roots: More folders.
+    """
+
+    def __init__(self, recipe: str | None, include_roots: Sequence[str | os.PathLike[str]]) -> None:
+        if isinstance(include_roots, str | os.PathLike):
+            message = f"include_roots: expected a list of folders, got {shown(include_roots)}"
+            raise ValueError(f"{message}\n  Write it in a list.")
+        for root in include_roots:
+            if not os.path.isdir(root):
+                message = f"include_roots: expected folders, got {shown(str(root))}, which is none"
+                raise ValueError(f"{message}\n  Name folders.")
+        # A recipe that is a link includes what lies beside the link, or beside what that leads to.
+        own = [] if recipe is None else [os.path.dirname(recipe) or ".", os.path.dirname(os.path.realpath(recipe))]
+        self._roots = list(dict.fromkeys(map(os.path.realpath, [*own, ".", *include_roots])))
+
+    def find(self, name: str, folder: pathlib.Path) -> pathlib.Path:
+        """Returns the file of this name, sought from a folder, then from the working directory.
+
+        Raises:
+            RefusedFileError: There is none that may be included.
+        """
+        if not name.endswith(_SUFFIXES) or "\0" in name or len(os.fsencode(name)) > _MAX_PATH_BYTES:
+            raise RefusedFileError(f"expected a file of .yaml or .yml, got {shown(name)}")
+        inside = [path for path in dict.fromkeys([folder / name, pathlib.Path(name)]) if self._holds(path)]
+        if not inside:
+            raise RefusedFileError(
+                f"the included file {shown(name)} lies outside of the recipe's folder and of the working directory\n"
+                "  Move it there, or pass include_roots=[…] with its folder."
+            )
+        found = next((path for path in inside if os.path.exists(path)), None)  # False for names that no disk takes
+        if found is None:
+            looked = ", ".join(one_line(path.absolute()) for path in inside)
+            raise RefusedFileError(f"the included file {shown(name)} was not found\n  Looked for {looked}.")
+        if not os.path.realpath(found).endswith(_SUFFIXES):
+            raise RefusedFileError(f"expected a file of .yaml or .yml, got the link {shown(name)} to another file")
+        return found
+
+    def _holds(self, path: pathlib.Path) -> bool:
+        real = os.path.realpath(path)
+        return any(os.path.commonpath([real, root]) == root for root in self._roots)
+
+
 class _Loader:
-    def __init__(self, references: References, folders: IncludeFolders, limits: RecipeLimits) -> None:
+    def __init__(self, references: References, folders: _IncludeFolders, limits: RecipeLimits) -> None:
         self.references, self.folders, self.limits = references, folders, limits
-        references.left_to_parse = limits.expression_chars
-        self.num_loaded = self.num_bytes = self.num_nodes = self.num_interpolations = 0
 
     def load(self, recipe: Recipe, locations: Locations, stack: tuple[str, ...]) -> RecipeFile | None:
         """Loads one recipe; ``stack`` holds the real paths of the files that are being loaded."""
-        self.num_loaded += 1
         try:
-            if self.num_loaded > self.limits.num_files:
-                raise locations.unreadable((), f"more than {self.limits.num_files} files are included")
             value = self._read(recipe, locations, is_included=bool(stack))
         except UnreadableError as error:
             locations.on_problem(error.problem, error.__cause__)
@@ -136,33 +188,20 @@ class _Loader:
         return file
 
     def _read(self, recipe: Recipe, locations: Locations, *, is_included: bool) -> Any:
-        limits = self.limits
         if isinstance(recipe, Mapping):
-            text = write_yaml(recipe, locations)
-        else:
-            try:
-                text = read_bounded(recipe, limits.file_bytes, is_regular=is_included)
-            except OSError as error:
-                raise locations.unreadable((), f"cannot be read: {error.strerror or error}") from error
-            except RefusedFileError as error:
-                raise locations.unreadable((), str(error)) from error
-        self._count(text, locations)
-        tree = read_yaml(text, locations, limits._replace(num_nodes=limits.num_nodes - self.num_nodes))
-        self.num_nodes += len(locations.values) + len(locations.keys)
+            return resolve(plain_tree(recipe, locations), self.references, locations)
+        try:
+            text = read_bounded(recipe, self.limits.file_bytes, is_regular=is_included)
+        except OSError as error:
+            raise locations.unreadable((), f"cannot be read: {error.strerror or error}") from error
+        except RefusedFileError as error:
+            raise locations.unreadable((), str(error)) from error
+        locations.count((), _NODES_OF_FILE + len(text) // _BYTES_OF_NODE)
+        tree = read_yaml(text, locations)
         if not isinstance(tree, dict | list):
             got = "an empty file" if tree is None else f"a single value ({type(tree).__name__})"
             raise locations.unreadable((), f"expected a mapping or a list as the root, got {got}")
-        return resolve(self.references.rewrite(tree, locations), self.references, locations, limits)
-
-    def _count(self, text: bytes, locations: Locations) -> None:
-        """Takes in what a file adds, before any time is spent on it."""
-        self.num_bytes += len(text)
-        self.num_interpolations += text.count(b"${")
-        if self.num_bytes > self.limits.total_bytes:
-            raise locations.unreadable((), f"all files together have more than {self.limits.total_bytes} bytes")
-        if self.num_interpolations > self.limits.num_interpolations:
-            message = f"all files together have more than {self.limits.num_interpolations} interpolations"
-            raise locations.unreadable((), message)
+        return resolve(tree, self.references, locations)
 
     def _include(self, file: RecipeFile, path: Path, name: str, stack: tuple[str, ...]) -> None:
         locations = file.locations
@@ -176,7 +215,7 @@ class _Loader:
             locations.report(at, f"{shown(name)} is included by itself (a cycle)")
         else:
             chain = (f"{locations.of(at)}: {path_text(at)}", *locations.chain)
-            own = Locations(os.fspath(found), chain, locations.on_problem, environment=locations.environment)
+            own = Locations(os.fspath(found), chain, locations.on_problem, budget=locations.budget)
             included = self.load(found, own, stack)
             if included is not None:
                 file.includes[path] = included

@@ -6,15 +6,18 @@ A *location* is ``file:line:column`` (both from 1).
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 from streamdata.errors import RecipeError, printable, shown, without_secrets
-from streamdata.recipe.environment import EnvironmentValues
+from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS
 
 Key = str | int | float | bool
 Path = tuple[Key, ...]
 Kind = Literal["error", "warning", "not checked"]
-_MAX_KEY = 100
+MAX_DEPTH: Final = 100
+"""Levels of a recipe, interpolations resolved."""
+_MAX_KEY: Final = 100
+_CUT: Final = 16
 
 
 def path_text(path: Path) -> str:
@@ -36,7 +39,7 @@ class Problem:
         location: ``file:line:column``.
         path: The node, as `path_text` shows it.
         message: What was expected and what was found; a second line, if any, says what to do.
-        kind: ``not checked`` marks what a static check could not look into.
+        kind: ``not checked`` marks what a check could not look into.
         target: The dotted name that was being built, if any.
         chain: The locations of the includes that lead here, innermost first.
     """
@@ -60,11 +63,11 @@ class Problem:
 
 
 OnProblem = Callable[[Problem, BaseException | None], Any]
-"""What becomes of a problem and the exception behind it: building raises at the first, checking collects them all."""
+"""Takes a problem and the exception behind it: building raises at the first, checking collects them all."""
 
 
 def refuse(problem: Problem, cause: BaseException | None) -> NoReturn:
-    """What building does: raises `RecipeError`."""
+    """Raises `RecipeError`, as building does."""
     raise RecipeError(str(problem)) from cause
 
 
@@ -92,28 +95,36 @@ class UnreadableError(Exception):
 
 
 @dataclass
+class NodeBudget:
+    """How many nodes all files of a recipe may still have; see `RecipeLimits.num_nodes`."""
+
+    left: int = DEFAULT_RECIPE_LIMITS.num_nodes
+
+
+@dataclass
 class Locations:
     """The lines and columns of one file, and what becomes of the problems there.
 
     Attributes:
         file: The file's name as shown in messages.
         on_problem: Takes each problem that is reported.
-        has_lines: Whether there is such a file; what a caller gave as a mapping has no lines to point at.
+        has_lines: Whether there is such a file; a mapping given by a caller has no lines to point at.
         chain: The locations of the includes that lead to this file, innermost first.
+        budget: Bounds the nodes of all files together.
         values: (line, column) where each node's value starts.
         keys: (line, column) of the key before each mapping value.
-        resolved: The texts that interpolations gave: they may be of the environment, and are not told.
-        environment: Those of them that are, in all files of the recipe; constructors do not tell them either.
+        written: Texts that interpolations gave, by path, each with what the file has there: messages show the latter,
+            since the former may be of the environment.
     """
 
     file: str
     chain: tuple[str, ...] = ()
     on_problem: OnProblem = refuse
     has_lines: bool = True
+    budget: NodeBudget = field(default_factory=NodeBudget)
     values: dict[Path, tuple[int, int]] = field(default_factory=dict)
     keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
-    resolved: dict[Path, str] = field(default_factory=dict)
-    environment: EnvironmentValues = field(default_factory=EnvironmentValues)
+    written: dict[Path, tuple[str, str]] = field(default_factory=dict)
 
     def of(self, path: Path, *, key: bool = False) -> str:
         """Returns ``file:line:column`` of a node, or of the nearest node above it that the file itself holds."""
@@ -137,35 +148,40 @@ class Locations:
     ) -> Unknown:
         """Reports a problem of the node at a path; ``key=True`` points at its key, ``at`` at a line and column.
 
-        What interpolations gave is left out of the message; where it is a file's or a constructor's own, what they took
-        from the environment, and the cause with it.
+        Of an interpolated text the message shows what the file has, unless it is a constructor's own (``is_told``).
 
         Returns:
             The value with which to continue, where problems are collected.
         """
         location = self._shown(at) if at else self.of(path, key=key)
-        if path[-1:] == ("target",) and path in self.resolved:
-            message, cause = (
-                "the name that an interpolation gives is refused, or nothing to import\n  Write it out.",
-                None,
-            )
-        elif not is_told:
-            message = self._without_resolved(message, path)
-        target = None if target in self.resolved.values() and not is_told else target
-        message = self.environment.without(message)
-        cause = None if cause and self.environment.are_told_by(cause) else cause
+        if path[-1:] == ("target",) and path in self.written:
+            message = "the name that an interpolation gives is refused, or nothing to import\n  Write it out."
+            cause = None
+        elif not is_told and self.written:
+            for below, (value, raw) in self.written.items():
+                if below[: len(path)] == path:
+                    message = message.replace(shown(value), shown(raw))
+                    if shown(value)[:_CUT] in message:  # within a list, whose text is cut elsewhere
+                        message = f"the value that {shown(raw)} gives is refused\n  Write it out to see why."
+        if any(target == value for value, _ in self.written.values()):
+            target = None
         self.on_problem(Problem(location, path_text(path), message, kind, target, self.chain), cause)
         return UNKNOWN
-
-    def _without_resolved(self, message: str, path: Path) -> str:
-        for below, value in self.resolved.items():
-            if below[: len(path)] == path:
-                message = message.replace(shown(value), "a text by interpolation")
-        return message
 
     def unreadable(self, path: Path, message: str) -> UnreadableError:
         """Returns the exception to raise where a problem ends the reading of the file."""
         return UnreadableError(Problem(self.of(path), path_text(path), message, chain=self.chain))
+
+    def count(self, path: Path, number: int = 1) -> None:
+        """Takes nodes from the budget.
+
+        Raises:
+            UnreadableError: Nothing is left of it.
+        """
+        self.budget.left -= number
+        if self.budget.left < 0:
+            message = "the recipe has more nodes than may be (num_nodes), with what aliases and interpolations add"
+            raise self.unreadable(path, f"{message}\n  Make it smaller, or pass larger limits.")
 
     def _shown(self, mark: tuple[int, int]) -> str:
         return f"{self.file}:{mark[0]}:{mark[1]}" if self.has_lines else self.file

@@ -1,6 +1,21 @@
-"""What a recipe says of every source, beside what builds it: its name, its weight, which part of it is read."""
+"""What a recipe says of every source, beside what builds it: its name, its weight, which part of it is read.
 
-from typing import Any, TypeAlias
+`percent` → a number, a schedule over time, or a size; `holdout`, `parts` and `part` → which records are read; what a
+mixture's parameters say for all sources below it → in force while these are built.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import accumulate
+from numbers import Real
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from streamdata.errors import shown
 
 Percent: TypeAlias = float | list[Any] | dict[str, Any]
 
@@ -11,7 +26,7 @@ class NamedSource:
     Attributes:
         name: Its name in the mixture, without a ".".
         percent: Its weight there, a number (weights need not add to 1), 0 for a source that is left out, a schedule or
-            a size; see `streamdata.recipe.percent`. Between the points of schedules shares are linear, not percents.
+            a size; see `read_percent`. Between the points of schedules shares are linear, not percents.
         holdout: Which share of its records is held out of training, by a stable hash of each one's shard and number in
             it; None where nothing is.
         part: Which records are read then: `train` (where it is None), or `valid` for what is held out.
@@ -43,3 +58,262 @@ class NamedSource:
             self.holdout = holdout
         if part is not None:
             self.part = part
+
+
+Points: TypeAlias = list[list[float]]
+"""Of a schedule: [time, percent] of each, by time."""
+
+Weight: TypeAlias = float | Points | dict[str, Points]
+"""A number, or a schedule: its points where it is linear between them, `{"steps": points}` where it is not. Plain JSON,
+and one text for one schedule, since headers are compared.
+
+Linear is the share in the mixture, between the points of any of its sources, and not the percent: beside a source of
+0.6, `[[0, 10], [2000, 0]]` gives 944 of the first 2,000 samples, where a linear percent would give 1,655."""
+
+STEPS: Final = "steps"
+SIZES: Final = ("tokens", "records")
+LEAST, MOST = 1e-100, 1e100
+"""Positive percents, times and costs lie between them, so that no clock of any number of samples is without end."""
+
+
+@dataclass(frozen=True)
+class SizeWeight:
+    """A weight that follows from how large the source is: `size ** exponent`."""
+
+    by: str
+    """One of `SIZES`."""
+    exponent: float
+
+
+def read_percent(percent: Any) -> Weight | SizeWeight:
+    """Read what a recipe says as `percent`.
+
+    Raises:
+        ValueError: It is not one; the message does not say whose.
+    """
+    number = _number(percent)
+    if number is not None:  # first, since most are: what else it could be takes longer to find
+        return number
+    if isinstance(percent, Mapping):
+        return _read_mapping(percent)
+    if isinstance(percent, Sequence) and not isinstance(percent, str | bytes):
+        return _read_points(percent)
+    raise ValueError(
+        f"expected a positive number as percent, got {shown(percent)}\n"
+        f"  Set its attribute `percent`, from {LEAST:g} to {MOST:g}; they need not add to 1. 0 leaves a source out; a "
+        "list of [time, percent] is a schedule."
+    )
+
+
+def is_absent(percent: Any) -> bool:
+    """Whether this `percent` says that the source is not there: it is the number 0."""
+    return _number(percent) == 0
+
+
+def _read_mapping(percent: Mapping[Any, Any]) -> Weight | SizeWeight:
+    if set(percent) == {STEPS}:
+        return {STEPS: _read_points(percent[STEPS])}
+    if not {"by"} <= set(percent) <= {"by", "exponent"}:
+        raise ValueError(
+            f"expected 'steps', or 'by' and if need be 'exponent' in percent, got {shown(percent)}\n"
+            "  Such as {steps: [[0, 0.7], [1000000, 0.3]]} or {by: tokens, exponent: 0.7}."
+        )
+    if percent["by"] not in SIZES:
+        raise ValueError(f"expected one of {', '.join(SIZES)} as by in percent, got {shown(percent['by'])}")
+    exponent = percent.get("exponent", 1)
+    # Not `_number`: an exponent below 0 is odd, but it says what it does.
+    if type(exponent) not in (int, float) or not math.isfinite(exponent):
+        raise ValueError(f"expected a number as exponent in percent, got {shown(exponent)}")
+    return SizeWeight(percent["by"], float(exponent))
+
+
+def _read_points(points: Any) -> Points:
+    if not isinstance(points, Sequence) or isinstance(points, str | bytes) or not points:
+        raise ValueError(f"expected a list of [time, percent] as percent, got {shown(points)}")
+    read: Points = []
+    for point in points:
+        is_pair = isinstance(point, Sequence) and not isinstance(point, str | bytes) and len(point) == 2  # noqa: PLR2004
+        numbers = [_number(number) for number in point] if is_pair else [None]
+        if None in numbers:
+            raise ValueError(
+                f"expected [time, percent], two numbers >= 0, in the schedule of percent, got {shown(point)}\n"
+                f"  Those that are not 0 are from {LEAST:g} to {MOST:g}."
+            )
+        read.append([number for number in numbers if number is not None])
+        if len(read) > 1 and read[-1][0] <= read[-2][0]:
+            raise ValueError(
+                f"expected times that increase in the schedule of percent, got {read[-1][0]:g} after {read[-2][0]:g}"
+            )
+    return read
+
+
+def _number(value: Any) -> float | None:
+    """The value as a float, if it is 0 or within the bounds."""
+    # Python's bool is a Real, NumPy's is not: `percent: yes` in a recipe is a slip, not the weight 1.
+    # By type first: to ask an abstract class takes ten times as long, and a mixture may have thousands of sources.
+    if type(value) not in (int, float) and (isinstance(value, bool) or not isinstance(value, Real)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if number == 0 or LEAST <= number <= MOST else None
+
+
+PART_NAMES: Final = ("train", "valid", "test")
+SEED, TAIL = "seed", "tail"
+_SEPARATED = re.compile(r"\s*[,/]\s*")
+
+
+class Span(NamedTuple):
+    """Positions from the first to the one before the last."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class PartRange:
+    """One of several parts, as Megatron's `--split` has them: consecutive, disjoint, and together everything."""
+
+    bounds: tuple[float, ...]
+    """The cumulated shares, from 0 on."""
+    name: str
+    """One of `PART_NAMES`."""
+    text: str
+    """The shares, as they were given."""
+    by: str = TAIL
+    """`tail`: valid and test are the last records; `seed`: each part is spread over all of them."""
+
+    def __str__(self) -> str:
+        return f"part {self.name} of parts {self.text} by {self.by}"
+
+    @property
+    def share(self) -> float:
+        """Which share of the records is of it."""
+        number = PART_NAMES.index(self.name)
+        return self.bounds[number + 1] - self.bounds[number]
+
+    def span(self, count: int) -> Span:
+        """Which of so many records are of it; it may be none."""
+        number = PART_NAMES.index(self.name)
+        first, last = self.bounds[number : number + 2]
+        # Python's round, to even, of a product of floats: as Megatron has it, so that parts are the same.
+        return Span(round(first * float(count)), round(last * float(count)))
+
+
+def read_parts(parts: Any, part: Any = None, parts_by: Any = None) -> PartRange:
+    """Read what a recipe says as `parts`, `part` and `parts_by`.
+
+    Args:
+        parts: Up to three shares, of train, valid and test, as "969,30,1" or a list; they need not add to 1.
+        part: Which of them; None for `train`.
+        parts_by: See `PartRange.by`; None for `seed`.
+
+    Raises:
+        ValueError: They are not valid; the message does not say whose.
+    """
+    shares = _numbers(parts)
+    if (
+        shares is None
+        or not 1 <= len(shares) <= len(PART_NAMES)
+        or min(shares) < 0
+        or not 0 < sum(shares) < float("inf")
+    ):
+        raise ValueError(
+            f"expected up to three shares as parts, got {shown(parts)}\n"
+            "  They are those of train, valid and test, such as parts: 969,30,1."
+        )
+    if part is not None and part not in PART_NAMES:
+        raise ValueError(f"expected one of {', '.join(PART_NAMES)} as part, got {shown(part)}")
+    if parts_by not in (None, SEED, TAIL):
+        raise ValueError(
+            f"expected one of {SEED}, {TAIL} as parts_by, got {shown(parts_by)}\n"
+            "  tail: valid and test are the last records; seed (the default): they are spread over all."
+        )
+    shares += [0.0] * (len(PART_NAMES) - len(shares))
+    total = sum(shares)
+    bounds = tuple(accumulate((share / total for share in shares), initial=0.0))
+    return PartRange(bounds, part or PART_NAMES[0], ",".join(f"{share:g}" for share in shares), parts_by or SEED)
+
+
+def _numbers(parts: Any) -> list[float] | None:
+    given = _SEPARATED.split(parts.strip()) if isinstance(parts, str) else parts
+    if not isinstance(given, Sequence) or any(isinstance(share, bool) for share in given):
+        return None
+    try:
+        return [float(share) for share in given if isinstance(share, Real | str)] if given else None
+    except ValueError:
+        return None
+
+
+TRAIN, VALID = "train", "valid"
+PARTS: Final = (TRAIN, VALID)
+HOLDOUT_KEYS: Final = ("holdout", "parts", "parts_by", "part")
+
+
+def read_selection(
+    holdout: Any = None, parts: Any = None, parts_by: Any = None, part: Any = None
+) -> tuple[float, str] | PartRange | None:
+    """Read what a recipe says of the records that are read: what is held out, or shares; None where all are read.
+
+    Raises:
+        ValueError: They are not valid, or both are given; the message does not say whose.
+    """
+    if parts is None and parts_by is None:
+        return read_holdout(holdout, part)
+    if holdout is not None:
+        raise ValueError(
+            f"expected holdout or parts, got holdout={shown(holdout)} and parts={shown(parts)}\n"
+            "  holdout is a share by a hash of each record, parts are exact ranges: choose one."
+        )
+    return read_parts(parts, part, parts_by)
+
+
+def read_holdout(holdout: Any, part: Any) -> tuple[float, str] | None:
+    """Read what a recipe says as `holdout` and `part`: the share of the records that is held out, and the part.
+
+    Raises:
+        ValueError: They are not valid; the message does not say whose.
+    """
+    if holdout is None:
+        if part is not None:
+            raise ValueError(
+                f"expected a holdout where there is a part, got none, and {shown(part)} as part\n"
+                "  Say how much is held out, such as holdout: 0.01; both parts of a source need the same one."
+            )
+        return None
+    if isinstance(holdout, bool) or not isinstance(holdout, Real) or not 0 < float(holdout) < 1:
+        raise ValueError(
+            f"expected a number above 0 and below 1 as holdout, got {shown(holdout)}\n"
+            "  It is the share of the records that is held out of training, such as 0.01."
+        )
+    if part is not None and part not in PARTS:
+        raise ValueError(
+            f"expected one of {', '.join(PARTS)} as part, got {shown(part)}\n"
+            "  valid is what is held out, train (the default) is the rest."
+        )
+    return float(holdout), TRAIN if part is None else part
+
+
+FOR_ALL: Final = ("storage_options",)
+"""Parameters of a mixture that are those of its sources, where these have none of their own."""
+
+_in_force: ContextVar[Mapping[str, Any]] = ContextVar("what mixtures say for all", default=MappingProxyType({}))
+
+
+@contextmanager
+def for_all(params: Mapping[str, Any]) -> Iterator[None]:
+    """Puts in force what the parameters of a mixture say for all, until it is built."""
+    said = {name: params[name] for name in FOR_ALL if params.get(name) is not None}
+    token = _in_force.set({**_in_force.get(), **said})
+    try:
+        yield
+    finally:
+        _in_force.reset(token)
+
+
+def default_of(name: str) -> Any:
+    """Returns what the mixtures above say, the nearest first; None where they do not."""
+    assert name in FOR_ALL, name
+    return _in_force.get().get(name)

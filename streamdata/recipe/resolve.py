@@ -1,146 +1,382 @@
-"""A tree with OmegaConf's interpolations → the tree of their values.
+"""`${…}` in a tree → values, by OmegaConf's grammar over plain dicts and lists.
 
-Every node is asked for by itself, so that a problem is known by its path and the expansion can be bounded:
-interpolations that point at whole nodes multiply a document just as aliases do.
+The resolvers ``variables`` and ``dynamic_objs`` are known here alone: nothing is registered with OmegaConf, so that two
+recipes may be built at once. A value that takes the place of an interpolation is final: a ``${`` in it means nothing.
+Each node is resolved once, when it is first named or reached.
 """
 
+import os
+import pathlib
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from omegaconf import DictConfig, ListConfig
-from omegaconf.errors import (
-    GrammarParseError,
-    MissingMandatoryValue,
-    UnsupportedInterpolationType,
+from omegaconf import Container, DictConfig, OmegaConf
+from omegaconf.errors import GrammarParseError, InterpolationResolutionError
+from omegaconf.grammar_parser import parse
+from omegaconf.grammar_visitor import GrammarVisitor
+
+from streamdata.errors import RecipeError, did_you_mean, listing, shown, text_of
+from streamdata.recipe.locations import MAX_DEPTH, UNKNOWN, Key, Kind, Locations, Path, UnreadableError
+from streamdata.recipe.yaml_tree import read_yaml
+
+_PLAIN: Final = re.compile(
+    r"\$\{(?:(variables|dynamic_objs):([^${}\\]*)|oc\.env:(\w+)|(\.*[\w\-]+(?:\.[\w\-]+|\[[\w\-]+\])*))\}"
 )
+"""Interpolations that need no parser, which takes half a millisecond for each."""
+_ONE_NODE_CHARS: Final = 100
+_NODES_OF_CHAR: Final = 3
+"""What OmegaConf's parser takes for a character, and once more for each level that its interpolation is nested."""
+_MAX_LINE: Final = 300
+_SCALARS: Final = (str, int, float, bool, bytes, type(None))
 
-from streamdata.recipe.bounded_config import INTERPOLATED, bounded_config, keys_of, plain_value
-from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS, RecipeLimits
-from streamdata.recipe.locations import Key, Locations, Path, Unknown
-from streamdata.recipe.variables import References, first_line, quotes_value
-from streamdata.recipe.yaml_tree import MAX_DEPTH
+
+@dataclass(frozen=True, eq=False)
+class Dynamic:
+    """One use of an object that the caller passed.
+
+    Attributes:
+        name: Its name in ``dynamic_objs``.
+        value: The object itself.
+    """
+
+    name: str
+    value: object
 
 
-def resolve(
-    tree: Any, references: References, locations: Locations, limits: RecipeLimits = DEFAULT_RECIPE_LIMITS
-) -> Any:
-    """Resolves interpolations, and puts the held values back where their markers are.
+class References:
+    """The values that a recipe may refer to, and which of them it used.
 
     Args:
-        tree: A dict or list as `References.rewrite` returns it.
-        references: Holds the values behind markers.
+        variables: Scalars, paths, lists, tuples and dicts by name.
+        dynamic_objs: Any objects by name; None accepts every name, with an unknown object.
+    """
+
+    def __init__(self, variables: Mapping[str, Any], dynamic_objs: Mapping[str, object] | None) -> None:
+        self.variables, self.dynamic_objs = variables, dynamic_objs
+        self.used: set[str] = set()
+        self.missing: set[tuple[str, str]] = set()
+        """Kinds and names of those that are not given: each is one problem, however often the recipe names it."""
+
+    def unused(self) -> list[str]:
+        """Returns the variables that no file referred to, defaults or not."""
+        return sorted(set(self.variables) - self.used)
+
+
+class _RefusedError(Exception):
+    """An interpolation has no value; the message says why. Without one, that was told where the cause is."""
+
+    def __init__(self, message: str = "", kind: Kind = "error") -> None:
+        super().__init__(message)
+        self.kind: Kind = kind
+
+
+def resolve(tree: Any, references: References, locations: Locations) -> Any:
+    """Returns a tree with the values of its interpolations; it may share dicts and lists with itself.
+
+    Args:
+        tree: A dict or list as `read_yaml` returns it.
+        references: The values that it may refer to.
         locations: Of the nodes. What does not resolve is reported to it and becomes `UNKNOWN`.
-        limits: What it may expand to.
 
     Raises:
-        UnreadableError: The interpolations expand without bound.
+        UnreadableError: The interpolations expand beyond the bounds.
     """
-    config = bounded_config(tree, references, locations.environment, limits.interpolated_chars)
-    return _Resolution(references, locations, _count(tree), limits).node(config, ())
-
-
-def _is_cause(error: BaseException | None, kind: type[Exception]) -> bool:
-    """Whether an error is of a kind, or was raised because of one: of an interpolation that the failed one names."""
-    return error is not None and (isinstance(error, kind) or _is_cause(error.__cause__ or error.__context__, kind))
-
-
-def _count(tree: Any) -> int:
-    if isinstance(tree, dict):
-        return 1 + sum(map(_count, tree.values()))
-    return 1 + sum(map(_count, tree)) if isinstance(tree, list) else 1
-
-
-@dataclass(frozen=True)
-class _Known:
-    """What a node was resolved to. Holding the node keeps its `id` its own."""
-
-    node: Any
-    value: Any
-    size: int
-    height: int
+    return _Resolution(tree, references, locations).node(tree, ())
 
 
 class _Resolution:
-    def __init__(self, references: References, locations: Locations, num_written: int, limits: RecipeLimits) -> None:
-        self.references = references
-        self.locations = locations
-        self.repeated_nodes = limits.repeated_nodes
-        self.left = num_written + limits.repeated_nodes
-        self.deepest = 0
-        self.reported = 0
-        self.known: dict[int, _Known] = {}
+    """Resolves one file."""
 
-    def node(self, node: Any, path: Path) -> Any:
-        """Returns the value of a node of OmegaConf's, and of what is below it."""
-        if isinstance(node, DictConfig | ListConfig):
-            known = self.known.get(id(node))
-            if known is None:
-                return self._resolved(node, path)
-            self._bound(path, known.size, known.height)  # counted as often as it is named, but walked only once
-            return known.value
-        self._bound(path)
-        if isinstance(node, dict):  # a plain one comes from a resolver
-            return {key: self.node(child, (*path, key)) for key, child in node.items()}
-        if isinstance(node, list):
-            return [self.node(child, (*path, index)) for index, child in enumerate(node)]
-        return self._text(node, path) if isinstance(node, str) else node
+    def __init__(self, tree: Any, references: References, locations: Locations) -> None:
+        self.tree, self.references, self.locations = tree, references, locations
+        self.known: dict[Path, Any] = {}
+        self.open: set[Path] = set()
+        self.parsed: dict[tuple[str, str], Any] = {}
+        """OmegaConf's parse trees, by text and rule: many nodes may have the same text."""
+        self.root = DictConfig({})
+        """What OmegaConf gives to an application's resolver, and where it keeps what that returned."""
 
-    def _resolved(self, config: DictConfig | ListConfig, path: Path) -> Any:
-        """A mapping or list, remembered: several interpolations may point to it."""
-        # What lies below is measured, so that naming it again costs its size without a second walk: a chain of nodes
-        # that each name the next twice would else take time exponential in its length.
-        left, deepest, reported = self.left, self.deepest, self.reported
-        self.deepest = 0
-        self._bound(path)
-        children = [(key, self._child(config, key, path)) for key in keys_of(config)]
-        value = dict(children) if isinstance(config, DictConfig) else [child for _, child in children]
-        if self.reported == reported:  # else the problem is reported wherever the node is used
-            self.known[id(config)] = _Known(config, value, left - self.left, self.deepest - len(path))
-        self.deepest = max(self.deepest, deepest)
-        return value
+    def node(self, raw: Any, path: Path) -> Any:
+        """Returns the value of what the file has at a path."""
+        if isinstance(raw, str):
+            if "${" not in raw:
+                return self.locations.report(path, "expected a value instead of '???'") if raw == "???" else raw
+        elif not isinstance(raw, dict | list):
+            return raw
+        if path not in self.known:
+            if path in self.open or len(self.open) > 2 * MAX_DEPTH:
+                raise _RefusedError("expected interpolations that end: do they name one another?")
+            self.open.add(path)
+            try:
+                self.known[path] = self._text(raw, path) if isinstance(raw, str) else self._children(raw, path)
+            finally:
+                self.open.remove(path)
+        return self.known[path]
 
-    def _child(self, config: Any, key: Any, path: Path) -> Any:
-        below: tuple[Key, ...] = (*path, key)
-        try:
-            value = plain_value(config, key)
-            is_interpolated = value is INTERPOLATED
-            if is_interpolated:
-                value = config[key]
-        except Exception as error:  # of OmegaConf, and what its own message raises where it cannot quote a resolver's
-            refusal = error
-        else:
-            found = self.node(value, below)
-            if is_interpolated and isinstance(found, str):
-                self.locations.resolved[below] = found
-            return found
-        return self._report(below, refusal)  # not above: an error that quotes a text may be the context of no other
+    def _children(self, raw: Any, path: Path) -> Any:
+        if isinstance(raw, list):
+            return [self.node(child, (*path, index)) for index, child in enumerate(raw)]
+        for key in raw:
+            if isinstance(key, str) and "${" in key:
+                message = "expected a plain key, got an interpolation, which only works in values"
+                self.locations.report((*path, key), message, key=True)
+        return {key: self.node(child, (*path, key)) for key, child in raw.items()}
 
     def _text(self, text: str, path: Path) -> Any:
         try:
-            return self.references.release(text)
-        except ValueError as error:
-            return self._report(path, error)
+            value = _Text(self, text, path).value()
+        except (UnreadableError, RecipeError):  # of a node that it names
+            raise
+        except _RefusedError as error:
+            message, kind, cause = str(error), error.kind, None
+            if not message:
+                return UNKNOWN
+        except (GrammarParseError, InterpolationResolutionError):  # whose texts quote the recipe's, or a value
+            message, kind, cause = "expected valid interpolations, got one that OmegaConf cannot read", "error", None
+        except RecursionError:
+            message, kind, cause = "expected interpolations that end: do they name one another?", "error", None
+        except Exception as error:  # of a resolver
+            text_of_it = str(error.args[0]) if isinstance(error, KeyError) and error.args else text_of(error)
+            message, kind, cause = text_of_it.partition("\n")[0][:_MAX_LINE], "error", error
+        else:
+            self._take_in(value, path, text, path)
+            return value
+        return self.locations.report(path, message, kind=kind, cause=cause)  # not above: no context quotes a value
 
-    def _report(self, path: Path, error: Exception) -> Unknown:
-        self.reported += 1
-        if isinstance(error, UnsupportedInterpolationType):
-            message = f"{first_line(error)}\n  Register it with OmegaConf before the recipe is built."
-            return self.locations.report(path, message, kind="not checked", cause=error)
-        if _is_cause(error, RecursionError):
-            return self.locations.report(path, "expected interpolations that end: do they name one another?")
-        if _is_cause(error, GrammarParseError):  # its text quotes the recipe's
-            return self.locations.report(path, "expected valid interpolations, got one that OmegaConf cannot read")
-        is_missing = isinstance(error, MissingMandatoryValue)
-        message = "expected a value instead of '???'" if is_missing else first_line(error)
-        return self.locations.report(path, message, cause=None if quotes_value(error) else error)
-
-    def _bound(self, path: Path, size: int = 1, height: int = 0) -> None:
-        """Counts `size` nodes at and below a path, `height` levels deep."""
-        self.left -= size
-        self.deepest = max(self.deepest, len(path) + height)
-        if self.left < 0:
-            message = f"interpolations add more than {self.repeated_nodes} nodes to what is written"
-            raise self.locations.unreadable(path, message)
-        if len(path) + height > MAX_DEPTH:
+    def _take_in(self, value: Any, path: Path, text: str, at: Path) -> None:
+        """Counts what the interpolations at a path gave, which multiply a file where they name whole nodes."""
+        self.locations.count(at)
+        if len(path) > MAX_DEPTH:
             message = f"interpolations nest deeper than {MAX_DEPTH} levels: does one point to a node that holds it?"
-            raise self.locations.unreadable(path, message)
+            raise self.locations.unreadable(at, message)
+        if isinstance(value, str):
+            self.locations.written[path] = (value, text)
+        elif isinstance(value, dict | list):
+            for key, child in value.items() if isinstance(value, dict) else enumerate(value):
+                self._take_in(child, (*path, key), text, at)
+
+    def select(self, key: str, path: Path) -> Any:
+        """Returns the value of the node that a key names, as seen from a path.
+
+        Raises:
+            LookupError: There is none.
+        """
+        num_dots = len(key) - len(key.lstrip("."))
+        if num_dots > len(path):
+            raise LookupError(key)
+        at, node = (path[:-num_dots] if num_dots else ()), self.tree
+        for name in at:
+            node = node[name]
+        is_raw = True  # until an interpolation on the way gives a value
+        for name in re.findall(r"[^.\[\]]+", key):
+            if is_raw and isinstance(node, str):
+                node, is_raw = self.node(node, at), False
+            step = _step(node, name)
+            at, node = (*at, step), node[step]
+        return self.node(node, at) if is_raw else node
+
+
+def _step(node: Any, name: str) -> Key:
+    """The key or index by which a name leads on.
+
+    Raises:
+        LookupError: It leads nowhere.
+    """
+    if node is UNKNOWN:
+        raise _RefusedError
+    if isinstance(node, dict) and name in node:
+        return name
+    if isinstance(node, list) and name.isdecimal() and int(name) < len(node):
+        return int(name)
+    raise LookupError(name)
+
+
+class _NoConfig:
+    """Stands for the ``_parent_`` and ``_node_`` that a resolver may ask OmegaConf for."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError("a resolver in a recipe is given no _parent_ and no _node_")
+
+
+class _Text(GrammarVisitor):
+    """Evaluates one text.
+
+    Args:
+        file: The file that it stands in.
+        text: The text, with interpolations in it.
+        path: Its place.
+    """
+
+    def __init__(self, file: _Resolution, text: str, path: Path) -> None:
+        super().__init__(self._node, self._resolved, memo=None)
+        self.file, self.text, self.path = file, text, path
+        self.parts = [False]
+        """Of each interpolation that is open: whether it is a part of a longer text."""
+
+    def value(self) -> Any:
+        """Returns the value: of any type where the whole text is one interpolation.
+
+        Raises:
+            Exception: It has none.
+        """
+        found = list(_PLAIN.finditer(self.text))
+        if len(found) == self.text.count("${") and "\\" not in self.text:
+            if len(found) == 1 and len(found[0][0]) == len(self.text):
+                return self._plain(found[0], is_part=False)
+            return _PLAIN.sub(lambda match: self._part(self._plain(match, is_part=True)), self.text)
+        return self._parsed(self.text, "configValue", "DEFAULT_MODE")
+
+    def _plain(self, match: re.Match[str], *, is_part: bool) -> Any:
+        kind, argument, variable, key = match.groups()
+        if key:
+            return self._selected(key)
+        if variable:
+            return self._resolved("oc.env", (variable,), ())
+        name, comma, default = argument.partition(",")
+        return self._referenced(kind, name.strip(), default.strip() if comma else None, UNKNOWN, is_part)
+
+    def _parsed(self, text: str, rule: str, mode: str) -> Any:
+        if (text, rule) not in self.file.parsed:
+            num_opened = text.count("${")
+            if num_opened > MAX_DEPTH:
+                raise _RefusedError(f"expected at most {MAX_DEPTH} interpolations in one text")
+            self.file.locations.count(self.path, len(text) * max(1, num_opened) * _NODES_OF_CHAR)
+            self.file.parsed[text, rule] = parse(text, parser_rule=rule, lexer_mode=mode)
+        value = self.visit(self.file.parsed[text, rule])
+        return str(value) if isinstance(value, str) else value  # OmegaConf has private classes of text
+
+    # OmegaConf's visitor: whether an interpolation is a part of a text, and what takes its place.
+    def visitInterpolation(self, ctx: Any) -> Any:  # noqa: N802
+        self.parts.append(False)
+        value = super().visitInterpolation(ctx)
+        self.parts.pop()
+        return self._part(value) if self.parts[-1] else value
+
+    def _unescape(self, seq: Any) -> Any:
+        self.parts.append(True)
+        text = super()._unescape(seq)
+        self.parts.pop()
+        return text
+
+    def _part(self, value: Any) -> str:
+        """What a value writes into a longer text."""
+        if value is UNKNOWN:
+            raise _RefusedError
+        if isinstance(value, dict | list):
+            raise _RefusedError("expected text or a number inside a longer text, got a mapping or a list")
+        if isinstance(value, Dynamic | tuple):
+            raise _RefusedError("an object or a tuple must be the whole value, got it inside a longer text")
+        text = str(value)
+        self.file.locations.count(self.path, len(text) // _ONE_NODE_CHARS)
+        return text
+
+    def _node(self, key: Any, _: Any) -> Any:
+        return self._selected(key if isinstance(key, str) else key.raw)  # of OmegaConf 2.3 a str
+
+    def _selected(self, key: str) -> Any:
+        try:
+            return self.file.select(key, self.path)
+        except LookupError:
+            pass
+        raise _RefusedError(f"Interpolation key {shown(key if key in self.text else self.text)} not found")
+
+    def _resolved(self, name: str, args: tuple[Any, ...], args_str: tuple[str, ...]) -> Any:
+        """The value of a resolver."""
+        if name in ("variables", "dynamic_objs"):
+            default = ",".join(args_str[1:]) if args_str[1:] else None
+            first, last = (str(args[0]), args[-1]) if args else ("", None)
+            return self._referenced(name, first, default, last, self.parts[-2])
+        if any(argument is UNKNOWN for argument in args):
+            raise _RefusedError
+        own: dict[str, Callable[..., Any]] = {"oc.env": _environment, "oc.decode": self._decoded, "oc.select": self._or}
+        if name in own:
+            return own[name](*args)
+        resolver = OmegaConf._get_resolver(name)  # noqa: SLF001  (it has no other way to call one)
+        if name.startswith("oc."):
+            raise _RefusedError(f"Unsupported interpolation type {name}\n  Known are {', '.join(own)}.")
+        if resolver is None:
+            remedy = "Register it with OmegaConf before the recipe is built."
+            raise _RefusedError(f"Unsupported interpolation type {name}\n  {remedy}", "not checked")
+        nothing: Any = _NoConfig()
+        value = resolver(self.file.root, nothing, nothing, args, args_str)
+        return OmegaConf.to_container(value) if isinstance(value, Container) else value
+
+    def _decoded(self, text: str | None) -> Any:
+        if not isinstance(text, str | None):
+            raise _RefusedError("oc.decode: expected text, got another value")
+        return None if text is None else self._parsed(text, "singleElement", "VALUE_MODE")
+
+    def _or(self, key: str, default: Any = None) -> Any:
+        try:
+            return self.file.select(key, self.path)
+        except LookupError:
+            return default
+
+    def _referenced(self, kind: str, name: str, default: str | None, evaluated: Any, is_part: bool) -> Any:
+        """The value of a variable or of a dynamic object; a default is YAML, or holds interpolations."""
+        references = self.file.references
+        if kind == "dynamic_objs":
+            if default is not None:
+                raise _RefusedError(f"${{dynamic_objs:{name}}} takes no default")
+            if references.dynamic_objs is not None and name not in references.dynamic_objs:
+                raise self._missing(kind, name, references.dynamic_objs)
+            return Dynamic(name, (references.dynamic_objs or {}).get(name, UNKNOWN))
+        references.used.add(name)
+        if name in references.variables:
+            return _copied(references.variables[name], name)
+        if default is None:
+            raise self._missing(kind, name, references.variables)
+        if "${" in default:
+            return evaluated
+        own = Locations(self.file.locations.file, budget=self.file.locations.budget)
+        try:
+            value = read_yaml(default.encode(), own)
+        except (UnreadableError, ValueError) as error:
+            message = error.problem.message if isinstance(error, UnreadableError) else "no plain YAML"
+        else:
+            return default if is_part and not isinstance(value, str) else value
+        raise _RefusedError(f"the default of {shown(name)} is {message}")
+
+    def _missing(self, kind: str, name: str, given: Mapping[str, Any]) -> _RefusedError:
+        missing = self.file.references.missing
+        if (kind, name) in missing:
+            return _RefusedError()
+        missing.add((kind, name))
+        what = "dynamic object" if kind == "dynamic_objs" else "variable"
+        remedy = "" if kind == "dynamic_objs" else f", or write a default: ${{variables:{name},…}}"
+        return _RefusedError(
+            f"no {what} {shown(name)} was given{did_you_mean(name, given)}; given: {listing(given)}\n"
+            f"  Pass {kind}={{{shown(name)}: …}}{remedy}."
+        )
+
+
+def _environment(name: str, *default: Any) -> str | None:
+    if name in os.environ:
+        return os.environ[name]
+    if not default:
+        raise _RefusedError(f"Environment variable {shown(name)} not found")
+    return None if default[0] is None else str(default[0])
+
+
+def _copied(value: Any, name: str, depth: int = 0) -> Any:
+    """A variable's value; its dicts and lists are parts of the recipe, and not the caller's own.
+
+    Raises:
+        _RefusedError: It holds an object.
+    """
+    if depth > MAX_DEPTH:
+        raise _RefusedError(f"the variable {shown(name)} is nested deeper than {MAX_DEPTH} levels")
+    if type(value) is dict and all(type(key) in (str, int, float, bool) for key in value):
+        return {key: _copied(child, name, depth + 1) for key, child in value.items()}
+    if type(value) in (list, tuple):
+        copied = [_copied(child, name, depth + 1) for child in value]
+        return value if type(value) is tuple else copied
+    if type(value) in _SCALARS or isinstance(value, pathlib.Path):
+        return value
+    got = f"{type(value).__module__}.{type(value).__qualname__}"
+    raise _RefusedError(
+        f"expected text, a number, a path, a list or a dict in the variable {shown(name)}, got {got}\n"
+        f"  Pass an object as dynamic_objs={{{shown(name)}: …}} and write ${{dynamic_objs:{name}}}."
+    )

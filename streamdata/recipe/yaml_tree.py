@@ -11,15 +11,11 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import yaml
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import Container, OmegaConf
 from yaml.constructor import SafeConstructor
-from yaml.representer import RepresenterError
 
 from streamdata.errors import shown
-from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS, RecipeLimits
-from streamdata.recipe.locations import Key, Locations, Path, UnreadableError
-
-MAX_DEPTH = 100
+from streamdata.recipe.locations import MAX_DEPTH, Key, Locations, Path, UnreadableError
 
 _TAG = "tag:yaml.org,2002:"
 _QUOTED = re.compile(r"'[^'<>]{3,}'")
@@ -54,31 +50,33 @@ _SCALARS = {
 _SCALARS[_TAG + "value"] = SafeConstructor.construct_yaml_str  # a plain "=", which is text
 
 
-def read_yaml(content: bytes, locations: Locations, limits: RecipeLimits = DEFAULT_RECIPE_LIMITS) -> Any:
+def read_yaml(content: bytes, locations: Locations) -> Any:
     """Reads the one document of a file, and notes the locations of its nodes.
 
     Args:
         content: The file's bytes, UTF-8.
         locations: Is filled. Duplicate keys, cycles and unknown tags are reported to it; then reading continues.
-        limits: How many nodes it may have, and aliases may add.
 
     Returns:
         Nested dicts, lists and scalars that share nothing with one another; None for an empty document.
 
     Raises:
-        UnreadableError: It is not YAML in UTF-8, or aliases or nesting exceed their bounds.
+        UnreadableError: It is not YAML in UTF-8, or its nodes or nesting exceed their bounds.
     """
-    node = _composed(content, locations, limits.num_nodes)
+    node = _composed(content, locations)
     if isinstance(node, UnreadableError):
         raise node
-    return None if node is None else _TreeBuilder(locations, limits.repeated_nodes).value(node, ())
+    return None if node is None else _TreeBuilder(locations).value(node, ())
 
 
-def _composed(content: bytes, locations: Locations, max_nodes: int) -> yaml.Node | UnreadableError | None:
+def _composed(content: bytes, locations: Locations) -> yaml.Node | UnreadableError | None:
     """The graph of nodes, or what is to be raised outside of here: PyYAML's errors quote lines, also as its context."""
     try:
         text = content.decode("utf-8-sig")
-        return _too_large(text, locations, max_nodes) or yaml.compose(text, _RecipeLoader)
+        _expect_room(text, locations)
+        return yaml.compose(text, _RecipeLoader)
+    except UnreadableError as error:
+        return error
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         locations.values[()] = (line, error.start - content.rfind(b"\n", 0, error.start))
@@ -87,44 +85,38 @@ def _composed(content: bytes, locations: Locations, max_nodes: int) -> yaml.Node
         return locations.unreadable((), _yaml_message(error, locations))
 
 
-def _too_large(text: str, locations: Locations, max_nodes: int) -> UnreadableError | None:
-    """What is to be raised of a text with too many nodes or levels: its events tell, at a tenth of the price."""
-    num_nodes = depth = 0
+def _expect_room(text: str, locations: Locations) -> None:
+    """Raises where a text has too many nodes or levels: its events tell, at a tenth of the price."""
+    left, depth = locations.budget.left, 0
     for event in yaml.parse(text, _RecipeLoader):
-        num_nodes += isinstance(event, yaml.NodeEvent)
+        left -= isinstance(event, yaml.NodeEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if num_nodes > max_nodes or depth > MAX_DEPTH:
+        if left < 0 or depth > MAX_DEPTH:
             locations.values[()] = _mark(event)
-            many = "all files together have more nodes than may be (num_nodes)"
-            return locations.unreadable((), many if num_nodes > max_nodes else f"nested deeper than {MAX_DEPTH} levels")
-    return None
+            if depth > MAX_DEPTH:
+                raise locations.unreadable((), f"nested deeper than {MAX_DEPTH} levels")
+            locations.count((), locations.budget.left + 1)
 
 
-class _MappingDumper(yaml.SafeDumper):
-    """Writes a mapping so that `read_yaml` reads the same values: each text quoted, each other scalar with its tag."""
-
-
-for _kind in (DictConfig, ListConfig):
-    _MappingDumper.add_representer(_kind, lambda dumper, node: dumper.represent_data(OmegaConf.to_container(node)))
-
-
-def write_yaml(recipe: Mapping[str, Any], locations: Locations) -> bytes:
-    """Returns a dict or DictConfig as a file would hold it, so that it is read by a file's rules.
+def plain_tree(value: Any, locations: Locations, path: Path = ()) -> Any:
+    """Returns what a dict or DictConfig holds as `read_yaml` would: dicts, lists and scalars of its own.
 
     Raises:
         UnreadableError: It holds what no YAML file can, or nests too deeply.
     """
-    plain = recipe if isinstance(recipe, dict | DictConfig) else dict(recipe)
-    # Each text quoted and each other scalar tagged: unquoted, '1e3' would come back as a number.
-    try:
-        text = yaml.dump(plain, Dumper=_MappingDumper, default_style='"', sort_keys=False)
-    except RepresenterError as error:
-        got = type(error.args[-1]).__name__
-        message = f"expected text, numbers, lists and dicts, got {got}\n  Pass it as one of dynamic_objs."
-        raise locations.unreadable((), message) from error
-    except RecursionError as error:
-        raise locations.unreadable((), f"nested deeper than {MAX_DEPTH} levels") from error
-    return bytes(text, "utf-8")
+    locations.count(path)
+    if len(path) > MAX_DEPTH:
+        raise locations.unreadable(path, f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, Container):
+        value = OmegaConf.to_container(value)
+    if isinstance(value, Mapping) and all(isinstance(key, Key) for key in value):
+        return {key: plain_tree(child, locations, (*path, key)) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_tree(child, locations, (*path, index)) for index, child in enumerate(value)]
+    if type(value) in (str, int, float, bool, type(None)):
+        return value
+    message = f"expected text, numbers, lists and dicts, got {type(value).__name__}"
+    raise locations.unreadable(path, f"{message}\n  Pass it as one of dynamic_objs.")
 
 
 def _yaml_message(error: yaml.YAMLError, locations: Locations) -> str:
@@ -150,13 +142,10 @@ def _mark(node: Any) -> tuple[int, int]:
 class _TreeBuilder:
     """Turns PyYAML's graph of nodes, where an alias is the same node again, into a tree."""
 
-    def __init__(self, locations: Locations, max_repeated: int) -> None:
-        self.locations, self.max_repeated = locations, max_repeated
-        self.report = locations.report
+    def __init__(self, locations: Locations) -> None:
+        self.locations, self.report = locations, locations.report
         self.constructor = SafeConstructor()
-        self.built: set[int] = set()
         self.open: set[int] = set()
-        self.repeated = 0
 
     def value(self, node: yaml.Node, path: Path) -> Any:
         """Builds one node and what is below it."""
@@ -165,7 +154,9 @@ class _TreeBuilder:
 
     def _inside(self, node: _Node, path: Path, cycle: str, read: Callable[[_Node, Path], _Read]) -> _Read | None:
         """Reads what a node holds; None within itself, where it would be read without end."""
-        self._bound(node, path)
+        self.locations.count(path)
+        if len(path) > MAX_DEPTH:
+            raise self.locations.unreadable(path, f"nested deeper than {MAX_DEPTH} levels")
         if id(node) in self.open:
             self.report(path, f"expected a tree, got {cycle} (a cycle)")
             return None
@@ -181,15 +172,6 @@ class _TreeBuilder:
         if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
             return [self.value(child, (*path, index)) for index, child in enumerate(node.value)]
         return self._scalar(node, path)
-
-    def _bound(self, node: yaml.Node, path: Path) -> None:
-        self.repeated += id(node) in self.built
-        self.built.add(id(node))
-        if self.repeated > self.max_repeated:
-            message = f"aliases add more than {self.max_repeated} nodes to what is written (an alias bomb)"
-            raise self.locations.unreadable(path, message)
-        if len(path) > MAX_DEPTH:
-            raise self.locations.unreadable(path, f"nested deeper than {MAX_DEPTH} levels")
 
     def _scalar(self, node: yaml.Node, path: Path) -> Any:
         construct = _SCALARS.get(node.tag)

@@ -11,6 +11,7 @@ from streamdata.errors import SourceError, did_you_mean, shown
 from streamdata.recipe.permission import refusal_of_directory
 from streamdata.remote.cache_files import PAGE_BYTES, charge_of, file_size_of
 from streamdata.remote.page_cache import CacheCounts, PageCache
+from streamdata.run.per_process import PerProcess
 
 logger = logging.getLogger(__name__)
 _ENVIRONMENT: Final = "STREAMDATA_DATA_CACHE"
@@ -74,17 +75,14 @@ def _read_bound(value: Any) -> int | None:
 
 
 class _Caches:
-    """Those of this process: a fork has none of its parent's threads and locks."""
+    """The caches of a process, by their directory."""
 
-    by_path: dict[str, tuple[CacheSettings, PageCache | None]] = {}  # noqa: RUF012  (of the process, on purpose)
-    lock = Lock()
-
-    @classmethod
-    def forked(cls) -> None:
-        cls.by_path, cls.lock = {}, Lock()
+    def __init__(self) -> None:
+        self.by_path: dict[str, tuple[CacheSettings, PageCache | None]] = {}
+        self.lock = Lock()
 
 
-os.register_at_fork(after_in_child=_Caches.forked)
+_caches = PerProcess(_Caches)
 
 
 def named_cache(settings: CacheSettings | None) -> CacheSettings | None:
@@ -104,12 +102,11 @@ def page_cache(settings: CacheSettings | None) -> PageCache | None:
     settings = named_cache(settings)
     if settings is None:
         return None
-    found = _Caches.by_path.get(settings.path)
-    if found is None:
-        with _Caches.lock:  # two of a directory would let go of each other's locks
-            if settings.path not in _Caches.by_path:
-                _Caches.by_path[settings.path] = settings, _opened(settings)
-            found = _Caches.by_path[settings.path]
+    caches = _caches.get()
+    with caches.lock:  # two of a directory would let go of each other's locks
+        if settings.path not in caches.by_path:
+            caches.by_path[settings.path] = settings, _opened(settings)
+        found = caches.by_path[settings.path]
     if found[0] != settings:
         raise ValueError(
             f"cache '{settings.path}': expected one max_bytes, got {found[0].max_bytes} and {settings.max_bytes}\n"
@@ -120,7 +117,7 @@ def page_cache(settings: CacheSettings | None) -> PageCache | None:
 
 def cache_counts() -> list[CacheCounts]:
     """What was read through each cache of this process."""
-    return [cache.counts for _, cache in list(_Caches.by_path.values()) if cache is not None]
+    return [cache.counts for _, cache in list(_caches.get().by_path.values()) if cache is not None]
 
 
 def _opened(settings: CacheSettings) -> PageCache | None:

@@ -1,6 +1,5 @@
 """Ranges through the page cache where there is one: `url, stamp, range → Future of the bytes`."""
 
-import os
 from collections.abc import Iterable
 from concurrent.futures import Future
 
@@ -8,6 +7,7 @@ from streamdata.remote.addresses import bare_url, cache_of
 from streamdata.remote.cache_files import shard_key
 from streamdata.remote.cache_settings import page_cache
 from streamdata.remote.page_cache import Fetch
+from streamdata.run.per_process import PerProcess
 
 
 def cache_key(url: str, size: int, version: int) -> str:
@@ -61,27 +61,19 @@ class Confirmations:
     """
 
     def __init__(self) -> None:
-        self._pid, self._asked = os.getpid(), list[Future[bytes]]()
+        self._asked: PerProcess[list[Future[bytes]]] = PerProcess(list)
 
     def add(self, answer: "Future[bytes]") -> None:
         """Note what was asked."""
-        if self._pid != os.getpid():  # in a fork, what its parent asked for does not come
-            self._pid, self._asked = os.getpid(), []
-        self._asked.append(answer)
+        self._asked.get().append(answer)
 
     def check(self, *, wait: bool) -> None:
         """Raise what an answer says against it; those that have not come are waited for, or stay."""
-        if self._pid != os.getpid() or not self._asked:
+        if not (asked := self._asked.made):
             return
-        asked, self._asked = self._asked, []
-        for answer in asked:
-            if wait or answer.done():
-                answer.result()
-            else:
-                self._asked.append(answer)
-
-    def __reduce__(self) -> tuple[type["Confirmations"], tuple[()]]:
-        return Confirmations, ()
+        for answer in [answer for answer in asked if wait or answer.done()]:
+            asked.remove(answer)
+            answer.result()
 
 
 def _text(version: int) -> str:

@@ -1,7 +1,6 @@
 """HTTP without threads: `a prepared request → its answer`, over connections that each thread keeps."""
 
 import http.client
-import os
 import ssl
 import threading
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -12,6 +11,7 @@ from urllib.request import getproxies, proxy_bypass
 from streamdata.remote.answers import FailureError
 from streamdata.remote.stores import Prepared
 from streamdata.remote.web import MAX_WORD
+from streamdata.run.per_process import PerProcess
 
 _REDIRECTS, _MAX_REDIRECTS = (301, 302, 303, 307, 308), 10
 
@@ -20,7 +20,6 @@ class _Connections:
     """The open connections of one thread, by host; they are closed with it."""
 
     def __init__(self) -> None:
-        self.process = os.getpid()
         self.by_host: dict[tuple[str, str], http.client.HTTPConnection] = {}
 
     def __del__(self) -> None:
@@ -28,13 +27,14 @@ class _Connections:
             connection.close()
 
 
-_here = threading.local()
+_here = PerProcess(threading.local)
 
 
 def _connections() -> _Connections:
-    if getattr(_here, "connections", None) is None or _here.connections.process != os.getpid():
-        _here.connections = _Connections()
-    found: _Connections = _here.connections
+    here = _here.get()
+    if not hasattr(here, "connections"):
+        here.connections = _Connections()
+    found: _Connections = here.connections
     return found
 
 

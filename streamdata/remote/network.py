@@ -24,6 +24,7 @@ from streamdata.remote.options import StorageOptions
 from streamdata.remote.retries import STALL_S, Patience
 from streamdata.remote.stores import health_of, kind_of
 from streamdata.remote.web import with_attempts
+from streamdata.run.per_process import PerProcess
 
 logger = logging.getLogger(__name__)
 MAX_CONNECTIONS = 64
@@ -269,29 +270,15 @@ def too_slow(limit_s: float) -> FailureError:
     return FailureError(f"no end of it after {limit_s:.0f} s")
 
 
-class _OfProcess:
-    """The one of this process, and those of its parents: to close these here would disturb what they wait on."""
-
-    network: Network | None = None
-    parents: list[Network] = []  # noqa: RUF012  (kept for ever)
-    lock = Lock()
-
-    @classmethod
-    def forked(cls) -> None:
-        cls.lock = Lock()
-        if cls.network is not None:
-            cls.network.abandon()
-            cls.parents.append(cls.network)
-            cls.network = None
+def _new_network() -> Network:
+    made = Network(connections_of_process())
+    atexit.register(made.close)
+    return made
 
 
-os.register_at_fork(after_in_child=_OfProcess.forked)
+_network = PerProcess(_new_network, leave=Network.abandon)
 
 
 def network() -> Network:
     """The network of this process; nothing is started before its first request."""
-    with _OfProcess.lock:
-        if _OfProcess.network is None:
-            _OfProcess.network = Network(connections_of_process())
-            atexit.register(_OfProcess.network.close)
-        return _OfProcess.network
+    return _network.get()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from streamdata.errors import did_you_mean, shown
-from streamdata.recipe.defaults import default_of
+from streamdata.recipe.named_source import default_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,8 @@
 4. temporary file → `publish` → what readers see whole or not at all
 5. function and tasks → `processes`, or in a command `forks` → results, from other processes that end with this one
 6. key → `recent` → what a thread keeps for its next reading: open files, memory
+7. what makes it → `PerProcess` → a value that each process has for itself, over forks
+8. samples of a lane → `lane_link`, `traffic` → how the lane began, and what its process asked of stores, to the trainer
 """
 
 from streamdata.run.permutation import Permutation, hashes_of, shuffled

@@ -1,10 +1,10 @@
 """Shards: bytes ↔ records.
 
 1. `urls`: what a recipe names (braces, globs, directories, lists) → sorted urls of shards.
-2. `build`, `indexing`: shards → index files beside them or in the cache (`tar_index`, `sidecar`, `jsonl_index`), by one
-   process of a node. `make_manifest`: folders → manifests, which are lists of shards with all their indexes
-   (`inventory`, their files; `manifest`, the format; `manifest_file`, read by chunks); `write_shards`: samples → shards
-   with one.
+2. `build`, `indexing`: shards → index files beside them or in the cache (`tar_index`, `sidecar`, `jsonl_index`,
+   `record_counts`), by one process of a node. `make_manifest`: folders → manifests, which are lists of shards with all
+   their indexes (`inventory`, their files; `manifest`, the format; `manifest_file`, read by chunks); `write_shards`:
+   samples → shards with one.
 3. `tar`, `jsonl`: runs of records → windows → records, by their indexes.
 4. `sequential`: compressed and piped shards → records, from their start.
 5. `upcoming`: windows that come (`coming`) → portions (`portion`), of all sources by due time (`read_ahead`) → requests

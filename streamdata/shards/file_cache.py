@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from streamdata.errors import SourceError, shown
+from streamdata.recipe.limits import open_regular
 from streamdata.recipe.permission import refusal_of_directory
-from streamdata.recipe.regular_files import open_regular
 from streamdata.run.publish import publish_made
 from streamdata.shards.publish import cache_directory
 from streamdata.shards.storage import LocalShard

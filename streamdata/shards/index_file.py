@@ -41,7 +41,9 @@ class Contents(NamedTuple):
     rows: Rows  # one more than there are records
     skipped: int  # what was passed over: blank lines, members without a field, records without a sidecar line
     first_skipped: int  # where the first was: a line from 1, an offset, or a record from 0
-    noted: int = 0  # rows of JSONL with an integer that 64 bits cannot hold; lines of a sidecar that join no record
+    # rows of JSONL with an integer that 64 bits cannot hold; lines of a sidecar that join no record; where there are no
+    # rows of records, how many records there are
+    noted: int = 0
 
 
 class IndexHeader(NamedTuple):

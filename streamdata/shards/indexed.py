@@ -269,18 +269,18 @@ class RecordBytes:
     Args:
         files: The shards.
         runs: Of their records.
-        offsets: Of each run's records, and of what follows the last of them.
-        own: Which of the offsets are where a record begins.
+        begins: Of each record, in its shard.
+        ends: Of each record.
         buffer: Memory to read into.
 
     Raises:
         ShardError: A record does not lie within its shard: an index may come with a shard from anywhere.
     """
 
-    def __init__(self, files: IndexedFiles, runs: Runs, offsets: Int64s, own: Int64s, buffer: ReadBuffer) -> None:
+    def __init__(self, files: IndexedFiles, runs: Runs, begins: Int64s, ends: Int64s, buffer: ReadBuffer) -> None:
         self._files, self._runs, self._buffer = files, runs, buffer
         self.shards = runs.per_record(runs.shards)
-        self.begins, self.ends = offsets[own], offsets[own + 1]
+        self.begins, self.ends = begins, ends
         wrong = np.flatnonzero((self.begins >= self.ends) | (self.begins < 0) | (self.ends > files.sizes[self.shards]))
         if len(wrong):
             first = int(wrong[0])

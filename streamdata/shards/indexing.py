@@ -19,6 +19,7 @@ from streamdata.shards import jsonl_index, sidecar, tar_index
 from streamdata.shards.index_file import Contents, IndexDamageError, IndexFile, IndexHeader, encode, read_header
 from streamdata.shards.one_pass import Ahead, byte_source
 from streamdata.shards.publish import cache_directory, publish_index
+from streamdata.shards.record_counts import COUNT_KINDS, count_records
 from streamdata.shards.storage import NO_STAMP, FileStamp, check_stamp, is_remote, local_path
 from streamdata.shards.tar_records import records
 
@@ -73,6 +74,7 @@ KINDS = {
     "jsonl": _Kind(jsonl_index.DTYPE, "blank lines, the first line {}"),
     **{sidecar_kind(by): _SIDECAR for by in (None, *sidecar.SIDECAR_KEYS)},
     "tar": _Kind(tar_index.DTYPE, "members whose names give no key and field, the first at offset {}"),
+    **dict.fromkeys(COUNT_KINDS, _Kind(np.dtype(np.uint8), "")),
 }
 
 
@@ -210,6 +212,8 @@ def _contents(jobs: Sequence[IndexJob], ahead: Ahead | None) -> list[Contents | 
     url, limits = jobs[0].url, jobs[0].limits
     if jobs[0].kind == "jsonl":
         return [jsonl_index.build_rows(url, jobs[0].stamp, ahead, limits.line_bytes)]
+    if jobs[0].kind in COUNT_KINDS:
+        return [count_records(jobs[0].kind, url, jobs[0].stamp, ahead, limits)]
     own = tar_index.TarRows(url)
     joined = {job.sidecar: job.sidecar_stamp for job in jobs if job.sidecar}  # of several kinds, and read once
     joins = {file: sidecar.JoinRows(url, file, stamp, limits) for file, stamp in joined.items()}

@@ -1,10 +1,10 @@
 """The lines of a JSON Lines file: `bytes at offsets → about a megabyte of whole lines at a time`.
 
 Lines end with a line feed, as JSON Lines (jsonlines.org) asks; a carriage return before it is white space to JSON. The
-last line may lack its end. A byte order mark at the beginning of the file belongs to no line.
+last line may lack its end. A byte order mark at the beginning of the file belongs to no line. Of a file that is one
+JSON array, known by its first byte, the elements stand for lines, over however many lines each goes.
 """
 
-import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from streamdata.errors import ShardError
+from streamdata.errors import ShardError, shown
 from streamdata.recipe.limits import DEFAULT_LIMITS
 from streamdata.shards.one_pass import ByteSource
 from streamdata.shards.readers import Int64s
@@ -25,7 +25,11 @@ _MEAN_LINE = 16  # bytes; where lines are shorter, many may be empty
 _CHUNK = 1 << 20
 MAX_LINE_BYTES = DEFAULT_LIMITS.line_bytes
 _LINE_FEED = 10
-_UNPACK = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bzip2", ".xz": "xz"}
+_STEPS = np.zeros(256, np.int8)
+"""By a byte outside of strings, how much deeper what follows is nested."""
+_STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
+_IS_MARK = _STEPS != 0
+_IS_MARK[list(b'",')] = True
 
 
 class Lines(NamedTuple):
@@ -40,6 +44,7 @@ class Lines(NamedTuple):
         first: The number of the first line, blank or not.
         stop: The number of the line after the last one.
         end: Where in the buffer that begins.
+        are_elements: Whether they are those of an array: after each stands one byte that is none of its own.
     """
 
     offset: int
@@ -50,6 +55,7 @@ class Lines(NamedTuple):
     first: int
     stop: int
     end: int
+    are_elements: bool = False
 
     def line(self, index: int) -> bytes:
         """The bytes of one of the lines that are not blank."""
@@ -83,7 +89,8 @@ def lines_of(
         max_bytes: Of a line, without its end; and of blank lines in a row, since a file of nothing else has no end.
 
     Raises:
-        ShardError: It begins as files of another format do, a line is longer, or more lines in a row are blank.
+        ShardError: It begins as files of another format do, a line is longer, or more lines in a row are blank; or it
+            is an array that does not end where the file does.
     """
     number = 0
     offset = at = 0
@@ -92,7 +99,9 @@ def lines_of(
     while chunk := source.read(_CHUNK, at):
         if is_whole and not at and not chunk.startswith(b"{"):  # which no other format begins with
             refuse_foreign(url, chunk, JSONL)
-            _refuse_array(url, chunk)
+            if begins_array(chunk):
+                yield from _elements_of(source, url, chunk, max_bytes)
+                return
         at += len(chunk)
         begun.append(chunk)
         if b"\n" in chunk:
@@ -140,7 +149,14 @@ def _check_lengths(url: str, lines: Lines, max_bytes: int) -> None:
     sizes = lines.ends - lines.starts
     if len(sizes) and sizes.max() > max_bytes:
         first = int((sizes > max_bytes).argmax())
-        raise line_too_long(f"{url}:{int(lines.numbers[first]) + 1}", int(sizes[first]), max_bytes)
+        raise line_too_long(
+            f"{url}:{place_of(int(lines.numbers[first]), lines.are_elements)}", int(sizes[first]), max_bytes
+        )
+
+
+def place_of(number: int, are_elements: bool) -> int | str:
+    """What messages call the line of this number in its file: lines count from 1, and so do elements."""
+    return f"element {number + 1}" if are_elements else number + 1
 
 
 def line_too_long(where: str, size: int, max_bytes: int) -> ShardError:
@@ -159,23 +175,74 @@ def too_many_blanks(where: str, size: int, max_bytes: int) -> ShardError:
     )
 
 
-def _refuse_array(url: str, chunk: bytes) -> None:
-    """Raise ShardError if a file is one JSON array of all records; a line that is a list is an error of its own."""
-    line, end, _ = chunk.removeprefix(BOM).lstrip(BLANK).partition(b"\n")
+def begins_array(head: bytes) -> bool:
+    """Whether a file that begins so is one JSON array of all records; a line that is a list is an error of its own."""
+    line, _, rest = head.removeprefix(BOM).lstrip(BLANK).partition(b"\n")
     if not line.startswith(b"["):
-        return
+        return False
     try:
         value = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        value = [{}]  # it goes on in other lines
-    if not end or (value and isinstance(value[0], dict)):
-        file = shlex.quote(url)
-        unpack = next((f"{tool} -dc {file} | " for suffix, tool in _UNPACK.items() if url.endswith(suffix)), "")
-        source = "" if unpack else f" {file}"
-        raise ShardError(
-            f"shard '{url}': expected JSON Lines, got a JSON array of all records, of which none can be read alone\n"
-            f"  Convert it: {unpack}jq -c '.[]'{source} > converted.jsonl"
-        )
+    except orjson.JSONDecodeError:  # it goes on in other lines
+        return True
+    return not rest.strip(BLANK) or (len(value) > 0 and isinstance(value[0], dict))
+
+
+def _elements_of(source: ByteSource, url: str, chunk: bytes, max_bytes: int) -> Iterator[Lines]:
+    """The elements of an array, of which a chunk was read already, each as one line: its line feeds are spaces."""
+    at, number, offset = len(chunk), 0, chunk.index(b"[") + 1
+    text, is_closed = chunk[offset:].replace(b"\n", b" "), False
+    while not is_closed:
+        ends, is_closed = _ends_of_elements(text)
+        if is_closed and text[int(ends[-1])] != ord("]"):
+            raise _broken_array(url, number + len(ends), "',' or ']'", "'}'")
+        size = int(ends[-1]) + 1 if len(ends) else 0
+        if is_closed and not number and not text[: ends[0]].strip(BLANK):
+            ends = ends[1:]  # the array is empty
+        starts, stop = np.append(0, ends + 1)[: len(ends)], number + len(ends)
+        found = Lines(offset, text, starts, ends, np.arange(number, stop), number, stop, size, are_elements=True)
+        for index, _, element in found.listed():
+            if not element.strip(BLANK):
+                raise _broken_array(url, index, "another one", "none")
+        _check_lengths(url, found, max_bytes)
+        if not is_closed and len(text) - size > max_bytes:
+            raise line_too_long(f"{url}:{place_of(stop, True)}", len(text) - size, max_bytes)
+        yield found
+        number, offset, text = stop, offset + size, text[size:]
+        if not is_closed:
+            # As much again as there is, so that a long element is not searched through again and again.
+            if not (chunk := source.read(max(_CHUNK, len(text)), at)):
+                raise _broken_array(url, number, "',' or ']'", "the end of the file")
+            text, at = text + chunk.replace(b"\n", b" "), at + len(chunk)
+    _check_array_end(source, url, number, text, at)
+
+
+def _check_array_end(source: ByteSource, url: str, number: int, text: bytes, at: int) -> None:
+    """Refuse anything but white space behind an array of so many elements."""
+    while not (rest := text.strip(BLANK)):
+        if not (text := source.read(_CHUNK, at)):
+            return
+        at += len(text)
+    raise _broken_array(url, number, "the end of the file", shown(rest[:16]))
+
+
+def _broken_array(url: str, number: int, expected: str, got: str) -> ShardError:
+    return ShardError(
+        f"shard '{url}': after element {number} of its array: expected {expected}, got {got}\n"
+        "  Correct it; if it is incomplete, copy or write it again."
+    )
+
+
+def _ends_of_elements(text: bytes) -> tuple[Int64s, bool]:
+    """Where the elements end that are whole in `text`, which begins with one; and whether the array ends there, too."""
+    # Escapes are pairs of bytes from left to right: of the quotes that are left each begins or ends a string.
+    codes = np.frombuffer(text.replace(rb"\\", b"  ").replace(rb"\"", b"  "), np.uint8)
+    places = np.flatnonzero(_IS_MARK[codes])
+    places = places[np.cumsum(codes[places] == ord('"')) % 2 == 0]
+    marks = codes[places]
+    depths = np.cumsum(_STEPS[marks], dtype=np.int64)
+    closing = places[depths < 0][:1]
+    ends = places[(depths == 0) & (marks == ord(","))]
+    return np.append(ends[ends < closing[0]], closing) if len(closing) else ends, len(closing) > 0
 
 
 def _split(offset: int, buffer: bytes, first: int, *, may_have_bom: bool) -> Lines:

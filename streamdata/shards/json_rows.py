@@ -4,8 +4,9 @@ orjson rejects NaN, Infinity and broken text, but turns integers beyond 64 bits 
 over whole buffers at once, and only rows that may have one are looked at closely.
 """
 
+import json
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,38 +36,53 @@ class Flaw(NamedTuple):
     got: str
     remedy: str = "Correct or remove the line, or let the max_bad of its source pass over it."
 
-    def error(self, url: str, number: int) -> ShardError:
-        """The error for line `number` (from 1) of a file; a DamagedRecordError where the line itself is wrong."""
+    def error(self, url: str, number: int | str) -> ShardError:
+        """The error for line `number` (from 1), or another place, of a file.
+
+        It is a DamagedRecordError where the line itself is wrong.
+        """
         kind = ShardError if self.remedy == _OF_INDEX else DamagedRecordError
         return kind(f"{url}:{number}:{self.column}: expected {self.expected}, got {self.got}\n  {self.remedy}")
 
 
-def parse_row(line: bytes, url: str, number: int, *, doubtful: bool = True) -> Record:
-    """As `row_or_flaw`, for line `number` (from 1) of a file.
+def parse_row(line: bytes, url: str, number: int | str, *, doubtful: bool = True, takes_nan: bool = False) -> Record:
+    """As `row_or_flaw`, for line `number` (from 1), or another place, of a file.
 
     Raises:
         DamagedRecordError: The line is not a JSON object, or holds an integer that 64 bits cannot.
     """
-    row = row_or_flaw(line, doubtful=doubtful)
+    row = row_or_flaw(line, doubtful=doubtful, takes_nan=takes_nan)
     if isinstance(row, Flaw):
         raise row.error(url, number)
     return row
 
 
-def row_or_flaw(line: bytes, *, doubtful: bool = True) -> Record | Flaw:
+def row_or_flaw(line: bytes, *, doubtful: bool = True, takes_nan: bool = False) -> Record | Flaw:
     """The object of one line, or what is wrong with it.
 
     Args:
         line: One physical line, with or without its line end.
         doubtful: Whether the line may hold an integer beyond 64 bits; if not, none is searched for.
+        takes_nan: Whether numbers may be NaN and Infinity, which Python writes: of a reader that looks at some fields
+            alone, and tells where one of these is no number.
     """
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError:
-        return syntax_flaw(line)
+        row = _row_with_nan(line) if takes_nan else None
     if type(row) is not dict:
         return syntax_flaw(line)
     return (integer_flaw(line) if doubtful else None) or row
+
+
+def _row_with_nan(line: bytes) -> Any:
+    """The value of a line that orjson refuses, if that is for NaN or Infinity alone; else None."""
+    try:
+        row = json.loads(line) if b"NaN" in line or b"Infinity" in line else None
+        orjson.dumps(row)  # which refuses halves of surrogate pairs, and integers beyond 64 bits
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return row
 
 
 def syntax_flaw(line: bytes) -> Flaw:

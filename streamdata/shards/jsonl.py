@@ -12,9 +12,11 @@ from streamdata.fields import INDEX, KEY, STATES, URL
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.recent import ReadBuffer
 from streamdata.shards.coming import FileSpans
+from streamdata.shards.index_file import Rows
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
-from streamdata.shards.json_lines import BLANK, line_too_long, too_many_blanks
+from streamdata.shards.json_lines import BLANK, line_too_long, place_of, too_many_blanks
 from streamdata.shards.json_rows import Flaw, integer_flaw, reserved_flaw, syntax_flaw
+from streamdata.shards.jsonl_index import ELEMENT
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.portion import Portion
 from streamdata.shards.readers import NO_FIELDS, DamagedRecordError, Int64s, Record
@@ -24,7 +26,7 @@ _PARSED_AT_ONCE = 16  # rows, which are all in memory at once: few, since each m
 
 
 class JsonlShards(IndexedFiles):
-    """Uncompressed shards of one JSON object per line.
+    """Uncompressed shards of one JSON object per line, or of an array of objects.
 
     Args:
         urls: The shards; one that is named n times counts as n shards.
@@ -58,7 +60,7 @@ class JsonlShards(IndexedFiles):
         if last < 0:
             return last
         rows, own = self.rows(self.runs(*(np.array([number], np.int64) for number in (shard, last, 1))))
-        return last + int(rows["blanks"][own][0])
+        return last + int(_blanks(rows)[own][0])
 
     def anomalies(self) -> dict[str, int]:
         """How many lines are blank."""
@@ -71,9 +73,11 @@ class JsonlWindow:
     def __init__(self, shards: JsonlShards, runs: Runs) -> None:
         rows, own = shards.rows(runs)
         self._shards, self._urls = shards, shards.names
-        self._bytes = RecordBytes(shards, runs, rows["offset"].astype(np.int64), own, shards.buffer)
+        offsets, are_elements = rows["offset"].astype(np.int64), rows["blanks"][own] == ELEMENT
+        self._bytes = RecordBytes(shards, runs, offsets[own], offsets[own + 1] - are_elements, shards.buffer)
         self._is_kept = self._bytes.num_bytes <= shards.max_kept_bytes
-        self._numbers = runs.numbers() + rows["blanks"][own]
+        self._numbers = runs.numbers() + _blanks(rows)[own]
+        self._arrays = {self._urls[shard] for shard in np.unique(self._bytes.shards[are_elements]).tolist()}
         self._check_lengths(shards.limits.line_bytes)
         self._doubtful = bool(shards.noted[runs.shards].any())
         self.look_ahead = max(1, min(LOOK_AHEAD, shards.max_kept_bytes * len(own) // max(self._bytes.num_bytes, 1)))
@@ -88,8 +92,9 @@ class JsonlWindow:
         # With a line, blank lines that follow are counted: so where its bytes are too many, it is looked at.
         for position in np.flatnonzero(self._bytes.sizes > max_bytes).tolist():
             start = self._bytes.source(position).read(max_bytes + 1, int(self._bytes.begins[position]))
-            where = f"{self._urls[int(self._bytes.shards[position])]}:{int(self._numbers[position]) + 1}"
-            line, end, rest = start.partition(b"\n")
+            url = self._urls[int(self._bytes.shards[position])]
+            where = f"{url}:{place_of(int(self._numbers[position]), url in self._arrays)}"
+            line, end, rest = (start, b"", b"") if url in self._arrays else start.partition(b"\n")
             if len(line) > max_bytes:
                 raise line_too_long(where, len(line), max_bytes)
             num_blank = int(self._bytes.sizes[position]) - len(line) - 1
@@ -138,21 +143,26 @@ class JsonlWindow:
                     row[URL] = url
                     row[KEY] = key
                 except TypeError:  # it takes no fields, so it is no object
-                    raise _error(syntax_flaw(bytes(line)), url, key) from None
+                    text = bytes(line).replace(b"\n", b" ") if url in self._arrays else bytes(line)
+                    raise self._error(syntax_flaw(text), url, key) from None
                 row.update(common)
                 # A field that was there already was written over, which the number of fields tells.
                 if len(row) != size + own or INDEX in row or STATES in row:
-                    raise _error(reserved_flaw(orjson.loads(line)), url, key)
+                    raise self._error(reserved_flaw(orjson.loads(line)), url, key)
                 if is_doubtful and (flaw := integer_flaw(bytes(line))):
-                    raise _error(flaw, url, key)
+                    raise self._error(flaw, url, key)
                 yield row
         if errors:
             raise errors[0]
 
+    def _error(self, flaw: Flaw, url: str, key: str) -> ShardError:
+        error = flaw.error(url, place_of(int(key), url in self._arrays))
+        return error.of(url, key) if isinstance(error, DamagedRecordError) else error
 
-def _error(flaw: Flaw, url: str, key: str) -> ShardError:
-    error = flaw.error(url, int(key) + 1)
-    return error.of(url, key) if isinstance(error, DamagedRecordError) else error
+
+def _blanks(rows: Rows) -> Int64s:
+    """How many blank lines there are before each row."""
+    return np.where(rows["blanks"] == ELEMENT, 0, rows["blanks"]).astype(np.int64)
 
 
 def _lines_of(portion: Portion, chosen: Int64s, sizes: list[int], errors: list[Exception]) -> Iterator[memoryview]:

@@ -11,7 +11,9 @@ from streamdata.shards.storage import FileStamp
 
 # A row's line number is its own number plus the blank lines before it.
 DTYPE = np.dtype([("offset", "<u8"), ("blanks", "<u4")])
-_MAX_BLANKS = 2**32 - 1
+ELEMENT = 2**32 - 1
+"""What stands for the blank lines of an element of an array, which ends a byte before the next one begins."""
+_MAX_BLANKS = ELEMENT - 1
 
 
 def build_rows(
@@ -26,10 +28,13 @@ def build_rows(
     source = byte_source(url, stamp, ahead)
     parts = [np.zeros(0, DTYPE)]
     blanks = first_blank = num_rows = long_integers = 0
+    stop = source.size
     for piece in lines_of(source, url, max_bytes=max_bytes):
         rows = np.zeros(len(piece.numbers), DTYPE)
         rows["offset"] = piece.starts + piece.offset
         rows["blanks"] = piece.numbers - np.arange(num_rows, num_rows + len(rows))
+        if piece.are_elements:
+            rows["blanks"], stop = ELEMENT, piece.offset + piece.end
         parts.append(rows)
         if not blanks and piece.num_blank:
             first_blank = piece.first_blank() + 1
@@ -38,7 +43,7 @@ def build_rows(
             raise ShardError(f"shard '{url}': {blanks} blank lines, expected at most {_MAX_BLANKS}\n  Remove them.")
         long_integers += _long_integers(piece)
     end = np.zeros(1, DTYPE)
-    end["offset"], end["blanks"] = source.size, blanks
+    end["offset"], end["blanks"] = stop, blanks
     return Contents(np.concatenate([*parts, end]), blanks, first_blank, long_integers)
 
 

@@ -38,7 +38,7 @@ from streamdata.shards.publish import locked
 from streamdata.shards.readers import Int64s
 from streamdata.shards.sidecar import SIDECAR_KEYS
 from streamdata.shards.storage import FileStamp, is_remote, local_path, version_of_stamp
-from streamdata.shards.suffixes import is_sequential
+from streamdata.shards.suffixes import TAR_SUFFIXES, is_sequential
 
 logger = logging.getLogger(__name__)
 _JOINS = tuple(map(sidecar_kind, (None, *SIDECAR_KEYS)))
@@ -123,12 +123,12 @@ def _is_same(manifest: Manifest, stock: Inventory) -> bool:
 
 
 def _jobs(stock: Inventory) -> list[IndexJob]:
-    """The indexes of all shards that have one; those of a tar's sidecar for all that its keys may be."""
+    """The indexes of all shards, compressed ones counted; those of a tar's sidecar for all that its keys may be."""
     jobs = []
     for url, stamp in stock.stamps.items():
         if is_sequential(url):
-            continue
-        if url.endswith(".tar"):
+            jobs.append(IndexJob("n-tar" if url.endswith(TAR_SUFFIXES) else "n-jsonl", url, stamp))
+        elif url.endswith(".tar"):
             jobs.append(IndexJob("tar", url, stamp))
             if sidecar := stock.sidecars.get(url):
                 jobs += [IndexJob(kind, url, stamp, sidecar, stock.stamps[sidecar]) for kind in _JOINS]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from streamdata.remote import Answer, StorageOptions, network, options_of
 from streamdata.remote.addresses import signed_url
+from streamdata.run.per_process import PerProcess
 from streamdata.run.recent import OpenFiles
 from streamdata.shards.coalesced import MAX_REQUEST_BYTES
 from streamdata.shards.manifest import ManifestError
@@ -38,19 +39,8 @@ def replaced_manifest(url: str) -> ManifestError:
     )
 
 
-class UnderWay:
-    """What this process has asked for ahead, by file and page, until it is there; what failed stays to be said."""
-
-    pages: dict[tuple[str, int], "Future[None]"]
-
-    @classmethod
-    def forget(cls) -> None:
-        """In a forked child: its parent's answers do not come here."""
-        cls.pages = {}
-
-
-UnderWay.forget()
-os.register_at_fork(after_in_child=UnderWay.forget)
+_under_way: PerProcess[dict[tuple[str, int], "Future[None]"]] = PerProcess(dict)
+"""What this process has asked for ahead, by file and page, until it is there; what failed stays to be said."""
 
 
 class PagesKey(NamedTuple):
@@ -110,11 +100,11 @@ class ManifestPages:
     def ask_for(self, spans: Sequence[tuple[int, int]]) -> "list[Future[Answer]]":
         """As `fetch`, without waiting; what was asked for already is not asked for again."""
         found = []
-        pages = {page for page in self._holding(spans) if (self._name, page) not in UnderWay.pages}
+        pages = {page for page in self._holding(spans) if (self._name, page) not in _under_way.get()}
         for begin, end in self._joined(pages):
             there: Future[None] = Future()
             keys = [(self._name, page) for page in _pages_of(begin, end)]
-            UnderWay.pages.update(dict.fromkeys(keys, there))
+            _under_way.get().update(dict.fromkeys(keys, there))
             asked = network().submit(self._url, begin, end, self._tag)
             asked.add_done_callback(partial(self._came, begin, end, keys, there))
             found.append(asked)
@@ -130,7 +120,7 @@ class ManifestPages:
             there.set_exception(error)
             return
         for key in keys:
-            UnderWay.pages.pop(key, None)
+            _under_way.get().pop(key, None)
         there.set_result(None)
 
     def wait_for(self, spans: Sequence[tuple[int, int]]) -> None:
@@ -140,12 +130,12 @@ class ManifestPages:
             ShardError: It does not come. Who asks for it again does so anew.
         """
         for page in sorted(self._holding(spans)):
-            if (there := UnderWay.pages.get((self._name, page))) is not None:
+            if (there := _under_way.get().get((self._name, page))) is not None:
                 try:
                     with network().waiting():
                         there.result()
                 except BaseException:
-                    UnderWay.pages.pop((self._name, page), None)
+                    _under_way.get().pop((self._name, page), None)
                     raise
 
     def _holding(self, spans: Sequence[tuple[int, int]]) -> set[int]:

@@ -1,8 +1,9 @@
 """Files that are read once, mostly forward: `url + FileStamp → bytes at offsets`; of remote ones some pieces early."""
 
+import io
 from collections import deque
 from concurrent.futures import Executor, Future
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from streamdata.remote import fetch_once
 from streamdata.shards.storage import (
@@ -30,6 +31,22 @@ class ByteSource(Protocol):
     def read(self, size: int, offset: int) -> bytes:
         """`size` bytes from `offset`."""
         ...
+
+
+class SourceFile(io.RawIOBase):
+    """Bytes at offsets as a file of Python's that is read from its start."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source, self._at = source, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._source.read(len(buffer), self._at)
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
 
 
 class Ahead(NamedTuple):

@@ -83,24 +83,30 @@ class OpenParquet:
         ImportError: pyarrow is missing.
     """
 
+    _what, _where = "a parquet file", "its footer"
+
     def __init__(self, url: str, source: ByteSource, data: Any = None) -> None:
-        with needs("pyarrow", "parquet", f"'{url}': reading parquet"):
-            pyarrow = import_pyarrow()
+        with needs("pyarrow", "parquet", f"'{url}': reading {self._what}"):
+            import_pyarrow()
         self._url, self.file, self._data = url, RangedFile(source), data
         self._data_end = 0
-        with self._damage("its footer"):
-            footer = self._footer()
-            self.metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(footer))
-            self._parquet = self._parquet_file()
-            self._readers: dict[frozenset[str], Any] = {frozenset(): self._parquet}
-            """By the columns of which they keep dictionaries."""
-            self.schema = plain_schema(self._parquet.schema_arrow)
+        with self._damage(self._where):
+            self.schema = plain_schema(self._open())
         if twins := [name for name, count in Counter(self.schema.names).items() if count > 1]:
             raise ShardError(
-                f"shard '{url}': expected a parquet file whose columns have different names, got several of "
+                f"shard '{url}': expected {self._what} whose columns have different names, got several of "
                 f"each of the names {twins}, of which a row would keep only one\n"
                 "  Rename or drop them where the file is written."
             )
+
+    def _open(self) -> Any:
+        """Read the footer, and return the schema."""
+        pyarrow, footer = import_pyarrow(), self._footer()
+        self.metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(footer))
+        self._parquet = self._parquet_file()
+        self._readers: dict[frozenset[str], Any] = {frozenset(): self._parquet}
+        """By the columns of which they keep dictionaries."""
+        return self._parquet.schema_arrow
 
     def _parquet_file(self, dictionaries: Sequence[str] | None = None) -> Any:
         return import_pyarrow().parquet.ParquetFile(
@@ -123,7 +129,7 @@ class OpenParquet:
             if type(error).__module__.partition(".")[0] not in ("pyarrow", "builtins"):
                 raise
             raise ShardError(
-                f"shard '{self._url}': expected a parquet file, got what pyarrow cannot read in {where}: {error}\n"
+                f"shard '{self._url}': expected {self._what}, got what pyarrow cannot read in {where}: {error}\n"
                 f"  The file is damaged or incomplete: copy or write it again.{_of_old_pyarrow()}"
             ) from error
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from streamdata.errors import ShardError, shown
 from streamdata.fields import SET_HERE
+from streamdata.shards.arrow_file import open_file
 from streamdata.shards.one_pass import byte_source
-from streamdata.shards.parquet_file import GroupFacts, OpenParquet
+from streamdata.shards.parquet_file import GroupFacts
 from streamdata.shards.parquet_types import are_alike
 from streamdata.shards.readers import Int64s
 from streamdata.shards.storage import FileStamp
@@ -88,7 +89,7 @@ def read_footers(
 
 
 def _footer_of(url: str, stamp: FileStamp, columns: Sequence[str] | None) -> tuple[Any, list[GroupFacts]]:
-    file = OpenParquet(url, byte_source(url, stamp))
+    file = open_file(url, byte_source(url, stamp))
     names = file.check_columns(columns)
     if taken := sorted(SET_HERE.intersection(names)):
         raise ShardError(

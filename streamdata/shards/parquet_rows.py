@@ -22,7 +22,7 @@ from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.remote import NO_OPTIONS, StorageOptions
 from streamdata.run.recent import OpenFiles
 from streamdata.shards.file_cache import FileCache, FileVersion, version_of
-from streamdata.shards.json_lines import MAX_LINE_BYTES, lines_of
+from streamdata.shards.json_lines import MAX_LINE_BYTES, lines_of, place_of
 from streamdata.shards.json_rows import parse_row
 from streamdata.shards.one_pass import byte_source
 from streamdata.shards.parquet_file import PARQUET_SUFFIXES, OpenParquet
@@ -319,4 +319,7 @@ def _convert_lines(path: str, target: Path, line_bytes: int) -> None:
 def _parsed_lines(path: str, line_bytes: int) -> Iterator[list[Row]]:
     with open_stream(path, stamp_of(path)) as stream:
         for lines in lines_of(stream, path, max_bytes=line_bytes):
-            yield [parse_row(line, path, number + 1) for number, _, line in lines.listed()]
+            yield [
+                parse_row(line, path, place_of(number, lines.are_elements), takes_nan=True)
+                for number, _, line in lines.listed()
+            ]

@@ -8,7 +8,6 @@ Nothing here is part of a state, and what is read does not depend on it: only wh
 
 import heapq
 import math
-import os
 import threading
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from streamdata.remote.network import MAX_CONNECTIONS
 from streamdata.remote.retries import StoreHealth
+from streamdata.run.per_process import PerProcess
 from streamdata.shards.coming import Request
 from streamdata.shards.fetching import FetchThreads, Submit
 from streamdata.shards.storage import advise
@@ -229,14 +229,9 @@ def _most_bytes(lanes: "Sequence[LaneAhead]") -> int:
     return max(lane.settings.read_ahead_bytes for lane in lanes)
 
 
-_of_process: dict[int, ReadAhead] = {}
+_read_ahead = PerProcess(ReadAhead)
 
 
 def read_ahead() -> ReadAhead:
-    """The one of this process, made when it is first asked for."""
-    # By process: in a fork, that of the parent has no threads, and its lock may be held for ever.
-    found = _of_process.get(os.getpid())
-    if found is None:
-        _of_process.clear()
-        found = _of_process[os.getpid()] = ReadAhead()
-    return found
+    """The one of this process."""
+    return _read_ahead.get()

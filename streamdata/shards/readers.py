@@ -144,8 +144,11 @@ class IndexedShards(_Shards, Protocol):
 class SequentialShards(_Shards, Protocol):
     """Shards that are read from their start."""
 
-    def count_records(self) -> int:
-        """How many records all shards have; each is read whole for it, once on a node."""
+    pipe: str  # the first that is a command, "" where none is
+
+    @property
+    def num_records(self) -> Int64s:
+        """How many records each shard has, none of which is a pipe; for it each may be read whole, once on a node."""
         ...
 
     def chunks(self, shard: int) -> "FileSpans | None":

@@ -1,46 +1,44 @@
-"""How many records a shard has that is read from its start: all of it is read, once on a node.
+"""How many records a shard has that is read from its start: `all of its bytes → one number, kept as its index`."""
 
-The count is kept in the cache, by the url and version of the shard.
-"""
+from typing import Final
 
-import hashlib
-import logging
-import os
-from collections.abc import Callable
-from pathlib import Path
+import numpy as np
 
-from streamdata.errors import one_line, shown
-from streamdata.shards.held import ANY_VERSION
-from streamdata.shards.publish import cache_directory, locked, publish_beside_or_cached
-from streamdata.shards.storage import FileStamp, is_pipe, is_remote, local_path
+from streamdata.recipe.limits import ShardLimits
+from streamdata.shards.csv_rows import csv_records
+from streamdata.shards.index_file import Contents
+from streamdata.shards.json_lines import lines_of
+from streamdata.shards.one_pass import Ahead, SourceFile, byte_source
+from streamdata.shards.storage import FileStamp, is_remote
+from streamdata.shards.streams import open_stream
+from streamdata.shards.tar_records import records
 
-logger = logging.getLogger(__name__)
+_CSV: Final = "n-csv"
 
 
-def kept_count(kind: str, url: str, stamp: FileStamp, count: Callable[[], int]) -> int:
-    """The count that the cache has of a shard, or else that of `count`, which it then keeps.
+def csv_kind(delimiter: str) -> str:
+    """The kind of the index that counts rows parted by a delimiter, by which quotes are quotes; "" as names say."""
+    return _CSV + delimiter.encode().hex()
+
+
+COUNT_KINDS: Final = (*map(csv_kind, ["", *map(chr, range(128))]), "n-jsonl", "n-tar")
+"""The kinds of indexes that say how many records there are, as `noted`, and not where: their one row is empty."""
+
+
+def count_records(kind: str, url: str, stamp: FileStamp, ahead: Ahead | None, limits: ShardLimits) -> Contents:
+    """The index of a shard that is no pipe: how many records it has, those counted that are damaged.
 
     Raises:
-        ValueError: The shard is a pipe, which may give others each time.
-        ShardError: The cache cannot be written.
+        ShardError: The shard is damaged, of another format, or was changed; or one of its records exceeds the limits.
     """
-    if is_pipe(url):
-        raise ValueError(
-            f"num_records: expected files, whose records are counted once, got {shown(url)}\n"
-            "  Write what the command gives to files; for check_length, set the source's `length`."
-        )
-    if stamp.version == ANY_VERSION:  # which it has is not known before it is read, and may differ next time
-        return count()
-    place = url if is_remote(url) else os.path.abspath(local_path(url))
-    name = hashlib.blake2b(os.fsencode(f"{kind} {place} {tuple(stamp)}"), digest_size=16).hexdigest()
-    kept = Path(cache_directory(), "counts", name[:2], name)
-    with locked(str(kept)):
-        try:
-            return int(kept.read_text("ascii"))
-        except (FileNotFoundError, ValueError):  # none yet, or a damaged one
-            pass
-        except OSError as error:
-            logger.warning("shard '%s': its count cannot be read: %s; it is made again", one_line(url), one_line(error))
-        found = count()
-        publish_beside_or_cached(None, kept, [str(found).encode()])
-    return found
+    # As an index: the network of this process has a thread, which workers that are forked later would lack.
+    raw = SourceFile(byte_source(url, stamp, ahead)) if is_remote(url) else None
+    with open_stream(url, stamp, raw=raw) as stream:
+        if kind.startswith(_CSV):
+            delimiter = bytes.fromhex(kind.removeprefix(_CSV)).decode()
+            count = sum(1 for _ in csv_records(stream, url, limits.line_bytes, delimiter))
+        elif kind == "n-jsonl":
+            count = sum(len(lines.numbers) for lines in lines_of(stream, url, max_bytes=limits.line_bytes))
+        else:
+            count = sum(1 for _ in records(stream, url, (), max_bytes=limits.member_bytes))
+    return Contents(np.zeros(1, np.uint8), 0, 0, noted=count)

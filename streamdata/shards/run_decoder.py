@@ -13,6 +13,7 @@ from streamdata.remote import network
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.remote.cached import Confirmations
 from streamdata.run.recent import open_files
+from streamdata.shards.arrow_file import open_file
 from streamdata.shards.decode_ahead import DecodeAhead
 from streamdata.shards.decoded_runs import DecodedRun, DecodedRuns, GroupRun
 from streamdata.shards.parquet_file import OpenParquet
@@ -289,10 +290,10 @@ class RunDecoder:
         url, stamp = self._groups.urls[number], self._groups.stamps[number]
         if not is_remote(url):
             check_shards(self._groups.urls, self._groups.stamps, [number])
-            return OpenParquet(url, opened_shard(url), import_pyarrow().OSFile(local_path(url)))
+            return open_file(url, opened_shard(url), import_pyarrow().OSFile(local_path(url)))
         if named_cache(self.cache) is not None:
             self.confirmations.add(submit_question(url, stamp))
-        return OpenParquet(url, NetworkedBytes(url, stamp))
+        return open_file(url, NetworkedBytes(url, stamp))
 
 
 def _joined(batches: list[Any], room: int) -> list[Any]:

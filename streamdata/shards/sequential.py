@@ -6,8 +6,7 @@ Uncompressed shards can be read this way too.
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from copy import copy
-from functools import partial
+from functools import cached_property
 
 import numpy as np
 
@@ -17,15 +16,18 @@ from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.remote.addresses import keep_in
 from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.run.recent import Recent
+from streamdata.shards.build import headers_of
 from streamdata.shards.chunks import ChunkBytes, chunk_spans
 from streamdata.shards.coming import FileSpans
+from streamdata.shards.csv_rows import csv_records
 from streamdata.shards.held import ANY_VERSION, SharedVersions, shared_versions
-from streamdata.shards.json_lines import lines_of
+from streamdata.shards.indexing import IndexJob
+from streamdata.shards.json_lines import lines_of, place_of
 from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_flaw
-from streamdata.shards.listed import stamps_known
+from streamdata.shards.listed import ListedFacts, stamps_known
 from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
-from streamdata.shards.readers import DamagedRecordError, Record
-from streamdata.shards.record_counts import kept_count
+from streamdata.shards.readers import DamagedRecordError, Int64s, Record
+from streamdata.shards.record_counts import csv_kind
 from streamdata.shards.sidecar import (
     RecordNames,
     SidecarKeys,
@@ -37,7 +39,16 @@ from streamdata.shards.sidecar import (
 )
 from streamdata.shards.spans import read_spans
 from streamdata.shards.stamps import learn_versions, stamps_of
-from streamdata.shards.storage import NO_STAMP, FileStamp, base_name, close_unused, is_pipe, is_remote, told_url
+from streamdata.shards.storage import (
+    NO_STAMP,
+    FileStamp,
+    base_name,
+    close_unused,
+    is_pipe,
+    is_remote,
+    stamp_of,
+    told_url,
+)
 from streamdata.shards.streams import open_stream
 from streamdata.shards.suffixes import sidecars_of
 from streamdata.shards.tar_records import TarRecord, interleaved, key_hash, records
@@ -53,6 +64,9 @@ _BLANK = "blank lines"
 class SequentialFiles:
     """What sequential shards of all formats have in common."""
 
+    count_kind: str
+    """Of the index that says how many records a shard has."""
+
     def __init__(self, urls: list[str], known: Known = NOTHING_KNOWN, limits: ShardLimits = DEFAULT_LIMITS) -> None:
         self.urls, self.limits = urls, limits
         self.cache: CacheSettings | None = None
@@ -64,6 +78,12 @@ class SequentialFiles:
         unknown = [url for url in files if url not in stamps]
         stamps.update(zip(unknown, stamps_of(unknown), strict=True))
         self._stamps = [stamps.get(url, NO_STAMP) for url in urls]
+        self.pipe = told_url(next(filter(is_pipe, urls), ""))
+        listed = ListedFacts(urls, self.count_kind, known.manifests)
+        is_listed = listed.manifest_of >= 0
+        # Where a store has told of another version than the manifest, that count is not its own.
+        is_listed &= [own == said for own, said in zip(self._stamps, listed.stamps, strict=True)]
+        self._listed_counts = np.where(is_listed, listed.noted, -1)
         self.has_remote = any(map(is_remote, files))
         self._held = [self._shared(urls, self._stamps)]
         self._counts: Counter[str] = Counter()
@@ -89,23 +109,29 @@ class SequentialFiles:
         """Base name and size in bytes per shard (0 for a pipe)."""
         return [(base_name(url), stamp.size) for url, stamp in zip(self.urls, self._stamps, strict=True)]
 
-    def count_records(self) -> int:
-        """How many records all shards have; each is read whole for it, once on a node.
+    @cached_property
+    def num_records(self) -> Int64s:
+        """How many records each shard has; one that no manifest counts is read whole for it, once on a node.
 
         Raises:
-            ValueError: A shard is a pipe.
+            ValueError: A shard is a pipe, which may give others each time.
             ShardError: A shard is damaged, or has changed.
         """
-        kind, files = type(self).__name__, dict(zip(self.urls, range(len(self.urls)), strict=True))
-        counts = {
-            url: kept_count(kind, url, self._stamps[shard], partial(self._count, shard)) for url, shard in files.items()
-        }
-        return sum(counts[url] for url in self.urls)
+        if self.pipe:
+            raise ValueError(
+                f"num_records: expected files, whose records are counted once, got {shown(self.pipe)}\n"
+                "  Write what the command gives to files; for check_length, set the source's `length`."
+            )
+        counts = self._listed_counts.copy()
+        unlisted = np.flatnonzero(counts < 0)
+        jobs = [IndexJob(self.count_kind, *self._version(shard), limits=self.limits) for shard in unlisted.tolist()]
+        counts[unlisted] = [header.noted for header in headers_of(jobs)]
+        return counts
 
-    def _count(self, shard: int) -> int:
-        twin = copy(self)
-        twin._counts = Counter()  # noqa: SLF001  of this class: what a lane meets is counted when it is read
-        return sum(1 for _ in twin.stream(shard))
+    def _version(self, shard: int) -> tuple[str, FileStamp]:
+        """A shard, and of which version it is counted: a count is kept of one that is known."""
+        url, stamp = self.urls[shard], self._stamps[shard]
+        return url, stamp_of(url) if stamp.version == ANY_VERSION else stamp
 
     def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
         """The records of one shard in their order in the file, which is opened, or read from `raw`."""
@@ -150,6 +176,8 @@ class SequentialTar(SequentialFiles):
         FileNotFoundError: There is no such shard.
         ShardError: A shard has no sidecar though meta_names are asked for.
     """
+
+    count_kind = "n-tar"
 
     def __init__(
         self,
@@ -299,6 +327,8 @@ class SequentialJsonl(SequentialFiles):
         FileNotFoundError: There is no such shard.
     """
 
+    count_kind = "n-jsonl"
+
     def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
         """The records of one shard in their order in the file, which is opened, or read from `raw`.
 
@@ -318,15 +348,60 @@ class SequentialJsonl(SequentialFiles):
                 doubtful = set(np.searchsorted(lines.ends, doubtful_integers(lines.buffer)).tolist())
                 for index, (number, _, line) in enumerate(lines.listed()):
                     try:
-                        yield self._record(line, told, number, doubtful=index in doubtful)
+                        yield self._record(
+                            line, told, number, place_of(number, lines.are_elements), doubtful=index in doubtful
+                        )
                     except DamagedRecordError as error:
                         yield error.of(told, str(number))
 
     @staticmethod
-    def _record(line: bytes, url: str, number: int, *, doubtful: bool) -> Record:
-        row = parse_row(line, url, number + 1, doubtful=doubtful)
+    def _record(line: bytes, url: str, number: int, place: int | str, *, doubtful: bool) -> Record:
+        row = parse_row(line, url, place, doubtful=doubtful)
         if not SET_HERE.isdisjoint(row):
-            raise reserved_flaw(row).error(url, number + 1)
+            raise reserved_flaw(row).error(url, place)
         row[URL] = url
         row[KEY] = str(number)
         return row
+
+
+class SequentialCsv(SequentialFiles):
+    """CSV shards; the first line of each names its fields.
+
+    Args:
+        urls: The shards.
+        known: What is known of them already.
+        limits: What a line may be.
+        delimiter: What stands between values; None as the files' names say.
+
+    Raises:
+        FileNotFoundError: There is no such shard.
+        ValueError: The delimiter is not one character that may be one.
+    """
+
+    def __init__(
+        self,
+        urls: list[str],
+        known: Known = NOTHING_KNOWN,
+        limits: ShardLimits = DEFAULT_LIMITS,
+        delimiter: str | None = None,
+    ) -> None:
+        is_text = isinstance(delimiter, str)
+        if delimiter is not None and (
+            not is_text or len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0'
+        ):
+            got = shown(delimiter)
+            raise ValueError(f"CsvDataset, delimiter: expected one ASCII character, got {got}\n  Write such as ';'.")
+        self._delimiter, self.count_kind = delimiter or "", csv_kind(delimiter or "")
+        super().__init__(urls, known, limits)
+
+    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
+        """The records of one shard in their order in the file, which is opened, or read from `raw`.
+
+        In place of one that is no CSV, or has another number of fields than the header, stands the error.
+
+        Raises:
+            ShardError: The header or the shard is damaged, or it has changed.
+        """
+        url = self.urls[shard]
+        with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
+            yield from csv_records(stream, url, self.limits.line_bytes, self._delimiter)

@@ -155,8 +155,10 @@ class SidecarKeys:
     A line that is broken, or has no key, may be that of any record without one: it is given to one of these, in the
     order of both, and if there are more of these the last such line to all of them. Whoever joins it finds it damaged.
 
+    Lines of one key are one, from the first to the last of them, if they follow one another and no field differs.
+
     Raises:
-        ShardError: A key comes twice.
+        ShardError: A key comes again elsewhere, with other fields or another value.
     """
 
     def __init__(self, sidecar: str, stamp: FileStamp | None = None, max_bytes: int = MAX_LINE_BYTES) -> None:
@@ -164,6 +166,8 @@ class SidecarKeys:
         hashes, offsets, lengths, numbers = array("Q"), array("Q"), array("I"), array("Q")
         broken: list[tuple[int, int]] = []
         for lines in lines_of(byte_source(sidecar, stamp), sidecar, max_bytes=max_bytes):
+            if lines.are_elements:
+                raise ShardError(f"'{sidecar}': expected a line per record, got a JSON array\n  Write lines.")
             doubtful = set(np.searchsorted(lines.ends, doubtful_integers(lines.buffer)).tolist())
             for index, (number, start, line) in enumerate(lines.listed()):
                 try:
@@ -175,22 +179,40 @@ class SidecarKeys:
                 offsets.append(lines.offset + start)
                 lengths.append(len(line))
                 numbers.append(number + 1)
-        order = np.argsort(np.array(hashes, np.uint64), kind="stable")
+        order = np.argsort(np.array(hashes, np.uint64), kind="stable")  # lines of one key in their sequence
         self._hashes = np.array(hashes, np.uint64)[order]
-        self.rows: Rows = np.zeros(len(order) + 1, DTYPE)  # the last row is for records without a line
-        self.rows["offset"][:-1], self.rows["length"][:-1] = np.array(offsets)[order], np.array(lengths)[order]
-        self._check_keys_differ(np.array(numbers)[order])
+        rows: Rows = np.zeros(len(order) + 1, DTYPE)  # the last row is for records without a line
+        rows["offset"][:-1], rows["length"][:-1] = np.array(offsets)[order], np.array(lengths)[order]
+        is_again = np.append(False, self._hashes[1:] == self._hashes[:-1])[: len(order)]
+        if is_again.any():
+            self._merge(rows, is_again, np.array(numbers)[order])
+        self._hashes, self.rows = self._hashes[~is_again], rows[np.append(~is_again, True)]
         self.num_broken = len(broken)
         self._others: Rows = np.array(broken or [(0, 0)], DTYPE)
 
-    def _check_keys_differ(self, numbers: npt.NDArray[np.uint64]) -> None:
-        twins = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
-        if len(twins):
-            first, second = int(numbers[twins[0]]), int(numbers[twins[0] + 1])
-            raise ShardError(
-                f"{self.url}:{second}:1: expected each key once, got that of line {first} again\n"
-                "  Remove one of the two lines."
-            )
+    def _merge(self, rows: Rows, is_again: npt.NDArray[np.bool_], numbers: npt.NDArray[np.uint64]) -> None:
+        """Let the first line of a key stand for all of them; of equal ones it is enough."""
+        twins = set(numbers[is_again | np.append(is_again[1:], False)].tolist())
+        lines = numbered_lines(byte_source(self.url), self.url, self._max_bytes)
+        read = {number: parse_row(line, self.url, number) for number, _, line in lines if number in twins}
+        read = {number: row | {"key": line_key(row, self.url, number)} for number, row in read.items()}
+        for index in np.flatnonzero(is_again).tolist():
+            first = index - 1
+            while is_again[first]:
+                first -= 1
+            number, begin = int(numbers[index]), int(numbers[first])
+            row, merged = read[number], read[begin]
+            if row.items() <= merged.items():
+                continue
+            differ = [name for name in row.keys() & merged.keys() if row[name] != merged[name]]
+            if differ or number - begin != index - first:  # another key's line between them would be joined too
+                got = f"another {shown(min(differ))}" if differ else "more of its fields elsewhere"
+                raise ShardError(
+                    f"{self.url}:{number}:1: expected each key once, got that of line {begin} again, "
+                    f"with {got}\n  Remove one of the lines, or write both as one."
+                )
+            merged.update(row)
+            rows["length"][first] = rows["offset"][index] + rows["length"][index] - rows["offset"][first]
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -315,7 +337,14 @@ def _lines_of(
 
 
 def join(
-    record: Record, line: bytes | None, meta_names: Sequence[str], by: str | None, sidecar: str, offset: int
+    record: Record,
+    line: bytes | None,
+    meta_names: Sequence[str],
+    by: str | None,
+    sidecar: str,
+    offset: int,
+    *,
+    doubtful: bool = True,
 ) -> None:
     """Add the fields `meta_names` of a sidecar's line to a record; all None where the record has no line.
 
@@ -323,10 +352,11 @@ def join(
         DamagedRecordError: The line is damaged.
         ShardError: The line is not the record's, or a field is there already.
     """
-    url, row = record[URL], {}
+    url, row = record[URL], dict[str, Any]()
     if line is not None:
         try:
-            row = parse_row(line, sidecar, 1)
+            for part in line.splitlines() if b"\n" in line else [line]:  # several of one key
+                row |= parse_row(part, sidecar, 1, doubtful=doubtful)
             got = line_key(row, sidecar, 1)
         except DamagedRecordError:
             raise _error_of(line, sidecar, offset).of(url, record[KEY]) from None

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from streamdata.errors import ShardError, note_place, without_secrets
+from streamdata.recipe.limits import check_mode, check_regular
 from streamdata.recipe.permission import PIPE, refusal_of_url
-from streamdata.recipe.regular_files import check_mode, check_regular
 from streamdata.remote import Answer, Listed, network, stat_once
 from streamdata.remote.cached import read_cached
 from streamdata.run.recent import open_files

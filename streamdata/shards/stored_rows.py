@@ -4,7 +4,7 @@ Layout, little-endian: a header (magic, number of rows, CRC32 of both); an entry
 bytes of it are JSON, its CRC32, seeded with its number plus that of its JSON bytes) and one more for where the last
 ends; the records. The first record is the JSON list of the columns' names, each other one a row: the JSON list of its
 values, then, where JSON would change a column's values (bytes, times, NaN), null instead of them and an Arrow stream of
-one row with these columns.
+one row with these columns. NaN in a row of JSON Lines stands there as Python writes it.
 Formats: https://www.rfc-editor.org/rfc/rfc8259, https://arrow.apache.org/docs/format/Columnar.html.
 
 Everything is read by positioned reads and checked when it is read: under a memory map, as Arrow files are read
@@ -130,7 +130,11 @@ class StoredRows:
             SourceError: It holds what these types cannot, or the file is not as it was written.
         """
         values, arrow = self._record(number + 1)
-        row: Row = dict(zip(self.names, orjson.loads(values), strict=True))
+        try:
+            found = orjson.loads(values)
+        except orjson.JSONDecodeError:
+            found = json.loads(bytes(values))
+        row: Row = dict(zip(self.names, found, strict=True))
         return self._with_columns(row, arrow, number) if arrow else row
 
     def _record(self, number: int) -> tuple[memoryview, memoryview]:
@@ -178,8 +182,13 @@ def write_rows(path: Path, names: Sequence[str], num_rows: int, batches: Iterabl
 
 def write_objects(path: Path, names: Sequence[str], num_rows: int, batches: Iterable[Iterable[Row]]) -> None:
     """Write rows of JSON, whose missing fields are None. Raises as `write_rows`."""
-    records = ([(orjson.dumps([row.get(name) for name in names]), b"") for row in rows] for rows in batches)
+    records = ([(_dumped([row.get(name) for name in names]), b"") for row in rows] for rows in batches)
     _write(path, names, num_rows, records)
+
+
+def _dumped(values: list[Any]) -> bytes:
+    text = orjson.dumps(values)
+    return json.dumps(values).encode() if b"null" in text else text  # some may be NaN, which orjson writes so
 
 
 def _write(path: Path, names: Sequence[str], num_rows: int, batches: Iterable[Iterable[tuple[bytes, bytes]]]) -> None:

@@ -12,21 +12,27 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, Protocol
 
-from streamdata.errors import ShardError, one_line
+from streamdata.errors import ShardError, needs, one_line
 from streamdata.remote import network
-from streamdata.shards.chunks import ChunkBytes
 from streamdata.shards.pipes import PipeBytes
 from streamdata.shards.signatures import HEAD_BYTES, check_compressed
 from streamdata.shards.storage import FileStamp, is_pipe, is_remote, opened_anew, submit_range
-from streamdata.shards.zstd_frames import MAX_EMPTY_STREAMS, DamagedFrameError, ZstdFrames, too_many_empty
 
 logger = logging.getLogger(__name__)
 _RAW_STEP = 1 << 20
 _PACKED_STEP = 1 << 16  # what is left of it is copied at each stream's end
 _UNPACKED_STEP = 1 << 15
+_ZSTD_STEP = 1 << 13  # packed bytes that are unpacked at once: four of them may stand for 128 KiB
+_MAX_ZSTD_WINDOW_BYTES = 128 << 20  # how far back a frame may refer; `zstd --ultra --long=27` asks for that
+MAX_EMPTY_STREAMS = 1000
+"""How many streams (members, frames) in a row may give no bytes. Tools write one at the end of a file, or none."""
 _MAX_XZ_BYTES = 192 << 20  # of memory: `xz -9` needs 65 MiB, and a file may ask for 4 GiB
 _SKIP_STEP = 1 << 20
 _PIECE_BYTES, _PIECES_AHEAD = 4 << 20, 3
+
+
+class DamagedFrameError(Exception):
+    """Compressed data is damaged, ends early, or asks for too much memory."""
 
 
 class _Bytes(Protocol):
@@ -150,7 +156,7 @@ class _Headed:
 
 @contextmanager
 def open_stream(
-    url: str, stamp: FileStamp, unchecked: set[str] = _unchecked_in_this_process, raw: ChunkBytes | None = None
+    url: str, stamp: FileStamp, unchecked: set[str] = _unchecked_in_this_process, raw: io.RawIOBase | None = None
 ) -> Iterator[ForwardStream]:
     """The uncompressed bytes of a shard: .gz, .tgz, .zst, .zstd, .bz2 and .xz are decompressed, `pipe:` is run.
 
@@ -172,13 +178,15 @@ def open_stream(
             return
         head = opened.read(HEAD_BYTES)
         check_compressed(url, head, suffix)
-        compressed: Any = _Headed(head, opened)
+        new: Callable[[], Any]
         if suffix == ".zst":
-            note = partial(_note_unchecked, url, unchecked)
-            yield ForwardStream(url, ZstdFrames(f"shard '{url}'", compressed, note))
+            with needs("zstandard", "zstd", f"shard '{url}': reading .zst"):
+                import zstandard
+            new, padding = partial(_Unzstd, zstandard, partial(_note_unchecked, url, unchecked)), 0
         else:
-            unpacked = _UnpackedBytes(*_DECOMPRESSORS[suffix], compressed)
-            yield ForwardStream(url, io.BufferedReader(unpacked, _UNPACKED_STEP))
+            new, padding = _DECOMPRESSORS[suffix]
+        unpacked = _UnpackedBytes(new, padding, _Headed(head, opened))
+        yield ForwardStream(url, io.BufferedReader(unpacked, _UNPACKED_STEP))
 
 
 def _compression(url: str) -> str:
@@ -187,7 +195,7 @@ def _compression(url: str) -> str:
 
 
 class _UnpackedBytes(io.RawIOBase):
-    """Streams of gzip, bzip2 or xz, one after another, uncompressed.
+    """Streams of gzip, bzip2, xz or zstd, one after another, uncompressed.
 
     The library's own files take what is behind the last stream of bzip2 or xz for nothing, and go through headers,
     zeros and empty streams of gzip in Python, a byte or some at a time.
@@ -210,7 +218,7 @@ class _UnpackedBytes(io.RawIOBase):
         while (packed := self._packed()) is not None:
             try:
                 piece: bytes = self._unpack.decompress(packed, len(buffer))
-            except (OSError, ValueError, EOFError, lzma.LZMAError, zlib.error) as error:
+            except (OSError, ValueError, EOFError, lzma.LZMAError, zlib.error, DamagedFrameError) as error:
                 raise DamagedFrameError(str(error)) from error
             if piece:
                 self._num_empty = 0
@@ -236,7 +244,7 @@ class _UnpackedBytes(io.RawIOBase):
     def _begin(self) -> None:
         """Begin another stream."""
         if self._num_empty > MAX_EMPTY_STREAMS:
-            raise too_many_empty()
+            raise DamagedFrameError(f"more than {MAX_EMPTY_STREAMS} empty streams in a row")
         self._num_empty += 1
         self._unpack = self._new()
 
@@ -273,6 +281,56 @@ class _Gunzip:
 
     def decompress(self, packed: bytes, size: int) -> bytes:
         return self._unpack.decompress(packed or self._unpack.unconsumed_tail, size)
+
+
+class _Unzstd:
+    """Decompresses a frame of zstd, likewise; one that is to be skipped gives nothing.
+
+    Args:
+        zstandard: The package.
+        on_unchecked: Called if the frame has no checksum.
+    """
+
+    _MAGIC, _HAS_CHECKSUM = b"\x28\xb5\x2f\xfd", 4  # RFC 8878, section 3.1.1: the flag is in the byte after it
+
+    def __init__(self, zstandard: Any, on_unchecked: Callable[[], object]) -> None:
+        self._unpack = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW_BYTES).decompressobj()
+        self._error, self._on_unchecked = zstandard.ZstdError, on_unchecked
+        self._head = b""
+        self._packed = self._ready = memoryview(b"")
+
+    @property
+    def eof(self) -> bool:
+        return self._unpack.eof and not self._ready
+
+    @property
+    def needs_input(self) -> bool:
+        return not (self._packed or self._ready)
+
+    @property
+    def unused_data(self) -> bytes:
+        return bytes(self._unpack.unused_data) + bytes(self._packed)
+
+    def decompress(self, packed: bytes, size: int) -> bytes:
+        if packed:
+            self._note_head(packed)
+            self._packed = memoryview(packed)
+        if not self._ready:
+            piece, self._packed = self._packed[:_ZSTD_STEP], self._packed[_ZSTD_STEP:]
+            try:
+                self._ready = memoryview(self._unpack.decompress(piece))
+            except self._error as error:
+                raise DamagedFrameError(f"a damaged zstd frame, or other data ({error})") from error
+        found = bytes(self._ready[:size])
+        self._ready = self._ready[size:]
+        return found
+
+    def _note_head(self, packed: bytes) -> None:
+        size = len(self._MAGIC) + 1
+        if len(self._head) < size:
+            self._head += packed[: size - len(self._head)]
+            if len(self._head) == size and self._head[:-1] == self._MAGIC and not self._head[-1] & self._HAS_CHECKSUM:
+                self._on_unchecked()
 
 
 _ENDS = {".gz": (".gz", ".tgz"), ".zst": (".zst", ".zstd"), ".bz2": (".bz2",), ".xz": (".xz",)}

@@ -5,9 +5,9 @@ from streamdata.remote import beside
 from streamdata.shards.storage import is_pipe
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
-_COMPRESSIONS = ("", ".gz", ".zst", ".zstd", ".bz2", ".xz")
-JSONL_SUFFIXES = tuple(end + compressed for end in (".jsonl", ".ndjson") for compressed in _COMPRESSIONS)
-JSON_SUFFIXES = tuple(f".json{compressed}" for compressed in _COMPRESSIONS)
+COMPRESSIONS = ("", ".gz", ".zst", ".zstd", ".bz2", ".xz")
+JSONL_SUFFIXES = tuple(end + compressed for end in (".jsonl", ".ndjson") for compressed in COMPRESSIONS)
+JSON_SUFFIXES = tuple(f".json{compressed}" for compressed in COMPRESSIONS)
 """What may be JSON Lines, or anything else: in a folder it is no shard, only where a glob ends so or a name is spelt
 out."""
 SIDECAR_SUFFIXES = (".meta.jsonl", ".jsonl")

@@ -1,15 +1,16 @@
 """The members of a tar archive, one header after another: `bytes at offsets → members → end-of-archive marker`.
 
-Formats: POSIX.1-1988 ustar and POSIX.1-2001 pax (IEEE Std 1003.1, "pax", sections "ustar Interchange Format" and "pax
-Extended Header"), and of GNU tar long names and base-256 sizes (GNU tar manual, "Basic Tar Format"). Unlike
-the standard library's, this reader never takes damage for the end of the archive: every checksum must match, and the
+Format: POSIX.1-1988 ustar (IEEE Std 1003.1, "pax", section "ustar Interchange Format"). Headers of the simplest kind
+are read here, and short pax headers before them that say nothing of name and size; all others by the standard library's
+tarfile. Unlike that, this reader never takes damage for the end of the archive: every checksum must match, and the
 archive must end with two blocks of zeros and nothing but zeros after them.
 """
 
+import io
 import re
+import tarfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from streamdata.errors import ShardError, shown
@@ -25,17 +26,10 @@ MAX_END_BYTES = 64 << 20  # of zeros after the end-of-archive marker: tar fills 
 ANY_SIZE = 1 << 63  # of archives whose members were looked at before
 MAX_MEMBER_BYTES = DEFAULT_LIMITS.member_bytes
 _ZEROS = bytes(BLOCK)
-_BASE_256 = 0x80
-_MAX_DIGITS = 19
 _ZERO_STEP = 1 << 20
 _OCTAL = re.compile(rb" *([0-7]+)[ \0]*")
-_FILES, _DIRECTORY = (b"0", b"\0", b"7"), b"5"
-_EXTENSIONS = _LONG_NAME, _PAX, _PAX_GLOBAL = b"L", b"x", b"g"
-_UNREADABLE = {
-    b"1": "hard link", b"2": "symbolic link", b"3": "character device", b"4": "block device", b"6": "fifo",
-    b"K": "GNU long link name", b"S": "GNU sparse file", b"V": "GNU volume label", b"M": "GNU multi-volume member",
-    b"D": "GNU directory listing", b"N": "old GNU long name", b"X": "Solaris extended header",
-}  # fmt: skip
+_FILES, _PAX = (b"0", b"\0", b"7"), b"x"
+_SAYS_MORE = re.compile(rb" (?:path|size|GNU\.sparse\.[^=]*)=")  # in pax records
 
 
 class Member(NamedTuple):
@@ -137,49 +131,92 @@ def _check_end(source: ByteSource, url: str, offset: int) -> None:
         offset += len(piece)
 
 
-@dataclass(slots=True)
-class _Overrides:
-    """What extension headers say of the next member in place of its own header, and how many there were."""
-
-    name: bytes | None = None
-    size: int | None = None
-    count: int = 0
-
-
 def _member(source: ByteSource, url: str, start: int, header: bytes) -> Member:
-    """The member whose first header is `header`: extension headers, if any, then its own."""
-    raw, offset, left = header, start, MAX_EXTENSION_BYTES
-    overrides = _Overrides()
-    _check_sum(url, offset, header)
-    while (kind := header[156:157]) in _EXTENSIONS:
-        if overrides.count == MAX_EXTENSIONS:
-            expected = f"at most {MAX_EXTENSIONS} extension headers before a member"
-            raise damaged(url, offset, overrides.name, expected, "more of them")
-        payload = _extension(source, url, offset, header, left)
-        left -= len(payload)
-        _override(overrides, url, offset, kind, payload)
-        offset += BLOCK + padded(len(payload))
-        header = _header(source, url, offset, overrides.name)
-        raw += payload + header
-        if header == _ZEROS:
-            raise damaged(url, offset, overrides.name, "the member that an extension header speaks of", "zeros")
-        _check_sum(url, offset, header)
-    name = overrides.name or _short_name(header)
-    is_file = _is_file(url, offset, header, name)
-    size = 0 if not is_file else _number(url, offset, header[124:136]) if overrides.size is None else overrides.size
-    data = offset + BLOCK
-    return Member(name, is_file, start, data, size, data + padded(size), raw, _is_plain(raw, overrides))
+    """The member whose first header is `header`, or that of an extension before it.
+
+    webdataset's writer puts a short pax header before each member, for the fraction of a second in its mtime.
+    """
+    _check_sum(url, start, header)
+    raw, read, offset = header, header, start
+    digits = _OCTAL.fullmatch(header[124:136])
+    if header[156:157] == _PAX and digits and (size := int(digits[1], 8)) <= BLOCK:
+        read += source.read(padded(size), start + BLOCK)
+        if len(read) == SHORT_PAX and not _SAYS_MORE.search(read, BLOCK):
+            offset, header = start + SHORT_PAX, _header(source, url, start + SHORT_PAX, None)
+            raw, read = read[: BLOCK + size] + header, read + header
+            _check_sum(url, offset, header)
+    name = header[:100].rstrip(b"\0")
+    is_simple = header[156:157] in _FILES and header[124:135].isdigit() and header[135] in b" \0"
+    if not is_simple or not name or b"\0" in name or name.endswith(b"/"):
+        return _other_member(_Headers(source, url, start, read), url, start)
+    size, data = int(header[124:135], 8), offset + BLOCK
+    # Only ustar has a prefix; GNU keeps other things in its place.
+    prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
+    name = prefix + b"/" + name if prefix else name
+    return Member(name, True, start, data, size, data + padded(size), raw, not prefix)
 
 
-def _override(overrides: _Overrides, url: str, offset: int, kind: bytes, payload: bytes) -> None:
-    """Take in the payload of an extension header."""
-    overrides.count += 1
-    if kind == _LONG_NAME:
-        overrides.name = payload.split(b"\0", 1)[0]
-        return
-    name, size = _pax_fields(url, offset, payload, is_global=kind == _PAX_GLOBAL)
-    overrides.name = name or overrides.name
-    overrides.size = overrides.size if size is None else size
+class _Headers:
+    """The headers before a member's data, as the file that tarfile reads them from: they are few and small."""
+
+    def __init__(self, source: ByteSource, url: str, offset: int, read: bytes) -> None:
+        self._source, self._url, self._offset, self._read = source, url, offset, read
+        self._blocks: list[bytes] = []
+
+    def tell(self) -> int:
+        return self._offset
+
+    def read(self, size: int) -> bytes:
+        num_bytes = sum(map(len, self._blocks)) + size
+        if len(self._blocks) > 2 * MAX_EXTENSIONS or num_bytes > MAX_EXTENSION_BYTES + 2 * MAX_EXTENSIONS * BLOCK:
+            expected = (
+                f"at most {MAX_EXTENSIONS} extension headers before a member, of at most {MAX_EXTENSION_BYTES} bytes"
+            )
+            raise damaged(self._url, self._offset, None, expected, "more of them")
+        data, self._read = self._read[:size], self._read[size:]
+        if len(data) < size:
+            data += self._source.read(size - len(data), self._offset + len(data))
+        if len(data) < size:
+            got = f"{len(data)}, where the file ends"
+            raise damaged(self._url, self._offset, None, f"{size} bytes of headers of a member", got)
+        self._offset += size
+        self._blocks.append(data)
+        return data
+
+    @property
+    def raw(self) -> bytes:
+        """Each header, and after those of extensions what they hold, without what fills up its last block."""
+        *extensions, own = self._blocks
+        sizes = [int(header[124:136].strip(b" \0") or b"0", 8) for header in extensions[::2]]
+        pairs = zip(extensions[::2], extensions[1::2], sizes, strict=True)
+        return b"".join([header + payload[:size] for header, payload, size in pairs]) + own
+
+
+_KINDS = {b"1": "hard link", b"2": "symbolic link", b"3": "character device", b"4": "block device", b"6": "fifo"}
+
+
+def _other_member(headers: _Headers, url: str, start: int) -> Member:
+    """The member that begins there, by the standard library."""
+    archive = tarfile.TarFile(fileobj=io.BytesIO(bytes(2 * BLOCK)), encoding="utf-8", errors="surrogateescape")
+    archive.fileobj = headers  # type: ignore[assignment]  # all that a TarInfo asks of it
+    try:
+        info = tarfile.TarInfo.fromtarfile(archive)
+    except tarfile.HeaderError as error:
+        raise damaged(url, start, None, "a member with sound headers", str(error)) from error
+    name = info.name.encode("utf-8", "surrogateescape")
+    if said := sorted({"path", "size"} & archive.pax_headers.keys()):
+        raise damaged(url, start, None, "a global pax header without path and size", said[0])
+    is_sparse = info.issparse() or any(key.startswith("GNU.sparse.") for key in info.pax_headers)
+    if is_sparse or not (info.isreg() or info.isdir()):
+        kind = "sparse file" if is_sparse else _KINDS.get(info.type, "member of unknown type")
+        remedy = "Write the archive anew, with files only."
+        got = f"{kind} (type {shown(info.type)})"
+        raise damaged(url, start, name, "a regular file or a directory", got, remedy=remedy)
+    is_file = info.isreg() and not name.endswith(b"/")  # in archives older than ustar that is a directory
+    size = info.size if is_file else 0
+    if size < 0:
+        raise damaged(url, start, name, "a size from 0 on", f"{size}")
+    return Member(name, is_file, start, info.offset_data, size, info.offset_data + padded(size), headers.raw, False)
 
 
 def padded(size: int) -> int:
@@ -199,100 +236,11 @@ def _check_sum(url: str, offset: int, header: bytes) -> None:
     if field is None or int(field[1], 8) != got:
         _refuse_foreign(url, offset, header)
         expected = f"a header whose checksum field {shown(header[148:156])} is its sum"
-        raise damaged(url, offset, _short_name(header), expected, f"the sum {got:o} (octal)")
+        name = header[:100].split(b"\0", 1)[0]
+        raise damaged(url, offset, name, expected, f"the sum {got:o} (octal)")
 
 
 def _refuse_foreign(url: str, offset: int, header: bytes) -> None:
     """Say what a file is that does not begin with a header; one that does may be named like anything."""
     if offset == 0:
         refuse_foreign(url, header, TAR)
-
-
-def _extension(source: ByteSource, url: str, offset: int, header: bytes, left: int) -> bytes:
-    """The payload of an extension header."""
-    size = _number(url, offset, header[124:136])
-    if size > left:
-        expected = f"long names and pax headers of at most {MAX_EXTENSION_BYTES} bytes before a member"
-        raise damaged(url, offset, None, expected, f"{MAX_EXTENSION_BYTES - left + size}")
-    payload = source.read(size, offset + BLOCK)
-    if len(payload) < size:
-        raise damaged(url, offset + BLOCK, None, f"{size} bytes of a long name or pax header", f"{len(payload)}")
-    return payload
-
-
-def _number(url: str, offset: int, field: bytes) -> int:
-    """A size: octal digits, or (GNU) a byte 0x80 and a big-endian number."""
-    if field[0] == _BASE_256:
-        return int.from_bytes(field[1:], "big")
-    digits = _OCTAL.fullmatch(field)
-    if digits is None and field.strip(b" \0"):
-        raise damaged(url, offset, None, "a size in octal digits or base 256", repr(field))
-    return int(digits[1], 8) if digits else 0
-
-
-def _short_name(header: bytes) -> bytes:
-    """The name in the header itself. Only ustar has a prefix; GNU keeps other things in its place."""
-    name = header[:100].split(b"\0", 1)[0]
-    prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
-    return prefix + b"/" + name if prefix else name
-
-
-def _is_file(url: str, offset: int, header: bytes, name: bytes) -> bool:
-    kind = header[156:157]
-    if kind == _DIRECTORY or (kind in (b"0", b"\0") and name.endswith(b"/")):  # the latter in archives older than ustar
-        return False
-    if kind in _FILES:
-        return True
-    got = _UNREADABLE.get(kind, "member of unknown type") + f" (type {shown(kind)})"
-    raise damaged(
-        url, offset, name, "a regular file or a directory", got, remedy="Write the archive anew, with files only."
-    )
-
-
-def _is_plain(raw: bytes, overrides: _Overrides) -> bool:
-    """Whether name and size are where the fast reader looks for them (see streamdata.shards.tar).
-
-    A pax header of one block before them will do if it gives neither: webdataset's writer puts one before each member,
-    for the fraction of a second in its mtime.
-    """
-    header = raw[-BLOCK:]
-    has_short_pax = overrides.count == 1 and raw[156:157] == _PAX and len(raw) <= 3 * BLOCK
-    return (
-        (not overrides.count or has_short_pax)
-        and overrides == _Overrides(count=overrides.count)
-        and b"\0" not in header[:100].rstrip(b"\0")
-        and (header[257:263] != b"ustar\0" or header[345] == 0)
-        and header[124:135].isdigit()
-        and header[135] in b" \0"
-    )
-
-
-def _pax_fields(url: str, offset: int, payload: bytes, *, is_global: bool) -> tuple[bytes | None, int | None]:
-    """The path and the size that pax records (`length key=value`, a line each) give to the next member, if any."""
-    path: bytes | None = None
-    size: int | None = None
-    at = 0
-    while at < len(payload):
-        key, value, at = _pax_record(url, offset, payload, at)
-        if key.startswith(b"GNU.sparse."):
-            raise damaged(url, offset, path, "a regular file", "a sparse file", remedy="Write it without --sparse.")
-        if is_global and key in (b"path", b"size"):
-            raise damaged(url, offset, None, "a global pax header without path and size", shown(key))
-        if key == b"path":
-            path = value
-        elif key == b"size":
-            if not value.isdigit() or len(value) > _MAX_DIGITS:
-                raise damaged(url, offset, path, "a pax size in decimal digits", repr(value[:40]))
-            size = int(value)
-    return path, size
-
-
-def _pax_record(url: str, offset: int, payload: bytes, at: int) -> tuple[bytes, bytes, int]:
-    """Key and value of the pax record at `at`, and where the next one begins."""
-    length, space, _ = payload[at : at + 12].partition(b" ")
-    end = at + int(length) if space and length.isdigit() else 0
-    record = payload[at + len(length) + 1 : end]
-    key, equals, value = record[:-1].partition(b"=")
-    if end > len(payload) or record[-1:] != b"\n" or not equals:
-        raise damaged(url, offset, None, "pax records 'length key=value'", repr(payload[at : at + 40]))
-    return key, value, end

@@ -22,6 +22,7 @@ from streamdata.remote import (
     canonical_url,
     kind_of,
 )
+from streamdata.shards.arrow_file import ARROW_SUFFIX, saved_files
 from streamdata.shards.braces import MAX_PATHS, check_braces
 from streamdata.shards.listing import Listings, chosen, is_glob, split_glob
 from streamdata.shards.manifest import SUFFIX, Manifest, folder_of
@@ -39,6 +40,8 @@ _SPELLINGS = {
     ".parquet": re.compile(rf"\.(parquet|parq|pq)({_COMPRESSION})?\Z", re.IGNORECASE),
 }
 """By a suffix that a source takes: how files of the same kind are called. A lone .json may be anything."""
+_NOTES = (META_SUFFIX, "dataset_info.json", "dataset_infos.json")
+"""How files end that stand beside shards: sidecars, and what Hugging Face says of all files of a folder."""
 _MAX_NAMED = 10
 _MAX_FOLDERS = 50
 
@@ -85,7 +88,8 @@ def find_shards(
         path: Brace expressions, globs (see `listing`) and directories with all that is below them: a list, or one text
             with commas between them (outside braces). `~` is the home directory. Names that are spelt out need no
             suffix. A folder with a manifest is not listed: the manifest is its list. One may be named itself, too.
-        suffixes: Suffixes of shards, for globs and directories. Sidecars (.meta.jsonl) and hidden files are left out.
+        suffixes: Suffixes of shards, for globs and directories; of `.arrow` only what `save_to_disk` wrote, in its
+            folder. Sidecars (.meta.jsonl), dataset_info.json and hidden files are left out.
         include_dirs: More directories, each with an optional '*n' at its end: n copies of each shard per epoch.
         options: Of the stores that hold them.
         manifests: Where the manifests are looked up.
@@ -214,7 +218,9 @@ class _Search:
     def __init__(
         self, suffixes: tuple[str, ...], options: StorageOptions, manifests: Manifests, listings: Listings
     ) -> None:
-        self.suffixes, self.manifests, self.listings, self._options = suffixes, manifests, listings, options
+        self._takes_saved = ARROW_SUFFIX in suffixes
+        self.suffixes = tuple(suffix for suffix in suffixes if suffix != ARROW_SUFFIX)
+        self.manifests, self.listings, self._options = manifests, listings, options
         self.whole: list[str] | None = None
         """The shards of the last folder that a manifest listed."""
 
@@ -258,7 +264,9 @@ class _Search:
         raise _matches_nothing(pattern, piece, "a file or directory", got)
 
     def directory(self, pattern: str, folder: str) -> list[str]:
-        """The shards of a folder, those that its manifest lists where it has one."""
+        """The shards of a folder, those that its manifest lists where it has one, or that its notes name."""
+        if self._takes_saved and (saved := saved_files(folder)):
+            return saved
         manifest = self._whole(folder)
         files = [] if manifest else self.listings.files_in(folder)
         found = self._shards_in(manifest) if manifest else _shards_of(pattern, files, self.suffixes)
@@ -316,7 +324,7 @@ def _shards_of(pattern: str, files: list[str], suffixes: tuple[str, ...]) -> lis
     Raises:
         ValueError: There are more of the same kind, by names that the source does not take.
     """
-    visible = [url for url in files if not base_name(url).startswith(".") and not url.endswith(META_SUFFIX)]
+    visible = [url for url in files if not base_name(url).startswith(".") and not url.endswith(_NOTES)]
     shards = [url for url in visible if url.endswith(suffixes)]
     spellings = [spelling for suffix, spelling in _SPELLINGS.items() if suffix in suffixes]
     others = [url for url in visible if not url.endswith(suffixes) and _is_spelt(base_name(url), spellings)]

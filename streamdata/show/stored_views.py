@@ -13,9 +13,9 @@ from streamdata.show.limits import Limits
 from streamdata.show.model import FieldView, NumbersView, SampleView
 from streamdata.show.token_sequence import TokenSequence
 from streamdata.show.token_texts import TokenTexts, load_token_texts
+from streamdata.stores.dtypes import SOURCES
 from streamdata.stores.factory import open_store
 from streamdata.stores.store import Store
-from streamdata.stores.train_types import SOURCES
 
 _WINDOW: Final = 1024
 """Tokens at once of a store that does not say where its records begin."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from streamdata.text.directory_tokenizer import load_directory
+from streamdata.text.tokenizer import load_directory
 
 _BROKEN: Final = "\ufffd"
 """What a tokenizer gives for a part of a character."""

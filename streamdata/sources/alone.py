@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from streamdata.mixing import MergedDataset
 
 
-class SourceAlone(IterableDataset[Sample], NamedSource):
-    """A source that is a torch dataset, too: iterated, it is `MergedDataset([source], cyclic=False)`.
+class Alone(NamedSource):
+    """A source that can be iterated by itself, as `MergedDataset([source], cyclic=False)`.
 
     Its samples, their order and states are those of that mixture. Without a name it has that of its class there, and
-    without a percent 1.
+    without a percent 1. A stock DataLoader reads one that has an index by that; a StreamLoader iterates it.
     """
 
     _own_mixture: "MergedDataset | None" = None
@@ -87,9 +87,9 @@ class SourceAlone(IterableDataset[Sample], NamedSource):
         self._own_mixture.datasets[0].__dict__.update(self._attributes())
         return self._own_mixture
 
-    def _view(self) -> "SourceAlone":
+    def _view(self) -> "Alone":
         # Not the source itself: it would hold itself, and with it all that it has open, until a collection.
-        view: SourceAlone = object.__new__(type(self))
+        view: Alone = object.__new__(type(self))
         view.__dict__.update(self._attributes())
         return view
 
@@ -97,8 +97,8 @@ class SourceAlone(IterableDataset[Sample], NamedSource):
         own = {name: value for name, value in self.__dict__.items() if name != "_own_mixture"}
         return {"name": type(self).__name__, "percent": 1.0, **own}
 
-    def __copy__(self) -> "SourceAlone":
-        twin: SourceAlone = object.__new__(type(self))
+    def __copy__(self) -> "Alone":
+        twin: Alone = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.__dict__.pop("_own_mixture", None)  # it counts its own passes
         if self in _apart:
@@ -115,7 +115,11 @@ class SourceAlone(IterableDataset[Sample], NamedSource):
         return self.__dict__
 
 
-_apart: "weakref.WeakSet[SourceAlone]" = weakref.WeakSet()
+class SourceAlone(Alone, IterableDataset[Sample]):
+    """A source that can only be iterated, and is a torch dataset for that."""
+
+
+_apart: "weakref.WeakSet[Alone]" = weakref.WeakSet()
 """The sources that no mixture was given."""
 
 

@@ -7,7 +7,8 @@ from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import Percent
 from streamdata.remote import options_of_source
 from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
-from streamdata.shards.csv_rows import CSV_SUFFIXES, SequentialCsv
+from streamdata.shards.csv_rows import CSV_SUFFIXES
+from streamdata.shards.sequential import SequentialCsv
 from streamdata.shards.urls import find_shards
 from streamdata.sources.cut import check_cut
 from streamdata.sources.functions import PerRecordFn, StreamFns
@@ -22,8 +23,9 @@ class CsvDataset(ShardDataset):
 
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas:
-            files of `.csv`, compressed or not.
+            files of `.csv` and `.tsv`, compressed or not.
         process_fn: A stream function, or a list of several, see `streamdata.sources`.
+        delimiter: What stands between values, one character. None: a tab in files called `.tsv`, a comma in others.
         single_process_fn: A function of one record, called first.
         shuffle_buffer: Records among which a lane shuffles; 0 keeps their order.
         name: Its name in a mixture, without a ".".
@@ -37,7 +39,7 @@ class CsvDataset(ShardDataset):
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
-        ValueError: A file is listed twice.
+        ValueError: A file is listed twice, or the delimiter is not one character.
         ShardError: A row has another number of fields than the header; raised when it is read, with file and line.
     """
 
@@ -46,6 +48,7 @@ class CsvDataset(ShardDataset):
         path: str | Sequence[str],
         process_fn: StreamFns | None = None,
         *,
+        delimiter: str | None = None,
         single_process_fn: PerRecordFn | None = None,
         shuffle_buffer: int = 1000,
         name: str | None = None,
@@ -62,5 +65,6 @@ class CsvDataset(ShardDataset):
         check_cut(None, None, shuffle_buffer)
         urls, known = find_shards(path, CSV_SUFFIXES, None, options_of_source(storage_options, "CsvDataset"))
         # Where a row begins is known only to who has read all quotes before it: so a file is read from its start.
-        self.source = SequentialSource("csv", SequentialCsv(urls, known, bounds), shuffle_buffer)
+        kind = "csv" if delimiter is None else f"csv by {delimiter!r}"  # other rows, and other ones
+        self.source = SequentialSource(kind, SequentialCsv(urls, known, bounds, delimiter), shuffle_buffer)
         self.cache = settings

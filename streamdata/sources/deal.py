@@ -7,15 +7,12 @@ A lane reads its share of the leftovers first, then every L-th number from the o
 size changes ends in the leftovers of the next: the new offset lies behind the lane that is furthest.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StateError, shown
-from streamdata.progress import Finals
-from streamdata.progress.leftovers import BURST, STRETCH, UNIT, BlockCut, Leftovers, Numbers
 from streamdata.run import shuffled, stable_seed
 from streamdata.sources.stretches import (
     Stretches,
@@ -27,6 +24,8 @@ from streamdata.sources.stretches import (
     window_of_block,
     windows_before,
 )
+from streamdata.states.headers import BURST, STRETCH, UNIT, BlockCut, Leftovers, Numbers
+from streamdata.states.progress import LastCursors
 
 EPOCH, WINDOW, TAKEN, PART = range(4)
 _NEAR = 16
@@ -82,58 +81,65 @@ class Deal:
         numbers[order] = ends - windows[order] - ends[last]
         self.of_bursts, self.of_stretches = np.split(np.stack([lanes, numbers, windows]), [bursts], axis=1)
 
-    def left_by(self, ends: Finals) -> Leftovers:
+    def left_by(self, last: LastCursors, is_over: npt.NDArray[np.bool_]) -> Leftovers:
         """What is left where the lanes stood.
+
+        Args:
+            last: Where they stood.
+            is_over: Which of them have ended the pass, bool (L,).
 
         Raises:
             StateError: A lane stands where it has nothing.
         """
         if not self.cut.epochs:  # of a source without end nobody has read all
-            ends = replace(ends, is_over=np.zeros(self.lanes, np.bool_))
-        is_open = ends.is_held & ~ends.is_over & (ends.given > 0) & (ends.pulled[:, PART] >= 0)
+            is_over = np.zeros(self.lanes, np.bool_)
+        position, pulled_to, given, rare = last.position, last["pulled"], last["given"], last["rare"]
+        is_open = last.is_held & ~is_over & (given > 0) & (pulled_to[:, PART] >= 0)
         # All that comes before this position, a lane has finished or keeps as its open burst.
-        until = np.where(is_open[:, None], ends.pulled, ends.position)
+        until = np.where(is_open[:, None], pulled_to, position)
         shares = np.zeros(self.lanes, STRETCH)
         shares["first"], shares["stride"], shares["stop"] = self.left.offset + np.arange(self.lanes), self.lanes, -1
         shares["blocks"] = blocks_before(shares, self.cut.epochs or until[:, EPOCH].max() + 1, self.cut)
-        start, end = (self._numbers(shares, position, ends.is_held) for position in (ends.position, until))
+        start, end = (self._numbers(shares, place, last.is_held) for place in (position, until))
         most = int(begin_of_window(shares, np.maximum(end + _is_inside(until), 0), self.cut).max())
         # A lane that has ended wants nothing more: what it left, such as under `first_exhausted`, is not dealt out.
-        most = max(most, int(shares["blocks"][ends.is_over].max(initial=0)))
+        most = max(most, int(shares["blocks"][is_over].max(initial=0)))
         shares["blocks"] = np.minimum(most, shares["blocks"]) if self.cut.epochs else most
         # All that the lanes were dealt up to the new offset, of each lane in the sequence in which it is read.
         rows, lanes = np.concatenate([self.stretches, shares]), np.append(self.of_stretches[0], np.arange(self.lanes))
         numbers = np.append(self.of_stretches[1], np.zeros(self.lanes, np.int64))
         unread = _cut_before(rows, end[lanes] - numbers, until[lanes], self.cut)
         # A function may have given something before it pulled anything.
-        of_open = np.flatnonzero((is_open & (ends.position != until).any(axis=1))[lanes])
+        of_open = np.flatnonzero((is_open & (position != until).any(axis=1))[lanes])
         of_open = of_open[np.argsort(lanes[of_open], kind="stable")]
         pulled_by, numbers = lanes[of_open], numbers[of_open]
         pulled = _cut_after(rows[of_open], end[pulled_by] - numbers, until[pulled_by], self.cut)
-        pulled = _cut_before(pulled, start[pulled_by] - numbers, ends.position[pulled_by], self.cut)
+        pulled = _cut_before(pulled, start[pulled_by] - numbers, position[pulled_by], self.cut)
         is_pulled = pulled["blocks"] > 0
         new = np.zeros(np.count_nonzero(is_open), BURST)
         new["stretches"] = np.bincount(pulled_by[is_pulled], minlength=self.lanes)[is_open]
-        new["given"], new["outputs"] = ends.given[is_open], ends.pulled[is_open, PART] * (new["stretches"] > 0)
-        is_kept, old = self._bursts_left(ends, end)
+        new["given"], new["outputs"] = given[is_open], pulled_to[is_open, PART] * (new["stretches"] > 0)
+        is_kept, old = self._bursts_left(given, is_over, end)
         old_pulled = self.left.pulled[np.repeat(is_kept, self.left.bursts["stretches"])]
         functions = [self.left.functions.get(row) for row in np.flatnonzero(is_kept).tolist()]
-        functions += [ends.functions.get(lane) for lane in np.flatnonzero(is_open).tolist()]
+        functions += [(said.get("function"), said.get("left_out", "")) if said else None for said in rare[is_open]]
         return Leftovers(
             offset=self.left.offset + most * self.lanes,
-            stretches=joined(unread[(unread["blocks"] > 0) & ~ends.is_over[lanes]], self.cut),
+            stretches=joined(unread[(unread["blocks"] > 0) & ~is_over[lanes]], self.cut),
             bursts=np.concatenate([old, new]),
             pulled=np.concatenate([old_pulled, pulled[is_pulled]]),
             functions={number: function for number, function in enumerate(functions) if function is not None},
         )
 
-    def _bursts_left(self, ends: Finals, number: Numbers) -> tuple[npt.NDArray[np.bool_], npt.NDArray[Any]]:
+    def _bursts_left(
+        self, given: Numbers, is_over: npt.NDArray[np.bool_], number: Numbers
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[Any]]:
         """Which bursts were dealt and are not finished by lanes in window `number`; and these, with what they gave."""
         lanes, numbers, _ = self.of_bursts
-        is_kept = (number[lanes] <= numbers) & ~ends.is_over[lanes]
+        is_kept = (number[lanes] <= numbers) & ~is_over[lanes]
         found = self.left.bursts.copy()
         # Not less than before: a lane may have an entry there, and have been given nothing of it yet.
-        found["given"] = np.maximum(found["given"], np.where(number[lanes] == numbers, ends.given[lanes], 0))
+        found["given"] = np.maximum(found["given"], np.where(number[lanes] == numbers, given[lanes], 0))
         return is_kept, found[is_kept]
 
     def _numbers(self, shares: Stretches, position: Numbers, is_held: npt.NDArray[np.bool_]) -> Numbers:

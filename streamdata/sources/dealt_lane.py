@@ -12,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from streamdata.errors import StateError, shown
-from streamdata.progress import FunctionState, Position
-from streamdata.progress.leftovers import Numbers
 from streamdata.run import Lane
 from streamdata.sources.deal import Deal
 from streamdata.sources.order import ALL_EPOCHS, BlockOrder, Epochs
 from streamdata.sources.part import Part
 from streamdata.sources.source import ReadTask, Record, Source, Stretch
 from streamdata.sources.stretches import Stretches, num_windows
+from streamdata.states.cursor import FunctionState, Position
+from streamdata.states.headers import Numbers
 
 Records = Iterator[tuple[Record, Position]]
 

@@ -5,17 +5,26 @@
 """
 
 import copy
+import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from itertools import chain
+from types import FrameType
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+import numpy as np
+from torch.utils.data import get_worker_info
 
 from streamdata.errors import StateError, shown, text_of
 from streamdata.fields import is_reserved
-from streamdata.progress import FunctionState, Position
 from streamdata.sources.source import DamagedRecord, Record, Sample, describe_record
 from streamdata.sources.starts import fresh, is_stateful
 from streamdata.sources.tally import Tally, raise_noted
+from streamdata.states.cursor import FunctionState, Position
+
+logger = logging.getLogger("streamdata")
 
 PerRecordFn = Callable[[Record], Sample | list[Sample] | None]
 StreamFn = Callable[[Iterator[Record]], Iterator[Sample]]
@@ -26,6 +35,12 @@ _PER_RECORD: Final = {
     "process_fn": "\n  It is called once, with an iterator of records: name a function of one record single_process_fn."
 }
 """What to do where a stream function is a function of one record, by what it is called."""
+
+Sizes: TypeAlias = dict[tuple[str, str], int]
+"""Lengths of what is in variables, by the name of a function and of its variable or attribute."""
+_SIZED: Final = (list, dict, set, deque, str, bytes, bytearray, np.ndarray)
+_said_that_it_holds: set[str] = set()
+"""The sources of which this process said so."""
 
 StreamPosition = TypeVar("StreamPosition")
 """Where the records' stream stands: a `Position`, or for a merged stream the entries of what was pulled."""
@@ -140,7 +155,9 @@ class Feed(Generic[StreamPosition]):
         """What is not a failure of the function: what the records raised, or a burst that is not what it was."""
         self.stateful: Any = None
         """The function, if its state is to be asked for when a burst begins."""
-        self._records, self._fold = records, fold
+        self._sizes: Sizes = {}
+        """What the function had in its variables when it pulled its first record."""
+        self._records, self._fold = chain(_measured(self._sizes), records), fold
         self._held: deque[StreamPosition] = deque()
         self._pulled = 0  # since the burst began
         self._replayed, self.tally, self.what = replayed, tally, what
@@ -222,6 +239,8 @@ class Feed(Generic[StreamPosition]):
     def _begin_burst(self) -> None:
         self.check_replay()
         rewind = 0
+        if self.stateful is None and self.outputs == self.given:
+            _warn_of_held(self.tally.name, self.what, self._sizes)
         if self.stateful is not None:
             self.state = copy.deepcopy(self.stateful.state_dict())  # it may be what the function goes on to change
             rewind = _checked_rewind(self.state, len(self._held))
@@ -231,6 +250,44 @@ class Feed(Generic[StreamPosition]):
     def _advance(self, keep: int) -> None:
         while len(self._held) > keep:
             self.start = self._fold(self.start, self._held.popleft())
+
+
+def _measured(sizes: Sizes) -> Iterator[Any]:
+    """Yield nothing: it runs when the first record is pulled, and costs the others nothing."""
+    sizes.update(_sizes_held())
+    yield from ()
+
+
+def _sizes_held() -> Sizes:
+    """How much is in the variables of the functions that are pulling."""
+    sizes: Sizes = {}
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  found anew: a feed that held frames would be in a cycle
+    while frame is not None and frame.f_code is not run_bursts.__code__:
+        if frame.f_globals is not globals():
+            own = getattr(frame.f_locals.get("self"), "__dict__", {})
+            held = {name: len(value) for name, value in {**own, **frame.f_locals}.items() if isinstance(value, _SIZED)}
+            sizes |= {(frame.f_code.co_name, name): size for name, size in held.items()}
+        frame = frame.f_back
+    return sizes
+
+
+def _warn_of_held(name: str, what: str, before: Sizes) -> None:
+    """Say that a function without a state keeps something after its first burst, which a resume does not give it.
+
+    What it is for nobody knows from outside: a cache, or a list that is made anew for each record, is named too.
+    """
+    grown = [key for key, size in _sizes_held().items() if size > before.get(key, size)]
+    worker = get_worker_info()
+    if grown and name not in _said_that_it_holds and (worker is None or not worker.id):
+        _said_that_it_holds.add(name)
+        logger.warning(
+            "source %s: %s still has something when it asks for more after its first output (%s), and no state_dict: a "
+            "resume begins without it. If these are records, or what is left of them, they are lost then; give it "
+            "state_dict and load_state_dict. `streamdata check --resume` shows whether it goes on exactly",
+            shown(name),
+            what,
+            ", ".join(f"{variable} of {function}" for function, variable in grown),
+        )
 
 
 def _checked_rewind(state: Any, held: int) -> int:

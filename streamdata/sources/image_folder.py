@@ -10,22 +10,25 @@ from pathlib import Path
 import numpy as np
 
 from streamdata.errors import one_line, shown
-from streamdata.recipe.named_source import NamedSource, Percent
+from streamdata.recipe.named_source import Percent
 from streamdata.shards.storage import is_remote, local_path
 from streamdata.shards.urls import expand_home
+from streamdata.sources.alone import Alone
 from streamdata.sources.functions import PerRecordFn
-from streamdata.sources.process_image import open_image
+from streamdata.sources.process_image import FORMATS, open_image
 from streamdata.sources.source import Record
 
 logger = logging.getLogger(__name__)
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+_FORMATS = (*FORMATS, "BMP", "GIF", "TIFF")
 
 
-class ImageFolderDataset(NamedSource):
+class ImageFolderDataset(Alone):
     """A map-style dataset of a folder that has a folder for each class: `image`, `cls` and `class_name`.
 
     `image` is a PIL image, `cls` the index of the class among the sorted names of the folders, `class_names`. Images
-    lie anywhere below their class's folder; they are sorted by path.
+    lie anywhere below their class's folder; they are sorted by path. They are JPEG, PNG, WebP, BMP, GIF or TIFF; of
+    several pictures in one file, such as an animation's, it is the first.
 
     Args:
         path: The folder; `~` is the home directory.
@@ -117,5 +120,5 @@ class ImageFolderDataset(NamedSource):
         path = os.fsdecode(self._names[begin : int(self._ends[index])])
         # Of a class's images all but the last lie before its end.
         cls = int(np.searchsorted(self._class_ends, index, side="right"))
-        image = open_image(Path(self._folder) / path)
+        image = open_image(Path(self._folder) / path, _FORMATS)
         return {"image": image, "cls": cls, "class_name": self.class_names[cls]}

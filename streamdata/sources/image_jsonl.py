@@ -9,18 +9,19 @@ import numpy as np
 from streamdata.errors import ShardError, names_text, shown
 from streamdata.fields import KEY, is_reserved
 from streamdata.recipe.limits import Limits, ShardLimits, read_limits
-from streamdata.recipe.named_source import NamedSource, Percent
+from streamdata.recipe.named_source import Percent
 from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.storage import local_path
 from streamdata.shards.suffixes import is_sequential
 from streamdata.shards.urls import expand_home
+from streamdata.sources.alone import Alone
 from streamdata.sources.functions import PerRecordFn
 from streamdata.sources.process_image import open_image
 from streamdata.sources.source import Record
 
 
-class ImageJsonlDataset(NamedSource):
+class ImageJsonlDataset(Alone):
     """A map-style dataset: line i of a JSONL file, with the image that it names.
 
     A line carries `imagepath` (absolute, or relative to the JSONL file) and any other fields; the image arrives as a

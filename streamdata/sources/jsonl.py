@@ -20,9 +20,11 @@ from streamdata.sources.shard_source import BlockSource, ShardDataset
 class JsonlIterableDataset(ShardDataset):
     """Records of JSONL shards: each line is an object; its `__key__` is the line's number, as a string from "0".
 
+    A file that is one JSON array of objects, which its first byte tells, is read as if each element were a line.
+
     Blank lines are skipped and counted. A folder's shards are its `.jsonl` and `.ndjson`, and those compressed by gzip,
     Zstandard, bzip2 or xz (`.gz`, `.zst`, `.zstd`, `.bz2`, `.xz`), which are read from their start; `.json` and
-    `.json.gz` of lines are those that a glob ends in, or a list names.
+    `.json.gz`, of lines or an array, are those that a glob ends in, or a list names.
 
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.

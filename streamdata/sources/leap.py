@@ -1,11 +1,11 @@
 """Where a lane stands after so many more records of a source: by counting blocks, and reading none."""
 
 from streamdata.errors import shown
-from streamdata.progress import Position
 from streamdata.sources.dealt_lane import DealtLane
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import Part
 from streamdata.sources.source import Source
+from streamdata.states.cursor import Position
 
 _BLOCKS_AT_ONCE = 1 << 16
 

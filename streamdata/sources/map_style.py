@@ -10,15 +10,15 @@ import numpy.typing as npt
 
 from streamdata.errors import SourceError, shown
 from streamdata.fields import DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID, is_reserved
-from streamdata.progress import BlockCut, Position, check_position
-from streamdata.progress.leftovers import UNIT
-from streamdata.recipe.parts import SEED as SEED_PARTS
-from streamdata.recipe.parts import Span
+from streamdata.recipe.named_source import SEED as SEED_PARTS
+from streamdata.recipe.named_source import Span
 from streamdata.run import Permutation, stable_seed
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import MAP_STYLE_SEED, Part, range_of
-from streamdata.sources.source import DamagedRecord, ReadTask, Record, Sample, fields_of, no_record
+from streamdata.sources.source import DamagedRecord, ReadTask, Record, Sample, check_position, fields_of, no_record
 from streamdata.sources.tally import raise_noted
+from streamdata.states.cursor import Position
+from streamdata.states.headers import UNIT, BlockCut
 
 logger = logging.getLogger("streamdata")
 
@@ -240,11 +240,15 @@ class GrainFilter:
         return record if self._function is None else self._function(record)
 
 
+def is_of_grain(value: Any, name: str) -> bool:
+    """Whether a value is of the class of this name in Grain."""
+    # By name: Grain need not be installed.
+    return any(kind.__name__ == name and kind.__module__.partition(".")[0] == "grain" for kind in type(value).__mro__)
+
+
 def leave_out_filtered(dataset: Any) -> None:
     """Let what Grain's MapDataset has filtered be left out and counted; other datasets stay as they are."""
-    # By name: Grain need not be installed.
-    kinds = type(dataset).__mro__
-    if any(kind.__name__ == "MapDataset" and kind.__module__.partition(".")[0] == "grain" for kind in kinds):
+    if is_of_grain(dataset, "MapDataset"):
         function = getattr(dataset, "single_process_fn", None)
         dataset.single_process_fn = function if isinstance(function, GrainFilter) else GrainFilter(function)
 

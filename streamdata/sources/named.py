@@ -14,10 +14,10 @@ _ATTRIBUTES: Final = (
 
 
 def named(dataset: Any, *, name: str, percent: Percent, **attributes: Any) -> Any:
-    """Make any map-style dataset or torch IterableDataset a source of a mixture, from Python as a recipe does it.
+    """Make any map-style dataset, or iterable of torch or Grain, a source of a mixture, from Python as a recipe does.
 
     Args:
-        dataset: Has `__len__` and `__getitem__`, or is a torch IterableDataset.
+        dataset: Has `__len__` and `__getitem__`, or is a torch IterableDataset or Grain's IterDataset.
         name: Of the source, without a ".".
         percent: Its weight, as a recipe has it: a number, a schedule or a size; weights need not add to 1.
         attributes: Of `holdout`, `lanes`, `length`, `length_divisor`, `length_multiplier`, `max_bad`, `max_epochs`,

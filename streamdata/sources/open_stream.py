@@ -3,12 +3,14 @@
 import json
 import logging
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from torch.utils.data._utils import worker as torch_worker
 
 from streamdata.errors import shown, text_of
 from streamdata.run import stable_seed
+from streamdata.sources.map_style import is_of_grain
 from streamdata.sources.tally import raise_noted
 
 if TYPE_CHECKING:
@@ -65,10 +67,9 @@ class OpenStream:
         has_state = _is_stateful(dataset)
         # The iterator's state comes first, as in torchdata's StatefulDataLoader.
         iterator = self._as_in_lane(iter, dataset)
-        if _is_stateful(iterator):
-            stateful: Any = iterator
+        if _is_stateful(stateful := _as_of_torch(iterator)):
             if state is not None:
-                iterator.load_state_dict(state[0])
+                stateful.load_state_dict(state[0])
         else:
             stateful = dataset if has_state else None
             if stateful is not None and state is not None:
@@ -142,6 +143,13 @@ class OpenStream:
             "  Return dicts with texts as keys, lists, texts and numbers; or have no state_dict, and a resume skips by "
             "reading."
         )
+
+
+def _as_of_torch(iterator: Any) -> Any:
+    """What tells where an iterator is, by torch's names: Grain's has others."""
+    if is_of_grain(iterator, "DatasetIterator"):
+        return SimpleNamespace(state_dict=iterator.get_state, load_state_dict=iterator.set_state)
+    return iterator
 
 
 def _is_stateful(value: Any) -> bool:

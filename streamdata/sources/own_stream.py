@@ -1,4 +1,4 @@
-"""A torch IterableDataset that streamdata knows nothing of, as a source: each lane reads a stream of its own.
+"""An iterable that streamdata knows nothing of, of torch or Grain, as a source: each lane reads a stream of its own.
 
 `dataset, lane → its share (shard, itself, stride) → OpenStream → records, each with the position after it`
 
@@ -16,12 +16,14 @@ from torch.utils.data import Dataset, IterableDataset
 
 from streamdata.errors import SourceError, StateError, shown
 from streamdata.fields import CURSOR, SEED
-from streamdata.progress import BlockCut, Position
 from streamdata.run import Lane
+from streamdata.sources.map_style import is_of_grain
 from streamdata.sources.open_stream import END, FailedPull, OpenStream
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import Part
 from streamdata.sources.source import ReadTask, Record, fields_of, no_record
+from streamdata.states.cursor import Position
+from streamdata.states.headers import BlockCut
 
 SELF, STRIDE, _SHARD = "self", "stride", "shard"
 LANES: Final = (SELF, STRIDE)
@@ -35,16 +37,16 @@ def is_own_stream(dataset: Any) -> bool:
     """Whether a dataset can only be iterated."""
     # Each of torch's datasets has a `__getitem__`, which raises unless it is another one; Hugging Face's gives columns.
     has_records = hasattr(dataset, "__len__") and type(dataset).__getitem__ is not Dataset.__getitem__
-    return isinstance(dataset, IterableDataset) and not has_records
+    return (isinstance(dataset, IterableDataset) and not has_records) or is_of_grain(dataset, "IterDataset")
 
 
 class OwnStreamSource:
     """Reads a dataset by its iterator, once in each epoch.
 
     Args:
-        dataset: A torch IterableDataset. `set_epoch`, where it has that, is called with the number of the pass and the
-            epoch together; `state_dict` and `load_state_dict` of it or of its iterator make a resume exact without
-            reading again what was read.
+        dataset: A torch IterableDataset, or an IterDataset of Grain. `set_epoch`, where it has that, is called with the
+            number of the pass and the epoch together; `state_dict` and `load_state_dict` of it or of its iterator, or
+            what Grain's has in their place, make a resume exact without reading again what was read.
         num_lanes: How many lanes read it.
     """
 

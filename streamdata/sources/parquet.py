@@ -11,9 +11,9 @@ from streamdata.errors import shown
 from streamdata.recipe.named_source import Percent
 from streamdata.remote import options_of_source
 from streamdata.remote.cache_settings import CacheSetting, read_cache_settings
+from streamdata.shards.arrow_file import ROW_SUFFIXES
 from streamdata.shards.coming import Coming
 from streamdata.shards.parquet import ParquetShards
-from streamdata.shards.parquet_file import PARQUET_SUFFIXES
 from streamdata.shards.parquet_window import ParquetWindow
 from streamdata.shards.portion import Portion
 from streamdata.shards.urls import find_shards
@@ -104,6 +104,8 @@ class ParquetDataset(ShardDataset):
 
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
+            Of a folder of this machine that Hugging Face's `save_to_disk` wrote, its `.arrow` files are read, a record
+            batch as a row group.
         process_fn: A stream function, or a list of several, see `streamdata.sources`.
         columns: Which columns are read, by their names; None for all.
         single_process_fn: A function of one record, called first.
@@ -152,7 +154,7 @@ class ParquetDataset(ShardDataset):
             raise ValueError(
                 f"ParquetDataset: expected max_open_bytes >= 1, got {shown(max_open_bytes)}\n  Leave it out."
             )
-        urls, known = find_shards(path, PARQUET_SUFFIXES, None, options_of_source(storage_options, "ParquetDataset"))
+        urls, known = find_shards(path, ROW_SUFFIXES, None, options_of_source(storage_options, "ParquetDataset"))
         # All footers are read here: a file of another schema is to be an error at the start, not after a day.
         shards = ParquetShards(urls, _names(columns), max_open_bytes, known)
         self.source = RowGroupSource(shards, shuffle_buffer)

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import SourceError, shown
-from streamdata.recipe.holdout import HOLDOUT_KEYS, VALID, read_selection
-from streamdata.recipe.parts import PartRange
+from streamdata.recipe.named_source import HOLDOUT_KEYS, VALID, PartRange, read_selection
 from streamdata.run import hashes_of, stable_seed
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from streamdata.errors import names_text, needs, shown
-from streamdata.recipe.regular_files import open_regular
+from streamdata.recipe.limits import open_regular
 from streamdata.text import tokenize
 
 ImageDtype = Literal["uint8", "float32"]
@@ -135,20 +135,20 @@ class ImageJsonlProcessFnBuilder:
         return {**record, "image": to_tensor(image, self._size, self.dtype)}
 
 
-def open_image(path: Path) -> Image.Image:
+def open_image(path: Path, formats: tuple[str, ...] = FORMATS) -> Image.Image:
     """Read a file and its image's header; pixels are decoded when they are first used.
 
     No file stays open: an image may wait long in a batch.
 
     Raises:
         FileNotFoundError: There is no such file.
-        PIL.UnidentifiedImageError: It is not a valid image, or of a format not in `FORMATS`.
+        PIL.UnidentifiedImageError: It is not a valid image, or of a format not in `formats`.
         ValueError: It has more than `MAX_PIXELS`.
     """
     try:
         with open_regular(path, ValueError) as file:
             data = file.read()
-        image: Any = decode_image(data)
+        image: Any = decode_image(data, formats=formats)
         image.filename = str(path)  # for who meets damage later: pixels are decoded when they are used
         return cast("Image.Image", image)
     except (OSError, ValueError) as error:
@@ -156,11 +156,11 @@ def open_image(path: Path) -> Image.Image:
         raise
 
 
-def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def decode_image(data: bytes, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] = FORMATS) -> Image.Image:
     """As `open_image`, from the bytes of a file."""
     # This reads the header alone, so that what is too large is refused before memory is taken for it.
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        image = Image.open(io.BytesIO(data), formats=formats)
     except Image.DecompressionBombError as error:  # of twice as many as Pillow warns of
         raise _too_large(max_pixels, f"more ({error})") from error
     _check_size(image.width, image.height, max_pixels)
@@ -209,6 +209,7 @@ def to_tensor(image: Image.Image, size: Size, dtype: ImageDtype = "uint8") -> An
 
     Raises:
         OSError: It is damaged. Pillow notices what is cut off, and not each byte that is another.
+        ValueError: Its values have more than 16 bits.
     """
     # Before anything else asks for pixels: only a JPEG that is not decoded yet can be decoded at a smaller scale.
     height, width = _pair(size)
@@ -287,9 +288,14 @@ def _resized(pixels: npt.NDArray[np.uint8], size: tuple[int, int], dtype: ImageD
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):
+    if image.mode.startswith(("I", "F")):
         # 16 bits per pixel, which Pillow's own conversion would clip at 255.
         deep: npt.NDArray[Any] = np.asarray(image)
+        # Of 32 bits a small one may be of 8 bits or a dark one of 16.
+        is_deep = image.mode != "F" and deep.min() >= 0 and deep.max() < 1 << 16
+        if not is_deep or (image.mode == "I" and deep.max() < 1 << 8):
+            got = f"mode {image.mode}, {deep.min()} to {deep.max()}"
+            raise ValueError(f"image: expected values of 8 or 16 bits, got {got}\n  Scale them, and write it again.")
         return Image.fromarray((deep // 257).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         opaque = image.convert("RGBA")

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from streamdata.errors import did_you_mean, listing, names_text, shown
 from streamdata.text.formats import RowFormat, fitting, recognise
-from streamdata.text.template_kwargs import not_variables
+from streamdata.text.templates import not_variables
 from streamdata.text.truncation import Truncation
 
 logger = logging.getLogger("streamdata")

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from streamdata.errors import SourceError, shown
 from streamdata.fields import CURSOR, SEED
-from streamdata.progress import BlockCut, Position, check_position
 from streamdata.run import shuffled, stable_seed
 from streamdata.shards.chunks import ChunkBytes
 from streamdata.shards.coalesced import MAX_REQUEST_BYTES
@@ -18,7 +17,9 @@ from streamdata.shards.readers import DamagedRecordError, Int64s, SequentialShar
 from streamdata.sources.cut import describe_content
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import Part, shard_seeds
-from streamdata.sources.source import ReadTask, Record, Stretch, start_within_window
+from streamdata.sources.source import ReadTask, Record, Stretch, check_position, start_within_window
+from streamdata.states.cursor import Position
+from streamdata.states.headers import BlockCut
 
 _RECORDS_AT_ONCE = 256
 """Records of a shard, read from its start, of which it is computed at once whether they are of the part."""
@@ -44,6 +45,16 @@ class SequentialSource:
     def records_per_group(self) -> int:
         """How many records are held in memory at once, where they are shuffled."""
         return self._group
+
+    @cached_property
+    def counted(self) -> "CountedSource":
+        """The same, its records counted; what lanes are dealt must not depend on whether somebody has counted them.
+
+        Raises:
+            ValueError: A shard is a pipe.
+            ShardError: A shard is damaged, or has changed.
+        """
+        return CountedSource(self._kind, self.shards, self._group)
 
     def describe(self, shuffle: bool) -> str:
         group = self._group if shuffle else 0
@@ -71,7 +82,7 @@ class SequentialSource:
     def cut(self) -> BlockCut:
         return BlockCut(self.num_blocks, 1, 0, divides=0, epochs=0)
 
-    def count(self, blocks: Int64s, part: Part | None) -> None:
+    def count(self, blocks: Int64s, part: Part | None) -> int | None:
         return None
 
     def count_taken(self, order: BlockOrder, position: Position, part: Part | None) -> int:
@@ -105,12 +116,12 @@ class SequentialSource:
         """Its records from the one that comes after those taken, each with how many are taken after it."""
         taken = start[2]
         # Groups begin at the shard's start, whatever was taken: a resume shuffles the same records together.
-        size, total = self._group if task.order.shuffle and self._group else 1, 0
+        size, total = self._group_size(task.order), 0
         stream, of_part = self._stream(task, shard, start), self._of_part(task.part, shard)
         for group, records in enumerate(iter(lambda: list(islice(stream, size)), [])):
             total += len(records)
             done = min(len(records), max(0, taken - group * size))
-            order = np.arange(len(records)) if size == 1 else shuffled(len(records), stable_seed(seed, group))
+            order = _order_inside(len(records), size, stable_seed(seed, group))
             holds = list(islice(of_part, len(records)))
             for after, index in enumerate(order[done:].tolist(), group * size + done + 1):
                 if not holds[index]:
@@ -123,6 +134,9 @@ class SequentialSource:
                     record[CURSOR] = (shard << 40) + group * size + index
                 yield record, after
         check_position(task.name, f"at record {taken} of {self.shards.urls[shard]}", taken, total)
+
+    def _group_size(self, order: BlockOrder) -> int:
+        return self._group if order.shuffle and self._group else 1
 
     def _stream(self, task: ReadTask, shard: int, start: Position) -> Iterator[Record | DamagedRecordError]:
         upcoming = task.upcoming
@@ -159,3 +173,36 @@ class SequentialSource:
     @cached_property
     def _shard_seeds(self) -> npt.NDArray[np.uint64]:
         return shard_seeds([name for name, _ in self.shards.identity()])
+
+
+class CountedSource(SequentialSource):
+    """Shards whose records were counted, to tell what is left of them. No lane is dealt or reads it."""
+
+    def __init__(self, kind: str, shards: SequentialShards, shuffle_buffer: int) -> None:
+        super().__init__(kind, shards, shuffle_buffer)
+        self._records = shards.num_records
+
+    def count(self, blocks: Int64s, part: Part | None) -> int:
+        if part is None:
+            return int(self._records[blocks].sum())
+        return sum(self._num_held(part, shard, np.arange(self._records[shard])) for shard in blocks.tolist())
+
+    def count_taken(self, order: BlockOrder, position: Position, part: Part | None) -> int:
+        epoch, window, taken, _ = position
+        if part is None or not taken:
+            return taken
+        (shard,) = order.blocks(epoch, window, window + 1).tolist()
+        size = self._group_size(order)
+        first = taken // size * size
+        last = min(size, int(self._records[shard]) - first)
+        seed = stable_seed(stable_seed(order.seed(epoch), order.number(epoch, window)), taken // size)
+        of_group = first + _order_inside(last, size, seed)[: taken - first]
+        return self._num_held(part, shard, np.concatenate([np.arange(first), of_group]))
+
+    def _num_held(self, part: Part, shard: int, numbers: Int64s) -> int:
+        return int(np.count_nonzero(part.holds(numbers, self._shard_seeds[shard])))
+
+
+def _order_inside(count: int, size: int, seed: int) -> Int64s:
+    """The order in which the records of a group are read, which has up to `size`."""
+    return np.arange(count) if size == 1 else shuffled(count, seed)

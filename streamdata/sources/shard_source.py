@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.fields import CURSOR, SEED
-from streamdata.progress import BlockCut, Position, check_position
-from streamdata.progress.leftovers import UNIT
 from streamdata.remote.cache_settings import CacheSettings, named_cache, page_cache
 from streamdata.run import Lane, shuffled, stable_seed
 from streamdata.run.topology import ranks_of_node
@@ -28,7 +26,9 @@ from streamdata.sources.order import BlockOrder
 from streamdata.sources.outlook import SourceOutlook
 from streamdata.sources.part import Part, shard_seeds
 from streamdata.sources.sequential_source import SequentialSource as SequentialSource  # noqa: PLC0414  for others
-from streamdata.sources.source import ReadTask, Record, Stretch, start_within_window
+from streamdata.sources.source import ReadTask, Record, Stretch, check_position, start_within_window
+from streamdata.states.cursor import Position
+from streamdata.states.headers import UNIT, BlockCut
 
 Indices = npt.NDArray[np.int64]
 
@@ -344,18 +344,13 @@ class ShardDataset(SourceAlone):
     def num_records(self) -> int:
         """How many records its shards have, held-out ones included.
 
-        Shards that can only be read from their start are read whole for it, once on a node; nothing else asks for that.
+        Shards that can only be read from their start are read whole for it, once on a node, where no manifest has it.
 
         Raises:
             ValueError: Such a shard is a pipe.
             ShardError: Such a shard is damaged.
         """
-        return self.source.num_records if isinstance(self.source, BlockSource) else self._num_counted
-
-    @cached_property
-    def _num_counted(self) -> int:
-        assert isinstance(self.source, SequentialSource), "others have an index"
-        return self.source.shards.count_records()
+        return int(self.source.shards.num_records.sum())
 
     @property
     def cache(self) -> CacheSettings | None:

@@ -4,14 +4,14 @@ import json
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 from streamdata.errors import StateError, did_you_mean, shown
 from streamdata.fields import INDEX, KEY, URL
-from streamdata.progress import Position, left_out_code, read_left_out
-from streamdata.recipe.regular_files import open_regular
+from streamdata.recipe.limits import open_regular
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.parquet import ParquetShards
 from streamdata.shards.storage import base_name, told_url
@@ -20,13 +20,16 @@ from streamdata.sources.own_stream import is_own_stream
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.source import Record
 from streamdata.sources.tally import Tally
-from streamdata.stores.window_datasets import WindowDataset
+from streamdata.states.cursor import Position
+from streamdata.stores.datasets.window_datasets import WindowDataset
 
 SkipList: TypeAlias = str | os.PathLike[str] | Sequence[Mapping[str, Any]]
 """What the parameter `skip` is given: a list of `{source, index}` or `{source, url, key}`, or a JSONL file of them."""
 
 _BY_INDEX: Final = {"source", "index"}
 _BY_KEY: Final = {"source", "url", "key"}
+_MAX_CODE: Final = 44
+"""Characters that a cursor spends on which records were left out of an open burst."""
 
 
 class Skips:
@@ -102,15 +105,21 @@ class Skipping:
     ) -> None:
         self._is_left_out, self._digest, self._tally = is_left_out, digest, tally
         self._has_bursts = left_out is not None
-        then = read_left_out(left_out or "")
-        if then.listed_from is not None and then.digest != digest:
+        try:
+            numbers, self._listed_from, of_list = _read_code(left_out or "")
+        except ValueError as error:
+            raise StateError(
+                f"source {shown(tally.name)}: states with 'left_out' {shown(left_out)}, which no run writes\n"
+                "  Restore the states as they were saved."
+            ) from error
+        if self._listed_from is not None and of_list != digest:
             raise StateError(
                 f"source {shown(tally.name)}: expected the `skip` with which the states were written, got "
                 "another one; more "
                 "records were left out of what its process_fn has begun than the states can tell\n"
                 "  Resume with the former list, and change it when less is left out of a burst, or in the next pass."
             )
-        self._numbers, self._listed_from = frozenset(then.numbers), then.listed_from
+        self._numbers = frozenset(numbers)
         self._num_replayed = 0
         self._read: deque[_Read] = deque()
         self._codes: tuple[int, int, str] = (0, 0, "")
@@ -152,7 +161,12 @@ class Skipping:
     def _code(self) -> str:
         others = [number for number, read in enumerate(self._read) if read.is_out != read.is_listed]
         left_out = [number for number, read in enumerate(self._read) if read.is_out]
-        return left_out_code(left_out, others[-1] + 1 if others else 0, self._digest)
+        if len(everything := _gaps(left_out)) <= _MAX_CODE:
+            return everything
+        # What the list does not tell fits: it came from a code, or all fitted once, and gaps do not grow while a
+        # burst's start moves on.
+        listed_from = others[-1] + 1 if others else 0
+        return f"{_gaps([number for number in left_out if number < listed_from])}~{listed_from}~{self._digest}"
 
     def _was_out(self, *, is_listed: bool) -> bool:
         if not self._tally.replaying:
@@ -160,6 +174,25 @@ class Skipping:
         number = self._num_replayed
         self._num_replayed += 1
         return is_listed if self._listed_from is not None and number >= self._listed_from else number in self._numbers
+
+
+def _gaps(numbers: Sequence[int]) -> str:
+    """Ascending numbers as the differences between them."""
+    return " ".join(str(number - before) for before, number in pairwise([0, *numbers]))
+
+
+def _read_code(code: str) -> tuple[list[int], int | None, int]:
+    """The records that were left out of a burst, by number; from which one on those of a list were; its digest.
+
+    Raises:
+        ValueError: It is no such code.
+    """
+    gaps, *listed = code.split("~")
+    numbers = list(accumulate(map(int, gaps.split())))
+    if not listed:
+        return numbers, None, 0
+    listed_from, digest = map(int, listed)
+    return numbers, listed_from, digest
 
 
 class _Read(NamedTuple):

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import SourceError, shown
+from streamdata.errors import SourceError, StateError, shown
 from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, STATES, URL, WORKER_ID
-from streamdata.progress import BlockCut, Position
 from streamdata.run import Lane
 from streamdata.shards.readers import DamagedRecordError
 from streamdata.shards.upcoming import Upcoming
 from streamdata.sources.order import BlockOrder
 from streamdata.sources.part import Part
 from streamdata.sources.tally import Tally
+from streamdata.states.cursor import Position
+from streamdata.states.headers import BlockCut
 
 if TYPE_CHECKING:
     from streamdata.sources.stream_states import StreamStates
@@ -202,6 +203,18 @@ def no_record(dataset: object, name: str) -> SourceError:
         f"source {shown(name)} ({type(dataset).__name__}): expected a record, got None\n"
         "  Give it a single_process_fn, which gets it as {'data': None} and may leave it out by returning None."
     )
+
+
+def check_position(name: str, what: str, got: int, last: int) -> None:
+    """Refuse states that stand where there is nothing: `got` is beyond `last`.
+
+    Raises:
+        StateError: They do.
+    """
+    if got > last:
+        raise StateError(
+            f"source {shown(name)}: states {what}, expected at most {last}\n  Restore the states as they were saved."
+        )
 
 
 def describe_record(record: object) -> str:

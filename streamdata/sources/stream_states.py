@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from streamdata.progress import Cursor, PlainCursor, Position
 from streamdata.sources.source import Sample
+from streamdata.states.cursor import Cursor, PlainCursor, Position
 
 _FIELDS = Cursor()
 _Taken = tuple[int, int, int]

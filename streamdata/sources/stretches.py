@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.progress.leftovers import BlockCut, Numbers
+from streamdata.states.headers import BlockCut, Numbers
 
 Stretches = npt.NDArray[Any]
 """Rows of `STRETCH`."""

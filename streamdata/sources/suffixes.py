@@ -2,14 +2,14 @@
 
 from typing import Final
 
+from streamdata.shards.arrow_file import ROW_SUFFIXES
 from streamdata.shards.csv_rows import CSV_SUFFIXES
-from streamdata.shards.parquet_file import PARQUET_SUFFIXES
 from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
 
 SHARD_SUFFIXES: Final = {
     "streamdata.CsvDataset": CSV_SUFFIXES,
     "streamdata.JsonlIterableDataset": JSONL_SUFFIXES,
     "streamdata.MetaDistributedWebDataset": TAR_SUFFIXES,
-    "streamdata.ParquetDataset": PARQUET_SUFFIXES,
+    "streamdata.ParquetDataset": ROW_SUFFIXES,
 }
 """By the target of each source with a parameter `path` of shards."""

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 from numpy import ndarray
 
 from streamdata.errors import SourceError, printable, shown, text_of
-from streamdata.progress import COUNTS
 from streamdata.sources.worker_errors import reaches_trainer
+from streamdata.states.table import COUNTS
 
 logger = logging.getLogger("streamdata")
 

@@ -1,10 +1,12 @@
-"""Which numbers a store holds; a value that its dtype cannot hold is an error, never changed.
+"""What a store holds: which keys for each train type, and which numbers.
 
-Out of a store come int64, bool and float tensors; on disk each key has the dtype that it was written with.
+Out of a store come int64, bool and float tensors; on disk each key has the dtype that it was written with. A value that
+this cannot hold is an error, never changed.
 """
 
 import re
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,48 @@ from streamdata.errors import StoreError, shown
 
 Values = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
+
+
+class SourceKeys(NamedTuple):
+    """What one source of a train type is in a store.
+
+    Attributes:
+        tokens: The key of its tokens, or of its numbers.
+        mask: The key that says which of them are trained; None where all of them are, or none.
+        positions: The key of their position ids, which the train type reads where a store has them.
+    """
+
+    tokens: str
+    mask: str | None = None
+    positions: str | None = None
+
+
+SOURCES: Final[Mapping[str, Mapping[str, SourceKeys]]] = {
+    "seq": {"sequence": SourceKeys("sequence")},
+    "sft": {"sequence": SourceKeys("sequence", "loss_mask", "position_ids")},
+    "dpo": {"chosen": SourceKeys("chosen", "chosen_mask"), "rejected": SourceKeys("rejected", "rejected_mask")},
+    "grpo": {
+        "prompts": SourceKeys("prompts"),
+        "responses": SourceKeys("responses", "masks"),
+        "rewards": SourceKeys("rewards"),
+    },
+}
+"""The sources of each train type. What datasets read and what `streamdata prepare` writes follows from it."""
+
+TRAIN_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    name: (
+        *(keys.tokens for keys in sources.values()),
+        *(keys.mask for keys in sources.values() if keys.mask is not None),
+    )
+    for name, sources in SOURCES.items()
+}
+"""The keys that each train type needs: of tokens, then masks."""
+
+
+def possible_train_types(keys: Sequence[str]) -> list[str]:
+    """The train types whose keys are all there."""
+    return [name for name, needed in TRAIN_TYPES.items() if set(needed) <= set(keys)]
+
 
 DTYPES: Final = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32", "float64",
@@ -55,7 +99,7 @@ def stored_dtype(name: object, who: str) -> np.dtype[Any]:
     except (TypeError, ValueError, SyntaxError):  # numpy parses text such as "u1,u2" as several dtypes
         dtype = None
     if dtype is None or dtype.name not in DTYPES or (isinstance(name, str) and dtype.str[0] == ">"):
-        raise StoreError(f"{who}: expected a dtype of {', '.join(DTYPES)}, got {shown(name)}\n  Write the store again.")
+        raise StoreError.mismatch(who, f"a dtype of {', '.join(DTYPES)}", shown(name), "Write the store again.")
     return dtype.newbyteorder("<")
 
 
@@ -72,26 +116,21 @@ def fitted(values: object, dtype: np.dtype[Any], who: str) -> Values:
     """
     array = np.asarray(values)
     if array.ndim != 1:
-        raise StoreError(f"{who}: expected a 1-D array, got shape {array.shape}\n  Give one flat array of values.")
+        raise StoreError.mismatch(who, "a 1-D array", f"shape {array.shape}", "Give one flat array of values.")
     if array.size == 0 or array.dtype == dtype:
         return np.ascontiguousarray(array.astype(dtype, copy=False))
     if array.dtype.kind not in ("biuf" if dtype.kind == "f" else "biu"):
-        raise StoreError(f"{who}: expected values for {dtype.name}, got {array.dtype}\n  Give the key another dtype.")
+        raise StoreError.mismatch(who, f"values for {dtype.name}", array.dtype, "Give the key another dtype.")
     if dtype.kind == "f":
-        return _as_floats(array, dtype, who)
+        with np.errstate(over="ignore"):
+            floats = array.astype(dtype)
+        if np.any(np.isinf(floats) & np.isfinite(array)):
+            raise StoreError(f"{who}: a value is too large for {dtype.name}, the largest is {np.abs(array).max()}")
+        return floats
     low, high = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
     least, most = int(array.min()), int(array.max())
     if least < low or most > high:
-        raise StoreError(
-            f"{who}: expected values from {low} to {high}, as {dtype.name} has them, got {least} to {most}\n"
-            "  Give the key a wider dtype, such as token_dtype of the tokenizer's largest id."
-        )
+        remedy = "Give the key a wider dtype, such as token_dtype of the tokenizer's largest id."
+        allowed = f"values from {low} to {high}, as {dtype.name} has them"
+        raise StoreError.mismatch(who, allowed, f"{least} to {most}", remedy)
     return array.astype(dtype)
-
-
-def _as_floats(array: Values, dtype: np.dtype[Any], who: str) -> Values:
-    with np.errstate(over="ignore"):
-        floats = array.astype(dtype)
-    if np.any(np.isinf(floats) & np.isfinite(array)):
-        raise StoreError(f"{who}: a value is too large for {dtype.name}, the largest is {np.abs(array).max()}")
-    return floats

@@ -1,14 +1,50 @@
-"""From the name of a format to the store that reads it."""
+"""From a path to an open store: which format its files have, and what reads that."""
 
 from pathlib import Path
 
-from streamdata.errors import shown
-from streamdata.stores.files import detect_format
+from streamdata.errors import StoreError, shown
 from streamdata.stores.h5_store import H5Store
 from streamdata.stores.megatron_store import MegatronStore
-from streamdata.stores.mmap_store import MmapStore
-from streamdata.stores.store import Store
-from streamdata.stores.token_files import TokenFileStore
+from streamdata.stores.mmap_store import MmapStore, meta_files
+from streamdata.stores.store import H5_SUFFIXES, Store, store_files, suffixed
+from streamdata.stores.token_files import TOKEN_SUFFIXES, TokenFileStore
+
+_SHOWN = 5
+
+
+def detect_format(load_path: str | Path) -> str:
+    """The format of a store, by the names of its files.
+
+    `h5` for *.h5 and *.hdf5, `bin` for *.bin with meta.json, `megatron` for *.bin with *.idx, `tokens` for *.npy, *.ds
+    and a *.bin that is named itself.
+
+    Raises:
+        FileNotFoundError: There is nothing.
+        StoreError: None of these, or several at once.
+    """
+    path = Path(load_path)
+    _, files = store_files(path)
+    bins = suffixed(files, ".bin")
+    found = {
+        "h5": suffixed(files, *H5_SUFFIXES),
+        "bin": meta_files(files) if bins else [],
+        "megatron": suffixed(files, ".idx") if bins else [],
+    }
+    found = {name: some for name, some in found.items() if some}
+    # Last, since a directory of another format may have arrays that belong to it, such as Megatron's indices.
+    if not found and (suffixed(files, *TOKEN_SUFFIXES) or (bins and not path.is_dir())):
+        return "tokens"
+    if len(found) == 1:
+        return next(iter(found))
+    who = f"store '{load_path}'"
+    if found:
+        listed = "; ".join(f"{name} ({', '.join(some[:2])}, …)" for name, some in found.items())
+        raise StoreError.mismatch(who, "one format", f"{len(found)}: {listed}", "Give each its own directory.")
+    raise StoreError.mismatch(
+        who, "*.h5, *.hdf5, *.bin with meta.json, *.bin with *.idx, *.npy or *.ds",
+        ", ".join(files[:_SHOWN]) + (", …" if len(files) > _SHOWN else "") if files else "no files",
+        "Name the directory that the store was written to, or one *.bin of nanoGPT or llm.c itself.",
+    )  # fmt: skip
 
 
 class StoreFactory:
@@ -47,14 +83,13 @@ class StoreFactory:
         """
         if storage_type not in cls._stores:
             raise ValueError(f"StoreFactory: expected a format of {sorted(cls._stores)}, got {shown(storage_type)}")
-        if dtype is None:
-            return cls._stores[storage_type]()
         store = cls._stores[storage_type]
+        if dtype is None:
+            return store()
         if not issubclass(store, TokenFileStore):
             raise ValueError(
-                "StoreFactory: expected dtype for files of bare tokens (*.npy, *.ds, *.bin), got "
-                f"dtype={shown(dtype)} for "
-                f"the format {shown(storage_type)}, which says it itself\n  Leave dtype out."
+                f"StoreFactory: expected dtype for files of bare tokens (*.npy, *.ds, *.bin), got dtype={shown(dtype)} "
+                f"for the format {shown(storage_type)}, which says it itself\n  Leave dtype out."
             )
         return store(dtype)
 

@@ -10,25 +10,19 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from streamdata.errors import StoreError, shown
-from streamdata.recipe.regular_files import check_regular
+from streamdata.recipe.limits import check_regular
 from streamdata.run.recent import OpenFiles
-from streamdata.stores.bounds import Even, StoredArray
 from streamdata.stores.dtypes import stored_dtype
-from streamdata.stores.files import H5_SUFFIXES, natural, store_files, suffixed
-from streamdata.stores.meta import decode, parsed
-from streamdata.stores.segments import Segment, Shard
-from streamdata.stores.store import Store
-from streamdata.stores.stored_values import check_size
-from streamdata.stores.sums import has_sums
+from streamdata.stores.mmap_store import decode, parsed, shaped_segment
+from streamdata.stores.segments import Even, Segment, Shard, StoredArray
+from streamdata.stores.store import H5_SUFFIXES, Store, natural, store_files, suffixed
+from streamdata.stores.stored_values import check_size, has_sums
 
 if TYPE_CHECKING:
     import torch
 
-MAX_OPEN_FILES: Final = 64
-"""An open h5 file has a descriptor and a cache of chunks of 1 MiB."""
-
+_MAX_OPEN_FILES: Final = 64  # an open h5 file has a descriptor and a cache of chunks of 1 MiB
 _DATASET = re.compile(r"data_(0|[1-9][0-9]*)")
-_DIMENSIONS = 2
 _ALIGNMENT = 64
 _COPIED = 1 << 20  # values at once
 
@@ -42,11 +36,9 @@ class H5Store(Store):
 
     storage_type = "h5"
 
-    def __init__(self, max_open_files: int = MAX_OPEN_FILES) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._max_open_files = max_open_files
-        self._open_files: OpenFiles[str, Any] | None = None
-        self._opened_in = 0
+        self._open_files: dict[int, OpenFiles[str, Any]] = {}  # by process: a handle must not cross a fork
         self._shared: torch.Tensor | None = None
         self._shared_at: dict[tuple[str, str], int] = {}
 
@@ -59,7 +51,8 @@ class H5Store(Store):
             return self._shared_values(self._shared, array)
         if array.offset is not None:
             return super().values(array)
-        return _Dataset(self._file(array.file), array.dataset, array.file)
+        files = self._open_files.setdefault(os.getpid(), OpenFiles(_MAX_OPEN_FILES))
+        return _Dataset(files.get(array.file, _open), array.dataset, array.file)
 
     def share_memory_(self) -> Self:
         """Copy all arrays into shared memory, once; workers that the store is then sent to, or that are forked, use it.
@@ -70,14 +63,12 @@ class H5Store(Store):
         import torch
 
         if self._shared is None:
-            arrays = {(array.file, array.dataset): array for array in self.arrays()}
-            offsets, end = {}, 0
-            for name, array in arrays.items():
-                offsets[name] = end
+            arrays, end = self.arrays(), 0
+            for array in arrays:
+                self._shared_at[array.file, array.dataset] = end
                 end += -(-array.count * array.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
             shared = torch.empty(end, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
-            self._shared_at = offsets
-            for array in arrays.values():
+            for array in arrays:
                 values, copy = self.values(array), self._shared_values(shared, array)
                 for begin in range(0, array.count, _COPIED):
                     copy[begin : begin + _COPIED] = values[begin : begin + _COPIED]
@@ -89,14 +80,8 @@ class H5Store(Store):
         begin = self._shared_at[array.file, array.dataset]
         return shared.numpy()[begin : begin + array.count * dtype.itemsize].view(dtype)
 
-    def _file(self, path: str) -> Any:
-        if self._opened_in != os.getpid():  # a handle must not cross a fork
-            self._open_files, self._opened_in = OpenFiles(self._max_open_files), os.getpid()
-        assert self._open_files is not None, "no open files in this process"
-        return self._open_files.get(path, _open)
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_open_files": None, "_opened_in": 0}
+        return {**super().__getstate__(), "_open_files": {}}
 
 
 def _open(path: str) -> Any:
@@ -107,11 +92,6 @@ def _open(path: str) -> Any:
         return h5py.File(path, "r", locking=False)  # a published file does not change, and some mounts have no locks
 
 
-def _shard(path: str) -> Shard:
-    with _open(path) as file, _damage_named(path):
-        return _H5Reader(file, path).shard()
-
-
 @contextmanager
 def _damage_named(path: str) -> Iterator[None]:
     """Names the file: h5py raises any of these where it cannot make sense of one."""
@@ -120,9 +100,8 @@ def _damage_named(path: str) -> Iterator[None]:
     except StoreError:  # ours, of what the file says
         raise
     except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
-        raise StoreError(
-            f"file '{path}': expected a readable h5 file, got {type(error).__name__}: {error}\n  Copy it again."
-        ) from error
+        got = f"{type(error).__name__}: {error}"
+        raise StoreError.mismatch(f"file '{path}'", "a readable h5 file", got) from error
 
 
 class _Dataset:
@@ -133,18 +112,20 @@ class _Dataset:
         with _damage_named(path):
             self._dataset = file[name]
 
-    def __len__(self) -> int:
-        return int(self._dataset.size)
-
     def __getitem__(self, key: Any) -> Any:
         with _damage_named(self._path):
-            return self._dataset[key] if self._dataset.ndim == 1 else self._flat(*key.indices(len(self)))
+            if self._dataset.ndim == 1:
+                return self._dataset[key]
+            first, last, _ = key.indices(int(self._dataset.size))
+            width = self._dataset.shape[1]
+            top = first // max(1, width)
+            rows = self._dataset[top : -(-last // max(1, width))]
+            return rows.reshape(-1)[first - top * width : max(first, last) - top * width]
 
-    def _flat(self, first: int, last: int, _: int) -> Any:
-        width = self._dataset.shape[1]
-        top = first // max(1, width)
-        rows = self._dataset[top : -(-last // max(1, width))]
-        return rows.reshape(-1)[first - top * width : max(first, last) - top * width]
+
+def _shard(path: str) -> Shard:
+    with _open(path) as file, _damage_named(path):
+        return _H5Reader(file, path).shard()
 
 
 class _H5Reader:
@@ -160,8 +141,8 @@ class _H5Reader:
             return decode(parsed(str(text), f"{self._who}, attribute 'streamdata'"), self._locate, self._who)
         keys = sorted(self._file)
         if not keys:
-            raise StoreError(f"{self._who}: expected a group per key, got an empty file\n  Copy it again.")
-        return Shard(self._who, {key: [self._older(name) for name in self._names(key)] for key in keys})
+            raise StoreError.mismatch(self._who, "a group per key", "an empty file")
+        return Shard(self._who, {key: [self._segment(name) for name in self._names(key)] for key in keys})
 
     def _names(self, key: str) -> list[str]:
         import h5py
@@ -169,29 +150,28 @@ class _H5Reader:
         group = self._file[key] if self._is_hard(key) else None
         names = sorted(group, key=natural) if isinstance(group, h5py.Group) else []
         if not names or not all(map(_DATASET.fullmatch, names)):
-            raise StoreError(
-                f"{self._who}: expected a group {shown(key)} with datasets data_0, data_1 …, got {names[:5] or group}\n"
-                "  Write it again, as groups of arrays."
+            expected, remedy = (
+                f"a group {shown(key)} with datasets data_0, data_1 …",
+                "Write it again, as groups of arrays.",
             )
+            raise StoreError.mismatch(self._who, expected, names[:5] or group, remedy)
         return [f"{key}/{name}" for name in names]
 
-    def _older(self, name: str) -> Segment:
+    def _segment(self, name: str) -> Segment:
+        """The segment of a dataset without a meta: one record, of two dimensions a list of items."""
         dataset = self._dataset(name)
-        if not 1 <= dataset.ndim <= _DIMENSIONS:
-            raise StoreError(f"{self._who}: expected 1 or 2 dimensions of {shown(name)}, got shape {dataset.shape}")
+        if dataset.ndim not in (1, 2):
+            raise StoreError.mismatch(self._who, f"1 or 2 dimensions of {shown(name)}", f"shape {dataset.shape}")
         data = self._array(dataset, name, dataset.size, None)
-        if dataset.ndim == 1:
-            return Segment(data, Even(1, data.count))
-        items = Even(*dataset.shape)
-        return Segment(data, Even(1, items.count), items, rows=items)
+        return (
+            Segment(data, Even(1, data.count)) if dataset.ndim == 1 else shaped_segment(data, [1, *dataset.shape], None)
+        )
 
     def _locate(self, name: str, dtype: np.dtype[Any], count: int, checksum: str | None) -> StoredArray:
         dataset = self._dataset(name)
         if dataset.shape != (count,) or dataset.dtype.newbyteorder("<") != dtype:
-            raise StoreError(
-                f"{self._who}: expected {shown(name)} to be {dtype.name} of shape ({count},), got {dataset.dtype} of "
-                f"{dataset.shape}\n  Copy it again."
-            )
+            expected = f"{shown(name)} to be {dtype.name} of shape ({count},)"
+            raise StoreError.mismatch(self._who, expected, f"{dataset.dtype} of {dataset.shape}")
         return self._array(dataset, name, count, checksum)
 
     def _array(self, dataset: Any, name: str, count: int, checksum: str | None) -> StoredArray:
@@ -207,17 +187,12 @@ class _H5Reader:
 
         parents = name.split("/")
         if not all(self._is_hard("/".join(parents[: depth + 1])) for depth in range(len(parents))):
-            raise StoreError(
-                f"{self._who}: expected {shown(name)} to lie in this file, got a link or nothing\n"
-                "  Soft and external links are refused: copy what they lead to."
-            )
+            remedy = "Soft and external links are refused: copy what they lead to."
+            raise StoreError.mismatch(self._who, f"{shown(name)} to lie in this file", "a link or nothing", remedy)
         dataset = self._file[name]
         if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
-            raise StoreError(
-                f"{self._who}: expected {shown(name)} to be a dataset in this file, got {dataset}, external or "
-                "virtual\n"
-                "  Copy the arrays into the file."
-            )
+            expected, got = f"{shown(name)} to be a dataset in this file", f"{dataset}, external or virtual"
+            raise StoreError.mismatch(self._who, expected, got, "Copy the arrays into the file.")
         return dataset
 
     def _is_hard(self, name: str) -> bool:

@@ -1,22 +1,36 @@
-"""Megatron's pairs of files: tokens in `<name>.bin`, where sequences lie in `<name>.idx`."""
+r"""Megatron's pairs of files: tokens in `<name>.bin`, where sequences lie in `<name>.idx`.
+
+Little-endian, as Megatron-Core's `indexed_dataset.py` has it: the magic `MMIDIDX\x00\x00`, version uint64 1, dtype
+code uint8 (`CODES`), number of sequences uint64, number of entries of the document index uint64; then int32 the length
+of each sequence in tokens, int64 the byte in the `.bin` at which it begins, and int64 the document index: the sequence
+with which each document begins, and the number of sequences. A multimodal one has an int8 more for each sequence, its
+mode: what kind of tokens these are.
+"""
 
 import os
 import re
+import struct
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
-from streamdata.errors import StoreError, place_of_io
-from streamdata.recipe.regular_files import open_regular
-from streamdata.stores.bounds import Even, Open, StoredArray
-from streamdata.stores.files import store_files, suffixed
-from streamdata.stores.megatron_index import Documents, IndexLayout, Sequences, decode_header
-from streamdata.stores.segments import Segment, Shard
-from streamdata.stores.store import Store
-from streamdata.stores.sums import has_sums
+from streamdata.errors import StoreError, place_of_io, shown
+from streamdata.recipe.limits import open_regular
+from streamdata.stores.dtypes import Int64s
+from streamdata.stores.segments import Even, Offsets, Open, Segment, Shard, StoredArray
+from streamdata.stores.store import Store, store_files, suffixed
+from streamdata.stores.stored_values import has_sums
 
-_KEY, _MODE = "sequence", "mode"
-_HEADER_BYTES = 34
+CODES: Final = {
+    1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16",
+}  # fmt: skip
+_MAGIC: Final = b"MMIDIDX\x00\x00"
+_HEADER = struct.Struct("<9sQBQQ")
+_MAX_LENGTH = np.iinfo(np.int32).max
 _OUR_NAMES = re.compile(r"data_\d{4,}")
 _SHOWN = 5
 
@@ -24,10 +38,8 @@ _SHOWN = 5
 class MegatronStore(Store):
     """Reads a pair, or all pairs below a directory, as one key, `sequence`, whose records are the sequences.
 
-    Multimodal pairs have a second key, `mode`, with one number for each sequence.
-
-    See `streamdata.stores.megatron_index` for the layout of the index. Sequences must lie one after another. Several
-    pairs in one directory are one store if they are shards that `StoreWriter` named, `data_0000` and so on.
+    Multimodal pairs have a second key, `mode`, with one number for each sequence. Sequences must lie one after another.
+    Several pairs in one directory are one store if they are shards that `StoreWriter` named, `data_0000` and so on.
     """
 
     storage_type = "megatron"
@@ -35,73 +47,179 @@ class MegatronStore(Store):
     def read_shards(self, path: Path) -> list[Shard]:
         root, files = store_files(path)
         bins, indexes = suffixed(files, ".bin"), suffixed(files, ".idx")
-        alone = {file[:-4] for file in bins} ^ {file[:-4] for file in indexes}
-        if alone:
-            raise StoreError(
-                f"store '{path}': expected a .bin and an .idx of each name, got only one of {sorted(alone)[:4]}\n"
-                "  The .idx comes last: write or copy the pair again, or remove it."
-            )
-        _check_prefixes(root, indexes)
+        if alone := {file[:-4] for file in bins} ^ {file[:-4] for file in indexes}:
+            raise StoreError.mismatch(
+                f"store '{path}'", "a .bin and an .idx of each name", f"only one of {sorted(alone)[:4]}",
+                "The .idx comes last: write or copy the pair again, or remove it.",
+            )  # fmt: skip
+        folders = defaultdict(list)
+        for index in indexes:
+            directory, _, name = index[: -len(".idx")].rpartition("/")
+            folders[directory].append(name)
+        for directory, names in folders.items():
+            if len(names) > 1 and not all(map(_OUR_NAMES.fullmatch, names)):  # several would be separate corpora
+                listed = f"{', '.join(names[:_SHOWN])}{' …' if len(names) > _SHOWN else ''}"
+                raise StoreError.mismatch(
+                    f"store '{root / directory}'", "one pair of .bin and .idx, or shards data_0000, data_0001 …",
+                    f"{len(names)} names: {listed}",
+                    f"Name one, such as '{root / directory / names[0]}': then each is a source to be mixed. Or give "
+                    "each its own directory (links will do): then all are one store if you name the directory above.",
+                )  # fmt: skip
         return [_shard(str(root / file), self.values) for file in indexes]
 
 
-def _check_prefixes(path: Path, indexes: list[str]) -> None:
-    """A directory has shards of our writer, or one pair of any name: several would be separate corpora."""
-    prefixes: dict[str, list[str]] = {}
-    for index in indexes:
-        directory, _, name = index[: -len(".idx")].rpartition("/")
-        prefixes.setdefault(directory, []).append(name)
-    for directory, names in prefixes.items():
-        if len(names) > 1 and not all(map(_OUR_NAMES.fullmatch, names)):
-            raise StoreError(
-                f"store '{path / directory}': expected one pair of .bin and .idx, or shards data_0000, data_0001 …, "
-                f"got {len(names)} names: {', '.join(names[:_SHOWN])}{' …' if len(names) > _SHOWN else ''}\n"
-                f"  Name one, such as '{path / directory / names[0]}': then each is a source to be mixed. Or give each "
-                "its own directory (links will do): then all are one store if you name the directory above."
-            )
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Sequences(Offsets):
+    """Sequences by pointer and length.
+
+    Attributes:
+        values: The pointers, int64 (count,), in bytes.
+        lengths: int32 (count,), in tokens.
+        token_bytes: Of one token.
+    """
+
+    values: StoredArray
+    lengths: StoredArray
+    token_bytes: int
+
+    @property
+    def arrays(self) -> tuple[StoredArray, ...]:
+        return self.lengths, self.values
+
+    def span(self, index: int, open_: Open) -> tuple[int, int]:
+        begin, end = Offsets.span(self, index, open_)
+        # Sequences lie one after another. A gap would be a record that `Store.fetch` reads and this does not.
+        if int(open_(self.lengths)[index]) != end - begin:
+            raise self.damaged(index, begin, end)
+        return begin, end
+
+    def spans(self, first: int, last: int, open_: Open) -> Int64s:
+        begins = Offsets.spans(self, first, last, open_)
+        wrong = np.flatnonzero(np.diff(begins) != open_(self.lengths)[first:last])
+        if len(wrong):
+            index = int(wrong[0])
+            raise self.damaged(first + index, int(begins[index]), int(begins[index + 1]))
+        return begins
+
+    def begin(self, index: int, opened: Any) -> int:
+        if index >= self.count:
+            return self.end
+        begin, rest = divmod(int(opened[index]), self.token_bytes)
+        return -1 if rest else begin  # within a token is nowhere
+
+    def begins(self, first: int, last: int, open_: Open) -> Int64s:
+        begins, rests = np.divmod(np.asarray(open_(self.values)[first:last], np.int64), self.token_bytes)
+        begins[rests > 0] = -1
+        return np.append(begins, self.end) if last > self.count else begins
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Documents(Offsets):
+    """Documents as runs of sequences.
+
+    Attributes:
+        values: The sequence with which each begins, and the number of sequences, int64 (count + 1,).
+        sequences: What they consist of.
+    """
+
+    values: StoredArray
+    sequences: Sequences
+
+    @property
+    def arrays(self) -> tuple[StoredArray, ...]:
+        return self.values, *self.sequences.arrays
+
+    def begins(self, first: int, last: int, open_: Open) -> Int64s:
+        firsts = np.asarray(open_(self.values)[first:last], np.int64)
+        if not len(firsts):
+            return firsts
+        least, most = int(firsts[0]), int(firsts[-1])
+        if not 0 <= least <= most <= self.sequences.count or bool((np.diff(firsts) < 0).any()):
+            raise self._unfit(f"{least} to {most} from entry {first} on")
+        return self.sequences.begins(least, most + 1, open_)[firsts - least]
+
+    def _place(self, open_: Open) -> Callable[[int], int]:
+        pointers = open_(self.sequences.values)
+
+        def place(sequence: int) -> int:
+            if not 0 <= sequence <= self.sequences.count:
+                raise self._unfit(sequence)
+            return self.sequences.begin(sequence, pointers)
+
+        return place
+
+    def _unfit(self, got: object) -> StoreError:
+        remedy = "Copy the index again, and check it with `streamdata verify`."
+        return StoreError.mismatch(self.who, f"rising sequences up to {self.sequences.count}", got, remedy)
 
 
 def _shard(index: str, open_: Open) -> Shard:
-    tokens = index[:-4] + ".bin"
+    tokens, who = index[:-4] + ".bin", f"index '{index}'"
     with open_regular(index, StoreError) as file, place_of_io(index):
-        layout = decode_header(file.read(_HEADER_BYTES), os.fstat(file.fileno()).st_size, f"index '{index}'")
-    size = os.stat(tokens).st_size
-    count, rest = divmod(size, layout.dtype.itemsize)
+        head, size_bytes = file.read(_HEADER.size), os.fstat(file.fileno()).st_size
+    if len(head) < _HEADER.size or not head.startswith(_MAGIC):
+        raise StoreError.mismatch(who, f"the magic {_MAGIC!r}", shown(head[:9]), "This is not an index of Megatron.")
+    _, version, code, num_sequences, num_entries = _HEADER.unpack(head)
+    if version != 1 or code not in CODES:
+        raise StoreError.mismatch(
+            who, f"version 1 and a dtype code of {CODES}", f"version {version} and code {code}",
+            "Write it with Megatron-Core's IndexedDatasetBuilder, or with StoreWriter.",
+        )  # fmt: skip
+    dtype, at, parts, index_has_sums = np.dtype(CODES[code]).newbyteorder("<"), _HEADER.size, [], has_sums(index)
+    for name, count in (("<i4", num_sequences), ("<i8", num_sequences), ("<i8", num_entries), ("i1", num_sequences)):
+        parts.append(StoredArray(index, np.dtype(name), count, at, has_sums=index_has_sums))
+        at += count * parts[-1].dtype.itemsize
+    lengths, pointers, firsts, modes = parts
+    if size_bytes not in (modes.offset, at):
+        counts = f"{num_sequences} sequences and a document index of {num_entries} entries"
+        raise StoreError.mismatch(who, f"{modes.offset} bytes for {counts}", size_bytes, "Copy the index again.")
+    size_bytes_of_tokens = os.stat(tokens).st_size
+    num_tokens, rest = divmod(size_bytes_of_tokens, dtype.itemsize)
     if rest:
-        raise StoreError(
-            f"file '{tokens}': expected a multiple of {layout.dtype.itemsize} bytes, as tokens of {layout.dtype.name} "
-            f"take, got {size}\n  Copy it again."
-        )
-    data = StoredArray(tokens, layout.dtype, count, has_sums=has_sums(tokens))
-    index_has_sums = has_sums(index)
-
-    def in_index(dtype: str, size: int, at: int) -> StoredArray:
-        return StoredArray(index, np.dtype(dtype), size, at, has_sums=index_has_sums)
-
-    lengths = in_index("<i4", layout.num_sequences, layout.lengths_at)
-    pointers = in_index("<i8", layout.num_sequences, layout.pointers_at)
-    firsts = in_index("<i8", layout.num_entries, layout.documents_at)
-    sequences = Sequences(layout.num_sequences, lengths, pointers, layout.dtype.itemsize, count)
-    _check_ends(data, layout, sequences, firsts, open_)
-    segments = {_KEY: [Segment(data, sequences, documents=Documents(firsts, sequences))]}
-    if layout.has_modes:
-        modes = in_index("i1", layout.num_sequences, layout.modes_at)
-        segments[_MODE] = [Segment(modes, Even(layout.num_sequences, 1))]
+        whole = f"a multiple of {dtype.itemsize} bytes, as tokens of {dtype.name} take"
+        raise StoreError.mismatch(f"file '{tokens}'", whole, size_bytes_of_tokens)
+    data = StoredArray(tokens, dtype, num_tokens, has_sums=has_sums(tokens))
+    sequences = Sequences(
+        count=num_sequences, values=pointers, end=num_tokens, who=who, lengths=lengths, token_bytes=dtype.itemsize
+    )
+    documents = Documents(
+        count=num_entries - 1, values=firsts, end=num_tokens, who=f"document index of '{index}'", sequences=sequences
+    )
+    _check_ends(data, sequences, documents, open_)
+    segments = {"sequence": [Segment(data, sequences, documents=documents)]}
+    if num_sequences and size_bytes == at:
+        segments["mode"] = [Segment(modes, Even(num_sequences, 1))]
     return Shard(index, segments)
 
 
-def _check_ends(data: StoredArray, layout: IndexLayout, sequences: Sequences, firsts: StoredArray, open_: Open) -> None:
-    """What can be checked without reading all: first and last entries fit the file of tokens, and each other."""
-    index, lengths, pointers, entries = firsts.file, open_(sequences.lengths), open_(sequences.pointers), open_(firsts)
-    pointed = pointers[-1] // layout.dtype.itemsize + lengths[-1] if layout.num_sequences else 0
-    if pointed != sequences.end or (layout.num_sequences and pointers[0]):
-        raise StoreError(
-            f"file '{data.file}': expected {pointed} tokens of {layout.dtype.name} as in '{index}', got {data.count}\n"
-            "  One of the two was cut short or belongs to another: copy both again."
-        )
-    if layout.num_entries < 1 or entries[0] or entries[-1] != layout.num_sequences:
-        found = [entries[0], entries[-1]] if layout.num_entries else []
-        raise StoreError(
-            f"index '{index}': expected a document index from 0 to {layout.num_sequences}, got {found}\n"
-            "  Copy it again."
-        )
+def _check_ends(data: StoredArray, sequences: Sequences, documents: Documents, open_: Open) -> None:
+    """Check that first and last entries fit the file of tokens, and each other: for that not all is read."""
+    index, pointers, num_sequences = documents.values.file, open_(sequences.values), sequences.count
+    pointed = pointers[-1] // sequences.token_bytes + open_(sequences.lengths)[-1] if num_sequences else 0
+    if pointed != data.count or (num_sequences and pointers[0]):
+        raise StoreError.mismatch(
+            f"file '{data.file}'", f"{pointed} tokens of {data.dtype.name} as in '{index}'", data.count,
+            "One of the two was cut short or belongs to another: copy both again.",
+        )  # fmt: skip
+    entries = open_(documents.values)
+    found = [entries[0], entries[-1]] if len(entries) else []
+    if found != [0, num_sequences]:
+        raise StoreError.mismatch(f"index '{index}'", f"a document index from 0 to {num_sequences}", found)
+
+
+def encode_index(ends: Int64s, dtype: np.dtype[Any]) -> list[bytes]:
+    """The parts of an `.idx` of sequences that lie one after another, each a document.
+
+    Args:
+        ends: (sequences + 1,), where each begins, in tokens, and the end.
+        dtype: Of the tokens.
+    """
+    lengths = np.diff(ends)
+    if len(lengths) and int(lengths.max()) > _MAX_LENGTH:
+        longest = f"one of {lengths.max()}"
+        most = f"sequences of at most {_MAX_LENGTH} tokens"
+        raise StoreError.mismatch("megatron", most, longest, "Cut it, or write another format.")
+    code = next(code for code, name in CODES.items() if name == dtype.name)
+    header = _HEADER.pack(_MAGIC, 1, code, len(lengths), len(ends))
+    pointers, documents = (ends[:-1] * dtype.itemsize).astype("<i8"), np.arange(len(ends), dtype="<i8")
+    return [header, lengths.astype("<i4").tobytes(), pointers.tobytes(), documents.tobytes()]

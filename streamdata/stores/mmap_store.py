@@ -1,33 +1,54 @@
-"""Stores of flat files: `**/shard_NNNN/{meta.json, <key>.bin}`."""
+"""Stores of flat files, `**/shard_NNNN/{meta.json, <key>.bin}`, and what a shard says of itself.
 
+That is the JSON in `meta.json`, and in the attribute `streamdata` of our h5 files:
+
+    {"format": "streamdata", "version": 1, "num_tokens": 9, "num_records": 2, "rows": false, "train_types": ["seq"],
+     "keys": {"sequence": {"shape": [9], "dtype": "uint16", "data": "sequence.bin", "checksum": "…",
+                           "records": {"count": 2, "data": "sequence.records.bin", "checksum": "…"}}}}
+
+`records` and `items` (of keys whose records are lists) have either `data`, an array of count + 1 offsets from 0 to
+the end, or `length`, where all are equally long. `documents`, of packed rows, is the same with the `key` that they
+lie in. `data` names a file beside meta.json, or a dataset in the h5 file. `num_tokens` counts the values of the first
+key. Checksums are BLAKE2b of 128 bits over the little-endian values, in hex.
+"""
+
+import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from streamdata.errors import StoreError, place_of_io, shown
-from streamdata.recipe.regular_files import open_regular
-from streamdata.stores.bounds import Even, Offsets, StoredArray
-from streamdata.stores.dtypes import Int64s, stored_dtype
-from streamdata.stores.files import META, meta_files, store_files, suffixed
-from streamdata.stores.meta import decode, parsed
-from streamdata.stores.segments import Segment, Shard
-from streamdata.stores.store import Store
-from streamdata.stores.sums import has_sums
+from streamdata.recipe.limits import open_regular
+from streamdata.stores.dtypes import stored_dtype
+from streamdata.stores.segments import Even, Offsets, Runs, Segment, Shard, StoredArray
+from streamdata.stores.store import Store, store_files, suffixed
+from streamdata.stores.stored_values import has_sums
 
-_DIMENSIONS = 3
-_MAX_NAME_BYTES = 255
+META: Final = "meta.json"
+FORMAT: Final = "streamdata"
+VERSION: Final = 1
+OFFSET_DTYPE: Final = np.dtype("<i8")
+_MAX_NUMBER: Final = 1 << 62
+"""So that no sum of two of them leaves int64."""
+_DIMENSIONS: Final = 3
+_FILE_NAME: Final = re.compile(r"[\w-][\w.-]{0,249}", re.ASCII)  # nothing in it leads out of the folder
+_COPY: Final = "Copy the shard again."
+
+Locate = Callable[[str, np.dtype[Any], int, str | None], StoredArray]
+"""What finds an array by its name, dtype, number of values and checksum, and checks that all of it is there."""
 
 
 class MmapStore(Store):
     """Reads `<key>.bin`: little-endian values, bool as one byte.
 
-    The `meta.json` beside them says which keys there are, of which dtype and length: that of `streamdata.stores.meta`,
-    or an older one, `{key: {shape, dtype[, offsets]}}`. There a 1-D array without offsets is one record (`dpo` and
-    `grpo` refuse it), a 2-D array is one packed row or record per row, and offsets (the begin of every record and maybe
-    the end of the last) count along the first dimension; a key without them has those of a key of the same length.
+    The `meta.json` beside them says which keys there are, of which dtype and length: ours, or that of AstrAI,
+    `{key: {shape, dtype[, offsets]}}`. There a 1-D array without offsets is one record (`dpo` and `grpo` refuse it), a
+    2-D array is one packed row or record per row, and offsets (the begin of every record and maybe the end of the last)
+    count along the first dimension; a key without them has those of a key of the same length.
     """
 
     storage_type = "bin"
@@ -38,120 +59,154 @@ class MmapStore(Store):
         directories = {file.removesuffix(META) for file in metas}
         for file in suffixed(files, ".bin"):
             if file[: file.rfind("/") + 1] not in directories:
-                raise StoreError(
-                    f"file '{root / file}': expected {META} beside it, which comes last, got none\n"
-                    "  The shard was not finished: write or copy it again, or remove it."
-                )
+                remedy = "The shard was not finished: write or copy it again, or remove it."
+                expected = f"{META} beside it, which comes last"
+                raise StoreError.mismatch(f"file '{root / file}'", expected, "none", remedy)
         return [_shard(root / file) for file in metas]
 
 
+def meta_files(files: list[str]) -> list[str]:
+    """Every `meta.json`."""
+    return [file for file in files if os.path.basename(file) == META]
+
+
 def _shard(path: Path) -> Shard:
-    directory, who = str(path.parent), f"shard '{path.parent}'"
+    who = f"shard '{path.parent}'"
     with place_of_io(path), open_regular(path, StoreError) as file:
         meta = parsed(file.read(), f"file '{path}'")
 
     def locate(name: str, dtype: np.dtype[Any], count: int, checksum: str | None) -> StoredArray:
-        if not _is_name(name):
-            raise StoreError(f"{who}: expected the name of a file beside {META}, got {shown(name)}\n  Do not trust it.")
-        file = f"{directory}/{name}"
-        return sized(StoredArray(file, dtype, count, 0, checksum, has_sums(file)))
+        if not _FILE_NAME.fullmatch(name):
+            raise StoreError.mismatch(who, f"the name of a file beside {META}", shown(name), "Do not trust it.")
+        file, size_bytes = f"{path.parent}/{name}", count * dtype.itemsize
+        try:
+            found = os.stat(file).st_size
+        except FileNotFoundError:
+            raise StoreError.mismatch(f"file '{file}'", f"{size_bytes} bytes", "no file") from None
+        if found != size_bytes:
+            remedy = f"It was cut short or belongs to another {META}: copy the shard again."
+            expected = f"{size_bytes} bytes for {count} values of {dtype.name}"
+            raise StoreError.mismatch(f"file '{file}'", expected, found, remedy)
+        return StoredArray(file, dtype, count, 0, checksum, has_sums(file))
 
-    if isinstance(meta.get("format"), str):  # older ones have keys alone, and a key called so is an object
+    if isinstance(meta.get("format"), str):  # in AstrAI's there are keys alone, and one that is called so is an object
         return decode(meta, locate, who)
-    return Shard(who, _Older(meta, who).segments(locate))
+    return Shard(who, _astrai_segments(meta, locate, who))
 
 
-def _is_name(name: str) -> bool:
-    """Whether a file in a folder can be called so; what leads out of the folder is no name."""
-    try:
-        size_bytes = len(os.fsencode(name))
-    except UnicodeEncodeError:  # JSON can hold half a character
-        return False
-    is_inside = os.path.basename(name) == name and name not in ("", ".", "..")
-    return is_inside and "\0" not in name and size_bytes <= _MAX_NAME_BYTES
-
-
-def sized(array: StoredArray) -> StoredArray:
-    """The array, after a check that its file is there and has exactly its size.
+def parsed(text: bytes | str, who: str) -> dict[str, Any]:
+    """A JSON object.
 
     Raises:
-        StoreError: There is no such file, or it has another size.
+        StoreError: It is not one.
     """
-    expected = array.count * array.dtype.itemsize
     try:
-        size = os.stat(array.file).st_size
-    except FileNotFoundError:
-        raise StoreError(f"file '{array.file}': expected {expected} bytes, got no file\n  Copy it again.") from None
-    if size != expected:
-        raise StoreError(
-            f"file '{array.file}': expected {expected} bytes for {array.count} values of {array.dtype.name}, "
-            f"got {size}\n  It was cut short or belongs to another {META}: copy the shard again."
-        )
-    return array
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StoreError.mismatch(who, "JSON", f"{shown(text[:60])}: {error}", _COPY) from error
+    if not isinstance(value, dict) or not value:
+        raise StoreError.mismatch(who, "a JSON object of keys", shown(text[:60]), _COPY)
+    return value
 
 
-class _Older:
-    """A `meta.json` that is only `{key: {shape, dtype[, offsets]}}`."""
+def decode(meta: Mapping[str, Any], locate: Locate, who: str) -> Shard:
+    """The shard that a meta describes.
 
-    def __init__(self, meta: Mapping[str, Any], who: str) -> None:
-        self._who = who
-        self._shapes = {key: self._shape(key, value) for key, value in meta.items()}
-        self._dtypes = {
-            key: stored_dtype(value.get("dtype"), f"{who}, key {shown(key)}") for key, value in meta.items()
-        }
-        self._offsets = {
-            key: self._bounds(key, value["offsets"]) for key, value in meta.items() if value.get("offsets") is not None
-        }
+    Raises:
+        StoreError: It is of another format or version, or contradicts itself.
+    """
+    if (meta.get("format"), meta.get("version")) != (FORMAT, VERSION):
+        found = f"{shown(meta.get('format'))} {shown(meta.get('version'))}"
+        remedy = "Read it with the version of streamdata that wrote it."
+        raise StoreError.mismatch(who, f"format {FORMAT!r} version {VERSION}", found, remedy)
+    reader = _MetaReader(who, locate)
+    rows, types = reader.field(meta, "rows", bool), reader.field(meta, "train_types", list)
+    num_records, keys = reader.field(meta, "num_records", int), reader.field(meta, "keys", dict)
+    documents = reader.field(meta, "documents", dict) if "documents" in meta else {}
+    segments = {}
+    for key in keys:
+        segment = reader.segment(key, reader.field(keys, key, dict), rows, documents)
+        if segment.records.count != num_records:
+            found = f"{segment.records.count}\n  {_COPY}"
+            raise StoreError(f"{who}: expected {num_records} records of key {shown(key)}, got {found}")
+        segments[key] = [segment]
+    if not segments or next(iter(segments.values()))[0].data.count != reader.field(meta, "num_tokens", int):
+        raise StoreError.mismatch(who, "num_tokens of its first key", meta.get("num_tokens"))
+    return Shard(who, segments, tuple(map(str, types)))
 
-    def segments(self, locate: Any) -> dict[str, list[Segment]]:
-        """One segment of each key."""
-        found = {}
-        for key, shape in self._shapes.items():
-            data = locate(f"{key}.bin", self._dtypes[key], int(np.prod(shape, dtype=object)), None)
-            alike = [other for other in self._offsets if self._shapes[other][0] == shape[0]]
-            offsets = self._offsets[key if key in self._offsets else alike[0]] if alike else None
-            found[key] = [older_segment(data, shape, offsets)]
-        return found
 
-    def _shape(self, key: str, value: Any) -> tuple[int, ...]:
+class _MetaReader:
+    def __init__(self, who: str, locate: Locate) -> None:
+        self._who, self._locate = who, locate
+
+    def field(self, mapping: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
+        value: Any = mapping.get(name)
+        if type(value) is not kind:
+            raise StoreError.mismatch(self._who, f"{shown(name)} of type {kind.__name__}", shown(value))
+        if isinstance(value, int) and not 0 <= value < _MAX_NUMBER:
+            raise StoreError.mismatch(self._who, f"{shown(name)} of at least 0", value, _COPY)
+        return value
+
+    def segment(self, key: str, meta: Mapping[str, Any], rows: bool, documents: Mapping[str, Any]) -> Segment:
+        shape = self.field(meta, "shape", list)
+        count = self.field({"shape": shape[0]} if len(shape) == 1 else {}, "shape", int)
+        dtype = stored_dtype(meta.get("dtype"), f"{self._who}, key {shown(key)}")
+        data = self._locate(self.field(meta, "data", str), dtype, count, self.field(meta, "checksum", str))
+        items = self._runs(meta, "items", count, key) if "items" in meta else None
+        records = self._runs(meta, "records", count if items is None else items.count, key)
+        runs = records if items is None else items  # in values
+        in_rows = self._runs({"documents": documents}, "documents", count, key) if documents.get("key") == key else None
+        return Segment(data, records, items, runs if rows else None, in_rows if rows else runs)
+
+    def _runs(self, meta: Mapping[str, Any], name: str, end: int, key: str) -> Runs:
+        found = self.field(meta, name, dict)
+        count, who = self.field(found, "count", int), f"{self._who}, {name} of key {shown(key)}"
+        if "length" not in found:
+            file, checksum = self.field(found, "data", str), self.field(found, "checksum", str)
+            return Offsets(count, self._locate(file, OFFSET_DTYPE, count + 1, checksum), end, who)
+        length = self.field(found, "length", int)
+        if count * length != end:
+            raise StoreError.mismatch(who, f"{end} in all", f"{count} of length {length}")
+        return Even(count, length)
+
+
+def _astrai_segments(meta: Mapping[str, Any], locate: Locate, who: str) -> dict[str, list[Segment]]:
+    """One segment of each key of a `meta.json` that is only `{key: {shape, dtype[, offsets]}}`."""
+    shapes: dict[str, list[int]] = {}
+    offsets: dict[str, Offsets] = {}
+    segments = {}
+    for key, value in meta.items():
         shape = value.get("shape") if isinstance(value, dict) else None
         if (
             not isinstance(shape, list)
             or not 1 <= len(shape) <= _DIMENSIONS
-            or not all(type(size) is int and 0 <= size < 1 << 62 for size in shape)
+            or not all(type(size) is int and 0 <= size < _MAX_NUMBER for size in shape)
         ):
-            raise StoreError(
-                f"{self._who}, key {shown(key)}: expected a shape of 1 to {_DIMENSIONS} sizes and a dtype, got "
-                f"{shown(value)}\n"
-                "  Copy the shard again, or write it with StoreWriter."
-            )
-        return tuple(shape)
-
-    def _bounds(self, key: str, listed: Any) -> Offsets:
-        end = self._shapes[key][0]
-        try:
-            offsets: Int64s = np.array(listed, np.int64)
-            if offsets.tolist() != listed:  # such as fractions, which numpy cuts off
-                offsets = np.empty((0, 0), np.int64)
-        except (TypeError, ValueError, OverflowError):
-            offsets = np.empty((0, 0), np.int64)
-        if offsets.ndim == 1 and (not len(offsets) or offsets[-1] != end):
-            offsets = np.append(offsets, end)
-        if offsets.ndim != 1 or offsets[0] != 0 or bool((np.diff(offsets) < 0).any()):
-            raise StoreError(
-                f"{self._who}, key {shown(key)}: expected offsets that rise from 0 to {end}, got {shown(listed)}\n"
-                "  Copy the shard again, or write it with StoreWriter."
-            )
-        return Offsets(len(offsets) - 1, offsets, end, f"{self._who}, key {shown(key)}")
+            expected = f"a shape of 1 to {_DIMENSIONS} sizes and a dtype"
+            raise StoreError.mismatch(f"{who}, key {shown(key)}", expected, shown(value), _COPY)
+        shapes[key] = shape
+        if value.get("offsets") is not None:
+            offsets[key] = _listed_offsets(value["offsets"], shape[0], f"{who}, key {shown(key)}")
+    for key, shape in shapes.items():
+        dtype = stored_dtype(meta[key].get("dtype"), f"{who}, key {shown(key)}")
+        data = locate(f"{key}.bin", dtype, int(np.prod(shape, dtype=object)), None)
+        alike = [other for other in offsets if shapes[other][0] == shape[0]]
+        segments[key] = [shaped_segment(data, shape, offsets[key if key in offsets else alike[0]] if alike else None)]
+    return segments
 
 
-def older_segment(data: StoredArray, shape: tuple[int, ...], offsets: Offsets | None) -> Segment:
+def _listed_offsets(listed: Any, end: int, who: str) -> Offsets:
+    whole: list[Any] = [*listed, *([] if listed[-1:] == [end] else [end])] if isinstance(listed, list) else []
+    if not whole or any(type(at) is not int for at in whole) or whole[0] != 0 or sorted(whole) != whole:
+        raise StoreError.mismatch(who, f"offsets that rise from 0 to {end}", shown(listed), _COPY)
+    return Offsets(len(whole) - 1, np.array(whole, np.int64), end, who)
+
+
+def shaped_segment(data: StoredArray, shape: list[int], offsets: Offsets | None) -> Segment:
     """A segment from the shape of its array, and where records begin along the first dimension."""
     if len(shape) == 1:
         return Segment(data, offsets or Even(1, data.count), documents=offsets, is_undivided=offsets is None)
-    items = Even(shape[0] if len(shape) == 2 else shape[0] * shape[1], shape[-1])  # noqa: PLR2004 (dimensions)
+    items = Even(shape[0] if len(shape) < _DIMENSIONS else shape[0] * shape[1], shape[-1])
     if len(shape) == _DIMENSIONS:
         return Segment(data, Even(shape[0], shape[1]), items, rows=items)
-    if offsets is not None:
-        return Segment(data, offsets, items, rows=items)
-    return Segment(data, items, rows=items)
+    return Segment(data, items, rows=items) if offsets is None else Segment(data, offsets, items, rows=items)

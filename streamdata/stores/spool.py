@@ -1,64 +1,46 @@
-"""One shard while it is written: flat files in a temporary directory, which each format turns into its own.
+"""One shard on its way to disk: flat files in a temporary directory, which become a shard of a format, all at once.
 
     <key>.bin            the values of all records, little-endian, bool as one byte
     <key>.records.bin    int64 (records + 1,): where each record begins, in values or, where it is a list, in items
     <key>.items.bin      int64 (items + 1,): where each item of the lists begins, in values
     <key>.documents.bin  int64 (documents + 1,): where each document in packed rows begins, in values
 
+bin: `shard_NNNN/` with these and `meta.json`. h5: `data_NNNN.h5`, one group per key with the contiguous datasets
+`data_0`, `records`, `items`, `documents`, and the meta as attribute. megatron: `data_NNNN.bin`, then the
+`data_NNNN.idx` that makes it readable. Each file of values has its sums beside it (see `stored_values`), which
+are there before the shard can be read.
+
 Everything passes through in the order given, so that the bytes depend on the records alone, and memory stays bounded.
 """
 
 import hashlib
+import json
+import os
 import shutil
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from streamdata.stores.dtypes import Int64s, Values
+from streamdata.run.publish import publish_written
+from streamdata.stores.dtypes import Values
+from streamdata.stores.megatron_store import encode_index
+from streamdata.stores.mmap_store import FORMAT, META, OFFSET_DTYPE, VERSION
+from streamdata.stores.stored_values import SUMS, write_sums
 
-OFFSET_DTYPE: Final = np.dtype("<i8")
 _BUFFER_BYTES = 1 << 16
+_CHUNK = 1 << 22
+_H5_OVERHEAD = 1 << 16
+"""More than the groups and datasets of all keys take beside their values."""
+
+Part: TypeAlias = tuple[str, str]
+"""A key, and what of it: `data`, `records`, `items` or `documents`."""
 
 
 def checksum() -> Any:
     """The hash whose hex digest is a checksum: BLAKE2b of 128 bits."""
     return hashlib.blake2b(digest_size=16)
-
-
-def file_name(key: str, part: str) -> str:
-    """The file of a key's `data`, `records`, `items` or `documents`."""
-    return f"{key}.bin" if part == "data" else f"{key}.{part}.bin"
-
-
-@dataclass
-class SpooledBounds:
-    """Where runs of values begin. Where all are equally long that length says everything, and no file is kept.
-
-    Attributes:
-        count: How many runs there are.
-        length: Of each of them; None where they differ.
-        part: The file `<key>.<part>.bin` with the offsets; a (key, part), since keys may share one.
-        checksum: Of that file.
-    """
-
-    count: int
-    length: int | None
-    part: tuple[str, str]
-    checksum: str
-
-
-@dataclass
-class SpooledKey:
-    """What was written for a key."""
-
-    dtype: np.dtype[Any]
-    count: int
-    checksum: str
-    records: SpooledBounds
-    items: SpooledBounds | None
 
 
 class _FlatFile:
@@ -87,27 +69,25 @@ class _FlatFile:
         self._waiting = bytearray()
 
 
-class _BoundsFile:
-    def __init__(self, directory: Path, key: str, part: str) -> None:
-        self._file = _FlatFile(directory / file_name(key, part), OFFSET_DTYPE)
-        self._part = (key, part)
-        self._end, self._shortest, self._longest = 0, -1, -1
-        self._file.add(np.zeros(1, OFFSET_DTYPE))
+class _OffsetsFile(_FlatFile):
+    """Where runs begin, by their lengths."""
 
-    def add(self, lengths: Int64s) -> None:
-        if not len(lengths):
-            return
-        ends = self._end + np.cumsum(lengths)
-        self._file.add(ends)
-        self._end = int(ends[-1])
-        shortest, longest = int(lengths.min()), int(lengths.max())
-        self._shortest = shortest if self._shortest < 0 else min(shortest, self._shortest)
-        self._longest = max(longest, self._longest)
+    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
+        super().__init__(path, dtype)
+        self._end, self._lengths = 0, set[int]()
+        super().add(np.zeros(1, dtype))
 
-    def close(self) -> SpooledBounds:
-        digest, count = self._file.close(), self._file.count - 1
-        even = self._shortest == self._longest
-        return SpooledBounds(count, max(self._shortest, 0) if even else None, self._part, digest)
+    def add(self, values: Values) -> None:
+        if len(values):
+            ends = self._end + np.cumsum(values)
+            super().add(ends)
+            self._end = int(ends[-1])
+            self._lengths |= {int(values.min()), int(values.max())}
+
+    @property
+    def even_length(self) -> int | None:
+        """The length of all runs; None where they differ."""
+        return max(self._lengths, default=0) if len(self._lengths) <= 1 else None
 
 
 class Spool:
@@ -117,59 +97,159 @@ class Spool:
         directory: Is made, and removed by `discard`.
         dtypes: Of each key.
         items: The keys whose records are lists of runs of values.
-        documents: The key whose rows hold documents, if any does.
+        rows: Whether records are packed rows.
+        documents: Whether those of the first key hold documents.
+        train_types: What the store is for.
+
+    Attributes:
+        files: Those of each part.
     """
 
     def __init__(
-        self, directory: Path, dtypes: Mapping[str, np.dtype[Any]], items: Collection[str], documents: str | None
+        self,
+        directory: Path,
+        dtypes: Mapping[str, np.dtype[Any]],
+        items: Collection[str],
+        *,
+        rows: bool,
+        documents: bool,
+        train_types: Sequence[str],
     ) -> None:
         directory.mkdir()
-        self.directory = directory
-        self._data = {key: _FlatFile(directory / file_name(key, "data"), dtype) for key, dtype in dtypes.items()}
-        self._records = {key: _BoundsFile(directory, key, "records") for key in dtypes}
-        self._items = {key: _BoundsFile(directory, key, "items") for key in dtypes if key in items}
-        self._documents = _BoundsFile(directory, documents, "documents") if documents else None
-        self.num_records = 0
-        self.keys: dict[str, SpooledKey] = {}
-        self.documents: SpooledBounds | None = None
+        self.directory, self._rows, self._train_types = directory, rows, list(train_types)
+        self._first = next(iter(dtypes))
+        self.files: dict[Part, _FlatFile] = {
+            (key, "data"): _FlatFile(directory / f"{key}.bin", dtype) for key, dtype in dtypes.items()
+        }
+        offsets = [(key, part) for key in dtypes for part in ("records", "items") if part == "records" or key in items]
+        offsets += [(self._first, "documents")] if documents else []
+        self._offsets = {part: _OffsetsFile(directory / f"{'.'.join(part)}.bin", OFFSET_DTYPE) for part in offsets}
+        self.files |= self._offsets
 
-    def add(self, key: str, values: Values, lengths: Int64s, item_lengths: Int64s | None) -> None:
-        """Append records of one key: their values, the length of each (in items if it has such), and of each item."""
-        self._data[key].add(values)
-        self._records[key].add(lengths)
-        if item_lengths is not None:
-            self._items[key].add(item_lengths)
+    @property
+    def num_records(self) -> int:
+        """How many records were added."""
+        return self.files[self._first, "records"].count - 1
 
     def num_values(self, key: str) -> int:
-        """How many values of a key were written."""
-        return self._data[key].count
+        """How many values of a key were added."""
+        return self.files[key, "data"].count
 
-    def add_documents(self, lengths: Int64s) -> None:
-        """Append the lengths of the documents of rows."""
-        assert self._documents is not None, "documents that were not announced"
-        self._documents.add(lengths)
+    def add(self, part: Part, values: Values) -> None:
+        """Append values; of other parts than `data` the lengths of runs."""
+        self.files[part].add(values)
 
-    def close(self) -> None:
-        """End all files; then `keys` and `documents` say what is in them, and files that say nothing are gone."""
-        seen: dict[str, SpooledBounds] = {}
-        for key, file in self._data.items():
-            items = self._items[key].close() if key in self._items else None
-            records = self._settled(self._records[key].close(), seen)
-            items = self._settled(items, seen) if items is not None else None
-            self.keys[key] = SpooledKey(file.dtype, file.count, file.close(), records, items)
-        if self._documents is not None:
-            self.documents = self._settled(self._documents.close(), seen)
+    def close(self, name: Callable[[str, str], str]) -> dict[str, Any]:
+        """End all files, and remove those that say nothing more: the meta, in which each part is called by its name."""
+        told: dict[str, dict[str, Any]] = {}
+        num_records, keys = self.num_records, {}
+        for key, part in [part for part in self.files if part[1] == "data"]:
+            file = self.files[key, part]
+            keys[key] = {
+                "shape": [file.count], "dtype": file.dtype.name, "data": name(key, part), "checksum": file.close(),
+                "records": self._told((key, "records"), told, name),
+            }  # fmt: skip
+            if (key, "items") in self._offsets:
+                keys[key]["items"] = self._told((key, "items"), told, name)
+        meta: dict[str, Any] = {
+            "format": FORMAT, "version": VERSION, "num_tokens": self.num_values(self._first),
+            "num_records": num_records, "rows": self._rows, "train_types": self._train_types, "keys": keys,
+        }  # fmt: skip
+        if (self._first, "documents") in self._offsets:
+            meta["documents"] = {"key": self._first, **self._told((self._first, "documents"), told, name)}
+        return meta
 
-    def path(self, key: str, part: str) -> Path:
-        """Where a part of a key lies."""
-        return self.directory / file_name(key, part)
-
-    def _settled(self, bounds: SpooledBounds, seen: dict[str, SpooledBounds]) -> SpooledBounds:
-        same = seen.setdefault(bounds.checksum, bounds)
-        if bounds.length is not None or same is not bounds:
-            self.path(*bounds.part).unlink()
+    def _told(self, part: Part, told: dict[str, dict[str, Any]], name: Callable[[str, str], str]) -> dict[str, Any]:
+        """What a meta says of runs. Where all are equally long, or others have the same offsets, no file is kept."""
+        file = self._offsets[part]
+        digest, length, count = file.close(), file.even_length, file.count - 1
+        own = {"count": count, "data": name(*part), "checksum": digest}
+        same = told.setdefault(digest, own if length is None else {"count": count, "length": length})
+        if same is not own:
+            file.path.unlink()
+            del self.files[part]
         return same
 
     def discard(self) -> None:
         """Remove what is left of the temporary directory."""
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def publish_bin(spool: Spool, directory: Path, number: int) -> Path:
+    """Publish `shard_NNNN/`."""
+    meta = spool.close(lambda *part: spool.files[part].path.name)
+    for file in sorted(spool.directory.iterdir()):
+        _with_sums(file)
+    spool.directory.joinpath(META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+    path = directory / f"shard_{number:04d}"
+    publish_written(spool.directory, path)
+    return path
+
+
+def publish_h5(spool: Spool, directory: Path, number: int) -> Path:
+    """Publish `data_NNNN.h5`; one version of the file format and no times in it, so that its bytes are reproducible."""
+    import h5py
+
+    meta = json.dumps(spool.close(_dataset_name))
+    temporary = spool.directory / "data.h5"
+    size_bytes = sum(file.path.stat().st_size for file in spool.files.values()) + len(meta) + _H5_OVERHEAD
+    with temporary.open("wb") as opened:  # an error where it does not fit: HDF5 ends the process when the disk is full
+        os.posix_fallocate(opened.fileno(), 0, size_bytes)
+    with h5py.File(temporary, "w", libver=("v110", "v110"), locking=False) as h5:
+        h5.attrs["streamdata"] = meta
+        for part, file in spool.files.items():
+            dataset = h5.create_dataset(_dataset_name(*part), (file.count,), file.dtype, track_times=False)
+            for begin in range(0, file.count, _CHUNK):
+                values = np.fromfile(file.path, file.dtype, _CHUNK, offset=begin * file.dtype.itemsize)
+                dataset[begin : begin + len(values)] = values
+    path = directory / f"data_{number:04d}.h5"
+    _publish_in_turn(zip(reversed(_with_sums(temporary)), (Path(f"{path}{SUMS}"), path), strict=True))
+    return path
+
+
+def publish_megatron(spool: Spool, directory: Path, number: int) -> Path:
+    """Publish `data_NNNN.bin`, then `data_NNNN.idx`, which cannot record what it is for."""
+    records = spool.files["sequence", "records"]
+    records.close()
+    ends = np.fromfile(records.path, OFFSET_DTYPE)
+    data = spool.files["sequence", "data"]
+    data.close()
+    index = spool.directory / "index"
+    with index.open("wb") as file:
+        file.writelines(encode_index(ends, data.dtype))
+    (tokens, tokens_sums), (index, index_sums) = _with_sums(data.path), _with_sums(index)
+    path = directory / f"data_{number:04d}.bin"
+    paths = [path, Path(f"{path}{SUMS}"), path.with_suffix(f".idx{SUMS}"), path.with_suffix(".idx")]
+    _publish_in_turn(zip([tokens, tokens_sums, index_sums, index], paths, strict=True))
+    return path
+
+
+PUBLISH: Final[Mapping[str, Callable[[Spool, Path, int], Path]]] = {
+    "bin": publish_bin,
+    "h5": publish_h5,
+    "megatron": publish_megatron,
+}
+
+
+def _dataset_name(key: str, part: str) -> str:
+    return f"{key}/{'data_0' if part == 'data' else part}"
+
+
+def _with_sums(file: Path) -> tuple[Path, Path]:
+    """The file, and that of its sums, written beside it."""
+    sums = Path(f"{file}{SUMS}")
+    write_sums(file, sums)
+    return file, sums
+
+
+def _publish_in_turn(files: Iterable[tuple[Path, Path]]) -> None:
+    """Publish files, each from its temporary path; the last makes the others readable. All of them or none."""
+    published: list[Path] = []
+    try:
+        for temporary, path in files:
+            publish_written(temporary, path)
+            published.append(path)
+    except BaseException:
+        for path in published:
+            path.unlink()
+        raise

@@ -1,29 +1,32 @@
-"""What all stores do: values by position, records by number, over the borders of segments."""
+"""What all stores do: find their files; values by position, records by number, over the borders of segments."""
 
 import logging
 import os
+import re
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, overload
 
 import numpy as np
 
 from streamdata.errors import StoreError, names_text, one_line, shown
 from streamdata.run import stable_seed
-from streamdata.stores.bounds import StoredArray
-from streamdata.stores.dtypes import Int64s, Values
-from streamdata.stores.segments import Column, Segment, Shard, columns
-from streamdata.stores.stored_values import StoredValues, opened_values
-from streamdata.stores.train_types import possible_train_types
+from streamdata.run.recent import open_files
+from streamdata.stores.dtypes import Int64s, Values, possible_train_types
+from streamdata.stores.segments import Column, Segment, Shard, StoredArray
+from streamdata.stores.stored_values import StoredValues
 
 if TYPE_CHECKING:  # imported where tensors are made: who looks at a record does not wait for it
     import torch
 
 logger = logging.getLogger("streamdata")
 
+H5_SUFFIXES: Final = (".h5", ".hdf5")
+_PAIR = (".bin", ".idx")
+_DIGITS = re.compile(r"(\d+)")
 _OVER_BORDERS = -1
 
 KeyNames = list[str] | tuple[str, ...]
@@ -60,7 +63,7 @@ class Store(ABC):
 
     def values(self, array: StoredArray) -> Any:
         """The values of an array, or what gives them when it is sliced."""
-        return opened_values(array, self._make)
+        return open_files.get(array, self._make)
 
     def load(self, path: str | Path, *, verify: bool = True, mapped: bool = False) -> Self:
         """Find the shards at a path.
@@ -79,10 +82,18 @@ class Store(ABC):
         self._make = partial(StoredValues, verify=verify, mapped=mapped)
         shards = self.read_shards(Path(absolute))
         if not shards:
-            raise StoreError(
-                f"store '{path}': expected shards of format {shown(self.storage_type)}, got none\n  Name another."
-            )
-        self._columns = columns(shards)
+            expected = f"shards of format {shown(self.storage_type)}"
+            raise StoreError.mismatch(f"store '{path}'", expected, "none", "Name another.")
+        first, *others = shards
+        for shard in others:
+            if set(shard.segments) != set(first.segments):
+                raise StoreError.mismatch(
+                    f"shard '{shard.name}'", f"the keys {names_text(first.segments)} of '{first.name}'",
+                    names_text(shard.segments), "Give stores of different keys their own directories.",
+                )  # fmt: skip
+        self._columns = {
+            key: Column(key, [part for shard in shards for part in shard.segments[key]]) for key in first.segments
+        }
         named = [shard.train_types for shard in shards if shard.train_types is not None]
         possible = possible_train_types(list(self._columns))
         self._train_types = tuple(name for name in possible if all(name in types for types in named))
@@ -132,9 +143,7 @@ class Store(ABC):
         """
         counts = {key: column.num_records for key, column in self._loaded().items()}
         if len(set(counts.values())) > 1:
-            raise StoreError(
-                f"store '{self.path}': expected as many records of every key, got {counts}\n  Write it again."
-            )
+            raise StoreError.mismatch(self._who, "as many records of every key", counts, "Write it again.")
         return next(iter(counts.values()))
 
     def __len__(self) -> int:
@@ -177,10 +186,8 @@ class Store(ABC):
         """Values begin to end of a key as a fresh array; see `fetch`."""
         column = self.column(key)
         if not 0 <= begin <= end <= len(column):
-            raise ValueError(
-                f"store '{self.path}', key {shown(key)}: expected a range within 0 to {len(column)}, got "
-                f"{begin} to {end}"
-            )
+            within = f"a range within 0 to {len(column)}"
+            raise ValueError(f"{self._who}, key {shown(key)}: expected {within}, got {begin} to {end}")
         out = np.empty(end - begin, column.dtype)
         self._fill(column, begin, out)
         return out
@@ -207,13 +214,10 @@ class Store(ABC):
         """Record `index` of a key as fresh arrays; see `fetch_record`."""
         column = self.column(key)
         if not 0 <= index < column.num_records:
-            raise ValueError(
-                f"store '{self.path}', key {shown(column.key)}: expected a record of {column.num_records}, "
-                f"from 0, got {index}"
-            )
-        number = bisect_right(column.record_ends, index)
+            expected = f"a record of {column.num_records}, from 0"
+            raise ValueError(f"{self._who}, key {shown(column.key)}: expected {expected}, got {index}")
+        number, local = column.segment_of_record(index)
         segment = column.segments[number]
-        local = index - column.record_ends[number] + segment.records.count
         begin, end = segment.records.span(local, self.values)
         if segment.items is None:
             return self._piece(column, segment.data, begin, end)
@@ -235,7 +239,7 @@ class Store(ABC):
         found = self._columns or self._loaded()
         column = found.get(key)
         if column is None:
-            raise StoreError(f"store '{self.path}': expected one of the keys {names_text(found)}, got {shown(key)}")
+            raise StoreError(f"{self._who}: expected one of the keys {names_text(found)}, got {shown(key)}")
         return column
 
     def gather(self, key: str, begins: Sequence[int], length: int) -> Values:
@@ -256,10 +260,8 @@ class Store(ABC):
         column = self.column(key)
         if index >= column.num_records:
             return len(column)
-        number = bisect_right(column.record_ends, index)
-        records = column.segments[number].records
-        begin, _ = records.span(index - column.record_ends[number] + records.count, self.values)
-        return column.starts[number] + begin
+        number, local = column.segment_of_record(index)
+        return column.starts[number] + column.segments[number].records.span(local, self.values)[0]
 
     def document_starts(self, key: str, begin: int, end: int) -> Int64s:
         """Where documents begin strictly between two positions. A segment begins one too.
@@ -281,10 +283,12 @@ class Store(ABC):
 
     def no_documents(self, key: str) -> StoreError:
         """The error for a key of which some segment does not say where its documents begin."""
-        return StoreError(
-            f"store '{self.path}': expected the documents in {shown(key)} to be recorded, got none\n"
-            "  Give eod_token, the id with which each document ends."
-        )
+        recorded = f"the documents in {shown(key)} to be recorded"
+        return StoreError.mismatch(self._who, recorded, "none", "Give eod_token, the id with which each document ends.")
+
+    @property
+    def _who(self) -> str:
+        return f"store '{self.path}'"
 
     def _loaded(self) -> dict[str, Column]:
         if self._columns is None:
@@ -295,14 +299,14 @@ class Store(ABC):
         return self._columns
 
     def _warn_unchecked(self) -> None:
-        self._warned = True  # once, and not in each worker
-        if without := self.files_without_sums():
+        self._warned, arrays = True, self.arrays()  # once, and not in each worker
+        if without := sorted({array.file for array in arrays if not array.has_sums}):
             logger.warning(
                 "store '%s': no sums of %d of its files, such as '%s': damage in them is not noticed\n"
                 "  Write them with `streamdata verify --write-sums`, or accept it with verify=False.",
                 one_line(self.path), len(without), one_line(without[0]),
             )  # fmt: skip
-        if unchecked := [array for array in self.arrays() if array.offset is None]:
+        if unchecked := [array for array in arrays if array.offset is None]:
             logger.warning(
                 "store '%s': not checked when they are read, since they are chunked or compressed: %d datasets, "
                 "such as %r of '%s'", self.path, len(unchecked), unchecked[0].dataset, unchecked[0].file,
@@ -350,3 +354,59 @@ def _identity(segment: Segment, path: str) -> list[object]:
     # From a file, or a pair, its own name counts: a directory with nothing else is the same store.
     name = os.path.relpath(data.file, path if data.file.startswith(path + os.sep) else os.path.dirname(path))
     return [name, data.dtype.str, data.count, data.checksum, segment.records.count, segment.rows is not None]
+
+
+def store_files(path: Path) -> tuple[Path, list[str]]:
+    """All files below a directory, in natural order; what begins with a dot is passed over. Or a file, or a pair.
+
+    Args:
+        path: A directory; a file; what a `.bin` and an `.idx` have before their suffixes, with or without one of these.
+
+    Returns:
+        The directory they lie in, at some depth, and their names relative to it, in the order of every rank.
+
+    Raises:
+        FileNotFoundError: There is nothing.
+        StoreError: There is only one of the two files.
+    """
+    prefix = path.name[:-4] if path.suffix in _PAIR else path.name
+    pair = [f"{prefix}{suffix}" for suffix in _PAIR]
+    there = [name for name in pair if path.with_name(name).is_file()] if path.name else []
+    # Megatron keeps its indices in a directory with the name of the pair: that is no other store.
+    if there == pair and not (path.is_dir() and suffixed(_walk(str(path), "", ()), *H5_SUFFIXES, *_PAIR)):
+        return (path.parent, pair)
+    if len(there) == 1 and (path.suffix == ".idx" or not (path.exists() or path.suffix == ".bin")):
+        remedy = "The .idx comes last: write or copy the pair again."
+        raise StoreError.mismatch(f"store '{path}'", " and ".join(pair), f"only {there[0]}", remedy)
+    if path.is_dir():
+        return (path, sorted(_walk(str(path), "", ()), key=natural))
+    if path.exists():
+        return (path.parent, [path.name])
+    raise FileNotFoundError(
+        f"store '{path}': expected a directory of shards, a file, or a .bin and an .idx of that name, got nothing there"
+    )
+
+
+def _walk(directory: str, prefix: str, above: Sequence[tuple[int, int]]) -> Iterator[str]:
+    status = os.stat(directory)
+    identity = (status.st_dev, status.st_ino)
+    if identity in above:  # a link to a directory above
+        return
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                yield from _walk(entry.path, f"{prefix}{entry.name}/", (*above, identity))
+            else:
+                yield prefix + entry.name
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts shard_2 before shard_10."""
+    return [(int(part), part) if part.isdecimal() else (-1, part) for part in _DIGITS.split(name)]
+
+
+def suffixed(files: Iterable[str], *suffixes: str) -> list[str]:
+    """Those that end so."""
+    return [file for file in files if file.endswith(suffixes)]

@@ -1,40 +1,150 @@
-"""The values of an array, out of its file: by positioned reads, or through a map where that is asked for.
+"""The values of an array, out of its file, checked: by positioned reads, or through a map where that is asked for.
 
 A file that is cut short while it is read gives an error here; under a map it ends the process. So maps are for those
 who own the files. Published files do not change, so that open ones may be shared with forked workers.
+
+Sums of a file's blocks, in `<file>.sums` beside it: damage is seen when a block is read, not only by `verify`.
+
+    8 bytes  the magic, which ends with the version of the format
+    uint64   bytes per block, 4,096: what a read takes out of the page cache anyway
+    uint64   bytes in the file
+    uint32   per block, the last of which may be shorter: the low half of its XXH3 of 64 bits
+
+Numbers are little-endian. XXH3 needs no secret: sums show damage, and do not protect against an attacker.
 """
 
 import mmap
 import os
-from collections.abc import Callable, Iterable
-from typing import Any
+import struct
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+from xxhash import xxh3_64_intdigest
 
-from streamdata.errors import StoreError, note_place
-from streamdata.run.recent import Recent, open_files
+from streamdata.errors import StoreError
+from streamdata.recipe.limits import open_regular
+from streamdata.run.publish import publish_made
+from streamdata.run.recent import Recent
 from streamdata.shards.storage import LocalShard
-from streamdata.stores.bounds import StoredArray
 from streamdata.stores.dtypes import Values
-from streamdata.stores.sums import BLOCK, Sums
+from streamdata.stores.segments import StoredArray
 
+BLOCK: Final = 4096
+SUMS: Final = ".sums"
+_MAGIC = b"sdsums\n\x01"
+_HEADER = struct.Struct("<8sQQ")
+_SUM = np.dtype("<u4")
+_LOW_HALF = (1 << 32) - 1
+CHUNK_SUMS: Final = 1024
+SUMS_CHUNK: Final = CHUNK_SUMS * BLOCK
+"""Bytes of a file that these are of."""
+MAX_CHUNKS: Final = 128
+"""So the sums of 512 MiB, a shard by default, are kept in 512 KiB."""
 _KEPT_BLOCKS = 1024
 _KEPT_VALUES = 512
 
 _kept: Recent[tuple[StoredArray, int], Values] = Recent(_KEPT_BLOCKS)
 
 
-def opened_values(array: StoredArray, make: Callable[[StoredArray], "StoredValues"]) -> "StoredValues":
-    """The values of an array, one of a bounded number of files that are open in a thread.
+def has_sums(file: str) -> bool:
+    """Whether sums lie beside a file."""
+    return os.path.exists(file + SUMS)
 
-    Each has two file descriptors, or three if mapped; opening one again takes 20 µs.
+
+def write_sums(file: Path, path: Path) -> None:
+    """Write the sums of a file to `path`."""
+    size_bytes = file.stat().st_size
+    with path.open("wb") as out, open_regular(file, StoreError) as data:
+        out.write(_HEADER.pack(_MAGIC, BLOCK, size_bytes))
+        while chunk := data.read(SUMS_CHUNK):
+            sums = [xxh3_64_intdigest(chunk[at : at + BLOCK]) & _LOW_HALF for at in range(0, len(chunk), BLOCK)]
+            out.write(np.array(sums, _SUM).tobytes())
+
+
+def publish_sums(file: str) -> None:
+    """Write the sums of a file beside it, in one step.
+
+    Raises:
+        OSError: The directory cannot be written.
     """
-    values: StoredValues = open_files.get(array, make)
-    return values
+    publish_made(Path(file + SUMS), partial(write_sums, Path(file)))
+
+
+class Sums(dict[int, memoryview]):
+    """The sums of an open file, by chunks, which are read when they are first asked for; some are kept.
+
+    Args:
+        file: Its path.
+        size_bytes: Of the file as it is now.
+        chunk_sums: Sums in a chunk.
+        max_chunks: How many chunks are kept.
+
+    Raises:
+        StoreError: The sums are gone, damaged, or those of a file of another size.
+    """
+
+    def __init__(self, file: str, size_bytes: int, chunk_sums: int = CHUNK_SUMS, max_chunks: int = MAX_CHUNKS) -> None:
+        super().__init__()
+        self._chunk_sums, self._max_chunks = chunk_sums, max_chunks
+        self._file, self._path = file, file + SUMS
+        try:
+            self._sums = LocalShard(self._path)
+        except FileNotFoundError:
+            raise self._damage(f"the sums of '{file}', which were there", "no file") from None
+        head = self._sums.read(_HEADER.size, 0)
+        if head[: len(_MAGIC)] != _MAGIC or len(head) < _HEADER.size:
+            raise self._damage(f"sums that begin with {_MAGIC!r}", repr(head[: len(_MAGIC)]))
+        _, block, expected_bytes = _HEADER.unpack(head)
+        if (block, expected_bytes) != (BLOCK, size_bytes):
+            expected = f"{expected_bytes} bytes, as when its sums of blocks of {block} were made"
+            remedy = "It was cut short: copy both again. Or it was written anew: remove its sums."
+            raise StoreError.mismatch(f"file '{file}'", expected, f"{size_bytes} and blocks of {BLOCK}", remedy)
+        self._num_sums = -(size_bytes // -BLOCK)
+        size_of_sums = _HEADER.size + self._num_sums * _SUM.itemsize
+        if self._sums.size != size_of_sums:
+            raise self._damage(f"{size_of_sums} bytes", str(self._sums.size))
+
+    def check(self, blocks: Sequence[memoryview], low: int) -> None:
+        """Compare consecutive blocks, the first of which lies at byte `low` of the file, with their sums.
+
+        Raises:
+            StoreError: They differ.
+        """
+        number, chunk_sums = low // BLOCK, self._chunk_sums
+        for block in blocks:
+            if xxh3_64_intdigest(block) & _LOW_HALF != self[number // chunk_sums][number % chunk_sums]:
+                raise StoreError(
+                    f"file '{self._file}': expected the block of {BLOCK} bytes at {number * BLOCK} to be as it was "
+                    "written, got another\n  It, or its sum, was damaged: copy both again; verify=False reads what is "
+                    "there. Or it was written anew: remove its sums."
+                )
+            number += 1
+
+    def __missing__(self, number: int) -> memoryview:
+        """Read chunk `number`."""
+        first = number * self._chunk_sums
+        size_bytes = min(self._chunk_sums, self._num_sums - first) * _SUM.itemsize
+        data = self._sums.read(size_bytes, _HEADER.size + first * _SUM.itemsize)
+        if len(data) < size_bytes:
+            raise self._damage(f"{size_bytes} bytes of sum {first} on", str(len(data)))
+        while len(self) >= self._max_chunks:
+            del self[next(iter(self))]
+        chunk = self[number] = np.frombuffer(data, _SUM).astype(np.uint32).data  # in this machine's order of bytes
+        return chunk
+
+    def _damage(self, expected: str, got: str) -> StoreError:
+        remedy = f"Copy it again; without it '{self._file}' is read unchecked."
+        return StoreError.mismatch(f"file '{self._path}'", expected, got, remedy)
 
 
 class StoredValues:
     """Reads like a numpy array of one dimension, by slices and ints, in the dtype on disk.
+
+    A bounded number of files is open in a thread. Each has two file descriptors, or three if mapped; opening one again
+    takes 20 µs.
 
     Bool is uint8, since a byte may be any. A slice is read from the file whenever it is asked for. An int is taken out
     of the 512 values around it, which are kept, a bounded number of them: searches in offsets ask for ints, and probe
@@ -58,7 +168,9 @@ class StoredValues:
         self._sums = Sums(array.file, self._file.size) if verify and array.has_sums else None
         check_size(array, self._file.size)
         self._blocks = -1 if self._sums is None else -BLOCK  # rounds down to the blocks that sums are of
-        self._map = memoryview(_mapped(self._file)) if mapped else None
+        self._map = None
+        if mapped:  # nothing cannot be mapped
+            self._map = memoryview(mmap.mmap(self._file.fd, 0, access=mmap.ACCESS_READ) if self._file.size else b"")
 
     def __len__(self) -> int:
         return self._count
@@ -77,13 +189,10 @@ class StoredValues:
             return np.empty(0, self.dtype)
         begin, end = self._begin + first * self._item_bytes, self._begin + last * self._item_bytes
         low, high = begin & self._blocks, (end + ~self._blocks) & self._blocks
-        try:
-            data = os.pread(self._file.fd, high - low, low) if self._map is None else self._map[low:high]
-        except OSError as error:
-            note_place(error, self._array.file, low, high)
-            raise
-        if len(data) < high - low:
-            data = self._read_on(low, high, end)
+        data = self._file.read(high - low, low) if self._map is None else self._map[low:high]
+        if len(data) < end - low:  # but for the rest of its last block
+            cut = "It was cut short while it was read: copy it again."
+            raise StoreError.mismatch(f"file '{self._array.file}'", f"{end - low} bytes at {low}", len(data), cut)
         if self._sums is not None:
             view = memoryview(data)
             self._sums.check([view[at : at + BLOCK] for at in range(0, len(view), BLOCK)], low)
@@ -103,36 +212,27 @@ class StoredValues:
             for number, first in begins:
                 rows[number] = self.read(first - start, first - start + length)
             return
+        fill, zero = self._file.read_into, self._begin - start * item_bytes
         if sums is None:  # nothing to check: the file is read straight into the rows
-            fd, zero = self._file.fd, self._begin - start * item_bytes
+            fd = self._file.fd
             for number, first in begins:
-                begin = zero + first * item_bytes
                 try:
-                    got = os.preadv(fd, (rows[number],), begin)
-                except OSError as error:
-                    note_place(error, self._array.file, begin, begin + size_bytes)
-                    raise
+                    got = os.preadv(fd, (rows[number],), zero + first * item_bytes)
+                except OSError:
+                    got = 0  # the next reading says where
                 if got < size_bytes:
                     rows[number] = self.read(first - start, first - start + length)
             return
         # One loop with little in it, since batches of windows are read here. All are read into the same few blocks,
         # which stay in the processor's cache until they are checked and copied.
-        fd = self._file.fd
         read, copies = np.empty((2 - size_bytes // -BLOCK) * BLOCK, np.uint8), rows.view(np.uint8)
         memory = read.data
         blocks = [memory[at : at + BLOCK] for at in range(0, len(memory), BLOCK)]
-        zero = self._begin - start * item_bytes
         for number, first in begins:
             begin = zero + first * item_bytes
             low = begin & -BLOCK
             num_blocks = (begin + size_bytes - low + BLOCK - 1) // BLOCK
-            read_bytes = num_blocks * BLOCK
-            try:
-                got = os.preadv(fd, (memory[:read_bytes],), low)
-            except OSError as error:
-                note_place(error, self._array.file, low, low + read_bytes)
-                raise
-            if got == read_bytes:
+            if fill(memory[: num_blocks * BLOCK], low) == num_blocks * BLOCK:
                 sums.check(blocks[:num_blocks], low)
                 copies[number] = read[begin - low : begin - low + size_bytes]
             else:  # the last block of a file, or what is not there any more
@@ -143,29 +243,11 @@ class StoredValues:
         values: Values = self[first : first + _KEPT_VALUES]
         return values.copy()  # not a view of a map, or of more than is kept
 
-    def _read_on(self, low: int, high: int, end: int) -> bytes | memoryview:
-        """What one call does not read: more than 2 GiB, the last block of a file, or what is not there any more."""
-        if self._map is not None:
-            return self._map[low:high]
-        data = self._file.read(high - low, low)
-        if len(data) < end - low:
-            raise StoreError(
-                f"file '{self._array.file}': expected {end - low} bytes at {low}, got {len(data)}\n"
-                "  It was cut short while it was read: copy it again."
-            )
-        return data
-
-
-def _mapped(file: LocalShard) -> mmap.mmap | bytes:
-    return mmap.mmap(file.fd, 0, access=mmap.ACCESS_READ) if file.size else b""  # nothing cannot be mapped
-
 
 def check_size(array: StoredArray, size_bytes: int) -> None:
     """Raise StoreError unless a file of this size holds the array."""
     assert array.offset is not None, f"dataset {array.dataset!r} is read through its library"
     needed = array.offset + array.count * array.dtype.itemsize
     if size_bytes < needed:
-        raise StoreError(
-            f"file '{array.file}': expected {needed} bytes for {array.count} values of {array.dtype.name}, "
-            f"got {size_bytes}\n  It was cut short: copy it again."
-        )
+        expected = f"{needed} bytes for {array.count} values of {array.dtype.name}"
+        raise StoreError.mismatch(f"file '{array.file}'", expected, size_bytes, "It was cut short: copy it again.")

@@ -16,22 +16,25 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from streamdata.errors import StoreError, one_line, place_of_io
-from streamdata.recipe.regular_files import open_regular
-from streamdata.stores.bounds import Ends, Even, StoredArray
+from streamdata.recipe.limits import open_regular
 from streamdata.stores.dtypes import stored_dtype
-from streamdata.stores.files import META, TOKEN_SUFFIXES, store_files, suffixed
-from streamdata.stores.npy import read_npy_header
-from streamdata.stores.segments import Segment, Shard
-from streamdata.stores.store import Store
-from streamdata.stores.sums import has_sums
+from streamdata.stores.mmap_store import META
+from streamdata.stores.segments import Even, Offsets, Segment, Shard, StoredArray
+from streamdata.stores.store import Store, store_files, suffixed
+from streamdata.stores.stored_values import has_sums
 
 logger = logging.getLogger("streamdata")
 
+TOKEN_SUFFIXES: Final = (".npy", ".ds")
+"""Of files of bare tokens that are known by their names; a `.bin` alone is one, too."""
+_NPY_MAGIC: Final = b"\x93NUMPY"
 _LLMC_HEADER: Final = 1024
 _LLMC_EVAL: Final = 20240522
 _LLMC: Final = {20240520: (1, "uint16"), 20240801: (7, "uint32")}
 """The version and the dtype of each magic."""
-_DS_DTYPES: Final = {2: "uint16", 4: "uint32"}
+_DS_DTYPES: Final = {"2": "uint16", "4": "uint32"}
+_MAX_DIGITS: Final = 18
+_COPY_BOTH: Final = "One of the two was cut short or belongs to another: copy both again."
 
 
 class TokenLayout(NamedTuple):
@@ -40,12 +43,12 @@ class TokenLayout(NamedTuple):
     Attributes:
         dtype: Of each.
         offset: The byte at which they begin.
-        stated: How many there are; None where the file does not say.
+        shape: How many there are, or of an array of several dimensions its shape; None where the file does not say.
     """
 
     dtype: np.dtype[Any]
     offset: int = 0
-    stated: int | None = None
+    shape: tuple[int, ...] | None = None
 
 
 class TokenFileStore(Store):
@@ -68,91 +71,72 @@ class TokenFileStore(Store):
         if path.is_dir():  # a directory may have a .bin for training and one for evaluation
             files = suffixed(files, *TOKEN_SUFFIXES)
             if len({os.path.splitext(file)[1] for file in files}) > 1:
-                raise StoreError(
-                    f"store '{path}': expected *.npy or *.ds, got both\n  Give each its own directory, or name a file."
-                )
+                remedy = "Give each its own directory, or name a file."
+                raise StoreError.mismatch(f"store '{path}'", "*.npy or *.ds", "both", remedy)
         return [self._shard(str(root / file)) for file in files]
 
     def _shard(self, file: str) -> Shard:
-        size_bytes = os.path.getsize(file)
-        layout = self._layout(file, size_bytes)
+        layout, size_bytes, is_ds = self._layout(file), os.path.getsize(file), file.endswith(".ds")
+        if layout.shape is not None and len(layout.shape) != 1:
+            remedy = "Save it flat: array.reshape(-1)."
+            raise StoreError.mismatch(f"file '{file}'", "one array of tokens", f"shape {layout.shape}", remedy)
         count, rest = divmod(size_bytes - layout.offset, layout.dtype.itemsize)
-        if rest or layout.stated not in (None, count):
-            wanted = f"{layout.stated} tokens" if layout.stated is not None else "whole tokens"
-            raise StoreError(
-                f"file '{file}': expected {wanted} of {layout.dtype.name} after {layout.offset} bytes of header, "
-                f"got {size_bytes} bytes in all\n"
-                "  It was cut short, or has another dtype: copy it again, or give dtype."
-            )
+        if rest or layout.shape not in (None, (count,)):
+            wanted = "whole tokens" if layout.shape is None else f"{layout.shape[0]} tokens"
+            raise StoreError.mismatch(
+                f"file '{file}'", f"{wanted} of {layout.dtype.name} after {layout.offset} bytes of header",
+                f"{size_bytes} bytes in all", "It was cut short, or has another dtype: copy it again, or give dtype.",
+            )  # fmt: skip
         data = StoredArray(file, layout.dtype, count, layout.offset, has_sums=has_sums(file))
-        ends = _document_ends(file, count) if file.endswith(".ds") else None
+        ends = _document_ends(file, count) if is_ds and os.path.exists(f"{file}.index") else None
         sequence = Segment(data, ends or Even(1, count), documents=ends, is_undivided=ends is None)
-        loss = f"{file}.loss"
-        if not file.endswith(".ds") or not os.path.exists(loss):
-            return Shard(file, {"sequence": [sequence]})
-        _check_bytes(loss, count, f"one for each token of '{file}'")
-        mask = StoredArray(loss, np.dtype(np.bool_), count, has_sums=has_sums(loss))
-        return Shard(file, {"sequence": [sequence], "loss_mask": [Segment(mask, sequence.records)]})
+        segments, loss = {"sequence": [sequence]}, f"{file}.loss"
+        if is_ds and os.path.exists(loss):
+            if (found := os.path.getsize(loss)) != count:
+                expected = f"{count} bytes, one for each token of '{file}'"
+                raise StoreError.mismatch(f"file '{loss}'", expected, found, _COPY_BOTH)
+            mask = StoredArray(loss, np.dtype(np.bool_), count, has_sums=has_sums(loss))
+            segments["loss_mask"] = [Segment(mask, sequence.records)]
+        return Shard(file, segments)
 
-    def _layout(self, file: str, size_bytes: int) -> TokenLayout:
-        if file.endswith(".npy"):
-            found = _npy_layout(file)
-        elif file.endswith(".ds"):
-            found = _ds_layout(file)
-        else:
-            found = self._bin_layout(file, size_bytes)
+    def _layout(self, file: str) -> TokenLayout:
+        found = _LAYOUTS.get(os.path.splitext(file)[1], _bin_layout)(file)
+        if found is None and file.endswith(TOKEN_SUFFIXES) and self._dtype is None:
+            remedy = "Give it, such as dtype='uint16' for up to 65,536 token ids, else 'uint32'."
+            expected, got = "a file that says the dtype of its tokens", "one that does not"
+            raise StoreError.mismatch(f"file '{file}'", expected, got, remedy)
         if found is None:
-            if self._dtype is None:
-                raise StoreError(
-                    f"file '{file}': expected a file that says the dtype of its tokens, got one that does not\n"
-                    "  Give it, such as dtype='uint16' for up to 65,536 token ids, else 'uint32'."
-                )
-            return TokenLayout(self._dtype)
+            found = TokenLayout(self._dtype or np.dtype("<u2"))
+            if not file.endswith(TOKEN_SUFFIXES):
+                message = "file '%s': recognised as bare tokens of %s, as nanoGPT writes them"
+                logger.info(message, one_line(file), found.dtype.name)
         if self._dtype not in (None, found.dtype):
-            raise StoreError(
-                f"file '{file}': expected tokens of {found.dtype.name}, as it says itself, got dtype={self._dtype}\n"
-                "  Leave dtype out."
-            )
+            expected = f"tokens of {found.dtype.name}, as it says itself"
+            raise StoreError.mismatch(f"file '{file}'", expected, f"dtype={self._dtype}", "Leave dtype out.")
         return found
 
-    def _bin_layout(self, file: str, size_bytes: int) -> TokenLayout:
-        if os.path.exists(os.path.join(os.path.dirname(file), META)):
-            raise StoreError(
-                f"file '{file}': expected a store, got one of its arrays, with {META} beside it\n"
-                "  Name the directory that they are in."
-            )
-        with open_regular(file, StoreError) as opened, place_of_io(file):
-            head = opened.read(_LLMC_HEADER)
-        magic, version, count = np.frombuffer(head[:12].ljust(12, b"\0"), "<i4").tolist()
-        if magic == _LLMC_EVAL:
-            raise StoreError(
-                f"file '{file}': expected tokens, got questions with choices of llm.c, by its magic {magic}\n"
-                "  Name a file of training or validation data."
-            )
-        if magic not in _LLMC:
-            layout = TokenLayout(self._dtype or np.dtype("<u2"))
-            logger.info(
-                "file '%s': recognised as bare tokens of %s, as nanoGPT writes them", one_line(file), layout.dtype.name
-            )
-            return layout
-        expected, dtype = _LLMC[magic]
-        if version != expected or len(head) < _LLMC_HEADER:
-            raise StoreError(
-                f"file '{file}': expected version {expected} of llm.c's magic {magic} and a header of {_LLMC_HEADER} "
-                f"bytes, got version {version} and {size_bytes} bytes\n  Copy it again."
-            )
-        return TokenLayout(np.dtype(dtype).newbyteorder("<"), _LLMC_HEADER, count)
 
+def npy_layout(file: str) -> TokenLayout | None:
+    """The layout of a `.npy`; None where it does not begin with numpy's magic.
 
-def _npy_layout(file: str) -> TokenLayout | None:
-    header = read_npy_header(file)
-    if header is None:
-        return None
-    if len(header.shape) != 1:
-        raise StoreError(
-            f"file '{file}': expected one array of tokens, got shape {header.shape}\n  Save it flat: array.reshape(-1)."
-        )
-    return TokenLayout(header.dtype, header.offset, header.shape[0])
+    Raises:
+        FileNotFoundError: There is no such file.
+        StoreError: Its header is damaged, or its dtype is not one that a store can hold.
+    """
+    with open_regular(file, StoreError) as opened, place_of_io(file):
+        if opened.read(len(_NPY_MAGIC)) != _NPY_MAGIC:
+            return None
+        opened.seek(0)
+        try:
+            version = np.lib.format.read_magic(opened)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(opened)
+        except OSError:
+            raise
+        except Exception as error:  # Python's parser evaluates the header, and has many errors
+            got = f"{type(error).__name__}: {one_line(error)}"
+            raise StoreError.mismatch(f"file '{file}'", "numpy's header", got) from error
+        return TokenLayout(stored_dtype(dtype.str, f"file '{file}'"), opened.tell(), shape)
 
 
 def _ds_layout(file: str) -> TokenLayout | None:
@@ -162,40 +146,52 @@ def _ds_layout(file: str) -> TokenLayout | None:
     with open_regular(path, StoreError) as opened, place_of_io(path):
         lines = [*opened.read(1 << 16).decode("utf-8", "replace").split("\n"), ""]
     size, count = lines[0].rpartition("|")[2], lines[1]
-    if not (size.isdecimal() and int(size) in _DS_DTYPES and count.isdecimal()):
-        raise StoreError(
-            f"file '{path}': expected the bytes of a token (2 or 4) after the last | of its first line and a number of "
-            f"tokens in the second, got {lines[:2]}\n  Copy it again, or remove it and give dtype."
+    if size not in _DS_DTYPES or not count.isdecimal() or len(count) > _MAX_DIGITS:
+        raise StoreError.mismatch(
+            f"file '{path}'",
+            "the bytes of a token (2 or 4) after the last | of its first line and a number of tokens in the second",
+            lines[:2], "Copy it again, or remove it and give dtype.",
+        )  # fmt: skip
+    return TokenLayout(stored_dtype(_DS_DTYPES[size], path), 0, (int(count),))
+
+
+def _bin_layout(file: str) -> TokenLayout | None:
+    who = f"file '{file}'"
+    if os.path.exists(os.path.join(os.path.dirname(file), META)):
+        remedy = "Name the directory that they are in."
+        raise StoreError.mismatch(who, "a store", f"one of its arrays, with {META} beside it", remedy)
+    with open_regular(file, StoreError) as opened, place_of_io(file):
+        head = opened.read(_LLMC_HEADER)
+    magic, version, count = np.frombuffer(head[:12].ljust(12, b"\0"), "<i4").tolist()
+    if magic == _LLMC_EVAL:
+        got, remedy = (
+            f"questions with choices of llm.c, by its magic {magic}",
+            "Name a file of training or validation data.",
         )
-    return TokenLayout(np.dtype(_DS_DTYPES[int(size)]).newbyteorder("<"), 0, int(count))
-
-
-def _document_ends(file: str, count: int) -> Ends | None:
-    path = f"{file}.index"
-    if not os.path.exists(path):
+        raise StoreError.mismatch(who, "tokens", got, remedy)
+    if magic not in _LLMC:
         return None
+    expected, dtype = _LLMC[magic]
+    if version != expected or len(head) < _LLMC_HEADER:
+        wanted = f"version {expected} of llm.c's magic {magic} and a header of {_LLMC_HEADER} bytes"
+        raise StoreError.mismatch(who, wanted, f"version {version} and {len(head)} bytes")
+    return TokenLayout(stored_dtype(dtype, who), _LLMC_HEADER, (count,))
+
+
+_LAYOUTS: Final = {".npy": npy_layout, ".ds": _ds_layout}
+
+
+def _document_ends(file: str, count: int) -> Offsets:
+    path = f"{file}.index"
     documents, rest = divmod(os.path.getsize(path), 8)
     if rest or not documents:
-        raise StoreError(
-            f"file '{path}': expected 8 bytes for the end of each document, got {os.path.getsize(path)} bytes\n"
-            "  Copy it again."
-        )
-    ends = StoredArray(path, np.dtype("<u8"), documents, has_sums=has_sums(path))
+        expected = "8 bytes for the end of each document"
+        raise StoreError.mismatch(f"file '{path}'", expected, f"{os.path.getsize(path)} bytes")
     with open_regular(path, StoreError) as opened, place_of_io(path):
         opened.seek(-8, os.SEEK_END)
         last = int.from_bytes(opened.read(8), "little")
     if last != count:
-        raise StoreError(
-            f"file '{path}': expected documents that end with the {count} tokens of '{file}', got an end at {last}\n"
-            "  One of the two was cut short or belongs to another: copy both again."
-        )
-    return Ends(documents, ends, count, f"index '{path}'")
-
-
-def _check_bytes(file: str, expected: int, of_what: str) -> None:
-    size_bytes = os.path.getsize(file)
-    if size_bytes != expected:
-        raise StoreError(
-            f"file '{file}': expected {expected} bytes, {of_what}, got {size_bytes}\n"
-            "  One of the two was cut short or belongs to another: copy both again."
-        )
+        expected = f"documents that end with the {count} tokens of '{file}'"
+        raise StoreError.mismatch(f"file '{path}'", expected, f"an end at {last}", _COPY_BOTH)
+    ends = StoredArray(path, np.dtype("<u8"), documents, has_sums=has_sums(path))
+    return Offsets(documents, ends, count, f"index '{path}'", has_zero=False)

@@ -4,20 +4,16 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StoreError, names_text, shown
 from streamdata.run.publish import temporary_beside
-from streamdata.stores.dtypes import Int64s, Values, fitted, stored_dtype
-from streamdata.stores.megatron_index import CODES
-from streamdata.stores.meta import Purpose
-from streamdata.stores.publish_shard import PUBLISH
-from streamdata.stores.record_batch import KeyRecords, RecordBatch
-from streamdata.stores.spool import Spool
-from streamdata.stores.train_types import TRAIN_TYPES, possible_train_types
+from streamdata.stores.dtypes import TRAIN_TYPES, Int64s, Values, fitted, possible_train_types, stored_dtype
+from streamdata.stores.megatron_store import CODES
+from streamdata.stores.spool import PUBLISH, Part, Spool
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _SHARDS = ("shard_*", "data_*")
@@ -25,6 +21,8 @@ DEFAULT_SHARD_TOKENS: Final = 1 << 28
 """512 MiB of uint16."""
 
 Lengths = npt.ArrayLike | Mapping[str, npt.ArrayLike]
+Parts: TypeAlias = dict[Part, tuple[Values, Int64s | range]]
+"""What each file of a shard gets of some records, and where each record begins in it, (records + 1,)."""
 
 
 class StoreWriter:
@@ -66,15 +64,16 @@ class StoreWriter:
     ) -> None:
         self._directory = Path(directory)
         self._who = f"store '{directory}'"
-        self._dtypes = {key: stored_dtype(dtype, self._whose(key)) for key, dtype in keys.items()}
+        self._whose = {key: f"{self._who}, key {shown(key)}" for key in keys}
+        self._dtypes = {key: stored_dtype(dtype, self._whose[key]) for key, dtype in keys.items()}
         self._storage_type, self._items = storage_type, frozenset(items)
         self._max_tokens = max_tokens_per_shard
-        types = possible_train_types(list(keys)) if train_types is None else train_types
-        self._purpose = Purpose(rows, tuple(types))
+        self._rows = rows
+        self._train_types = possible_train_types(list(keys)) if train_types is None else train_types
         self._check()
         self._directory.mkdir(parents=True, exist_ok=True)
         if found := sorted(path.name for pattern in _SHARDS for path in self._directory.glob(pattern)):
-            raise StoreError(f"{self._who}: expected no shards in it, got {found[:4]}\n  Write to a new directory.")
+            raise StoreError.mismatch(self._who, "no shards in it", found[:4], "Write to a new directory.")
         self._spool: Spool | None = None
         self._with_documents: bool | None = None
         self._closed = False
@@ -97,11 +96,11 @@ class StoreWriter:
         item_lengths: dict[str, list[int]] = {}
         for key, dtype in self._dtypes.items():
             if key in self._items:
-                runs = [fitted(item, dtype, self._whose(key)) for item in record[key]]
+                runs = [fitted(item, dtype, self._whose[key]) for item in record[key]]
                 flat[key] = np.concatenate([np.empty(0, dtype), *runs])
                 lengths[key], item_lengths[key] = [len(runs)], [len(run) for run in runs]
             else:
-                flat[key] = fitted(record[key], dtype, self._whose(key))
+                flat[key] = fitted(record[key], dtype, self._whose[key])
                 lengths[key] = [len(flat[key])]
         self.extend(flat, lengths, item_lengths, documents)
 
@@ -126,15 +125,25 @@ class StoreWriter:
             OSError: They cannot be written. The shard under way is dropped, and the writer closed.
         """
         if self._closed:
-            raise StoreError(f"{self._who}: expected an open writer, got one that was closed\n  Make a new one.")
-        batch = self._checked(flat, lengths, item_lengths or {}, documents)
+            raise StoreError.mismatch(self._who, "an open writer", "one that was closed", "Make a new one.")
+        parts = self._parts(flat, lengths, item_lengths or {}, documents)
+        first = next(iter(self._dtypes))
+        num_records = len(parts[first, "records"][0])
         try:
-            self._write(batch)
+            begin = 0
+            while begin < num_records:
+                spool = self._spool or self._open(with_documents=documents is not None)
+                end = self._fitting(parts, begin, num_records, spool)
+                for part, (values, cuts) in parts.items():
+                    spool.add(part, values[cuts[begin] : cuts[end]])
+                if end < num_records:
+                    self._finish()
+                begin = end
         except BaseException:
             self.discard()  # some keys may have the records, and some not
             raise
-        self.num_records += batch.num_records
-        self.num_tokens += len(next(iter(batch.keys.values())).values)
+        self.num_records += num_records
+        self.num_tokens += len(parts[first, "data"][0])
 
     def close(self) -> None:
         """Publish the last shard. A writer that was given no records leaves no shard."""
@@ -158,67 +167,87 @@ class StoreWriter:
         else:
             self.discard()
 
-    def _write(self, batch: RecordBatch) -> None:
-        begin = 0
-        while begin < batch.num_records:
-            spool = self._spool or self._open()
-            end = batch.fitting(begin, spool, self._max_tokens)
-            batch.spool(spool, begin, end)
-            if end < batch.num_records:
-                self._finish()
-            begin = end
-
-    def _open(self) -> Spool:
-        first = next(iter(self._dtypes))
+    def _open(self, *, with_documents: bool) -> Spool:
         temporary = temporary_beside(self._directory / f"shard_{len(self.shards):04d}")
-        self._spool = Spool(temporary, self._dtypes, self._items, first if self._with_documents else None)
+        options: dict[str, Any] = {"rows": self._rows, "documents": with_documents, "train_types": self._train_types}
+        self._spool = Spool(temporary, self._dtypes, self._items, **options)
         return self._spool
+
+    def _fitting(self, parts: Parts, begin: int, num_records: int, spool: Spool) -> int:
+        """The end of the records from `begin` on with which no key of the shard has too many values."""
+        end = num_records
+        for key in self._dtypes:
+            cuts = parts[key, "data"][1]
+            room = self._max_tokens - spool.num_values(key)
+            end = min(end, int(np.searchsorted(cuts, cuts[begin] + room, side="right")) - 1)
+        return max(end, begin if spool.num_records else begin + 1)
 
     def _finish(self) -> None:
         if self._spool is None:
             return
         spool, self._spool = self._spool, None
         try:
-            spool.close()
-            path = PUBLISH[self._storage_type](spool, self._directory, len(self.shards), self._purpose)
-            self.shards.append(path)
+            self.shards.append(PUBLISH[self._storage_type](spool, self._directory, len(self.shards)))
         finally:
             spool.discard()
 
-    def _checked(
-        self, flat: Mapping[str, Any], lengths: Any, item_lengths: Mapping[str, Any], documents: Any
-    ) -> RecordBatch:
+    def _parts(self, flat: Mapping[str, Any], lengths: Any, item_lengths: Mapping[str, Any], documents: Any) -> Parts:
+        """What each file of the shard gets of all records."""
         self._check_keys(flat)
-        keys = {}
+        parts: Parts = {}
+        rows: dict[str, Int64s] = {}
         for key, dtype in self._dtypes.items():
-            who = self._whose(key)
+            who = self._whose[key]
             values = fitted(flat[key], dtype, who)
             of_records = _lengths(lengths[key] if isinstance(lengths, Mapping) else lengths, who)
-            of_items = _lengths(item_lengths.get(key, ()), f"{who}, items") if key in self._items else None
-            keys[key] = KeyRecords(values, of_records, of_items, who)
-        of_documents = None if documents is None else _lengths(documents, f"{self._who}, documents")
-        batch = RecordBatch(keys, of_documents)
-        if batch.num_records:
+            records = tokens = _bounds(of_records)
+            if key in self._items:
+                of_items = _lengths(item_lengths.get(key, ()), f"{who}, items")
+                if records[-1] != len(of_items):
+                    raise StoreError(f"{who}: its records have {records[-1]} items, got {len(of_items)} lengths")
+                parts[key, "items"] = of_items, records
+                tokens = _bounds(of_items)[records]
+            if tokens[-1] != len(values):
+                raise StoreError(
+                    f"{who}: its lengths add up to {tokens[-1]}, got {len(values)} values\n"
+                    "  Give the length of every record (and of every item of lists)."
+                )
+            parts[key, "records"] = of_records, range(len(of_records) + 1)
+            parts[key, "data"] = values, tokens
+            rows[key] = tokens
+        first, counts = next(iter(rows)), {key: len(tokens) - 1 for key, tokens in rows.items()}
+        if len(set(counts.values())) > 1:
+            raise StoreError(f"{self._whose[first]}: expected as many records of every key, got {counts}")
+        if documents is not None:
+            of_documents = _lengths(documents, f"{self._who}, documents")
+            parts[first, "documents"] = of_documents, self._row_documents(of_documents, rows[first])
+        if counts[first]:
             self._check_documents(documents is not None)
-        return batch
+        return parts
 
-    def _whose(self, key: str) -> str:
-        return f"{self._who}, key {shown(key)}"
-
-    def _check_keys(self, record: Mapping[str, Any]) -> None:
-        if set(record) != set(self._dtypes):
-            raise StoreError(
-                f"{self._who}: expected records with the keys {sorted(self._dtypes)}, got {names_text(record)}\n"
-                "  Give every record all keys of its store."
-            )
+    def _row_documents(self, lengths: Int64s, rows: Int64s) -> Int64s:
+        """With which document each row begins, and how many there are, (rows + 1,)."""
+        who, ends = self._whose[next(iter(self._dtypes))], _bounds(lengths)
+        if len(lengths) and not lengths.all():
+            raise StoreError(f"{who}: expected documents of at least one value, got one of none")
+        firsts = np.searchsorted(ends, rows)
+        if ends[-1] != rows[-1] or not np.array_equal(ends[firsts], rows):
+            found = f"{len(lengths)} documents of {ends[-1]} values in rows of {rows[-1]}"
+            remedy = "Count a row's padding as a document."
+            raise StoreError.mismatch(who, "documents that end with every row", found, remedy)
+        return firsts
 
     def _check_documents(self, given: bool) -> None:
-        if given and not self._purpose.rows:
+        if given and not self._rows:
             raise StoreError(f"{self._who}: documents lie in packed rows, got rows=False\n  Each record is a document.")
-        if self._with_documents is None:
-            self._with_documents = given
-        if self._with_documents != given:
+        if self._with_documents not in (None, given):
             raise StoreError(f"{self._who}: expected documents of all rows or of none\n  Give them with every row.")
+        self._with_documents = given
+
+    def _check_keys(self, record: Mapping[str, Any]) -> None:
+        if record.keys() != self._dtypes.keys():
+            expected, got = f"records with the keys {sorted(self._dtypes)}", names_text(record)
+            raise StoreError.mismatch(self._who, expected, got, "Give every record all keys of its store.")
 
     def _check(self) -> None:
         if self._storage_type not in PUBLISH:
@@ -230,21 +259,16 @@ class StoreWriter:
             raise StoreError(f"{self._who}: expected keys, and items among them, got {sorted(self._items)}")
         if self._max_tokens < 1:
             raise StoreError(f"{self._who}: expected max_tokens_per_shard of at least 1, got {self._max_tokens}")
-        for name in self._purpose.train_types:
-            missing = [key for key in TRAIN_TYPES.get(name, (name,)) if key not in self._dtypes]
-            if missing:
-                raise StoreError(
-                    f"{self._who}: train type {shown(name)} needs the keys {missing}, got {list(self._dtypes)}"
-                )
-        if self._storage_type == "megatron":
-            self._check_megatron()
-
-    def _check_megatron(self) -> None:
         names = {key: dtype.name for key, dtype in self._dtypes.items()}
-        if list(names) != ["sequence"] or self._items or self._purpose.rows or names["sequence"] not in CODES.values():
+        for name in self._train_types:
+            missing = [key for key in TRAIN_TYPES.get(name, (name,)) if key not in names]
+            if missing:
+                raise StoreError(f"{self._who}: train type {shown(name)} needs the keys {missing}, got {list(names)}")
+        is_plain = list(names) == ["sequence"] and not self._items and not self._rows
+        if self._storage_type == "megatron" and not (is_plain and names["sequence"] in CODES.values()):
             raise StoreError(
                 f"{self._who}: format 'megatron' holds one key 'sequence' of dtype {', '.join(CODES.values())}, "
-                f"without items and rows, got {names}, rows={self._purpose.rows}\n  Write 'bin' or 'h5'."
+                f"without items and rows, got {names}, rows={self._rows}\n  Write 'bin' or 'h5'."
             )
 
 
@@ -253,3 +277,9 @@ def _lengths(values: Any, who: str) -> Int64s:
     if len(lengths) and int(lengths.min()) < 0:
         raise StoreError(f"{who}: expected lengths of at least 0, got {lengths.min()}")
     return lengths
+
+
+def _bounds(lengths: Int64s) -> Int64s:
+    bounds = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=bounds[1:])
+    return bounds

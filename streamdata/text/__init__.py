@@ -1,8 +1,8 @@
 """Messages and texts ↔ token ids.
 
 1. name → `load_tokenizer` → tokenizer of this process
-2. columns of a row → `formats`, `messages`, `tools` → messages or texts, their media, schemas of tools
-3. messages → `ChatRenderer` → text, by the tokenizer's chat template in a sandbox
+2. columns of a row → `formats`, `messages` → messages or texts, their media, schemas of tools
+3. messages → `ChatRenderer` → text, by the tokenizer's chat template
 4. messages → `ChatEncoder`, texts → `encode_text` → token ids, and which of them are trained
 5. tokens → `postprocess_data`, `cut`, `fit_length` → tokens of a bounded length
 6. documents' lengths → `plan_simple`, `plan_bfd`, `plan_bfd_split` → which documents make up which rows (`Plan`)

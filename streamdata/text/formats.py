@@ -9,15 +9,16 @@ sharegpt              conversations, maybe system             the assistant
 alpaca                instruction, output, maybe input …      the output
 
 The first five are TRL's names for its formats. Each is standard (texts) or conversational (lists of messages); the last
-two are conversational. Online and offline, rows are recognised here.
+two are conversational. Online and offline, rows are recognised here, and pairs put together: of a prompt and two
+answers, or of two conversations, what both begin with is a prompt.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final, Literal, NamedTuple
 
 from streamdata.errors import names_text, shown
-from streamdata.text.masks import TRAIN_KEY
-from streamdata.text.messages import Message, media_beside_text, messages_of
+from streamdata.text.messages import TRAIN_KEY, Message, media_beside_text, messages_of, text_of
 
 Style = Literal["standard", "conversational"]
 Row = Mapping[str, Any]
@@ -41,7 +42,7 @@ class Texts(NamedTuple):
 
 
 Said = Texts | list[Message]
-"""What a row says to train: texts, or a conversation whose messages say by `train: False` what is a prompt."""
+"""The part of a row that is trained: texts, or a conversation whose prompt has `train: False` in its messages."""
 _SPEAKER: Final = frozenset({"role", "from"})
 _TURN: Final = ("user", "assistant")
 _AFTER_PROMPT: Final = ("completion", "chosen", "rejected")
@@ -87,7 +88,7 @@ def is_chat(value: Any) -> bool:
 
 
 def training_said(row: Row, found: RowFormat, who: str, messages_key: str = "messages") -> Said:
-    """What a row says to train, of a format without pairs.
+    """Reads the texts or messages of a row whose format has no pairs.
 
     Raises:
         ValueError: A field is missing or of another kind.
@@ -118,7 +119,7 @@ def prompt_said(row: Row, found: RowFormat, who: str) -> list[Message]:
 
 
 def pair_said(row: Row, found: RowFormat, who: str) -> tuple[Said, Said]:
-    """What is preferred and what is not, of a row with texts or a prompt of ShareGPT or Alpaca.
+    """Reads the preferred and the rejected side of a row with texts, or with a prompt of ShareGPT or Alpaca.
 
     Raises:
         ValueError: A field is missing or of another kind.
@@ -139,6 +140,49 @@ def has_own_prompt(row: Row) -> bool:
 def as_prompt(messages: Sequence[Message]) -> list[Message]:
     """The messages, none of them trained."""
     return [{**message, TRAIN_KEY: False} for message in messages]
+
+
+def with_prompt(prompt: Sequence[Message] | str, messages: Sequence[Message]) -> list[Message]:
+    """The conversation that begins with a prompt.
+
+    Args:
+        prompt: Messages, which go first unless the conversation begins with them already; or a text, which some data
+            sets have beside whole conversations: it has to be what their first user says.
+        messages: The conversation, or the end of it.
+
+    Raises:
+        ValueError: It is a text, and no user of the conversation begins with it; or messages, and the conversation
+            begins with the last of them, but not with all.
+    """
+    if not isinstance(prompt, str):
+        if _all_said(messages[: len(prompt)]) == _all_said(prompt):
+            return list(messages)
+        # The prompt's last message would stand twice before the first answer.
+        before = takewhile(lambda message: message.get("role") != "assistant", messages)
+        if prompt and any(_gist(message) == _gist(prompt[-1]) for message in before):
+            raise ValueError(
+                f"prompt: expected the conversation to begin with all of it or to answer it, got its last message "
+                f"again, {shown(text_of(prompt[-1]))}\n"
+                "  Store whole conversations, and name no field of prompts (prompt_key: null in a dataset), "
+                "or leave the prompt out of them."
+            )
+        return [*prompt, *messages]
+    asked = next((text_of(message) for message in messages if message.get("role") == "user"), None)
+    if asked is None or asked.strip() != prompt.strip():
+        raise ValueError(
+            f"prompt: expected messages, or the text that the first user says, {shown(asked)}, "
+            f"got the text {shown(prompt)}\n"
+            "  Store the prompt as messages, or name no field of prompts (prompt_key: null in a dataset)."
+        )
+    return list(messages)
+
+
+def mask_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> tuple[list[Message], list[Message]]:
+    """Both conversations, where the messages that both begin with are a prompt, and not trained."""
+    pairs = zip(_all_said(chosen), _all_said(rejected), strict=False)
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    one, other = ([*as_prompt(side[:shared]), *side[shared:]] for side in (chosen, rejected))
+    return one, other
 
 
 def label_of(row: Row, who: str) -> bool:
@@ -174,13 +218,12 @@ def _text(row: Row, key: str, who: str) -> str:
     return value
 
 
-def _system(row: Row) -> list[Message]:
-    system = row.get("system")
-    return [{"role": "system", "content": system}] if isinstance(system, str) and system else []
+def _system(row: Row, who: str) -> list[Message]:
+    return [{"role": "system", "content": _text(row, "system", who)}] if row.get("system") else []
 
 
 def _conversation(row: Row, who: str) -> list[Message]:
-    return [*_system(row), *messages_of(row, "conversations", who)]
+    return [*_system(row, who), *messages_of(row, "conversations", who)]
 
 
 def _instruction(row: Row, who: str) -> list[Message]:
@@ -188,11 +231,13 @@ def _instruction(row: Row, who: str) -> list[Message]:
     given = "" if row.get("input") is None else _text(row, "input", who)
     asked = "\n".join(filter(None, (_text(row, "instruction", who), given)))
     history = row.get("history") or ()
-    if wrong := [pair for pair in history if len(pair) != len(_TURN)]:
+    if wrong := [
+        pair for pair in (history if isinstance(history, Sequence) else [[history]]) if len(pair) != len(_TURN)
+    ]:
         raise ValueError(f"{who}: expected pairs of a question and its answer in 'history', got {shown(wrong[0])}")
     turns = [turn for pair in history for turn in zip(_TURN, pair, strict=True)]
     messages = [{"role": role, "content": content} for role, content in [*turns, ("user", asked)]]
-    return [*_system(row), *messages]
+    return [*_system(row, who), *messages]
 
 
 def _answer(row: Row, key: str, who: str) -> list[Message]:
@@ -200,6 +245,17 @@ def _answer(row: Row, key: str, who: str) -> list[Message]:
     if isinstance(value, str):
         return [{"role": "assistant", "content": value}]
     return messages_of({**row, key: [value] if isinstance(value, dict) else value}, key, who)
+
+
+def _all_said(messages: Sequence[Message]) -> list[Message]:
+    """The messages without what they do not say: nulls, and whether they are trained."""
+    return [
+        {key: value for key, value in message.items() if value is not None and key != TRAIN_KEY} for message in messages
+    ]
+
+
+def _gist(message: Message) -> tuple[object, str]:
+    return message.get("role"), text_of(message).strip()
 
 
 def _styles(*values: Any) -> Iterator[Style]:

@@ -1,4 +1,4 @@
-"""What a chat template writes around an answer, learned once from a small conversation.
+"""The text that a chat template writes around an answer, learned once from a small conversation.
 
 asked       <user> ? <end>
 prompted    <user> ? <end> <assistant>                            what prompted has more is the header
@@ -22,7 +22,6 @@ _ASKED, _SAID, _AGAIN = "\ue0e1", "\ue0e2", "\ue0e3"
 _ASK: Final[Message] = {"role": "user", "content": _ASKED}
 _SAY: Final[Message] = {"role": "assistant", "content": _SAID}
 _ASK_AGAIN: Final[Message] = {"role": "user", "content": _AGAIN}
-_MAX_CHARS: Final = 1 << 18  # of a small conversation, whose text is looked at character by character
 _CALL_ID: Final = "probe0000"  # Mistral's templates want nine letters
 _CALL: Final[Message] = {
     "role": "assistant",
@@ -34,12 +33,6 @@ _TOOL: Final[dict[str, Any]] = {
     "type": "function",
     "function": {"name": "probe", "description": "probe", "parameters": {"type": "object", "properties": {}}},
 }
-
-
-def shared_length(one: str, other: str) -> int:
-    """How many characters both begin with."""
-    sizes = range(1, min(len(one), len(other)) + 1)
-    return bisect(sizes, False, key=lambda size: not one.startswith(other[:size]))
 
 
 class AddedTokens:
@@ -74,7 +67,8 @@ class AddedTokens:
 
     def shared(self, one: str, other: str) -> int:
         """How many characters both begin with, without cutting a token in two."""
-        length = shared_length(one, other)
+        sizes = range(1, min(len(one), len(other)) + 1)
+        length = bisect(sizes, False, key=lambda size: not one.startswith(other[:size]))
         return min(self.begin(text, length) for text in (one, other))
 
     def border(self, text: str, position: int) -> bool:
@@ -92,16 +86,16 @@ class AddedTokens:
 
 @dataclass(frozen=True)
 class Frame:
-    """What a template writes around an answer.
+    """The text that a template writes around an answer.
 
     Attributes:
         header: The assistant's, as in the generation prompt; empty where there is none.
-        stem: What of it stands before every answer: some prompts go on, such as with `<think>`.
+        stem: The part of it that stands before every answer: some prompts go on, such as with `<think>`.
         dangling: A header, or its beginning, that stands at the end of every conversation.
-        endings: What follows on an answer, as the last one or before a user's message.
+        endings: Texts that follow on an answer, as the last one or before a user's message.
         has_stop: Whether an answer that is trained ends with an added token.
         next_user: The token with which a user's message begins directly after an answer; empty without one.
-        next_tool: The same of a tool's result directly after a call.
+        next_tool: The token with which a tool's result begins directly after a call; empty without one.
     """
 
     header: str = ""
@@ -122,7 +116,7 @@ def learn_frame(conversation: Conversation, tokens: AddedTokens) -> Frame | None
     """
     has_tools = conversation.variables.get("tools") is not None
     variables = {**conversation.variables, "tools": [_TOOL] if has_tools else None}
-    small = replace(conversation, variables=variables, max_chars=min(conversation.max_chars, _MAX_CHARS))
+    small = replace(conversation, variables=variables)
     # Texts first: a template that expects texts may take typed parts too, and print them as a list.
     return _Lesson(small, tokens, typed=False).frame() or _Lesson(small, tokens, typed=True).frame()
 
@@ -162,7 +156,7 @@ class _Lesson:
         return header[: min(filter(None, (self._tokens.shared(text, header) for text in texts)), default=0)]
 
     def _dangling(self, last: str, between: str, asked: str, answered: str) -> str:
-        """What the template writes after the last message, whoever's it is, and what an answer begins with.
+        """Text that the template writes after the last message, whoever's it is, and that an answer begins with.
 
         A token that opens the text opens a message too: it does not end one.
         """

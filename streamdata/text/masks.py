@@ -1,33 +1,36 @@
-"""A conversation → token ids, and which of them are trained.
+"""A conversation, or a text that a prompt begins → token ids, and which of them are trained.
 
 text     <|start|> user: Hi <|end|> <|start|> assistant: Hello <|end|>
 trained                                                  ^^^^^ ^^^^^^^
 
 The conversation is rendered once and tokenized once, as the model will meet it. A message's tokens are those that begin
 in its characters; these are found by the template's own `{% generation %}` marks, or by `MessageSpans`.
+
+text     The sky is blue.<end>
+trained             ^^^^^^^^^^
+
+A prompt and its completion are one text too, with the tokenizer's own special tokens and its end token last. The prompt
+is what the ids of the whole begin with and those of the prompt alone too.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import did_you_mean, shown
+from streamdata.text.formats import Texts
 from streamdata.text.frame import AddedTokens, Frame, learn_frame
-from streamdata.text.messages import Message
-from streamdata.text.sandbox import MAX_CHARS
+from streamdata.text.messages import TRAIN_KEY, Message
+from streamdata.text.probes import Span
 from streamdata.text.spans import MessageSpans
 from streamdata.text.templates import ChatRenderer, Conversation
 from streamdata.text.tokenizer import tokenizer_of
-from streamdata.text.turns import Span
 
 logger = logging.getLogger("streamdata")
-
-DEFAULT_ACTIONS: Final[Mapping[str, str]] = {"assistant": "train"}
-TRAIN_KEY: Final = "train"
-"""The key of a message that overrides its role's action."""
+Int64s = npt.NDArray[np.int64]
 
 
 class EncodedChat(NamedTuple):
@@ -36,7 +39,7 @@ class EncodedChat(NamedTuple):
     Attributes:
         input_ids: int64, shape (n,).
         train: Which of them are trained, shape (n,).
-        text: What was tokenized.
+        text: The rendered conversation, which was tokenized.
     """
 
     input_ids: npt.NDArray[np.int64]
@@ -58,7 +61,7 @@ class MessageTokens(NamedTuple):
         begin: The first token of what it says.
         end: The one after the last.
         trained: Whether it is to be trained.
-        because: What says so, in words.
+        because: The setting that says so, in words.
     """
 
     number: int
@@ -76,6 +79,13 @@ class LocatedChat(NamedTuple):
     messages: list[MessageTokens]
 
 
+class Trained(NamedTuple):
+    """Token ids, int64 (n,), and which of them are trained, bool (n,)."""
+
+    input_ids: Int64s
+    train: npt.NDArray[np.bool_]
+
+
 class ChatEncoder:
     """Encodes conversations, with the mask of what is trained.
 
@@ -89,10 +99,9 @@ class ChatEncoder:
     Args:
         tokenizer: A fast tokenizer, or a processor for chats without media.
         actions: Role → "train" or "mask"; a role that is not named is masked. By default the assistant is trained.
-        template_kwargs: As `ChatRenderer` takes them.
+        template_kwargs: Variables for the template; see `ChatRenderer`.
         append_stop: Whether, in such a template, the next role's token is put after the last answer, and is trained
             there and after each earlier answer that is trained.
-        max_chars: The longest text allowed.
 
     Raises:
         ValueError: The tokenizer has no offsets of tokens, or a setting is invalid.
@@ -105,7 +114,6 @@ class ChatEncoder:
         actions: Mapping[str, str] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         append_stop: bool = False,
-        max_chars: int = MAX_CHARS,
     ) -> None:
         self._tokenizer = tokenizer_of(tokenizer)
         if not getattr(self._tokenizer, "is_fast", False):
@@ -113,8 +121,8 @@ class ChatEncoder:
                 f"ChatEncoder: expected a fast tokenizer, got {type(self._tokenizer).__name__}, which does not say "
                 "where its tokens lie in the text\n  Load it with use_fast=True, or convert it to a tokenizer.json."
             )
-        self._actions = _checked_actions(DEFAULT_ACTIONS if actions is None else actions)
-        self._renderer = ChatRenderer(tokenizer, template_kwargs=template_kwargs, max_chars=max_chars)
+        self._actions = _checked_actions({"assistant": "train"} if actions is None else actions)
+        self._renderer = ChatRenderer(tokenizer, template_kwargs=template_kwargs)
         self._tokens = AddedTokens(self._tokenizer.added_tokens_encoder)
         self._frames: dict[bool, Frame] = {}
         self._append_stop = append_stop
@@ -126,7 +134,7 @@ class ChatEncoder:
         Args:
             messages: Each with `role`, most often `content`, and maybe `train`, a bool that overrides its role's
                 action and that the template does not see.
-            tools: As `ChatRenderer.render` takes them.
+            tools: JSON schemas or functions; see `ChatRenderer.render`.
 
         Raises:
             ValueError: The template fails, a message is invalid, or the template renders one in such a way that
@@ -141,8 +149,8 @@ class ChatEncoder:
         """Encodes a conversation, and finds all its messages, for somebody who looks at them.
 
         Args:
-            messages: As of `encode`.
-            tools: The same.
+            messages: See `encode`.
+            tools: See `encode`.
 
         Raises:
             ValueError: The template fails, or a message is invalid.
@@ -211,7 +219,7 @@ class ChatEncoder:
         return text, stops
 
     def _marked_spans(self, conversation: Conversation, trained: list[int]) -> tuple[str, list[Span]]:
-        """The same where the template marks what of the assistant's messages is trained."""
+        """The text and its trained spans where the template marks which parts of answers are trained."""
         text, marks = conversation.render_marked()
         messages = MessageSpans(conversation, text, self._tokens, self._frame(conversation))
         roles = [message["role"] for message in conversation.messages]
@@ -224,7 +232,7 @@ class ChatEncoder:
         return text, others + [mark for mark in marks if any(mark[0] < end and begin < mark[1] for begin, end in own)]
 
     def _check_stop(self) -> None:
-        """Say that the template ends no answer, if it is so."""
+        """Logs a warning if the template ends no answer."""
         try:
             conversation = self._renderer.conversation([{"role": "user", "content": ""}])
         except ValueError:  # said with the first conversation
@@ -244,7 +252,7 @@ class ChatEncoder:
         )
 
     def _frame(self, conversation: Conversation) -> Frame:
-        """What the template writes around answers, learned once with tools and once without."""
+        """The template's frame of answers, learned once with tools and once without."""
         has_tools = conversation.variables["tools"] is not None
         if has_tools not in self._frames:
             self._frames[has_tools] = learn_frame(conversation, self._tokens) or Frame()
@@ -275,3 +283,51 @@ def _without_key(messages: Sequence[Mapping[str, Any]]) -> Any:
     if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
         return messages  # refused where messages are checked
     return [{key: value for key, value in message.items() if key != TRAIN_KEY} for message in messages]
+
+
+def encode_text(tokenizer: Any, texts: Texts) -> Trained:
+    """A prompt and its completion; all of a text without a prompt is trained.
+
+    Raises:
+        ValueError: The tokenizer has no end token.
+    """
+    ids = _ended(tokenizer, texts)
+    return _trained(ids, shared_ids(ids, _ids(tokenizer, texts.prompt)) if texts.prompt else 0)
+
+
+def encode_text_pair(tokenizer: Any, chosen: Texts, rejected: Texts) -> tuple[Trained, Trained]:
+    """Two completions of a prompt; without one, it is what the ids of both begin with.
+
+    Raises:
+        ValueError: The tokenizer has no end token.
+    """
+    one, other = _ended(tokenizer, chosen), _ended(tokenizer, rejected)
+    if chosen.prompt:
+        alone = _ids(tokenizer, chosen.prompt)
+        shared = min(shared_ids(one, alone), shared_ids(other, alone))
+    else:
+        shared = shared_ids(one, other)
+    return _trained(one, shared), _trained(other, shared)
+
+
+def shared_ids(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> int:
+    """How many ids both begin with."""
+    size = min(len(one), len(other))
+    differ = np.flatnonzero(one[:size] != other[:size])
+    return int(differ[0]) if len(differ) else size
+
+
+def _ended(tokenizer: Any, texts: Texts) -> Int64s:
+    end = tokenizer_of(tokenizer).eos_token
+    if end is None:
+        raise ValueError("text: expected a tokenizer with an end token, got one without\n  Set its eos_token.")
+    text = texts.prompt + texts.completion
+    return _ids(tokenizer, text if text.endswith(end) else text + end)
+
+
+def _ids(tokenizer: Any, text: str) -> Int64s:
+    return np.array(tokenizer_of(tokenizer)(text, return_attention_mask=False, verbose=False)["input_ids"], np.int64)
+
+
+def _trained(ids: Int64s, begin: int) -> Trained:
+    return Trained(ids, np.arange(len(ids)) >= begin)

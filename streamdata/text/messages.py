@@ -1,17 +1,40 @@
-"""From a row's columns to messages with typed parts: `prompt, images, videos → messages, media in their order`."""
+"""From a row's columns to messages: `prompt, images, videos, tools → messages, media in their order, schemas of tools`.
+
+A stored message has `role` and `content`, or `from` and `value`, as ShareGPT has it; its content is a text or typed
+parts.
+"""
 
 import copy
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import yaml
+
 from streamdata.errors import names_text, shown
+from streamdata.recipe.limits import open_regular
 from streamdata.shards.stored_rows import JsonObject
-from streamdata.text.sharegpt import with_role
 
 Message = dict[str, Any]
+TRAIN_KEY: Final = "train"
+"""The key of a message that overrides its role's action."""
 MEDIA_KINDS: Final = ("image", "video")
+_ROLES: Final = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "assistant": "assistant",
+    "function_call": "assistant",
+    "tool": "tool",
+    "observation": "tool",
+    "function_response": "tool",
+}
 _PLACEHOLDERS: Final = {"<image>": {"type": "image"}, "<video>": {"type": "video"}}
 _PLACEHOLDER = re.compile("(<image>|<video>)")
 _MEDIA_KEY = re.compile("(image|video|audio)s?")
@@ -93,8 +116,39 @@ def messages_of(row: Mapping[str, Any], key: str, who: str) -> list[Message]:
     return [with_role(without_nulls(dict(message))) for message in messages]
 
 
+def with_role(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with role and content; one that has a role already is returned unchanged.
+
+    Raises:
+        ValueError: Nobody is known by that name, or a call of a function is not JSON.
+    """
+    if "role" in message or "from" not in message:
+        return message
+    rest = {key: value for key, value in message.items() if key not in ("from", "value")}
+    speaker, value = message["from"], message.get("value")
+    if speaker not in _ROLES:
+        raise ValueError(f"chat: expected `from` among {', '.join(_ROLES)}, got {shown(speaker)}\n  Rename who speaks.")
+    if speaker == "function_call":
+        return {**rest, "role": "assistant", "content": "", "tool_calls": _calls(value)}
+    return {**rest, "role": _ROLES[speaker], "content": value}
+
+
+def _calls(value: Any) -> list[dict[str, Any]]:
+    try:
+        calls = json.loads(value) if isinstance(value, str) else value
+    except json.JSONDecodeError:
+        calls = None
+    calls = calls if isinstance(calls, list) else [calls]
+    if not all(isinstance(call, Mapping) and "name" in call for call in calls):
+        raise ValueError(
+            f"chat: expected a function_call to be JSON with a name and arguments, got {shown(value)}\n"
+            "  Correct the row."
+        )
+    return [{"type": "function", "function": call} for call in calls]
+
+
 def media_beside_text(row: Mapping[str, Any], messages: Sequence[Any]) -> list[str]:
-    """What a conversation has beside text: columns, and keys of messages, with media, and types of their parts."""
+    """The media of a conversation: columns and keys of messages that hold some, and types of their parts."""
     holders = (row, *messages)
     keys = [key for holder in holders for key in holder if _MEDIA_KEY.fullmatch(key) and is_given(holder[key])]
     return keys + [kind for part in typed_parts(messages) if (kind := _medium_type(part))]
@@ -139,6 +193,36 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(part) for part in value] if isinstance(value, list) else value
 
 
+def typed_parts(messages: Sequence[Any]) -> list[dict[str, Any]]:
+    """The typed parts of all messages."""
+    contents = [content for message in messages if isinstance(content := message.get("content"), list)]
+    return [part for content in contents for part in content if isinstance(part, dict)]
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """The text of a message: its content, or the texts among its typed parts."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [content]
+    texts = (part.get("text") if isinstance(part, Mapping) else part for part in parts)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def is_given(value: Any) -> bool:
+    """Whether a medium, or any of a list, is there: Arrow has dicts of nulls where it is not."""
+    parts = value.values() if isinstance(value, dict) else value
+    return any(map(is_given, parts)) if isinstance(value, dict | list) else bool(value)
+
+
+def own_medium(part: Mapping[str, Any]) -> Medium | None:
+    """The medium that a typed part holds; None if it is of text, or a place for the next of a column."""
+    kind, options = part.get("type"), dict(part)
+    if kind not in MEDIA_KINDS:
+        return None
+    del options["type"]
+    own = [options.pop(key) for key in _OWN_KEYS[kind] if key in options]
+    return Medium(kind, own[0], options or None) if own else None
+
+
 def _listed(value: Any, key: str) -> list[Any]:
     if value is None or isinstance(value, list):
         return list(value or ())
@@ -152,30 +236,10 @@ def _says_something(message: Any) -> bool:
     )
 
 
-def typed_parts(messages: Sequence[Any]) -> list[dict[str, Any]]:
-    """The typed parts of all messages."""
-    contents = [content for message in messages if isinstance(content := message.get("content"), list)]
-    return [part for content in contents for part in content if isinstance(part, dict)]
-
-
-def text_of(message: Mapping[str, Any]) -> str:
-    """What a message says: its content, or the texts among its typed parts."""
-    content = message.get("content")
-    parts = content if isinstance(content, list) else [content]
-    texts = (part.get("text") if isinstance(part, Mapping) else part for part in parts)
-    return "".join(text for text in texts if isinstance(text, str))
-
-
 def _medium_type(part: Mapping[str, Any]) -> str | None:
     """The type of a part that stands for a medium, as `image`, `image_url` or `input_audio`; templates take its key."""
     names = [part.get("type"), *(key for key, value in part.items() if value is not None)]
     return next((name for name in names if isinstance(name, str) and _MEDIUM.fullmatch(name)), None)
-
-
-def is_given(value: Any) -> bool:
-    """Whether a medium, or any of a list, is there: Arrow has dicts of nulls where it is not."""
-    parts = value.values() if isinstance(value, dict) else value
-    return any(map(is_given, parts)) if isinstance(value, dict | list) else bool(value)
 
 
 def _with_typed_parts(message: Message) -> Message:
@@ -184,16 +248,6 @@ def _with_typed_parts(message: Message) -> Message:
         return message
     texts = filter(None, _PLACEHOLDER.split(content))
     return {**message, "content": [dict(_PLACEHOLDERS.get(text) or {"type": "text", "text": text}) for text in texts]}
-
-
-def own_medium(part: Mapping[str, Any]) -> Medium | None:
-    """The medium that a typed part holds; None if it is of text, or a place for the next of a column."""
-    kind, options = part.get("type"), dict(part)
-    if kind not in MEDIA_KINDS:
-        return None
-    del options["type"]
-    own = [options.pop(key) for key in _OWN_KEYS[kind] if key in options]
-    return Medium(kind, own[0], options or None) if own else None
 
 
 def _take(part: dict[str, Any], columns: Mapping[str, Sequence[Any]], taken: Counter[str]) -> Medium:
@@ -216,3 +270,48 @@ def _wrong_count(kind: str, parts: int, media: int, *, at_least: bool = False) -
         f"prompt: expected as many {kind}s as parts for them, got {media} for {'at least ' * at_least}{parts}\n"
         f"  Each <{kind}> in the text stands for one {kind} of the row, in order."
     )
+
+
+def read_tools(value: Any) -> list[dict[str, Any]] | None:
+    """Tool schemas from a column: dicts of Arrow's, or JSON text, of one tool each or of all; None without any.
+
+    Raises:
+        ValueError: They are not schemas.
+    """
+    try:
+        tools = json.loads(value) if isinstance(value, str) else without_nulls(value)
+        if not tools:
+            return None
+        tools = tools if isinstance(tools, list) else [tools]
+        # A null in JSON is what its writer meant, and stays; only Arrow pads its dicts with nulls.
+        read = [json.loads(tool) if isinstance(tool, str) else tool for tool in tools]
+    except json.JSONDecodeError as error:
+        raise _no_schemas(value) from error
+    if not all(isinstance(tool, dict) for tool in read):
+        raise _no_schemas(value)
+    return read
+
+
+def _no_schemas(value: Any) -> ValueError:
+    return ValueError(f"tools: expected JSON schemas, got {shown(value)}\n  Store a list of dicts, or its JSON text.")
+
+
+def read_tool_file(path: str) -> list[dict[str, Any]]:
+    """Tool schemas from YAML: a list of them, or `tools:` with a `tool_schema` each, beside what runs the tool.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It holds no schemas.
+    """
+    with open_regular(path, ValueError) as file:
+        content = yaml.safe_load(file)
+    tools = content.get("tools") if isinstance(content, dict) else content
+    if not isinstance(tools, list):
+        tools = []
+    schemas = [tool.get("tool_schema", tool) if isinstance(tool, dict) else tool for tool in tools]
+    if not schemas or not all(isinstance(schema, dict) and "function" in schema for schema in schemas):
+        raise ValueError(
+            f"tools: expected tool schemas in '{path}', got {str(content)[:200]}\n"
+            "  Write a list of `{type: function, function: …}`, or `tools:` with such a `tool_schema` each."
+        )
+    return schemas

@@ -28,12 +28,11 @@ from typing import Final
 from streamdata.errors import shown
 from streamdata.text.frame import AddedTokens, Frame
 from streamdata.text.messages import Message
-from streamdata.text.probes import Probes, without_thinking
+from streamdata.text.probes import Probes, Span, Turn, find_turns, without_thinking
 from streamdata.text.templates import Conversation
-from streamdata.text.turns import Span, Turn, find_turns
 
 _SAME_TURN: Final = ("assistant", "tool")
-"""What may come before a message of the assistant that has no header of its own."""
+"""Roles that may come before a message of the assistant that has no header of its own."""
 _NOT_ONCE: Final = "its content is not rendered as it is, exactly once"
 _NEARBY: Final = 256
 """Characters in which an added token, or the space before a header, ends."""
@@ -46,7 +45,7 @@ class MessageSpans:
         conversation: With its messages.
         text: These, rendered without a generation prompt.
         tokens: The tokenizer's added tokens; where one ends a message, the space after it is the template's.
-        frame: What the template writes around answers.
+        frame: The text that the template writes around answers.
     """
 
     def __init__(self, conversation: Conversation, text: str, tokens: AddedTokens, frame: Frame) -> None:
@@ -117,7 +116,10 @@ class MessageSpans:
 
     def _begin(self, number: int) -> int:
         if self._messages[number]["role"] != "assistant":
-            return self._content_begin(number)  # the generation prompt is the assistant's header alone
+            begin = self._probes.content_begin(number)  # the generation prompt is the assistant's header alone
+            if begin is None:
+                raise self._lost(number, _NOT_ONCE)
+            return begin
         start = self._probes.length_of_prefix(number)
         prompted = self._probes.length_of_prefix(number, add_generation_prompt=True)
         if prompted is not None and prompted != start:
@@ -174,7 +176,7 @@ class MessageSpans:
         return len(self._text) - len(self._after(number))
 
     def _after(self, number: int) -> str:
-        """What follows on the content of a message where a probe stands in its place."""
+        """The text that follows on the content of a message where a probe stands in its place."""
         around = self._probes.around_full(number)
         if around is None:
             raise self._lost(number, _NOT_ONCE)
@@ -245,7 +247,7 @@ class MessageSpans:
         raise self._lost(number, "it ends differently when others follow")
 
     def _endings(self, number: int) -> Iterator[str]:
-        """What follows the content of a message where it is the last one, or comes before an answer."""
+        """Texts that follow the content of a message where it is the last one, or comes before an answer."""
         header, is_refused = self._frame.header, True
         results = takewhile(lambda message: message["role"] == "tool", self._messages[number + 1 :])
         for count in dict.fromkeys((1, 1 + len(list(results)))):  # with what tools answered
@@ -287,7 +289,7 @@ class MessageSpans:
         return None
 
     def _added(self, number: int, message: Message, begin: int) -> str | None:
-        """What a message says after those before it, if it is the last one; it begins in the full text at `begin`."""
+        """The text that a message adds to those before it as the last one; it begins in the full text at `begin`."""
         probes = self._probes
         for before in probes.before(number):
             text = probes.rendered([*before, message])
@@ -306,7 +308,7 @@ class MessageSpans:
         return next((around.after[self._after_header(around.after, len(ending)) :] for ending in fitting), None)
 
     def _pause(self, number: int, begin: int, end: int) -> Span | None:
-        """What tools say inside of a message, between its call and the content beside it."""
+        """The span of what tools say inside of a message, between its call and the content beside it."""
         message, following = self._messages[number], self._messages[number + 1 : number + 2]
         if not message.get("tool_calls") or not following or following[0]["role"] != "tool":
             return None
@@ -327,13 +329,6 @@ class MessageSpans:
             if self._text.startswith(before, begin) and stop <= position < resumed:
                 return stop, resumed
         raise self._lost(number, "what a tool says stands in the middle of it")
-
-    def _content_begin(self, number: int) -> int:
-        """Where the content of a message begins, or its thinking."""
-        begin = self._probes.content_begin(number)
-        if begin is None:
-            raise self._lost(number, _NOT_ONCE)
-        return begin
 
     def _without_space(self, text: str) -> str:
         """The text up to its end of turn, if only space follows on that."""

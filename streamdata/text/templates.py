@@ -1,61 +1,75 @@
-"""Messages → text, by the chat template of a tokenizer or processor."""
+"""Messages → text, by the chat template of a tokenizer or processor.
 
+A template runs in the sandbox of transformers, as `apply_chat_template` runs it, which keeps it from the interpreter
+and from changing the data. It comes with the tokenizer that you train: nothing but the length of its text is bounded.
+"""
+
+import functools
+import json
 import re
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from streamdata.errors import one_line, shown, without_secrets
-from streamdata.text.messages import Message
-from streamdata.text.sandbox import MARK_BEGIN, MARK_END, MAX_CHARS, SandboxedTemplate, compile_template
-from streamdata.text.template_budget import OPERATION_BYTES, budget_of_rendering
+from streamdata.text.messages import Message, without_nulls
 from streamdata.text.tokenizer import tokenizer_of
 
+MAX_CHARS: Final = 1 << 26
+"""Characters that one rendering may give; the longest contexts of models have a few million."""
 _DATE: Final = "strftime_now"
-_SHORT: Final = 80
 _MAX_REASON: Final = 500  # characters of what a template says itself
 _MEDIA: Final = frozenset(
     "image images image_url input_image video videos video_url audio audios audio_url input_audio".split()  # noqa: SIM905
 )
-_MAX_DATE_CHARS: Final = 1000  # of a format of the day
-_DIRECTIVE = re.compile(r"%[-_^#+]*(.?)", re.DOTALL)
-_MARKS = re.compile(f"({MARK_BEGIN}|{MARK_END})")
+_NOT_OF_THE_TEMPLATE: Final = {
+    "continue_final_message", "conversation", "max_length", "messages", "padding", "processor_kwargs",
+    "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs", "tools",
+    "truncation",
+}  # fmt: skip
+"""Arguments that `apply_chat_template` takes for itself: no template would see them."""
+_MARK_BEGIN, _MARK_END = "\ue0b1\ue0b2", "\ue0b3\ue0b4"
+_MARK = re.compile(f"({_MARK_BEGIN}|{_MARK_END})")
+_BLOCKS: Final = "(generation blocks)"  # a variable that no template can name: the text of each, if they are marked
 
 
 class ChatRenderer:
     """Renders conversations by the template of one tokenizer.
 
-    The text is that of `apply_chat_template(messages, tokenize=False)`, but bounded, and it never depends on the day:
-    a template has `strftime_now` only if `template_kwargs` says which day it is, such as "2025-06-01".
+    The text is that of `apply_chat_template(messages, tokenize=False)`, of at most `MAX_CHARS` characters, and it never
+    depends on the day: a template has `strftime_now` only if `template_kwargs` says which day it is, such as
+    "2025-06-01".
 
     Args:
         tokenizer: One of transformers, or a processor; a processor's own template goes before its tokenizer's.
         template_kwargs: Variables for the template, such as `enable_thinking`; `chat_template` for another template,
             by name or as its source.
-        max_chars: The longest text that it may give.
 
     Raises:
         ValueError: A setting is invalid.
     """
 
-    def __init__(
-        self, tokenizer: Any, *, template_kwargs: Mapping[str, Any] | None = None, max_chars: int = MAX_CHARS
-    ) -> None:
+    def __init__(self, tokenizer: Any, *, template_kwargs: Mapping[str, Any] | None = None) -> None:
         kwargs = dict(template_kwargs or {})
         if reserved := sorted(kwargs.keys() & {"messages", "tools", "add_generation_prompt"}):
             raise ValueError(f"template_kwargs: expected variables of the template, got {reserved}\n  Give them apart.")
         self._tokenizer = tokenizer
         self._name = tokenizer_of(tokenizer).name_or_path or type(tokenizer).__name__
-        self._compiled: dict[bool, SandboxedTemplate] = {}
-        self._max_chars = max_chars
+        self._compiled: dict[bool, CompiledTemplate] = {}
         self._template_name = kwargs.pop("chat_template", None)
         # A template that asks for the day fails without one: the same data would become other tokens tomorrow.
         day = kwargs.pop(_DATE, None)
         self._variables = _plain({**tokenizer_of(tokenizer).special_tokens_map, "documents": None, **kwargs}, None)
         if day is not None:
-            self._variables[_DATE] = _formatter(day)
+            try:
+                self._variables[_DATE] = date.fromisoformat(day).strftime
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f'template_kwargs: {_DATE} is {shown(day)}\n  Give a day such as "2025-06-01".'
+                ) from error
 
     def render(
         self,
@@ -72,7 +86,7 @@ class ChatRenderer:
             add_generation_prompt: Whether the header follows with which the assistant's next message begins.
 
         Raises:
-            ValueError: There is no template, the messages are invalid, or the template fails or passes a limit.
+            ValueError: There is no template, the messages are invalid, or the template fails, or its text is too long.
         """
         conversation = self.conversation(messages, tools)
         return conversation.render(conversation.messages, add_generation_prompt=add_generation_prompt)
@@ -83,18 +97,30 @@ class ChatRenderer:
             None if tools is None else [_plain(_schema(tool), f"tool {number}") for number, tool in enumerate(tools)]
         )
         variables = {**self._variables, "tools": schemas}
-        return Conversation(_plain_messages(messages), self._template(schemas), variables, self._name, self._max_chars)
+        return Conversation(_plain_messages(messages), self._template(schemas), variables, self._name)
 
-    def _template(self, tools: list[Any] | None) -> SandboxedTemplate:
+    def _template(self, tools: list[Any] | None) -> "CompiledTemplate":
         """The template with tools or without; the tokenizer is asked once."""
         with_tools = tools is not None
         if with_tools not in self._compiled:
             source = template_source(self._tokenizer, self._template_name, tools)
             try:
-                self._compiled[with_tools] = compile_template(source)
+                self._compiled[with_tools] = _compile(source)
             except Exception as error:  # jinja's own
-                raise _failure(self._name, error) from _cause(error)
+                raise _failure(self._name, error) from error
         return self._compiled[with_tools]
+
+
+class CompiledTemplate(NamedTuple):
+    """A chat template, compiled.
+
+    Attributes:
+        jinja: The `jinja2.Template`.
+        has_marks: Whether it has `{% generation %}` blocks.
+    """
+
+    jinja: Any
+    has_marks: bool
 
 
 @dataclass(frozen=True)
@@ -103,85 +129,107 @@ class Conversation:
 
     Attributes:
         messages: Plain copies, without keys that are None.
-        template: Compiled.
+        template: The template.
         variables: All that the template sees but messages and `add_generation_prompt`.
         name: The tokenizer's, for errors.
-        max_chars: The longest text allowed.
     """
 
     messages: list[Message]
-    template: SandboxedTemplate
+    template: CompiledTemplate
     variables: dict[str, Any]
     name: str
-    max_chars: int
 
     def render(self, messages: list[Message], *, add_generation_prompt: bool = False) -> str:
         """Renders these messages instead of its own; the list may be empty.
 
         Raises:
-            ValueError: The template fails or passes a limit.
+            ValueError: The template fails, or its text is longer than `MAX_CHARS`.
         """
-        try:
-            return self.template.render(self._all(messages, add_generation_prompt), self.max_chars)
-        except Exception as error:  # a template may raise anything
-            raise _failure(self.name, error) from _cause(error)
+        return self._text({"messages": messages, "add_generation_prompt": add_generation_prompt})
 
     def render_marked(self) -> tuple[str, list[tuple[int, int]]]:
         """Renders its messages; returns the text and the spans [begin, end) of its generation blocks.
 
         Raises:
-            ValueError: The template fails or passes a limit, or its blocks are nested.
+            ValueError: The template fails, its text is too long, or its blocks are nested.
         """
-        try:
-            marked, count = self.template.render_marked(self._all(self.messages, False), self.max_chars)
-        except Exception as error:
-            raise _failure(self.name, error) from _cause(error)
-        pieces = _MARKS.split(marked)  # text, mark, text, mark … text
-        if pieces[1::2] != [MARK_BEGIN, MARK_END] * count:
+        blocks: list[str] = []
+        marked = self._text({"messages": self.messages, "add_generation_prompt": False, _BLOCKS: blocks})
+        pieces = _MARK.split(marked)  # text, mark, text, mark … text
+        if pieces[1::2] != [_MARK_BEGIN, _MARK_END] * len(blocks):
             raise _failure(self.name, ValueError("its generation blocks are nested, or their text was cut or repeated"))
         edges = list(accumulate(map(len, pieces[::2])))[:-1]
         return "".join(pieces[::2]), list(zip(edges[::2], edges[1::2], strict=True))
 
-    def _all(self, messages: list[Message], add_generation_prompt: bool) -> dict[str, Any]:
-        return {"messages": messages, "add_generation_prompt": add_generation_prompt, **self.variables}
+    def _text(self, variables: dict[str, Any]) -> str:
+        pieces, left = [], MAX_CHARS
+        try:
+            for piece in self.template.jinja.generate(variables | self.variables):
+                pieces.append(piece)
+                left -= len(piece)
+                if left < 0:
+                    raise OverflowError(f"its text is longer than {MAX_CHARS:,} characters")
+        except Exception as error:  # a template may raise anything
+            raise _failure(self.name, error) from error
+        return "".join(pieces)
+
+
+@functools.lru_cache(maxsize=64)
+def _compile(source: str) -> CompiledTemplate:
+    from jinja2 import nodes
+
+    environment = _environment()
+    tree = environment.parse(source)
+    has_marks = any(node.name == "mark" for node in tree.find_all(nodes.ExtensionAttribute))
+    return CompiledTemplate(environment.from_string(tree), has_marks)
+
+
+@functools.cache
+def _environment() -> Any:
+    """The environment in which transformers renders, with generation marks of ours, and without what is not steady."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    class GenerationMarks(Extension):
+        """`{% generation %}text{% endgeneration %}`, whose marks travel with the text, through macros and captures."""
+
+        tags: Any = frozenset({"generation"})
+        priority = 101  # later than the extension of transformers, whose place it takes
+
+        def parse(self, parser: Any) -> nodes.Node:
+            lineno = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            call = self.call_method("mark", [nodes.ContextReference()])
+            return nodes.CallBlock(call, [], [], body).set_lineno(lineno)
+
+        def mark(self, context: Any, caller: Callable[[], str]) -> str:
+            blocks, text = context.get(_BLOCKS), caller()
+            if blocks is None:
+                return text
+            blocks.append(text)
+            return f"{_MARK_BEGIN}{text}{_MARK_END}"
+
+    # transformers makes its environment in there only, with filters and extensions that differ between its versions.
+    environment = _compile_jinja_template("").environment.overlay(extensions=[GenerationMarks])
+    # The same conversation is the same text, always; for the day see `ChatRenderer`.
+    for names, unsteady in (("globals", (_DATE, "lipsum")), ("filters", ("random",))):
+        kept = {name: value for name, value in getattr(environment, names).items() if name not in unsteady}
+        setattr(environment, names, kept)
+    return environment
 
 
 def _failure(name: str, error: Exception) -> ValueError:
+    """The error that names the template and its line, with what it says itself: on one line, cut."""
     remedy = "Change the messages or the tokenizer's chat_template."
     if _DATE in str(error):
         remedy = f'Give the day in template_kwargs, such as {_DATE}: "2025-06-01"; the text must not depend on it.'
-    return ValueError(f"chat template of {shown(name)}: {type(error).__name__}: {_reason(error)}\n  {remedy}")
-
-
-def _reason(error: Exception) -> str:
-    """What a template, or jinja, says: on one line, without what a terminal would obey, and not without end."""
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if frame.f_code.co_filename in ("<template>", "<unknown>")]
+    where = f", line {lines[-1]}" if lines else ""
     text = str(error)
-    reason = one_line(without_secrets(text[:_MAX_REASON]))
-    return reason if len(text) <= _MAX_REASON else f"{reason}…"
-
-
-def _cause(error: Exception) -> Exception | None:
-    """The error itself, for the traceback, unless it says more than its reason does."""
-    return error if str(error).replace("\n", "\\n") == _reason(error) else None
-
-
-def _formatter(day: Any) -> Callable[[str], str]:
-    """Writes the day by a format without widths: those of the C library fill the memory."""
-    try:
-        formatted = date.fromisoformat(day).strftime
-    except (TypeError, ValueError) as error:
-        raise ValueError(f'template_kwargs: {_DATE} is {shown(day)}\n  Give a day such as "2025-06-01".') from error
-
-    def bounded(form: str) -> str:
-        if len(form) > _MAX_DATE_CHARS:
-            raise OverflowError(f"it formats the day by more than {_MAX_DATE_CHARS:,} characters")
-        directives = _DIRECTIVE.findall(form)
-        if any(map(str.isdigit, directives)):
-            raise OverflowError("it formats the day with a width")
-        budget_of_rendering.get().spend(OPERATION_BYTES * len(directives))
-        return formatted(form)
-
-    return bounded
+    reason = one_line(without_secrets(text[:_MAX_REASON])) + "…" * (len(text) > _MAX_REASON)
+    return ValueError(f"chat template of {shown(name)}{where}: {type(error).__name__}: {reason}\n  {remedy}")
 
 
 def template_source(tokenizer: Any, name: str | None = None, tools: Sequence[Any] | None = None) -> str:
@@ -189,7 +237,7 @@ def template_source(tokenizer: Any, name: str | None = None, tools: Sequence[Any
 
     Args:
         tokenizer: Either.
-        name: Of one of several templates; or a source, which is returned as it is.
+        name: The name of one of several templates; or a source, which is returned as it is.
         tools: None or not; a tokenizer may have a template of its own for tools.
 
     Raises:
@@ -211,18 +259,50 @@ def template_source(tokenizer: Any, name: str | None = None, tools: Sequence[Any
     return str(chosen)
 
 
+def not_variables(kwargs: Mapping[Any, Any]) -> list[Any]:
+    """The keys that are not variables of a template."""
+    return [key for key in kwargs if not isinstance(key, str) or key in _NOT_OF_THE_TEMPLATE]
+
+
+def row_template_kwargs(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables that a row brings in `chat_template_kwargs`, as a mapping or its JSON text; most often none.
+
+    They go before those of the settings.
+
+    Raises:
+        ValueError: They are not a mapping, or the template would not see them.
+    """
+    given = row.get("chat_template_kwargs")
+    if not given:
+        return {}
+    try:
+        kwargs = json.loads(given) if isinstance(given, str) else without_nulls(given)
+    except json.JSONDecodeError:
+        kwargs = None
+    if not isinstance(kwargs, dict) or not_variables(kwargs) or "add_generation_prompt" in kwargs:
+        raise ValueError(
+            f"chat_template_kwargs: expected variables of the chat template by name, got {shown(given)}\n"
+            "  Store a mapping, or its JSON text, of what the template reads."
+        )
+    return kwargs
+
+
 def _plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     if not isinstance(messages, list | tuple) or not messages:
         raise _no_message("a list of messages, at least one", messages)
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise _no_message(f"message {number} to be a dict with a role", message)
-    return _with_reasoning([_plain_message(number, message) for number, message in enumerate(messages)])
+    from transformers.utils.chat_template_utils import _alias_reasoning_fields
+
+    # A message's reasoning goes by each of the names that templates use for it.
+    aliased: list[Message] = _alias_reasoning_fields([_plain_message(*each) for each in enumerate(messages)])
+    return aliased
 
 
 def _no_message(expected: str, got: Any) -> ValueError:
     return ValueError(
-        f"chat: expected {expected}, got {_shortened(got)}\n"
+        f"chat: expected {expected}, got {shown(got)}\n"
         "  A message is a dict such as {'role': 'user', 'content': 'Hello'}."
     )
 
@@ -233,14 +313,6 @@ def _plain_message(number: int, message: Mapping[str, Any]) -> Message:
         for key, value in message.items()
         if value is not None
     }
-
-
-def _with_reasoning(messages: list[Message]) -> list[Message]:
-    """Newer transformers give a message's reasoning under the names that templates use for it."""
-    from transformers.utils import chat_template_utils
-
-    alias = getattr(chat_template_utils, "_alias_reasoning_fields", None)
-    return messages if alias is None else alias(messages)
 
 
 def _plain(value: Any, where: str | None) -> Any:
@@ -278,11 +350,6 @@ def _schema(tool: Any) -> Any:
     if callable(tool):
         return get_json_schema(tool)
     raise ValueError(
-        f"chat: expected each tool as a JSON schema (a dict) or a function, got {_shortened(tool)}\n"
+        f"chat: expected each tool as a JSON schema (a dict) or a function, got {shown(tool)}\n"
         "  Decode tools that are JSON text before."
     )
-
-
-def _shortened(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHORT else f"{text[: _SHORT - 3]}..."

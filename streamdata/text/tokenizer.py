@@ -1,20 +1,94 @@
-"""Tokenizers by name, one per name and process: those of transformers and, for bare texts, what they wrap."""
+"""Tokenizers by name, one per name and process: those of transformers and, for bare texts, what they wrap.
+
+A directory's `tokenizer.json` is read by the tokenizers library alone where transformers would add nothing to it:
+importing transformers takes seconds, in each worker, and what turns texts into ids is the compiled library below it.
+"""
 
 import functools
 import hashlib
 import json
 import os
+import re
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import shown
-from streamdata.text.directory_tokenizer import DirectoryTokenizer, check_files, check_name, load_directory
+from streamdata.recipe.limits import check_regular
 
 _PROBE = "The quick brown fox, 3.14 \u2014 na\u00efve caf\u00e9\n\tdef f(x): return x ** 2  # \u6771\u4eac \U0001f98a"
+_RULES, _CONFIG = "tokenizer.json", "tokenizer_config.json"
+_HUB_NAME: Final = re.compile(r"[\w.\-]+(/[\w.\-]+)?")
+_OLD_MAP: Final = "special_tokens_map.json"
+_FILES: Final = {_RULES, _CONFIG, _OLD_MAP, "chat_template.jinja", "README.md", "LICENSE"}
+"""Beside others, such as a model's `config.json`, transformers may take another class than the configuration says."""
+_CLASSES: Final = ("TokenizersBackend", "PreTrainedTokenizerFast")
+"""Those of transformers that take `tokenizer.json` as it is. Others build parts of it anew, as they think right."""
+_NAMED_TOKENS: Final = {f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")}
+_TOKEN_LISTS: Final = {"extra_special_tokens", "additional_special_tokens"}
+_OF_NO_EFFECT: Final = {
+    "chat_template",
+    "clean_up_tokenization_spaces",
+    "is_local",
+    "local_files_only",
+    "model_input_names",
+    "model_max_length",
+    "name_or_path",
+    "processor_class",
+}
+"""Settings that change nothing in what `encode` gives."""
+_CHECKED: Final = {"tokenizer_class", "backend", "padding_side", "truncation_side", "added_tokens_decoder"}
+_KNOWN: Final = _NAMED_TOKENS | _TOKEN_LISTS | _OF_NO_EFFECT | _CHECKED
+
+
+class DirectoryTokenizer:
+    """Texts to the ids that transformers would give for this directory; see `load_directory`.
+
+    Args:
+        backend: The compiled tokenizer.
+        config: The directory's `tokenizer_config.json`.
+    """
+
+    def __init__(self, backend: Any, config: dict[str, Any]) -> None:
+        self._backend = backend
+        self._backend.encode_special_tokens = True  # what looks like a special token in a text is text
+        self._truncation_side = config.get("truncation_side", "right")
+        self.eos_token_id: int | None = self._id_of(config.get("eos_token"))
+        self.pad_token_id: int | None = self._id_of(config.get("pad_token"))
+        self.cleans_up: bool = bool(config.get("clean_up_tokenization_spaces"))
+        """Whether transformers would remove spaces before commas and the like from what it decodes."""
+
+    def _id_of(self, token: str | None) -> int | None:
+        found: int | None = None if token is None else self._backend.token_to_id(token)
+        return found
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of tokens, special ones among them."""
+        text: str = self._backend.decode(ids, skip_special_tokens=False)
+        return text
+
+    def __len__(self) -> int:
+        """Tokens of the vocabulary, with those added to it."""
+        size: int = self._backend.get_vocab_size(with_added_tokens=True)
+        return size
+
+    def encode(self, text: str, max_tokens: int | None, *, with_special_tokens: bool) -> list[int]:
+        """See `streamdata.text.tokenize`."""
+        if max_tokens is None:
+            self._backend.no_truncation()
+        else:
+            self._backend.enable_truncation(max_tokens, direction=self._truncation_side)
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=with_special_tokens)
+        ids: list[int] = encoding.ids
+        return ids
+
+
+@functools.cache
+def _directory_tokenizer(name: str) -> DirectoryTokenizer | None:
+    return load_directory(name)
 
 
 @functools.cache
@@ -31,11 +105,6 @@ def load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     return load_without_code(AutoTokenizer, name)
-
-
-@functools.cache
-def _directory_tokenizer(name: str) -> DirectoryTokenizer | None:
-    return load_directory(name)
 
 
 def load_without_code(auto: Any, name: str | os.PathLike[str]) -> Any:
@@ -179,14 +248,97 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 def _media_settings(processor: Any) -> list[Any]:
     parts = [getattr(processor, name, None) for name in ("image_processor", "video_processor", "feature_extractor")]
-    return [*(part and _settings(part) for part in parts), _own_settings(processor)]
-
-
-def _own_settings(processor: Any) -> dict[str, Any]:
-    """What a processor is told beside its parts, such as the size of a patch: by it, it counts an image's tokens."""
-    settings = _settings(processor) if hasattr(processor, "to_dict") else {}
-    return {key: value for key, value in settings.items() if isinstance(value, str | int | float)}
+    # What it is told beside its parts, such as the size of a patch: by it, it counts an image's tokens.
+    own = _settings(processor) if hasattr(processor, "to_dict") else {}
+    simple = {key: value for key, value in own.items() if isinstance(value, str | int | float)}
+    return [*(part and _settings(part) for part in parts), simple]
 
 
 def _settings(part: Any) -> dict[str, Any]:
     return {key: value for key, value in part.to_dict().items() if key[0] != "_"}
+
+
+def load_directory(name: str) -> DirectoryTokenizer | None:
+    """Loads a directory's tokenizer without transformers; None where it is not certain that this gives the same ids.
+
+    It is where `tokenizer.json` says all: the configuration names a class of transformers that takes this file as is,
+    has no setting that is unknown here (such as `add_bos_token` or `add_prefix_space`), and no special or added token
+    that the file lacks; and the directory has nothing else that transformers reads.
+
+    Raises:
+        ValueError: It has a fifo, a socket or a device.
+    """
+    folder = Path(name)
+    check_files(folder)
+    names = {entry for entry in os.listdir(folder) if not entry.startswith(".")} if folder.is_dir() else set()
+    if not {_RULES, _CONFIG} <= names <= _FILES:
+        return None
+    config = _config_of(folder)
+    if config is None or (_OLD_MAP in names and "added_tokens_decoder" not in config):
+        return None  # transformers reads the old map where the configuration does not list its tokens
+
+    from tokenizers import Tokenizer
+
+    try:
+        backend = Tokenizer.from_file(str(folder / _RULES))
+    except Exception:
+        return None  # transformers has the word, and the error
+    plain = backend.truncation is None and backend.padding is None
+    return DirectoryTokenizer(backend, config) if plain and _has_all_tokens(backend, config) else None
+
+
+def check_name(name: str | os.PathLike[str]) -> None:
+    """Raises FileNotFoundError where a name can only be a path, and nothing is there: a hub is asked for minutes.
+
+    One of the hub's is one or two words, where no folder here has the first of two.
+    """
+    text = os.fspath(name)
+    is_below = "/" in text and Path(text).parent.exists()
+    if not os.path.exists(text) and (is_below or text.startswith(".") or not _HUB_NAME.fullmatch(text)):
+        raise FileNotFoundError(
+            f"tokenizer {shown(text)}: expected a directory, got none\n  Name one that `save_pretrained` wrote."
+        )
+
+
+def check_files(folder: Path) -> None:
+    """Raises ValueError where a tokenizer's folder has a fifo, say: transformers would wait for who writes into it."""
+    for path in folder.iterdir() if folder.is_dir() else [folder]:
+        if path.exists() and (path.name in _FILES or not path.is_dir()):
+            check_regular(path, ValueError)
+
+
+def _config_of(folder: Path) -> dict[str, Any] | None:
+    """The configuration, if all that it asks for is known here."""
+    try:
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    is_known = (
+        isinstance(config, dict)
+        and config.keys() <= _KNOWN
+        and config.get("tokenizer_class") in _CLASSES
+        and config.get("backend", "tokenizers") == "tokenizers"
+        and all(config.get(f"{what}_side", "right") in ("left", "right") for what in ("padding", "truncation"))
+    )
+    return config if is_known else None
+
+
+def _has_all_tokens(backend: Any, config: dict[str, Any]) -> bool:
+    """Whether transformers would find nothing to add to the vocabulary."""
+    from tokenizers import AddedToken
+
+    present = backend.get_added_tokens_decoder()
+    contents = {token.content for token in present.values()}
+    named = [config.get(name) for name in _NAMED_TOKENS]
+    lists = [config.get(name) or [] for name in _TOKEN_LISTS]
+    if not all(isinstance(tokens, list) for tokens in lists):
+        return False
+    if not all(token is None or (isinstance(token, str) and token in contents) for token in sum(lists, named)):
+        return False
+    # As text: two of them are equal when their contents are, and their other settings decide ids, too.
+    ours = {str(number): repr(token) for number, token in present.items()}
+    try:
+        listed = {number: repr(AddedToken(**token)) for number, token in config.get("added_tokens_decoder", {}).items()}
+    except (AttributeError, TypeError):
+        return False
+    return listed.items() <= ours.items()

@@ -40,7 +40,7 @@ class OverlongError(ValueError):
 
 
 class Cut(NamedTuple):
-    """What stays of a sequence.
+    """The part of a sequence that stays.
 
     Attributes:
         kept: Positions that stay, ascending; int64, shape (m,).

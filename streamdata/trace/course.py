@@ -16,11 +16,15 @@ from streamdata.errors import StateError
 from streamdata.mixing.elastic import header_of
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import tree_of
-from streamdata.progress import DealHeader, LaneEntries, LaneKey, Progress, history_of, merge_states
-from streamdata.progress.header import Topology
+from streamdata.states.checks import check_nodes
+from streamdata.states.cursor import LaneEntries, LaneKey
+from streamdata.states.headers import DealHeader, Topology
+from streamdata.states.history import history_of
+from streamdata.states.joining import merge_states
+from streamdata.states.progress import Progress
 from streamdata.trace.era import Era
 
-_TOLD: Final = {"weights", "samples", "batch_size"}
+_NEEDED: Final = {"weights", "samples", "batch_size"}
 """What the line on a generation must have, so that its steps can be told of it."""
 
 
@@ -56,7 +60,7 @@ class Stretch(NamedTuple):
 
     def turns(self, progress: Progress) -> list[int]:
         """The workers in the sequence in which they deliver after some states."""
-        last, workers = progress.last_worker(self.epoch_pass, self.rank), range(self.era.num_workers)
+        last, workers = progress.last_workers.get((self.epoch_pass, self.rank)), range(self.era.num_workers)
         first = 0 if last is None else last + 1
         return [(first + turn) % len(workers) for turn in workers]
 
@@ -107,7 +111,7 @@ class Course:
         self._states = [progress.table.as_dict() for progress in self._held]
         self.newest = self._held[-1] if sizes else Progress({})
         tree = tree_of(dataset).tree()
-        self.newest.check_nodes(tree.nodes)
+        check_nodes(self.newest, tree.nodes)
         self._before = {progress.before.number: progress.before for progress in self._held}
         self._headers = {number: header for one in self._held for number, header in one.headers.items()}
         self._lines = {line["generation"]: line for line in self.newest.before.sizes}
@@ -125,7 +129,7 @@ class Course:
             # Of a line whose predecessor was left out nobody knows whether a size began with it.
             is_known = last["generation"] == number - 1
             is_first = is_known and any(line[name] != last.get(name) for name in Topology._fields)
-            if is_first and number not in self._before and line.keys() >= _TOLD:
+            if is_first and number not in self._before and line.keys() >= _NEEDED:
                 header = self._begun(line, earlier) if earlier else DealHeader()
                 if header is not None:
                     self._before[number], self._headers[number] = header, {**line, "deal": number}
@@ -212,7 +216,7 @@ class Course:
         It does unless each rank delivered as many whole batches, all in one pass, of sources that are there.
         """
         line = self._lines.get(number, {})
-        if number not in self.eras or not line.keys() >= _TOLD:
+        if number not in self.eras or not line.keys() >= _NEEDED:
             return 0
         era, later = self.eras[number], [line["step"] for other, line in self._lines.items() if other > number]
         end: int = min(later, default=self.newest.before.step)
@@ -221,7 +225,7 @@ class Course:
         if era.joins:  # a line counts what these are made of; the sums are those of all generations in between
             given = _num_given(after) - _num_given(era.begins.before)
         is_even = given == era.dp_size * (end - line["step"]) * line["batch_size"]
-        is_one_pass = {era.begins.first_pass, *after.passes} == {after.first_pass}
+        is_one_pass = {era.begins.before.first_pass, *after.passes} == {after.first_pass}
         return end if is_even and is_one_pass and era.tree.weights.keys() == line["weights"].keys() else 0
 
     def batch_size(self, number: int) -> int | None:
@@ -253,7 +257,7 @@ class Course:
 
     def _first_pass(self, era: Era, rank: int) -> int:
         newest = era.begins.newest_pass(rank) if era.begins else None
-        return era.begins.first_pass if newest is None else newest
+        return era.begins.before.first_pass if newest is None else newest
 
 
 class BatchSizes:

@@ -10,11 +10,13 @@ from streamdata.mixing.deals import Deals
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.reading import lane_samples
 from streamdata.mixing.tree import Node, tree_of
-from streamdata.progress import LaneLink, Progress, header
 from streamdata.run import Lane
+from streamdata.run.lane_link import LaneLink
 from streamdata.sources import MapStyleSource
 from streamdata.sources.shard_source import ShardDataset
 from streamdata.sources.source import Sample
+from streamdata.states.headers import header
+from streamdata.states.progress import Progress
 from streamdata.trace.seek import samples_left, seek, why_not
 
 _FUNCTIONS: Final = ("single_process_fn", "process_fn", "max_bad")
@@ -101,8 +103,7 @@ class Era:
 
     def has_given_all(self, run: Run) -> bool:
         """Whether nothing of the pass is left in the lane."""
-        progress, key = run.progress, run.key
-        return progress.is_finished(key.epoch_pass) or progress.has_given_all(key, self.tree)
+        return run.progress.has_given_all(run.key, self.tree)
 
     def samples(self, run: Run) -> Iterator[Sample]:
         """What the lane delivers."""

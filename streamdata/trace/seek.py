@@ -19,9 +19,9 @@ from streamdata.mixing.clocks import Clocks
 from streamdata.mixing.counting import count_samples
 from streamdata.mixing.pace import ClockPace
 from streamdata.mixing.tree import Node
-from streamdata.progress import COUNTS, LaneEntries
-from streamdata.progress.lane_entries import Standing
 from streamdata.sources.leap import position_after
+from streamdata.states.cursor import LaneEntries, Standing
+from streamdata.states.table import COUNTS
 
 _FEW = 64
 """Draws that are made one by one rather than counted."""

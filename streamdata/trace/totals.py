@@ -12,8 +12,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from streamdata.mixing.weights import shares_of_weights
-from streamdata.progress import Progress, history_of, totals_of_nodes
-from streamdata.recipe.parts import NAMES
+from streamdata.recipe.named_source import PART_NAMES
+from streamdata.states.history import history_of, totals_of_nodes
+from streamdata.states.progress import Progress
 
 _RECORDS: Final = re.compile(r"(?:map-style, (\d+) records|[^,]+, (\d+) records in )")
 _HOLDOUT: Final = re.compile(r", part (train|valid) of holdout ([^,]+)")
@@ -152,7 +153,7 @@ def num_records(node: str) -> float | None:
     share = 1.0
     if held_out := _HOLDOUT.search(node):
         holdout = float(held_out[2])
-        share = 1 - holdout if held_out[1] == NAMES[0] else holdout
+        share = 1 - holdout if held_out[1] == PART_NAMES[0] else holdout
     return int(found[1] or found[2]) * share
 
 

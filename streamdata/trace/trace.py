@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from streamdata.errors import SourceError, StateError
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import Node
-from streamdata.progress import COUNTS, LaneKey
-from streamdata.progress.lane_entries import Standing
 from streamdata.sources.source import Sample
+from streamdata.states.cursor import LaneKey, Standing
+from streamdata.states.table import COUNTS
 from streamdata.trace.course import BatchSizes, Course, Point, Stretch, point_of
 from streamdata.trace.era import Era
 from streamdata.trace.find import Search, WantedRecord

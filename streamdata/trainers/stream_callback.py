@@ -8,9 +8,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.errors import StateError
-from streamdata.progress.loading import load_states
-from streamdata.progress.saving import save_states
-from streamdata.progress.states_table import LoadedStates
+from streamdata.states.loading import load_states
+from streamdata.states.saving import save_states
+from streamdata.states.table import LoadedStates
 
 FOLDER: Final = "stream"
 """Within a checkpoint."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from streamdata.errors import shown, text_of
 from streamdata.mixing import MergedDataset
-from streamdata.progress import States, to_state
+from streamdata.states.to_state import States, to_state
 from streamdata.view.fingerprint import fingerprint
 from streamdata.view.nodes import NodeShare, functions_of, shares_of
 

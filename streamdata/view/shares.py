@@ -7,7 +7,7 @@ from typing import Any
 
 from streamdata.fields import is_reserved
 from streamdata.mixing.top import top_of
-from streamdata.progress import States, to_state
+from streamdata.states.to_state import States, to_state
 from streamdata.view.nodes import functions_of, mean_shares, shares_of
 from streamdata.view.table import percent_text, table
 

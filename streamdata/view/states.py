@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from streamdata.progress import Progress, history_of
-from streamdata.progress.loading import named_ranks
-from streamdata.recipe.percent import STEPS, Weight
+from streamdata.recipe.named_source import STEPS, Weight
+from streamdata.states.history import history_of
+from streamdata.states.loading import named_ranks
+from streamdata.states.progress import Progress
 
 
 def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,13 +80,13 @@ def _weight(weight: Weight) -> str:
 def _passes(progress: Progress) -> list[int]:
     """Those in which ranks are."""
     passes = {number for rank in progress.ranks() if (number := progress.newest_pass(rank)) is not None}
-    return sorted(passes) or [progress.first_pass]
+    return sorted(passes) or [progress.before.first_pass]
 
 
 def _lacking(progress: Progress) -> tuple[list[int], list[int]]:
     """The ranks that delivered nothing, and those of which nothing is known."""
     lacking = sorted(set(range(progress.topology().dp_size)) - set(progress.ranks()))
-    idle = [rank for rank in lacking if progress.is_idle(rank)]
+    idle = [rank for rank in lacking if rank in progress.idle]
     return idle, [rank for rank in lacking if rank not in idle]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import Node
-from streamdata.recipe.percent import STEPS
+from streamdata.recipe.named_source import STEPS
 from streamdata.sources.own_stream import OwnStreamSource
 from streamdata.sources.part import range_of
 from streamdata.sources.sequential_source import SequentialSource

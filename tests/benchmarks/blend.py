@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.mixing.blend_index import BlendIndex
-from streamdata.mixing.blend_rule import WORTH_COMPILING
-from streamdata.mixing.blend_weights import blend_weights
+from streamdata.stores.blend.blend_rule import WORTH_COMPILING, blend_weights
+from streamdata.stores.blend.blendable import BlendIndex
 from tests.benchmarks.measure import Row, Scale, by_turns
 
 _NOT_INSTALLED = "peer not installed"

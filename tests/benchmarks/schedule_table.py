@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata import MergedDataset
-from streamdata.progress import Base, Progress
+from streamdata.states.headers import Base
+from streamdata.states.progress import Progress
 
 Floats = npt.NDArray[np.float64]
 Percent = Callable[[Floats], Floats]

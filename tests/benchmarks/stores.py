@@ -20,9 +20,9 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata import MergedDataset, mixed_collate
-from streamdata.stores.base_dataset import BaseDataset
-from streamdata.stores.dataset_factory import DatasetFactory
-from streamdata.stores.sums import publish_sums
+from streamdata.stores.datasets.base_dataset import BaseDataset
+from streamdata.stores.datasets.dataset_factory import DatasetFactory
+from streamdata.stores.stored_values import publish_sums
 from streamdata.stores.writer import StoreWriter
 from tests.benchmarks.data import cached
 from tests.benchmarks.measure import BATCH_SIZE, Row, Scale, by_turns, loading_time, per_second

@@ -23,7 +23,7 @@ def test_a_sound_recipe_passes(streamdata: Streamdata, write_recipe: WriteRecipe
 def test_all_errors_are_shown_at_once_with_their_places(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
     """A misspelt parameter, a target that is not there, and a missing variable."""
     recipe = write_recipe("sede: 1\ncustomized_yield_fn: {target: tests.view.functions.gone}\nstop: ${variables:x}")
-    done = streamdata("check", recipe)
+    done = streamdata("check", recipe, "--import", "tests")
     assert done.exit_code == 1
     assert [line for line in (3, 4, 5) if f"error: {recipe}:{line}:" in done.stdout] == [3, 4, 5]
     assert "did you mean 'seed'?" in done.stdout
@@ -162,9 +162,9 @@ def test_data_keeps_what_was_found_before_a_process_died(streamdata: Streamdata,
 def test_data_shows_a_fault_as_one_line(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
     """What is wrong and what to do; a function's message forges none."""
     recipe = write_recipe(params=function("wordy"))
-    (recipe.parent / "b.jsonl").write_text("[]\n")
+    (recipe.parent / "b.jsonl").write_text("7\n")
     lines = streamdata("check", recipe, "--data", "-j", 1).stdout.splitlines()
-    assert len([line for line in lines if line.startswith("error: ")]) == len(lines) - 2 == 41
+    assert len([line for line in lines if line.startswith("error: ")]) == len(lines) - 3 == 41
     assert max(map(len, lines)) < 400 + len(str(recipe))
 
 

@@ -1,5 +1,6 @@
 """`streamdata index`: manifests made, brought up to date, and compared."""
 
+import gzip
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from typer.testing import Result
 
 from tests.remote.servers import ObjectServer, s3_server
-from tests.shard_files import write_tars
+from tests.shard_files import write_jsonl, write_tars
 
 Streamdata = Callable[..., Result]
 
@@ -26,6 +27,20 @@ def test_each_path_gets_its_manifest_and_a_summary(streamdata: Streamdata, tmp_p
     both = tmp_path / "both.manifest"
     done = streamdata("index", one, two, "-o", both)
     assert (done.exit_code, "8 files" in done.stdout, both.exists()) == (0, True, True), done.output
+
+
+def test_compressed_shards_are_counted(streamdata: Streamdata, tmp_path: Path) -> None:
+    """Whatever is not damaged; what is, is named."""
+    folder = Path(write_jsonl(tmp_path / "a", [3, 2, 4]))
+    for path in sorted(folder.iterdir())[1:]:
+        Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    done = streamdata("index", folder)
+    assert (done.exit_code, "3 files" in done.stdout, "9 records" in done.stdout) == (0, True, True), done.output
+    assert streamdata("index", "--check", folder).exit_code == 0
+    path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(path.name.encode())[:-9])
+    done = streamdata("index", folder)
+    assert (done.exit_code, f"{path}.gz" in done.stderr, "damaged or incomplete" in done.stderr) == (1, True, True)
 
 
 def test_check_names_each_shard_that_differs(streamdata: Streamdata, tmp_path: Path) -> None:

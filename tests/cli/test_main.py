@@ -42,16 +42,18 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert done.stdout
 
 
-def test_a_check_imports_neither_torch_nor_a_target(write_recipe: Callable[..., Path]) -> None:
-    """Signatures are read from source text."""
+@pytest.mark.parametrize("more", [[], ["--import", "tests"]])
+def test_a_check_imports_no_target_of_others(write_recipe: Callable[..., Path], more: list[str]) -> None:
+    """Those of packages that are named are imported in another process."""
     recipe = write_recipe(params=", single_process_fn: {target: tests.view.functions.same}")
     code = (
         "import sys; from streamdata.cli.main import app\n"
         "try: app(sys.argv[1:])\n"
-        "finally: assert not {'torch', 'transformers', 'pyarrow', 'tests.view.functions'} & set(sys.modules)"
+        "finally: assert not {'transformers', 'pyarrow', 'tests.view.functions'} & set(sys.modules)"
     )
-    done = python(code, "check", recipe)
+    done = python(code, "check", recipe, *more)
     assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("0 not checked\n" if more else "1 not checked\n")
 
 
 def test_the_version_is_that_of_the_distribution(streamdata: Streamdata) -> None:

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from streamdata import instantiate_from_yaml, mixed_collate, to_state
 from streamdata.remote import retries
-from streamdata.remote.network import Network, _OfProcess
+from streamdata.remote.network import Network, _network
 from tests.remote.servers import http_server
 
 CANARY = "sk-canary-91c"
@@ -39,7 +39,7 @@ def server(monkeypatch, tmp_path):
     monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.002)
     monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.02)
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "left" / "indexes"))
-    monkeypatch.setattr(_OfProcess, "network", network := Network(4))
+    monkeypatch.setattr(_network, "made", network := Network(4))
     (tmp_path / "left").mkdir()
     monkeypatch.chdir(tmp_path / "left")
     with http_server({f"bucket/{number}.jsonl": LINES for number in range(2)}) as found:

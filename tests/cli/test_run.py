@@ -12,9 +12,9 @@ from typer.testing import Result
 
 from streamdata import MergedDataset, RecipeError
 from streamdata.cli.run import Pace, build_mixture
-from streamdata.progress import Traffic
-from streamdata.remote.cache_settings import _Caches
-from streamdata.remote.network import _OfProcess
+from streamdata.remote.cache_settings import _caches
+from streamdata.remote.network import _network
+from streamdata.run.traffic import Traffic
 from streamdata.view import Delivery
 from tests.remote.servers import http_server
 from tests.shard_files import jpeg
@@ -136,8 +136,8 @@ def test_what_was_asked_of_stores_is_in_the_summary(
     """Of workers too; the live line says how much they wait. Of local files neither says anything."""
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "indexes"))
     # Of this test alone: what other tests of this process have read is not among it.
-    monkeypatch.setattr(_OfProcess, "network", None)
-    monkeypatch.setattr(_Caches, "by_path", {})
+    monkeypatch.setattr(_network, "made", None)
+    monkeypatch.setattr(_caches, "made", None)
     recipe = write_recipe("cyclic: false\nstop: all_exhausted")
     local = streamdata("run", recipe, "--workers", "1")
     with http_server({f"{name}.jsonl": (tmp_path / f"{name}.jsonl").read_bytes() for name in "ab"}) as server:

@@ -9,8 +9,7 @@ import pytest
 from typer.testing import Result
 
 from streamdata import MergedDataset, load_states, merge_states, to_state
-from streamdata.progress.history import compact
-from tests.progress.test_saving import Rank
+from tests.states.test_saving import Rank
 from tests.streams import Numbers, through_json
 
 Streamdata = Callable[..., Result]
@@ -163,7 +162,7 @@ def test_states_are_compacted_into_one_file(streamdata: Streamdata, saved: Path,
     output = tmp_path / "out.json"
     done = streamdata("state", saved / "step-20", "--compact", "-o", output)
     assert done.exit_code == 0, done.output
-    assert json.loads(output.read_text()) == through_json(compact(dict(load_states(saved))))
+    assert json.loads(output.read_text()) == through_json(merge_states(dict(load_states(saved))))
 
 
 def test_compacted_states_say_the_same_of_what_was_delivered(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamdata import MergedDataset, StateError, StreamLoader, merge_states, mixed_collate, named
-from tests.streams import through_json
+from tests.streams import Numbers, through_json
 
 NUMBERS = range(13)
 TOPOLOGIES = [(2, 0, 2, 0), (2, 2, 2, 2), (3, 0, 2, 2)]
@@ -308,3 +308,28 @@ def test_a_loader_that_is_dropped_lets_go_of_its_workers(uneven: str) -> None:
         assert left() is None
     finally:
         gc.enable()
+
+
+def test_epochs_go_on_after_a_pass_of_which_nothing_is_left() -> None:
+    """What a trainer counts as its first epoch is the next pass then, and its second one the pass after that."""
+
+    def loaders(size: int, states: dict | None = None) -> list[StreamLoader]:
+        found = []
+        for rank in range(size):
+            dataset = MergedDataset([Numbers("a", 10)], seed=1, cyclic=False)
+            dataset.set_data_parallel(size, rank)
+            found.append(StreamLoader(dataset, 1, uneven="drop"))
+            found[-1].load_state_dict(states or {})
+        return found
+
+    (alone,) = loaders(1)
+    batches = iter(alone)
+    for _ in range(9):
+        next(batches)
+    both, seen = loaders(2, alone.state_dict()), []
+    for epoch in range(3):
+        for loader in both:
+            loader.set_epoch(epoch)
+        seen.append([[batch["value"].tolist() for batch in loader] for loader in both])
+        assert sorted(value for batches in seen[-1] for (value,) in batches) == list(range(10))
+    assert seen[0] != seen[1] != seen[2]

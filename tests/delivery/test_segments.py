@@ -44,8 +44,8 @@ class Numbered(Dataset[dict[str, Any]]):
 def own_segments() -> tuple[int, int]:
     """How many segments this process may lend, and how many files of theirs it has open."""
     links = [target(name) for name in os.listdir("/proc/self/fd")]
-    lender = segments._lender
-    mine = len(lender.segments) if lender is not None and lender.pid == os.getpid() else 0
+    lender = segments._lender.made
+    mine = len(lender.segments) if lender is not None else 0
     return mine, sum("memfd:streamdata" in link for link in links)
 
 
@@ -89,9 +89,9 @@ def lend_to_oneself(patch: pytest.MonkeyPatch) -> segments._Lender:
     """Until the patch is undone."""
     children = [Worker()]
     patch.setattr(multiprocessing, "active_children", lambda: children)
-    patch.setattr(segments, "_lender", segments._Lender())
+    patch.setattr(segments._lender, "made", segments._Lender())
     patch.setattr(collate, "SMALL_BYTES", 0)
-    return segments._lender
+    return segments._lender.get()
 
 
 def send(value: Any) -> Any:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from streamdata import MergedDataset, StateError, StreamLoader, merge_states, mixed_collate, named
 from streamdata.delivery.recent_states import NUM_KEPT, RecentStates
-from streamdata.progress.states_table import LoadedStates, table_of
+from streamdata.states.table import LoadedStates, table_of
 from tests.ranks import CONTEXT
 from tests.streams import through_json
 

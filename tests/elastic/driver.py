@@ -83,7 +83,7 @@ class Walk:
         seed: Decides all of it.
         is_elastic: Whether topologies change.
         folder: Where a quarter of the jobs save.
-        varies: Whether variants of functions are among it, and schedules below yield functions.
+        varies: Whether variants of functions are among it.
     """
 
     def __init__(self, seed, *, is_elastic=True, folder=None, varies=True):
@@ -214,9 +214,9 @@ class Walk:
 
     def _percent(self, path, *, is_first):
         numbers = [self.rng.choice((0.3, 0.5, 1, 1, 2, 3)) for _ in range(3)]
-        # Jobs that once failed are from when a schedule below a yield function was refused.
-        inner = not self.varies and any(part.function for part in self.mix.children if isinstance(part, Mix))
-        if is_first or inner or self.rng.random() < 0.7:
+        # A schedule below an inner yield function is refused.
+        inner = any(part.function for part in self.mix.children if isinstance(part, Mix))
+        if is_first or (inner and not self.varies) or self.rng.random() < 0.7:
             return numbers[0]
         times = sorted(self.rng.sample(range(1, 900), 2))
         points = [
@@ -224,7 +224,8 @@ class Walk:
             [times[0], self.rng.choice((0 if "." not in path else 1, numbers[1]))],
             [times[1], numbers[2]],
         ]
-        return {"steps": points} if self.rng.random() < 0.5 else points
+        kind = {"steps": points} if self.rng.random() < 0.5 else points
+        return numbers[0] if inner and "." in path else kind
 
     def _absent(self):
         # The first stays, so that states and recipe have a source in common; a mixture keeps one of its sources.

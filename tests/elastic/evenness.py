@@ -16,6 +16,8 @@ from tests.streams import Numbers, in_lane
 class FakeShards:
     """Indexed shards of equal sizes, of which nothing is stored."""
 
+    has_remote, cache = False, None
+
     def __init__(self, shards: int, records: int) -> None:
         self.urls = [f"{shard:05}.fake" for shard in range(shards)]
         self.num_records = np.full(shards, records, np.int64)
@@ -24,6 +26,10 @@ class FakeShards:
     def identity(self) -> list[tuple[str, int]]:
         """Names and sizes."""
         return [(url, int(count)) for url, count in zip(self.urls, self.num_records, strict=True)]
+
+    def is_slow(self) -> bool:
+        """Never."""
+        return False
 
     def anomalies(self) -> dict[str, int]:
         """None."""
@@ -45,7 +51,7 @@ class FakeWindow:
     def __len__(self) -> int:
         return len(self._shards)
 
-    def take(self, positions: Any, common: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def take(self, positions: Any, common: Mapping[str, Any], held: Any = None) -> Iterator[dict[str, Any]]:
         """Them."""
         for shard in self._shards[positions].tolist():
             yield {"shard": shard, **common}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from streamdata import MergedDataset
-from streamdata.progress.header import Topology
+from streamdata.states.headers import Topology
 
 States = Any
 

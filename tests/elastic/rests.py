@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from streamdata import MergedDataset, from_stateful, load_states, merge_states, save_states
-from streamdata.progress import compact
-from streamdata.progress.states_table import table_of
+from streamdata.states.table import table_of
 from tests.elastic.functions import tokens_of
 from tests.elastic.ledger import Ledger
 from tests.elastic.worlds import Config, Mix
@@ -82,7 +81,7 @@ def by_every_way(ranks: Sequence[Held], names: Sequence[str] = WAYS) -> dict[str
     ways = {
         "joined": lambda: merge_states(*(rank.states for rank in ranks)),
         "saved": lambda: saved([rank.states for rank in ranks]),
-        "compacted": lambda: compact(merge_states(*(rank.states for rank in ranks))),
+        "compacted": lambda: merge_states(merge_states(*(rank.states for rank in ranks))),
         "fresh": lambda: merge_states(*(rank.fresh for rank in ranks)),
         "stateful": lambda: merge_states(*(from_stateful(rank.stateful()) for rank in ranks)),
     }

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamdata import MergedDataset, load_states, save_states, to_state
-from streamdata.progress import BlockCut, Finals, Leftovers, compact
-from streamdata.progress.leftovers import UNIT
-from streamdata.progress.states_table import table_of
+from streamdata import MergedDataset, load_states, merge_states, save_states, to_state
 from streamdata.sources.deal import Deal
 from streamdata.sources.stretches import num_windows
+from streamdata.states.headers import UNIT, BlockCut, Leftovers
+from streamdata.states.progress import LastCursors
+from streamdata.states.table import empty_rows, table_of
 from tests.elastic.evenness import distances, evenness
 from tests.elastic.figures import Figure, States, Topology, resumed
 from tests.memory import begin_peak, peak
@@ -161,14 +161,10 @@ def read_twice() -> Iterator[Figure]:
     """Windows that a change divides: two lanes read their bytes, once."""
     rng, cut = np.random.default_rng(2), BlockCut(5_000_000, 15, 64 * UNIT, 1, 0)
     for old, new in ((8192, 6144), (64, 48), (8, 6)):
-        held, zeros = np.ones(old, np.bool_), np.zeros(old, np.int64)
-        windows, taken = rng.integers(20, 25, old), rng.integers(1, 960, old)
-        position = np.stack([zeros, windows, taken, zeros], axis=1)
-        ends = Finals(
-            is_held=held, is_over=~held, position=position, pulled=np.full((old, 4), -1), draws=zeros, tokens=zeros,
-            given=zeros, counts={}, cost=zeros.astype(float),
-        )  # fmt: skip
-        left = Deal("a", cut, 0, old, Leftovers()).left_by(ends)
+        rows = empty_rows(old)
+        rows["window"], rows["taken"] = rng.integers(20, 25, old), rng.integers(1, 960, old)
+        last = LastCursors(old, [(np.arange(old), rows)])
+        left = Deal("a", cut, 0, old, Leftovers()).left_by(last, np.zeros(old, np.bool_))
         after = Deal("a", cut, 0, new, left)
         divided, windows_left = int((after.stretches["stop"] >= 0).sum()), int(num_windows(left.stretches, cut).sum())
         got = f"{divided:,} of {windows_left:,} windows left, {divided / new:.2f} of each lane"
@@ -187,7 +183,7 @@ def first_samples() -> Iterator[Figure]:
     changed, topology = states, old
     for change in range(20):
         topology = (new, old)[change % 2]
-        changed = compact(joined(make, topology, changed, rng))  # as save_states leaves out what no resume needs
+        changed = merge_states(joined(make, topology, changed, rng))  # as save_states leaves out what no resume needs
     parsed = table_of(changed)
     later = [apart(lambda: first_sample_s(make, Topology(20, 2), parsed)).seconds for _ in range(9)]
     ratio = median(later) / early

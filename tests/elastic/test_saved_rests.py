@@ -16,7 +16,6 @@ from streamdata import (
     save_states,
     to_state,
 )
-from streamdata.progress import compact
 from tests.elastic.lives import run_job
 from tests.elastic.rests import assert_even, left_in_lanes, saved
 from tests.shard_files import write_jsonl
@@ -80,7 +79,7 @@ def test_a_rare_source_stands_where_it_stood_after_six_sizes(way, size):
     """Though it was not drawn under some of them."""
     parts, records = live(rare, SIX)
     states = saved(parts) if way.startswith("saved") else merge_states(*parts)
-    assert_once(records + rest(rare, compact(states) if way.endswith("compacted") else states, size))
+    assert_once(records + rest(rare, merge_states(states) if way.endswith("compacted") else states, size))
 
 
 def gathered(rank):

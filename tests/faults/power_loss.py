@@ -22,7 +22,7 @@ from streamdata.shards.make_manifest import make_manifest
 from tests.faults.changed_files import content, rows, stream, write_jsonl
 from tests.faults.disk import cuts, restore, watched
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write
-from tests.progress.test_saving import Rank
+from tests.states.test_saving import Rank
 from tests.text.chat_templates import chat_tokenizer
 
 ROWS = 16

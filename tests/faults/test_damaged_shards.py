@@ -60,11 +60,17 @@ TAR = {
     "8 a member twice": (repeated(0, 1024, 1024), "offset 1024, member '1/0.txt': expected each field .*, got 'txt' t"),
     "9 symbolic link": (header(AT, 156, b"2"), "offset 5120, member '1/2.txt': expected a regular .*, got symbolic li"),
     "9 hard link": (header(AT, 156, b"1"), "offset 5120, member '1/2.txt': expected a regular file .*, got hard link"),
-    "9 sparse": (header(AT, 156, b"S"), "offset 5120, member '1/2.txt': expected a regular file .*, got GNU sparse"),
-    "9 sparse by pax": (with_pax(**{"GNU.sparse.major": "1"}), "offset 5120: expected a regular .*, got a sparse file"),
-    "9 negative": (header(AT, 124, b"\xff" * 12), "offset 5120: expected a size in octal digits or base 256, got b'"),
-    "9 minus sign": (header(AT, 124, b"-0000000001\0"), "offset 5120: expected a size in octal .*, got b'-0000000001"),
-    "9 pax of minus one": (with_pax(size="-1"), "offset 5120: expected a pax size in decimal digits, got b'-1'"),
+    "9 sparse": (header(AT, 156, b"S"), "offset 5120, member '1/2.txt': expected a regular file .*, got sparse file"),
+    "9 sparse by pax": (
+        with_pax(**{"GNU.sparse.major": "1"}),
+        "offset 5120, member .*: expected a regular .*, got sparse file",
+    ),
+    "9 negative": (header(AT, 124, b"\xff" * 12), "offset 5120, member '1/2.txt': expected a size from 0 on, got -1"),
+    "9 minus sign": (
+        header(AT, 124, b"-0000000001\0"),
+        "offset 5120, member '1/2.txt': expected a size from 0 on, got -1",
+    ),
+    "9 pax of minus one": (with_pax(size="-1"), "offset 5120, member '1/2.txt': expected a size from 0 on, got -1"),
     "9 8 GiB": (header(AT, 124, b"\x80" + (8 << 30).to_bytes(11, "big")), "member '1/2.txt': expected .* 8589934592"),
     "9 8 GiB by pax": (with_pax(size=str(8 << 30)), "member '1/2.txt': expected .*8589934592"),
 }
@@ -97,7 +103,10 @@ GZIP = {
 SIDECAR = {
     "11 torn": (lambda data: data[:-5], ":6:.*: expected a JSON object on one line, got unexpected end of data"),
     "11 no key": (line(3, b'{"score": 1}'), ":3:1: expected a 'key' that is a text or an integer, got None"),
-    "11 a key twice": (line(3, b'{"key": "1/1"}'), ":3:1: expected each key once, got that of line 2 again"),
+    "11 a key twice": (
+        line(3, b'{"key": "1/1", "score": 99}'),
+        ":3:1: expected each key once, got that of line 2 again",
+    ),
     "11 of another shard": (
         changed(b'"1/', b'"2/'),
         r"expected lines for the records of '.*00001\.tar' \(the first is record '1/0'\), got none .* for '2/0'",

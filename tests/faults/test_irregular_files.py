@@ -11,14 +11,13 @@ import pytest
 
 import streamdata
 from streamdata.errors import StreamdataError
-from streamdata.progress.loading import read_states, read_step
 from streamdata.shards.file_cache import FileCache
 from streamdata.sources.process_image import open_image
 from streamdata.sources.prompts.videos import decode_video
-from streamdata.stores.sums import publish_sums
-from streamdata.text.directory_tokenizer import load_directory
-from streamdata.text.tokenizer import load_without_code
-from streamdata.text.tools import read_tool_file
+from streamdata.states.loading import read_states, read_step
+from streamdata.stores.stored_values import publish_sums
+from streamdata.text.messages import read_tool_file
+from streamdata.text.tokenizer import load_directory, load_without_code
 from tests.stores.tiny_stores import write
 from tests.streams import Numbers
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from streamdata.stores.factory import open_store
 from streamdata.stores.store import Store
-from streamdata.stores.sums import write_sums
+from streamdata.stores.stored_values import write_sums
 from streamdata.stores.verify import verify
 from tests.fuzz.case import JSON, Files, Kind
 from tests.stores.tiny_stores import write, write_old_bin, write_old_h5, write_old_megatron

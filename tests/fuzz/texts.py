@@ -12,8 +12,8 @@ import yaml
 import streamdata
 from streamdata import MergedDataset, StreamdataError, instantiate_from_yaml, load_states, save_states, to_state
 from streamdata.prepare.load_config import load_config
-from streamdata.progress.loading import read_states
 from streamdata.recipe.check import check_recipe
+from streamdata.states.loading import read_states
 from tests.fuzz.case import JSON, Files, Kind
 from tests.streams import Numbers, loaded
 
@@ -148,7 +148,7 @@ def _read_saved(folder: Path) -> Any:
 
 _STATE_LEAVES = (
     "cursor/0/0/0/0/a", "cursor/0/0/0/0/mix.b", "generation/0", "generation/1", "idle/0/1", "batches", "a", "mix",
-    "mix.b", "draws", "clock", "epoch", "window", "taken", "pulled", "function", "told", [1, 2, 3, 4], "left_out",
+    "mix.b", "draws", "clock", "epoch", "window", "taken", "pulled", "function", [1, 2, 3, 4], "left_out",
     {"a": [1]}, [0, 0, 0, -1], 2**40, 40, 41,
 )  # fmt: skip
 _STATE_WORDS = (

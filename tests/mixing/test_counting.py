@@ -1,6 +1,5 @@
 """How many samples lanes get of a finite pass: what is counted is what is read, from wherever they stand."""
 
-import gzip
 import math
 from itertools import islice
 
@@ -166,13 +165,6 @@ def test_what_cannot_be_counted_is_named(make, message):
     """With the remedy."""
     with pytest.raises(ValueError, match=f"{message}(.|\n)*Give steps_per_epoch"):
         make().samples_left(2)
-
-
-def test_shards_that_nobody_has_counted_are_named(tmp_path):
-    """Compressed ones, of which only reading shows how many records they have."""
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"value": 1}\n'))
-    with pytest.raises(ValueError, match=r"source 'z': .*only be read from their start"):
-        first_of(JsonlIterableDataset(str(tmp_path), name="z", percent=1)).samples_left(2)
 
 
 def test_costs_do_not_matter_where_all_is_read():

@@ -12,12 +12,13 @@ from torch.utils.data import DataLoader
 from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_collate, to_device, to_state
 from streamdata.fields import CURSOR
 from streamdata.mixing import meter
-from streamdata.progress import Traffic, TrafficReport, node_of, note, traffic_of
-from streamdata.remote.cache_settings import CacheSettings, _Caches, cache_counts, page_cache
-from streamdata.remote.network import Network, NetworkCounts, _OfProcess
+from streamdata.remote.cache_settings import CacheSettings, _caches, cache_counts, page_cache
+from streamdata.remote.network import Network, NetworkCounts, _network
 from streamdata.remote.page_cache import CacheCounts
 from streamdata.run import Lane
+from streamdata.run.traffic import Traffic, TrafficReport, note, traffic_of
 from streamdata.shards.ahead_settings import AheadSettings
+from streamdata.states.cursor import node_of
 from tests.remote.servers import http_server, slow_proxy
 from tests.shard_files import write_jsonl
 from tests.streams import Numbers
@@ -30,7 +31,7 @@ def sender(tmp_path, monkeypatch):
     """The network of this process: nothing was asked for."""
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "indexes"))
     network = Network(8)
-    monkeypatch.setattr(_OfProcess, "network", network)
+    monkeypatch.setattr(_network, "made", network)
     monkeypatch.setattr(meter, "cache_counts", list)
     yield network
     network.close()
@@ -126,7 +127,7 @@ def test_reports_count_once_for_each_process():
 def test_a_forked_process_counts_from_zero(tmp_path, sender, monkeypatch):
     """What was counted before the fork is its parent's, and so is what came to that with batches."""
     monkeypatch.setattr(meter, "cache_counts", cache_counts)
-    monkeypatch.setattr(_Caches, "by_path", {})
+    monkeypatch.setattr(_caches, "made", None)
     page_cache(CacheSettings(str(tmp_path), 1 << 30)).counts.reads = sender.counts.requests = 3
     dataset = MergedDataset([Numbers("a", 5)], cyclic=False)
     assert len(batches(dataset, 1)) == 1

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, mixed_collate, to_state
 from streamdata.errors import SourceError
 from streamdata.remote import network
-from streamdata.remote.network import _OfProcess
+from streamdata.remote.network import _network
 from streamdata.shards import read_ahead as room
 from streamdata.shards.ahead_settings import ahead_settings
 from streamdata.shards.inventory import take_stock
@@ -43,7 +43,7 @@ def use(monkeypatch):
 
     def use_link(link):
         ahead = room.ReadAhead(link.submit)
-        monkeypatch.setattr(room, "_of_process", {os.getpid(): ahead})
+        monkeypatch.setattr(room._read_ahead, "made", ahead)
         return ahead
 
     return use_link
@@ -370,7 +370,7 @@ def test_windows_of_a_small_source_share_their_requests(tmp_path, use):
 def test_no_more_requests_are_in_flight_than_connections_whatever_is_read(tmp_path, monkeypatch, settings):
     """Rows of a manifest, records, lines of sidecars and compressed shards of several sources, over all of a run."""
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(_OfProcess, "network", None)
+    monkeypatch.setattr(_network, "made", None)
     write_tars(tmp_path / "data" / "tar", [9] * 60)
     lines = Path(write_jsonl(tmp_path / "data" / "gz", [9])) / "00000.jsonl"
     objects = {f"d/gz/{number}.jsonl.gz": gzip.compress(lines.read_bytes(), mtime=0) for number in range(60)}

@@ -1,6 +1,5 @@
 """A mixture keeps to its schedules: in each lane, over changes of size and of text, and exactly over a resume."""
 
-import json
 import random
 import re
 from itertools import islice
@@ -54,38 +53,6 @@ def both(inner_percent=0.5, **options):
     return top
 
 
-def joined_twice(outer, inner):
-    """Schedules two levels below the top, yield functions above them and, if there is one, at them."""
-    lowest = named(mixture({"x": RAMP, "y": FALL}, customized_yield_fn=inner), [[0, 0.2], [250, 0.8]])
-    between = MergedDataset([Numbers("b", 500), lowest], customized_yield_fn=outer, name="between", percent=0.6)
-    return MergedDataset([Numbers("a", 1000, [[0, 0.5], [400, 0.1]]), between], seed=7)
-
-
-class Held:
-    """Gives samples some time after it has pulled them: it holds none to four, of several bursts."""
-
-    def __init__(self):
-        self.held, self.number, self.again = [], 0, 0
-
-    def __call__(self, samples):
-        for sample in samples:
-            self.held.append(sample)
-            if self.again:
-                self.again -= 1
-                continue
-            self.number += 1
-            while len(self.held) > self.number * 7 % 5:
-                yield self.held.pop(0)
-        while self.held:
-            yield self.held.pop(0)
-
-    def state_dict(self):
-        return {"rewind": len(self.held), "number": self.number}
-
-    def load_state_dict(self, state):
-        self.again, self.number = state["rewind"], state["number"]
-
-
 RECIPES = {
     "flat": lambda: mixture({"a": RAMP, "b": FALL, "c": STEP}),
     "by cost": lambda: mixture({"a": [[0, 0], [900, 1]], "b": FALL, "c": STEP}, cost=cost),
@@ -96,19 +63,12 @@ RECIPES = {
     "nested, the top by cost": lambda: both(cost=cost),
     "nested, the inner one by cost": lambda: both(inner={"cost": cost}),
     "nested, finite": lambda: both(inner={"cyclic": False}, cyclic=False),
-    "nested, joined": lambda: both(inner={"customized_yield_fn": many_to_one_stream}),
-    "nested, held": lambda: both(inner={"customized_yield_fn": Held()}),
-    "nested, joined, the top by cost": lambda: both(inner={"customized_yield_fn": Held()}, cost=cost),
-    "nested, joined, by cost": lambda: both(inner={"customized_yield_fn": Held(), "cost": cost}),
-    "nested, joined, finite": lambda: both(inner={"customized_yield_fn": Held(), "cyclic": False}, cyclic=False),
-    "nested below what joins": lambda: joined_twice(many_to_one_stream, None),
-    "nested below what joins twice": lambda: joined_twice(Held(), many_to_one_stream),
 }
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_resume_is_exact(name):
-    """At each step, also where schedules are told the time."""
+    """At each step, also of mixtures within others."""
     assert_exact_resume(RECIPES[name], steps=36, beyond=48)
     assert_exact_resume(RECIPES[name], steps=12, beyond=30, num_workers=2, batch_size=9)
 
@@ -154,40 +114,19 @@ def test_where_samples_of_very_different_costs_are_weighed_by_the_top_only():
     assert worst < 4
 
 
-@pytest.mark.parametrize("size", [1, 7])
-def test_below_a_yield_function_too_a_schedule_is_followed_at_the_time_of_the_top(size):
-    """Of the samples that it joins, all drawn at one time, as many are of a source as its share then says."""
-
-    def joined(samples):
-        for first in samples:
-            parts = [first, *islice(samples, size - 1)]
-            yield {"names": [part["__datasetname__"] for part in parts]}
-
-    end = 3000
-    inner = mixture({"x": [[0, 0], [end, 1]], "y": [[0, 1], [end, 0]]}, customized_yield_fn=joined)
-    top = MergedDataset([Numbers("a", 1000, 1), named(inner, [[0, 0.2], [end, 5]])], seed=7)
-    wanted = got = worst = pulled = 0
-    for time, sample in enumerate(islice(top, end)):
-        for name in sample.get("names", ()):
-            wanted += time / end
-            got += name == "inner.x"
-            pulled += 1
-            worst = max(worst, abs(got - wanted))
-    assert pulled > size * 1000
-    assert worst < 4
-
-
-def test_when_a_burst_was_drawn_takes_little_of_a_cursor():
-    """At most 300 bytes with its key, without the path and what the function said."""
-    states = {}
-    longest = 0
-    for sample in islice(both(inner={"customized_yield_fn": Held(), "cost": cost}, cost=cost), 200):
-        states.update(to_state(sample))
-        cursor = dict(states.get("cursor/0/0/0/0/inner", {"told": [], "function": 0}))
-        longest = max(longest, len(cursor["told"]))
-        cursor.pop("function", None)
-        assert len(json.dumps({"cursor/0/0/0/0/": cursor})) <= 220
-    assert longest == 5
+@pytest.mark.parametrize("depth", [1, 2])
+def test_below_an_inner_yield_function_a_schedule_is_refused(depth):
+    """With what to write in its place; the top may have both, and the inner mixture a schedule of its own."""
+    inner = mixture({"x": RAMP, "y": FALL}, customized_yield_fn=many_to_one_stream if depth == 1 else None)
+    if depth == 2:
+        lowest = named(inner, 1)
+        inner = MergedDataset([Numbers("b", 500), lowest], customized_yield_fn=many_to_one_stream)
+    with pytest.raises(
+        ValueError, match=r"mixture 'inner'.* got a schedule\n  Give the schedule to the percent of 'inner'"
+    ):
+        MergedDataset([Numbers("a", 1000), named(inner, 1)])
+    constant = named(mixture({"x": 1, "y": 2}, customized_yield_fn=many_to_one_stream), RAMP)
+    assert MergedDataset([Numbers("a", 1000), constant], customized_yield_fn=many_to_one_stream)
 
 
 def test_at_a_share_of_zero_a_source_is_not_drawn_but_for_once_at_the_edge():

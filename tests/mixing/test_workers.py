@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from streamdata import BlendableDataset, MergedDataset, mixed_collate, to_state
-from streamdata.progress import Entry
+from streamdata.states.cursor import Entry
 from tests.mixing.test_resume import Packer, irregular_stream
 from tests.streams import Numbers, NumbersAhead, loaded, plain, raises_in_worker, through_json
 

@@ -29,17 +29,18 @@ from tests.mutants.operators import Mutant, compiles_alike, mutants_of
 ROOT = Path(__file__).parents[2]
 MODULES = (
     "mixing/*.py",
-    "progress/*.py",
+    "states/*.py",
+    "stores/blend/*.py",
     "sources/order.py",
     "sources/functions.py",
     "shards/tar*.py",
     "run/permutation.py",
 )
 SUITES = {
-    "mixing/blend": ("mixing/test_blend_*.py", "mixing/test_blend*.py"),
+    "stores/blend/": ("stores/blend/test_blend_*.py", "stores/blend/test_blend*.py"),
     "mixing/c": ("mixing/test_ties.py", "mixing/test_clock.py", "mixing/test_states.py", "mixing/test_*.py"),
     "mixing/": ("mixing/test_ties.py", "mixing/test_[es]*.py", "mixing/test_pins.py", "mixing/test_*.py"),
-    "progress/": ("progress/test_*.py", "mixing/test_states.py", "mixing/test_pins.py", "mixing/test_*.py"),
+    "states/": ("states/test_*.py", "mixing/test_states.py", "mixing/test_pins.py", "mixing/test_*.py"),
     "sources/order": ("sources/test_order.py", "mixing/test_pins.py", "sources/test_map_style.py", "mixing/test_*.py"),
     "sources/functions": ("mixing/test_yield*.py", "mixing/test_bad_input.py", "mixing/test_*.py"),
     "shards/": ("sources/test_webdataset.py", "shards/test_sidecar.py", "shards/test_tar*.py", "shards/test_*.py"),
@@ -47,7 +48,7 @@ SUITES = {
 }
 """By the beginning of a module's path, the first that fits: its tests, from those that are quick to fail."""
 LAST = {
-    "mixing/test_blendable.py",
+    "stores/blend/test_blendable.py",
     "sources/test_shard_sources.py",
     "shards/test_jsonl.py",
     "shards/test_urls.py",

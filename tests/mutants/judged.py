@@ -4,42 +4,42 @@ _ONLY_TIME = "The result is the same; only the time that it takes differs."
 
 JUDGED: dict[tuple[str, str, str], str] = {
     (
-        "mixing/blend_rule.py",
+        "stores/blend/blend_rule.py",
         "rule = by_numpy if compiled is None else compiled[len(shares) > SCANNED]",
         "rule = by_numpy if compiled is None else compiled[len(shares) <= SCANNED]",
     ): _ONLY_TIME,
     (
-        "mixing/blend_rule.py",
+        "stores/blend/blend_rule.py",
         "rule = by_numpy if compiled is None else compiled[len(shares) > SCANNED]",
         "rule = by_numpy if compiled is None else compiled[len(shares) >= SCANNED]",
     ): _ONLY_TIME,
     (
-        "mixing/blend_rule.py",
+        "stores/blend/blend_rule.py",
         "burst, margin, lowest = max(8, num_datasets // 8), 8 * unit / num_datasets, -(num_datasets + 2) * unit",
         "burst, margin, lowest = max(8, num_datasets * 8), 8 * unit / num_datasets, -(num_datasets + 2) * unit",
     ): _ONLY_TIME,
     (
-        "mixing/blend_rule.py",
+        "stores/blend/blend_rule.py",
         "near = np.flatnonzero(shares * max(end - late, late) - taken >= floor)",
         "near = np.flatnonzero(shares * max(end - late, late) + taken >= floor)",
     ): "More datasets are near than need be, those that count among them. " + _ONLY_TIME,
-    ("mixing/blend_rule.py", "WORTH_COMPILING = 1 << 19", "WORTH_COMPILING = 1 << 20"): _ONLY_TIME,
+    ("stores/blend/blend_rule.py", "WORTH_COMPILING = 1 << 19", "WORTH_COMPILING = 1 << 20"): _ONLY_TIME,
     (
-        "mixing/blend_rule.py",
+        "stores/blend/blend_rule.py",
         "return np.int64 if largest < 1 << 62 else object",
         "return np.int64 if largest < 2 << 62 else object",
     ): "What stays below 2**63 fits into int64 too: the bound has a bit to spare.",
     (
-        "mixing/blendable.py",
-        "if len(ranks) <= _FEW:",
-        "if len(ranks) < _FEW:",
+        "stores/blend/blendable.py",
+        "if len(ranks) <= _FEW_INDICES:",
+        "if len(ranks) < _FEW_INDICES:",
     ): _ONLY_TIME,
     (
         "mixing/clock.py",
         "return int(permutation(np.array([lane.dp_rank]))[0]) + lane.worker * lane.dp_size",
         "return (permutation(np.array([lane.dp_rank]))[0]) + lane.worker * lane.dp_size",
     ): "It is only counted up to, by range(), which takes NumPy's integers as well.",
-    ("mixing/blend_index.py", "if len(some) <= _FEW:", "if len(some) < _FEW:"): _ONLY_TIME,
+    ("stores/blend/blendable.py", "if len(some) <= _FEW:", "if len(some) < _FEW:"): _ONLY_TIME,
     (
         "mixing/counting.py",
         "if node.source.count(np.zeros(1, np.int64), node.part) is None:",
@@ -51,7 +51,7 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "self._left, self._right = np.uint64(left), (-(-size // left))",
     ): "With an array of uint64 NumPy computes with one of Python's integers that fits as with its own.",
     (
-        "progress/cursor_table.py",
+        "states/cursor_table.py",
         "rows = np.full(len(is_last), -1)",
         "rows = np.full(len(is_last), -2)",
     ): "Only that it is below 0 counts.",
@@ -61,7 +61,7 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "self._is_kept = is_remote and size < shards.max_kept_bytes",
     ): "A window of exactly 128 MiB is fetched in another number of pieces; the records are the same.",
     (
-        "mixing/blend_rule.py",
+        "stores/blend/blend_rule.py",
         "if most < floor:",
         "if most <= floor:",
     ): "A burst that ends at its floor is followed by one with a lower floor. " + _ONLY_TIME,
@@ -87,12 +87,12 @@ JUDGED: dict[tuple[str, str, str], str] = {
     ): "The bound of a cache: one name more or less. " + _ONLY_TIME,
     ("shards/tar_records.py", "_MAX_FIELD_NAMES = 4096", "_MAX_FIELD_NAMES = 4097"): _ONLY_TIME,
     (
-        "progress/rewinding.py",
+        "states/rewinding.py",
         "is_given_up = cache(partial(_is_given_up, found))",
         "is_given_up = (partial(_is_given_up, found))",
     ): _ONLY_TIME,
     (
-        "progress/rewinding.py",
+        "states/rewinding.py",
         "part = read_rank(found.directory, step, rank) if step < found.step else None",
         "part = read_rank(found.directory, step, rank) if step <= found.step else None",
     ): "Of the step itself the rank has no file: it is missing.",

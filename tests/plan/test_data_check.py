@@ -332,3 +332,13 @@ def test_an_error_without_text_has_its_place(tmp_path):
     assert (found.num_records, found.counts) == (20, {"function": 4})
     assert "key '5'" in found.faults[1].message
     assert "raised MuteError: (no text, since its __str__ raised LookupError)" in found.faults[1].message
+
+
+def test_elements_of_an_array_are_named_as_elements(tmp_path):
+    """Lines of the file are others."""
+    text = '[\n {\n  "a": 1\n },\n {\n  "a": 1,\n  "a": 2\n },\n {\n  "a": oops\n }\n]\n'
+    (tmp_path / "a.json").write_text(text)
+    found = checked(source("JsonlIterableDataset", tmp_path / "a.json"))
+    places = [fault.message.split(": ")[0].removeprefix(f"{tmp_path}/") for fault in found.faults]
+    assert places[0] == "a.json:element 2"
+    assert places[1].startswith("a.json:element 3:")

@@ -1,7 +1,9 @@
 """Where time goes, by functions, stores and collates that know how long they took."""
 
+import functools
 import time
 from collections import Counter
+from contextlib import suppress
 from itertools import islice
 
 import numpy as np
@@ -49,20 +51,32 @@ def observed(dataset, count, collate=mixed_collate):
     return found, whole
 
 
+def tried(test):
+    """The test, which may fail twice: a busy machine puts the process aside for longer than a call takes."""
+
+    @functools.wraps(test)
+    def again(*args, **options):
+        for _ in range(2):
+            with suppress(AssertionError):
+                return test(*args, **options)
+        return test(*args, **options)
+
+    return again
+
+
 @pytest.mark.parametrize("sleeps", [True, False])
+@tried
 def test_functions_have_the_time_that_they_took(sleeps):
     """Of each source its own; all stages together are the time that passed."""
-    for attempt in range(3):  # a busy machine puts the process aside for longer than a call takes
-        a, b = Taking(0.004, sleeps=sleeps), Taking(0.002, sleeps=sleeps)
-        dataset = MergedDataset([Numbers("a", 99, 1, single_process_fn=a), Numbers("b", 99, 1, single_process_fn=b)])
-        found, whole = observed(dataset, 20)
-        assert sum(found.values()) == pytest.approx(whole, abs=0.05)
-        told = {name: found[name, PROCESS] for name in "ab"}
-        if told == pytest.approx({"a": a.took, "b": b.took}, rel=0.3, abs=0.03):
-            return
-        assert attempt < 2, (told, a.took, b.took)
+    a, b = Taking(0.004, sleeps=sleeps), Taking(0.002, sleeps=sleeps)
+    dataset = MergedDataset([Numbers("a", 99, 1, single_process_fn=a), Numbers("b", 99, 1, single_process_fn=b)])
+    found, whole = observed(dataset, 20)
+    assert sum(found.values()) == pytest.approx(whole, abs=0.05)
+    told = {name: found[name, PROCESS] for name in "ab"}
+    assert told == pytest.approx({"a": a.took, "b": b.took}, rel=0.3, abs=0.03)
 
 
+@tried
 def test_stream_functions_and_yield_functions_are_processing():
     """What they pull is not: that is the sources' own time."""
     inside, over = Taking(0.003, sleeps=True), Taking(0.001, sleeps=True)
@@ -73,6 +87,7 @@ def test_stream_functions_and_yield_functions_are_processing():
     assert found["a", PROCESS] == pytest.approx(inside.took + single.took, rel=0.3, abs=0.03)
 
 
+@tried
 def test_a_collate_function_packs_and_a_dataset_reads():
     """Both are the caller's own code."""
     collate, get = Taking(0.01, sleeps=True), Taking(0.002, sleeps=True)

@@ -1,6 +1,7 @@
 """Records that cannot become tokens: an error with its place, or a counted skip, and how many may be skipped."""
 
 import json
+import math
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +32,19 @@ def test_a_bad_record_is_an_error_with_file_line_and_field(tokenizer: str, tmp_p
         run(SMALL, tokenizer, path, tmp_path / "other")
 
 
+def test_nan_in_a_field_that_nobody_reads_stops_nothing(tokenizer: str, tmp_path: Path) -> None:
+    """As Python writes it; the store is that of the texts alone."""
+    texts = documents(3)
+    run(SMALL, tokenizer, write(tmp_path / "a.jsonl", texts), tmp_path / "plain")
+    scored = [{"score": math.nan, **text, "all": [math.inf]} for text in texts]
+    run(SMALL, tokenizer, write(tmp_path / "a.jsonl", scored), tmp_path / "scored")
+    data = [
+        {name: data for name, data in tree(tmp_path / out).items() if name.endswith(".bin")}
+        for out in ("plain", "scored")
+    ]
+    assert data[0] == data[1] != {}
+
+
 CHAT = {
     "train_type": "sft",
     "sections": [{"field": "m", "action": "$role", "template": "{{ messages[0].content.x() }}"}],
@@ -45,6 +59,7 @@ ASK, SAY = {"role": "user", "content": "x"}, {"role": "assistant", "content": "y
         (SMALL, "[1]", "broken line: column 1: expected a JSON object, got list"),
         (SMALL, {"txt": "x"}, "text: missing field: expected it"),
         (SMALL, {"text": ["x", None]}, "text: wrong type: expected a text, got None"),
+        (SMALL, {"text": math.nan}, "text: wrong type: expected a text, got nan"),
         (SMALL, {"text": "\u00fe"}, "sequence: id outside the vocabulary: expected ids below the vocabulary's size"),
         (CHAT, '{"m": [{"n": 123456789012345678901}]}', "broken line: column 14: expected an integer from -2^63"),
         (CHAT, {"m": [ASK, SAY], "images": ["a.png"]}, "m: media: expected text alone, got images"),

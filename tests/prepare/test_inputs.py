@@ -61,6 +61,19 @@ def test_a_compressed_file_is_one_task_of_the_same_records(tmp_path: Path, suffi
     assert read(task)[1:] == read(whole)[1:]
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_json_array_is_one_task_of_its_elements(tmp_path: Path, indent: int | None) -> None:
+    """However long its lines are; lines of JSON by that name are cut as others are."""
+    rows = [{"n": number} for number in range(40)]
+    (tmp_path / "a.json").write_text(json.dumps(rows, indent=indent))
+    (task,) = plan_tasks([str(tmp_path / "*.json")], 100)
+    places, records, _ = read(task, max_record_bytes=100)
+    assert [json.loads(record) for record in records] == rows
+    assert places[-1] == f"{tmp_path}/a.json:40"
+    write(tmp_path / "a.json", rows)
+    assert len(plan_tasks([str(tmp_path / "a.json")], 100)) > 1
+
+
 def test_what_was_read_adds_up_to_the_files(tmp_path: Path) -> None:
     """RunProgress compares it with their sizes; compressed and columnar files hold more than these say."""
     records = [{"n": "much the same " * 9} for _ in range(3000)]

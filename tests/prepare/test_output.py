@@ -16,7 +16,7 @@ from streamdata.prepare.layout import Layout
 from streamdata.prepare.output import Staging, store_keys
 from streamdata.prepare.pack import Packer
 from streamdata.prepare.worker import RunSpec, Worker
-from streamdata.stores.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.dataset_factory import DatasetFactory
 from streamdata.stores.factory import open_store
 from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write

@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader
 from streamdata.errors import RecipeError
 from streamdata.prepare import load_config
 from streamdata.sources.chats import PreferenceDataset
-from streamdata.stores.collates import dpo_collate, grpo_collate
-from streamdata.stores.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.record_datasets import dpo_collate, grpo_collate
 from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import functions, run, write
 

@@ -7,9 +7,6 @@ from omegaconf import OmegaConf
 
 from streamdata.errors import RecipeError
 from streamdata.recipe import check_recipe, instantiate_from_yaml
-from streamdata.recipe.limits import RecipeLimits
-from streamdata.recipe.load import load_recipe, locations_of
-from streamdata.recipe.variables import References
 
 Write = Callable[..., str]
 
@@ -97,8 +94,8 @@ def test_includes_that_multiply_are_bounded(write: Write) -> None:
     for number in range(10):
         write(f"- include: {number + 1}.yaml\n- include: {number + 1}.yaml\n", f"{number}.yaml")
     write("[]", "10.yaml")
-    with pytest.raises(RecipeError, match="more than 50 files"):
-        load_recipe("0.yaml", References({}, {}), locations_of("0.yaml"), limits=RecipeLimits(num_files=50))
+    with pytest.raises(RecipeError, match="more nodes than may be"):
+        instantiate_from_yaml("0.yaml", limits={"num_nodes": 500})
 
 
 @pytest.mark.parametrize(
@@ -146,7 +143,7 @@ def test_a_mapping_is_a_recipe(write: Write, zoo: Path, kind: Callable[[Any], An
     """It means what the same file would: references, includes from the working directory, values as they are."""
     write("target: zoo.Any\nparams: {size: '${variables:n}'}\n", "inner.yaml")
     recipe = kind({"target": "zoo.Any", "params": {"n": "${variables:n}", "in": {"include": "inner.yaml"}, **VALUES}})
-    assert check_recipe(recipe, {"n": 2}) == []
+    assert [problem for problem in check_recipe(recipe, {"n": 2}) if problem.kind == "error"] == []
     built: Any = instantiate_from_yaml(recipe, {"n": 2})
     assert built.given.pop("in").given == {"size": 2}
     assert built.given == {"n": 2, **VALUES}
@@ -159,14 +156,14 @@ def test_a_mapping_has_no_lines_to_point_at() -> None:
         "<recipe>: root: the variable 'unused' is not used by the recipe",
         "<recipe>: a[0].target: no module 'nowhere_at_all' was found",
     ]
-    with pytest.raises(RecipeError, match="<recipe>: root: expected text, numbers, lists and dicts, got object"):
+    with pytest.raises(RecipeError, match="<recipe>: a: expected text, numbers, lists and dicts, got object"):
         instantiate_from_yaml({"a": object()})
     endless: dict[str, Any] = {}
     endless["again"] = endless
-    with pytest.raises(RecipeError, match="<recipe>: again: expected a tree"):
+    with pytest.raises(RecipeError, match=r"<recipe>: again\..*: nested deeper than 100 levels"):
         instantiate_from_yaml(endless)
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]
-    with pytest.raises(RecipeError, match="<recipe>: root: nested deeper than 100 levels"):
+    with pytest.raises(RecipeError, match=r"<recipe>: deep\[0\].*: nested deeper than 100 levels"):
         instantiate_from_yaml({"deep": deep})

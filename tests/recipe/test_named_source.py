@@ -1,6 +1,3 @@
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pyarrow as pa
@@ -62,37 +59,6 @@ BUILDERS = {
     "mixture": lambda _, **named: MergedDataset([BlendableDataset([[1, 2]], [1], name="b", percent=1)], **named),
 }
 
-SCRIPT = """
-    from omegaconf import OmegaConf
-    from streamdata import (
-        BlendableDataset, DatasetFactory, ImageJsonlDataset, JsonlIterableDataset, MergedDataset,
-        MetaDistributedWebDataset, PreferenceDataset, RLHFDataset, SFTChatDataset, SeqDataset, instantiate_from_yaml,
-    )
-
-    sources = [
-        JsonlIterableDataset("x", name="web", percent=0.3),
-        MetaDistributedWebDataset("x", name="tars", percent=0.3),
-        ImageJsonlDataset("x", name="images", percent=1),
-        SeqDataset("x", 4, name="seq", percent=1),
-        DatasetFactory.load("seq", "x", 4, name="loaded", percent=1),
-        BlendableDataset([[1]], [1], name="blend", percent=1),
-        RLHFDataset("x", None, {}, name="prompts", percent=1),
-        SFTChatDataset("x", None, name="chats", percent=1),
-        PreferenceDataset("x", None, name="pairs", percent=1),
-        MergedDataset([], name="inner", percent=1),
-    ]
-    lines = JsonlIterableDataset("x")
-    lines.name, lines.percent = "lines", 2
-    mixture: MergedDataset = instantiate_from_yaml("recipe.yaml")
-    mixture = instantiate_from_yaml({"target": "streamdata.MergedDataset", "params": {"datasets": []}})
-    mixture = instantiate_from_yaml(OmegaConf.create({"include": "recipe.yaml"}))
-    mixture.set_epoch(1)
-    mixture.name, mixture.percent = "outer", 0.5
-    lines.name = 3
-    JsonlIterableDataset("x", percent="much")
-    instantiate_from_yaml(3)
-"""
-
 
 @pytest.mark.parametrize("kind", BUILDERS)
 def test_every_source_takes_its_name_and_weight(kind: str, tmp_path: Path) -> None:
@@ -110,21 +76,6 @@ def test_recipes_name_by_parameter_or_attribute(tmp_path: Path) -> None:
     params = {"path": write_jsonl(tmp_path, [2]), "percent": 2}
     source = instantiate_from_yaml({"target": "streamdata.JsonlIterableDataset", "params": params, "name": "web"})
     assert (source.name, source.percent) == ("web", 2)
-
-
-def test_type_checkers_know_names_weights_and_what_a_recipe_builds(tmp_path: Path) -> None:
-    """A user's script under mypy --strict: only what is wrong is reported."""
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
-    config = Path(__file__).parents[2] / "pyproject.toml"
-    # The cache and settings of the package's own check: with those mypy reads only the script anew.
-    command = [sys.executable, "-m", "mypy", "--config-file", str(config), "--strict", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # in here it would leave 2 GB behind
-    assert not done.stderr
-    first = len(script.read_text(encoding="utf-8").splitlines()) - 2
-    errors = [line.split(": ", 1) for line in done.stdout.splitlines() if ": error: " in line]
-    assert [int(where.rpartition(":")[2]) for where, _ in errors] == [first, first + 1, first + 2]
-    assert [message.rpartition("[")[2] for _, message in errors] == ["assignment]", "arg-type]", "arg-type]"]
 
 
 def test_a_name_that_is_given_twice_is_an_error(tmp_path: Path) -> None:

@@ -9,8 +9,14 @@ import pytest
 
 from streamdata.errors import RecipeError
 from streamdata.recipe import instantiate_from_yaml
-from streamdata.recipe.targets import TargetError, import_target
-from streamdata.recipe.trust import PERMITTED, refusal_of_name, refusal_of_object, validated_allow
+from streamdata.recipe.targets import (
+    PERMITTED,
+    TargetError,
+    import_target,
+    refusal_of_name,
+    refusal_of_object,
+    validated_allow,
+)
 
 Write = Callable[..., str]
 

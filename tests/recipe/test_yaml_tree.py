@@ -88,7 +88,7 @@ def test_cycles_are_errors(text: str) -> None:
 def test_alias_bombs_are_errors(form: str) -> None:
     """Aliases of aliases are stopped before they fill the memory."""
     lines = ["a0: &a0 {k: 1}"] + [f"a{n}: &a{n} " + form.format(f"a{n - 1}") for n in range(1, 12)]
-    with pytest.raises(UnreadableError, match="alias bomb"):
+    with pytest.raises(UnreadableError, match="more nodes than may be"):
         read("\n".join(lines))
 
 

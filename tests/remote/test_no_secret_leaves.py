@@ -9,7 +9,7 @@ import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, to_state
 from streamdata.remote import Address, StorageOptions, bare_url, beside, retries, web_client
-from streamdata.remote.network import Network, _OfProcess
+from streamdata.remote.network import Network, _network
 from streamdata.shards.inventory import take_stock
 from streamdata.shards.make_manifest import make_manifest
 from tests.remote.servers import http_server, s3_server
@@ -33,7 +33,7 @@ def _quick(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
     for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.setenv(name, CANARY)
-    monkeypatch.setattr(_OfProcess, "network", network := Network(4))
+    monkeypatch.setattr(_network, "made", network := Network(4))
     yield
     network.close()
 

@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamdata.errors import ShardError
+from streamdata.recipe.limits import ShardLimits
+from streamdata.shards import json_lines
 from streamdata.shards.jsonl import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl
 from tests.shards.conftest import read_all, read_from_start, whole
@@ -275,3 +277,52 @@ def test_a_shard_written_over_is_an_error_within_a_window(write_jsonl):
     overwrite(Path(url))
     with pytest.raises(ShardError, match="replaced or modified"):
         list(window.take([1]))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(ROWS, max_size=12),
+    indent=st.sampled_from([None, 1]),
+    ends=st.tuples(*[st.sampled_from(["", " \n"])] * 2),
+)
+def test_elements_of_an_array_are_records(tmp_path, rows, indent, ends):
+    """Whatever texts and brackets they hold, in whatever pieces the file is read, by the index or from the start."""
+    path = tmp_path / "a.json"
+    path.write_text("\ufeff" + ends[0] + json.dumps(rows, indent=indent) + ends[1])
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(json_lines, "_CHUNK", 7)
+        records = both_ways(str(path))
+    assert [repr(fields(record)) for record in records] == [repr(row) for row in rows]
+    assert [record["__key__"] for record in records] == [str(number) for number in range(len(rows))]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[{"a": 1},\n{"a"', "after element 1 of its array: expected ',' or '[]]', got the end of the file"),
+        ("[{},\n, {}]", "after element 1 of its array: expected another one, got none"),
+        ("[{}, ]", "after element 1 of its array: expected another one, got none"),
+        ('[{"a": 1}, {"a": 2}}', "after element 2 of its array: expected ',' or '[]]', got '}'"),
+        ("[{}] {}", "after element 1 of its array: expected the end of the file, got b'{}'"),
+        ('[{}, {\n"a": x}]', r"a\.json:element 2:9: expected a JSON object"),
+        ("[{}, 7]", r"a\.json:element 2:1: expected a JSON object, got int"),
+        ('[{}, {"__key__": 1}]', r"a\.json:element 2:1: expected other field names"),
+        ("[1]\n[2]", r"a\.json:1:1: expected a JSON object, got list"),
+    ],
+)
+def test_an_array_that_is_broken_is_an_error_with_the_element(tmp_path, text, message):
+    """Lines that are lists are still lines."""
+    (tmp_path / "a.json").write_text(text)
+    both_fail(str(tmp_path / "a.json"), message)
+
+
+def test_an_element_has_the_bound_of_a_line(tmp_path):
+    """Over however many lines it goes, also where the index was made under another bound."""
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{}, {"a": ["x"] * 40}], indent=1))
+    message = r"a\.json:element 2: expected a line of at most 99 bytes"
+    with pytest.raises(ShardError, match=message):
+        read_from_start(SequentialJsonl([str(path)], limits=ShardLimits(line_bytes=99)))
+    JsonlShards([str(path)])
+    with pytest.raises(ShardError, match=message):
+        read_all(JsonlShards([str(path)], limits=ShardLimits(line_bytes=99)))

@@ -1,5 +1,6 @@
 import gzip
 import json
+import math
 import os
 import pickle
 import subprocess
@@ -58,9 +59,25 @@ def test_json_lines_are_rows_too(tmp_path):
     sums(lines / "c.parquet", 3)
     assert len(ParquetRows(str(lines))) == 3  # a folder of parquet has notes beside it
     assert len(ParquetRows([str(lines / "*.parquet"), str(lines / "a.jsonl")])) == 5
-    (tmp_path / "d.json").write_text(json.dumps(rows))
-    with pytest.raises(SourceError, match=r"d\.json': expected JSON Lines, got a JSON array"):
-        ParquetRows(str(tmp_path / "d.json"))
+    (tmp_path / "d.json").write_text(json.dumps(rows, indent=2))
+    array = ParquetRows(str(tmp_path / "d.json"))
+    assert [array[number] for number in range(len(array))] == want
+    (tmp_path / "e.json").write_text("[{},\n 1]")
+    with pytest.raises(SourceError, match=r"e\.json:element 2:1: expected a JSON object, got int"):
+        ParquetRows(str(tmp_path / "e.json"))
+
+
+def test_nan_of_json_lines_is_a_value_of_its_own_column(tmp_path):
+    """As it is in parquet: who reads another column does not meet it. What else is no JSON is still an error."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": [{"y": NaN}], "z": "\\u00e9"}\n{"x": -Infinity, "z": null}\n')
+    first, second = ParquetRows(str(path))[0], ParquetRows(str(path))[1]
+    assert math.isnan(first["x"][0]["y"])
+    assert (first["z"], second) == ("é", {"x": -math.inf, "z": None})
+    for line in ('{"x": NaN, "z": }', '{"x": NaN, "z": "\\ud800"}', f'{{"x": NaN, "z": {2**70}}}'):
+        path.write_text(line)
+        with pytest.raises(SourceError, match=r"a\.jsonl:1:\d+: expected"):
+            ParquetRows(str(path))
 
 
 def test_a_file_is_there_as_often_as_a_list_names_it(tmp_path):

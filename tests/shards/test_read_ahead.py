@@ -1,4 +1,3 @@
-import os
 from concurrent.futures import Future
 
 import numpy as np
@@ -39,7 +38,7 @@ class HeldBack:
 def store(monkeypatch):
     """The one of this process sits on it."""
     found = HeldBack()
-    monkeypatch.setattr(room, "_of_process", {os.getpid(): ReadAhead(found.submit)})
+    monkeypatch.setattr(room._read_ahead, "made", ReadAhead(found.submit))
     return found
 
 

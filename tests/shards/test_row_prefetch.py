@@ -56,7 +56,7 @@ def held(monkeypatch, tmp_path):
     found = HeldBack()
     monkeypatch.setattr(manifest_pages, "network", lambda: found)
     yield found
-    manifest_pages.UnderWay.forget()
+    manifest_pages._under_way.forked()
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_what_does_not_come_is_an_error_where_it_is_read(store, held):
     assert held.num_waits == 1  # it is time that the reader waits
     assert store.log == []  # a dead store would be asked for two minutes more
     store.fault = lambda _: None
-    manifest_pages.UnderWay.forget()
+    manifest_pages._under_way.forked()
     assert len(rows.read([run], 12)[0]) == 10 * 12
 
 
@@ -146,7 +146,7 @@ def test_rows_that_nobody_will_read_are_cancelled(store, held, monkeypatch):
     assert asked
     del stream
     assert all(future.cancelled() for future in asked)
-    assert not manifest_pages.UnderWay.pages
+    assert not manifest_pages._under_way.made
 
 
 def test_a_forked_child_asks_for_what_its_parent_waits_for(store, held):

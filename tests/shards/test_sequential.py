@@ -3,7 +3,6 @@ import gzip
 import io
 import lzma
 import os
-import shlex
 import sys
 from pathlib import Path
 
@@ -53,25 +52,6 @@ def test_compressed_shards_hold_the_same_records(write_tar, write_jsonl, members
     assert without_url(SequentialTar([packed_tar]).stream(0)) == without_url(read_all(TarShards([tar])))
     assert without_url(SequentialJsonl([packed_jsonl]).stream(0)) == without_url(read_all(JsonlShards([jsonl])))
     assert {record["__url__"] for record in SequentialTar([packed_tar]).stream(0)} == {packed_tar}
-
-
-@pytest.mark.parametrize("text", ['[{"n": 1}, {}]', '[\n  {"n": 1},\n  {"n": 2}\n]', "\ufeff [ {}\n]", "[]"])
-@pytest.mark.parametrize("name", ["0.json", "0.jsonl.gz"])
-def test_a_json_array_is_an_error_that_says_how_to_convert_it(tmp_path, text, name):
-    """Whether on one line or on many, compressed or not."""
-    path = tmp_path / name
-    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-    with pytest.raises(ShardError, match=rf"{name}': expected JSON Lines, got a JSON array .*\n.*jq -c '\.\[\]'"):
-        list(JsonlShards([str(path)]).urls if name == "0.json" else SequentialJsonl([str(path)]).stream(0))
-
-
-def test_its_command_runs_whatever_the_name(tmp_path):
-    """A quote in it, too."""
-    path = tmp_path / "it's.json"
-    path.write_text("[{}]")
-    with pytest.raises(ShardError, match="array") as caught:
-        next(SequentialJsonl([str(path)]).stream(0))
-    assert shlex.split(str(caught.value).partition("Convert it: ")[2])[:4] == ["jq", "-c", ".[]", str(path)]
 
 
 def test_tgz_is_gzip(write_tar, members):

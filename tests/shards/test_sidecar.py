@@ -168,12 +168,15 @@ def test_a_missing_sidecar_is_an_error(write_tar):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([{"key": "a/0"}, {"key": "b"}, b"", {"key": "a/0"}], r"00000\.meta\.jsonl:4:1: .*line 1 again"),
+        ([{"key": "a/0", "n": 1}, {"key": "a/0", "n": 2}], r"jsonl:2:1: .*line 1 again, with another 'n'"),
+        ([{"key": "a/0"}, {"key": "b"}, b"", {"key": "a/0", "n": 2}], r"jsonl:4:1: .*line 1 again, with more"),
+        ([{"key": "a/0"}, {"key": "b", "n": 1}, {"key": "a/0"}, {"key": "a/0", "n": 2}], r"jsonl:4:1: .*with more"),
         ([{"key": "a/0"}, {"score": 1}], r"00000\.meta\.jsonl:2:1: expected a 'key'.*None"),
         ([{"key": True}], r"00000\.meta\.jsonl:1:1: expected a 'key'.*True"),
         ([{"key": "a/0"}, b'{"key": '], r"00000\.meta\.jsonl:2:9: "),
         ([{"key": "a/0", "n": 2**64}], r"00000\.meta\.jsonl:1:21: expected an integer"),
-        ([b'["key"]'], r"00000\.meta\.jsonl:1:1: expected a JSON object, got list"),
+        ([b'["key"]', {"key": "a/0"}], r"00000\.meta\.jsonl:1:1: expected a JSON object, got list"),
+        ([b'[{"key": "a/0"}]'], r"00000\.meta\.jsonl': expected a line per record, got a JSON array"),
     ],
 )
 def test_broken_sidecars_are_errors_with_their_place(write_tar, write_jsonl, lines, message):
@@ -183,13 +186,14 @@ def test_broken_sidecars_are_errors_with_their_place(write_tar, write_jsonl, lin
 
 
 def test_lines_are_searched_for_large_integers_together(write_tar, write_jsonl, monkeypatch):
-    """When a sidecar is indexed, only one that may hold some is looked at by itself."""
+    """When a sidecar is indexed, and when it is joined, only one that may hold some is looked at by itself."""
     write_jsonl([{"key": "a/0", "n": 1}, {"key": "a/1", "n": -(2**63)}], "00000.meta.jsonl")
     looked_at, url, flaw = [], write_tar(MEMBERS), json_rows.integer_flaw
     monkeypatch.setattr(json_rows, "integer_flaw", lambda line: looked_at.append(line) or flaw(line))
     shards = TarShards([url], ["n"])
     assert [line.count(b"-9223372036854775808") for line in looked_at] == [1]
     assert [record["n"] for record in read_all(shards)] == [1, -(2**63), None]
+    assert [line.count(b"-9223372036854775808") for line in looked_at] == [1, 1]
 
 
 def test_a_field_that_is_in_the_archive_too_is_an_error(write_tar, write_jsonl):
@@ -235,3 +239,20 @@ def test_lines_are_found_in_any_order(write_tar, write_jsonl):
     window = whole(TarShards([write_tar([(f"{key}.x", b"") for key in keys])], ["n"]))
     order = np.random.default_rng(0).permutation(50)
     assert [record["n"] for record in window.take(order)] == [keys[place] for place in order]
+
+
+def test_lines_of_one_key_are_merged(write_tar, write_jsonl):
+    """One after another with other fields, or anywhere with the same ones."""
+    lines = [
+        {"key": "a/0", "score": 1},
+        {"key": "a/0", "more": 2},
+        {"key": "a/0", "score": 1, "last": 3},
+        {"key": "a/1", "score": 4},
+        {"key": "a/0", "more": 2},
+        {"key": "id-2", "score": 5},
+        {"key": "a/1", "score": 4},
+    ]
+    write_jsonl(lines, "00000.meta.jsonl")
+    records = both_ways(write_tar(MEMBERS), ["score", "more", "last"])
+    got = [(record["score"], record["more"], record["last"]) for record in records]
+    assert got == [(1, 2, 3), (4, None, None), (5, None, None)]

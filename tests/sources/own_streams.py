@@ -95,6 +95,46 @@ class StatefulIterator:
         self.at = state["at"]
 
 
+class _OfGrain:
+    """What Grain's datasets and iterators have in common: they are no IterableDatasets of torch."""
+
+    def __init__(self, size: int = 20, name: str = "own", percent: float = 1.0, **attributes: object) -> None:
+        self.size, self.name, self.percent, self.at = size, name, percent, 0
+        self.__dict__.update(attributes)
+
+
+class DatasetIterator(_OfGrain):
+    """Says where it is by other names than torch's."""
+
+    __module__ = "grain._src.python.dataset.dataset"
+
+    def __iter__(self) -> "DatasetIterator":
+        return self
+
+    def __next__(self) -> dict:
+        if self.at == self.size:
+            raise StopIteration
+        self.at += 1
+        return {"value": self.at - 1}
+
+    def get_state(self) -> dict:
+        """The next number."""
+        return {"next_index": self.at}
+
+    def set_state(self, state: dict) -> None:
+        """Go on there."""
+        self.at = state["next_index"]
+
+
+class IterDataset(_OfGrain):
+    """Grain's, as far as a source needs it."""
+
+    __module__ = "grain._src.python.dataset.dataset"
+
+    def __iter__(self) -> DatasetIterator:
+        return DatasetIterator(self.size)
+
+
 class WithStatefulIterator(Counting):
     """Whose iterator says where it is."""
 

@@ -9,6 +9,8 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 from streamdata import (
+    ImageFolderDataset,
+    ImageJsonlDataset,
     JsonlIterableDataset,
     MergedDataset,
     MetaDistributedWebDataset,
@@ -17,7 +19,7 @@ from streamdata import (
     named,
     to_state,
 )
-from tests.shard_files import write_jsonl, write_tars
+from tests.shard_files import jpeg, write_jsonl, write_tars
 from tests.streams import assert_exact_resume, plain
 
 
@@ -86,7 +88,7 @@ def test_records_without_an_index_are_counted_once(tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl.xz"
     path.write_bytes(lzma.compress(b'{"a": 1}\n\n{"a": 2}\n'))
     assert JsonlIterableDataset(str(path)).num_records == 2
-    monkeypatch.setattr("streamdata.shards.sequential.SequentialJsonl.stream", None)
+    monkeypatch.setattr("streamdata.shards.indexing.count_records", None)
     assert JsonlIterableDataset(str(path)).num_records == 2
     monkeypatch.undo()
     path.write_bytes(lzma.compress(b'{"a": 1}\n'))
@@ -143,3 +145,27 @@ def test_a_shuffle_buffer_is_a_whole_number(tmp_path, size):
     write_jsonl(tmp_path, [3])
     with pytest.raises(ValueError, match="expected a whole number as shuffle_buffer"):
         JsonlIterableDataset(str(tmp_path), shuffle_buffer=size)
+
+
+@pytest.mark.parametrize("kind", ["folder", "lines"])
+def test_images_alone_have_it_too(tmp_path, kind):
+    """Those by index: iterated they are a stream of their own, with ranks, passes and states."""
+    (tmp_path / "cat").mkdir()
+    for number in range(9):
+        (tmp_path / f"cat/{number}.png").write_bytes(jpeg(number))
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"imagepath": "cat/{number}.png"}}\n' for number in range(9)))
+
+    def images(name="ImageJsonlDataset" if kind == "lines" else "ImageFolderDataset"):
+        path = tmp_path / "a.jsonl" if kind == "lines" else tmp_path
+        return (ImageJsonlDataset if kind == "lines" else ImageFolderDataset)(str(path), name=name)
+
+    assert len(assert_exact_resume(images, steps=9, beyond=9)) == 9
+    halves = []
+    for rank in range(2):
+        source = images("s")
+        source.set_data_parallel(2, rank)
+        source.set_epoch(1)
+        halves += [(sample["__dprank__"], sample["__index__"]) for sample in source]
+    assert {rank for rank, _ in halves} == {0, 1}
+    assert sorted(index for _, index in halves) == list(range(9))
+    assert isinstance(images()[3], dict)

@@ -2,7 +2,7 @@ import gzip
 
 import pytest
 
-from streamdata import CsvDataset, MergedDataset, ShardError
+from streamdata import CsvDataset, MergedDataset, ShardError, StateError, to_state
 from tests.streams import assert_exact_resume, delivered
 
 
@@ -25,6 +25,27 @@ def test_the_header_names_the_fields_and_values_stay_text(tmp_path, end):
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
     assert read(tmp_path / "a.csv.gz") == want
     assert read(tmp_path) == want * 2
+
+
+def test_tables_have_the_delimiter_of_their_name_or_the_one_that_is_given(tmp_path):
+    """A tab in .tsv; rows are counted by it, too, since it says which quotes are quotes."""
+    text = 'a,x\tb\n1\t"2\n3"\n'
+    for name in ("a.tsv", "b.csv"):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "c.tsv.gz").write_bytes(gzip.compress(text.encode()))
+    want = [{"a,x": "1", "b": "2\n3"}]
+    for path, options in (("a.tsv", {}), ("c.tsv.gz", {}), ("b.csv", {"delimiter": "\t"})):
+        found = list(source(tmp_path / path, **options).source.shards.stream(0))
+        assert [{name: row[name] for name in ("a,x", "b")} for row in found] == want
+        assert source(tmp_path / path, **options).num_records == 1
+    (tmp_path / "b.csv").write_text('a;b\n1;"2\n3"\n')
+    assert [source(tmp_path / "b.csv", delimiter=one).num_records for one in (",", ";")] == [2, 1]
+    for wrong in ("tab", 0):
+        with pytest.raises(ValueError, match=rf"delimiter: expected one ASCII character, got '?{wrong}"):
+            source(tmp_path, delimiter=wrong)
+    states = to_state(next(iter(MergedDataset([source(tmp_path / "b.csv", delimiter=";")]))))
+    with pytest.raises(StateError, match="has another order"):
+        MergedDataset([source(tmp_path / "b.csv", delimiter=",")]).set_dataloader_states(states)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +78,7 @@ def test_csv_is_exact_and_once(tmp_path):
     """As any source."""
     for number, count in enumerate((7, 1, 5)):
         (tmp_path / f"{number}.csv").write_text("a\n" + "".join(f"{number}-{row}\n" for row in range(count)))
+    (tmp_path / "1.csv").rename(tmp_path / "1.tsv")
     data = source(tmp_path, shuffle_buffer=4)
     assert_exact_resume(lambda: MergedDataset([data]), steps=15, beyond=8, num_workers=2)
     got = delivered(lambda: MergedDataset([data], cyclic=False), 2, 2)

@@ -20,7 +20,7 @@ from streamdata import (
 from streamdata.sources.cut import cut_shards, describe_cut
 from streamdata.sources.shard_source import BlockSource
 from tests.shard_files import write_jsonl, write_tars
-from tests.streams import plain, resumed
+from tests.streams import plain, resumed, signed
 
 MIB = 1 << 20
 
@@ -177,7 +177,7 @@ def test_the_way_on_from_states_of_another_cut_is_its_block_size(tmp_path):
     for other in ("blocks of 2 to 4 0123456789ab", "blocks of 4, 1 more record"):
         nodes = {**header["nodes"], "s": header["nodes"]["s"].replace("blocks of 4", other)}
         with pytest.raises(StateError, match="Resume with the recipe, seed and data that wrote them"):
-            mixture(folder).set_dataloader_states({**states, "generation/0": {**header, "nodes": nodes}})
+            mixture(folder).set_dataloader_states({**states, "generation/0": signed({**header, "nodes": nodes})})
 
 
 @pytest.mark.parametrize("write", [write_jsonl, write_tars])

@@ -1,7 +1,6 @@
 """Over any sequence of sizes, each record of each epoch is dealt out once, evenly, in few stretches."""
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamdata.errors import StateError
-from streamdata.progress import BlockCut, Leftovers
-from streamdata.progress.finals import Finals
-from streamdata.progress.leftovers import STRETCH, UNIT, leftovers_of
 from streamdata.sources.deal import Deal
 from streamdata.sources.stretches import begin_of_window, joined, num_windows, window_of_block
+from streamdata.states.headers import STRETCH, UNIT, BlockCut, Leftovers, leftovers_of
+from streamdata.states.progress import LastCursors
+from streamdata.states.table import POSITION, empty_rows
 
 
 class Listed:
@@ -59,21 +58,15 @@ class Listed:
         return read
 
 
-def finals(positions):
-    """Where lanes stand; None of a lane of which nothing is held."""
-    lanes = len(positions)
-    zeros = np.zeros(lanes, np.int64)
-    return Finals(
-        is_held=np.array([position is not None for position in positions]),
-        is_over=np.zeros(lanes, np.bool_),
-        position=np.array([position or (0, 0, 0, 0) for position in positions]),
-        pulled=np.full((lanes, 4), -1),
-        draws=zeros,
-        tokens=zeros,
-        given=zeros,
-        counts={},
-        cost=zeros.astype(float),
-    )
+def left_by(deal, positions, **columns):
+    """What is left where lanes stand; None of a lane of which nothing is held."""
+    lanes = [lane for lane, position in enumerate(positions) if position is not None]
+    rows = empty_rows(len(lanes))
+    for name, column in zip(POSITION, zip(*(positions[lane] for lane in lanes), strict=True), strict=False):
+        rows[name] = column
+    for name, column in columns.items():
+        rows[name] = column
+    return deal.left_by(LastCursors(len(positions), [(np.array(lanes, int), rows)]), np.zeros(len(positions), bool))
 
 
 def live(source, left, lanes, counts):
@@ -82,7 +75,7 @@ def live(source, left, lanes, counts):
     lists = [source.lane(deal, lane) for lane in range(lanes)]
     some = [found[:count] for found, count in zip(lists, counts, strict=True)]
     came = Counter(record for found in some for _, record in found)
-    return came, deal.left_by(finals([found[-1][0] if found else None for found in some])), list(map(len, lists))
+    return came, left_by(deal, [found[-1][0] if found else None for found in some]), list(map(len, lists))
 
 
 sources = st.builds(
@@ -152,7 +145,7 @@ def test_a_list_stays_short_over_many_changes(lanes):
 def test_the_example_of_the_design_page():
     """12 blocks of 10 records, windows of 2 blocks; 2 lanes stop within their windows, and 3 go on."""
     source = Listed([10] * 12, 2, 1, divides=True)
-    left = Deal("a", source.cut, 0, 2, Leftovers()).left_by(finals([(0, 1, 5, 0), (0, 0, 12, 0)]))
+    left = left_by(Deal("a", source.cut, 0, 2, Leftovers()), [(0, 1, 5, 0), (0, 0, 12, 0)])
     assert left.offset == 8
     assert left.stretches.tolist() == [(1, 2, 4, 12, 0, -1), (4, 2, 2, 5, 0, -1)]
     after = Deal("letters", source.cut, 0, 3, left)
@@ -181,10 +174,8 @@ def test_what_does_not_follow_is_not_joined():
 
 def test_an_open_burst_that_has_pulled_nothing_has_no_records():
     """Its function gave something first, where outputs of a record had been delivered before it began."""
-    ends = finals([(0, 1, 2, 1)])
-    left = Deal("a", BlockCut(4, 1, 4 * UNIT, 1, 1), 0, 1, Leftovers()).left_by(
-        replace(ends, given=np.array([3]), pulled=ends.position)
-    )
+    deal = Deal("a", BlockCut(4, 1, 4 * UNIT, 1, 1), 0, 1, Leftovers())
+    left = left_by(deal, [(0, 1, 2, 1)], given=3, pulled=(0, 1, 2, 1))
     assert left.bursts.tolist() == [(0, 3, 0)]
     assert left.stretches.tolist() == [(1, 1, 1, 2, 1, -1)]
 
@@ -193,4 +184,4 @@ def test_a_lane_where_it_has_no_window_is_refused():
     """States that were damaged must not decide what comes next."""
     cut = BlockCut(4, 1, UNIT, 0, 1)
     with pytest.raises(StateError, match="lane 1 in window 9 of epoch 0, expected at most 2"):
-        Deal("a", cut, 0, 2, Leftovers()).left_by(finals([(0, 1, 0, 0), (0, 9, 0, 0)]))
+        left_by(Deal("a", cut, 0, 2, Leftovers()), [(0, 1, 0, 0), (0, 9, 0, 0)])

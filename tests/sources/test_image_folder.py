@@ -1,6 +1,7 @@
 import io
 import logging
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -36,6 +37,29 @@ def test_folders_are_exact_and_decoded(folder):
     data = ImageFolderDataset(str(folder), DecodeImages("image", 8), name="s", percent=1)
     (batch, *_) = assert_exact_resume(lambda: MergedDataset([data]), steps=7, beyond=5)
     assert batch[0]["image"][1] == torch.uint8
+
+
+@pytest.mark.parametrize("kind", ["BMP", "GIF", "TIFF"])
+def test_older_formats_are_exact_and_decoded(tmp_path, kind):
+    """By either suffix of TIFF; of an animation it is the first picture."""
+    (tmp_path / "cat").mkdir()
+    frames = [Image.new("RGB", (6, 4), (number * 50, 90, 180)) for number in range(4)]
+    more = {} if kind == "BMP" else {"save_all": True, "append_images": frames[::-1]}
+    for number, frame in enumerate(frames):
+        suffix = ".TIF" if kind == "TIFF" and number % 2 else f".{kind.lower()}"
+        frame.save(tmp_path / "cat" / f"{number}{suffix}", kind, **more)
+    data = ImageFolderDataset(str(tmp_path), DecodeImages("image", (4, 6)), name="s", percent=1)
+    got = assert_exact_resume(lambda: MergedDataset([data], shuffle_streaming_subsets=False), steps=4, beyond=4)
+    assert sorted(batch[0]["image"][2][0][0][0] for batch in got[:4]) == [0, 50, 100, 150]
+
+
+def test_values_of_more_than_16_bits_are_an_error(tmp_path):
+    """Of measured data no scale is known."""
+    (tmp_path / "cat").mkdir()
+    for values, got in ((np.full((4, 4), 0.5, np.float32), "F, 0.5"), (np.full((4, 4), 9, np.int32), "I, 9 to 9")):
+        Image.fromarray(values).save(tmp_path / "cat" / "a.tiff")
+        with pytest.raises(ValueError, match=f"expected values of 8 or 16 bits, got mode {got}"):
+            DecodeImages("image", 4)(ImageFolderDataset(str(tmp_path))[0])
 
 
 def test_what_does_not_fit_the_layout_is_an_error(folder, caplog):

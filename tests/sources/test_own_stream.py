@@ -20,7 +20,7 @@ from streamdata import (
 )
 from streamdata.sources import open_stream
 from tests.mixing.test_resume import Packer, irregular_stream, many_to_one_stream, one_to_many
-from tests.sources.own_streams import Counting, Sharded, SplitsItself, Stateful, WithStatefulIterator
+from tests.sources.own_streams import Counting, IterDataset, Sharded, SplitsItself, Stateful, WithStatefulIterator
 from tests.streams import Numbers, assert_exact_resume, loaded, resumed
 
 FUNCTIONS = {
@@ -46,7 +46,7 @@ def after(steps, dataset, num_workers=0):
 
 
 @pytest.mark.parametrize("functions", FUNCTIONS)
-@pytest.mark.parametrize("kind", [Stateful, WithStatefulIterator, Counting])
+@pytest.mark.parametrize("kind", [Stateful, WithStatefulIterator, IterDataset, Counting])
 def test_a_resume_is_the_suffix(kind, functions):
     """Over several epochs, beside a map-style source, whoever says where it is."""
     sources = lambda: [kind(size=11, **FUNCTIONS[functions]), Numbers("a", 7, percent=0.5)]  # noqa: E731
@@ -55,7 +55,12 @@ def test_a_resume_is_the_suffix(kind, functions):
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: SplitsItself(size=23, lanes="self"), lambda: Stateful(size=23, lanes="stride"), lambda: Sharded(size=23)],
+    [
+        lambda: SplitsItself(size=23, lanes="self"),
+        lambda: Stateful(size=23, lanes="stride"),
+        lambda: IterDataset(size=23, lanes="stride"),
+        lambda: Sharded(size=23),
+    ],
 )
 def test_several_workers_resume_exactly(make):
     """Also where another process reads the lane than before."""
@@ -74,7 +79,9 @@ def test_nested_mixtures_and_yield_functions_resume_exactly(cyclic):
     assert_exact_resume(make, steps=12, beyond=14)
 
 
-@pytest.mark.parametrize("dataset", [Counting(lanes="stride"), SplitsItself(lanes="self"), Sharded()])
+@pytest.mark.parametrize(
+    "dataset", [Counting(lanes="stride"), SplitsItself(lanes="self"), Sharded(), IterDataset(lanes="stride")]
+)
 @pytest.mark.parametrize("num_workers", [1, 3, 4])
 def test_lanes_together_read_each_record_once(dataset, num_workers):
     """Those that end earlier, too."""
@@ -136,11 +143,12 @@ def test_what_is_divided_by_rank_is_not_divided_again():
         next(iter(stream))
 
 
-def test_it_is_not_elastic():
+@pytest.mark.parametrize("kind", [Counting, IterDataset])
+def test_it_is_not_elastic(kind):
     """Nobody knows what its lanes have left."""
-    states = after(5, MergedDataset([Counting(lanes="stride")]), num_workers=2)
-    with pytest.raises(StateError, match=r"'own' \(Counting\).*it is not elastic"):
-        next(iter(resumed(lambda: MergedDataset([Counting(lanes="stride")]), states)))
+    states = after(5, MergedDataset([kind(lanes="stride")]), num_workers=2)
+    with pytest.raises(StateError, match=rf"'own' \({kind.__name__}\).*it is not elastic"):
+        next(iter(resumed(lambda: MergedDataset([kind(lanes="stride")]), states)))
 
 
 def test_another_topology_is_fine_for_one_that_was_not_there():

@@ -1,5 +1,6 @@
 """Parquet as a source: exactly once, exact resume, another topology, what a row holds, and what is decoded when."""
 
+import json
 import pickle
 import tracemalloc
 from collections import Counter
@@ -501,3 +502,59 @@ def test_counts_that_contradict_each_other_are_an_error(tmp_path):
     (tmp_path / "a.parquet").write_bytes(data[:end] + footer)
     with pytest.raises(ShardError, match=r"a\.parquet': row group 0: expected 100. rows"):
         list(MergedDataset([source(str(tmp_path))], cyclic=False))
+
+
+def save_to_disk(folder: Path, counts=(23, 9), batch=7) -> str:
+    """Write Arrow streams and notes as Hugging Face's `save_to_disk` does, and a cache beside them."""
+    folder.mkdir(parents=True)
+    names = [f"data-{number:05d}-of-{len(counts):05d}.arrow" for number in range(len(counts))]
+    for number, (name, count) in enumerate(zip([*names, "cache-1a2b.arrow"], [*counts, 3], strict=True)):
+        table = pa.Table.from_pylist(rows(count, sum(counts[:number])))
+        with pa.ipc.new_stream(folder / name, table.schema) as stream:
+            stream.write_table(table, batch)
+    state = {"_data_files": [{"filename": name} for name in names], "_fingerprint": "1a2b", "_split": "train"}
+    (folder / "state.json").write_text(json.dumps(state, indent=2, sort_keys=True))
+    (folder / "dataset_info.json").write_text('{\n  "features": {}\n}')
+    return str(folder)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_open_bytes": 1500}, {"max_open_bytes": 1}])
+def test_what_save_to_disk_wrote_is_exact_and_once(tmp_path, options):
+    """All of it kept, or a few batches, or parts of one; what lies beside it is not read."""
+    data = source(save_to_disk(tmp_path / "saved"), **options)
+    got = delivered(lambda: MergedDataset([data], cyclic=False), 2, 3)
+    assert len(got) == sum(got.values()) == 32
+    assert_exact_resume(lambda: MergedDataset([data], seed=3), steps=36, beyond=3, num_workers=2)
+    want = {row["id"]: row["text"] for row in [*rows(23), *rows(9, 23)]}
+    assert {sample["id"]: sample["text"] for sample in MergedDataset([data], cyclic=False)} == want
+
+
+def test_what_save_to_disk_wrote_has_columns_and_must_be_whole(tmp_path):
+    """A batch that is cut off, or is no Arrow, is an error with its file; so is a file that is not there."""
+    folder = Path(save_to_disk(tmp_path / "saved"))
+    sample = next(iter(MergedDataset([source(str(folder), columns=["text", "id"])])))
+    assert {name for name in sample if not name.startswith("__")} == {"text", "id"}
+    path = folder / "data-00001-of-00002.arrow"
+    content = path.read_bytes()
+    for broken in (content[:-900], b"ARROW1" + content, content[:64]):
+        path.write_bytes(broken)
+        with pytest.raises(ShardError, match=r"data-00001-of-00002\.arrow': expected an Arrow stream, got"):
+            source(str(folder))
+    path.write_bytes(content[:-8])
+    with pytest.raises(ShardError, match="expected the mark of its end after 2 record batches"):
+        source(str(folder))
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="data-00001"):
+        source(str(folder))
+
+
+def test_splits_that_save_to_disk_wrote_are_named(tmp_path):
+    """Of a DatasetDict; and rows that indices choose have to be written."""
+    save_to_disk(tmp_path / "both" / "train")
+    (tmp_path / "both" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(ValueError, match=r"expected one split, .*\n.*both/train, .*both/test"):
+        source(str(tmp_path / "both"))
+    state = tmp_path / "both" / "train" / "state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "_indices_data_files": [{"filename": "i.arrow"}]}))
+    with pytest.raises(ValueError, match=r"expected all rows, got indices of some\n.*flatten_indices"):
+        source(str(tmp_path / "both" / "train"))

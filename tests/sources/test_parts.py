@@ -17,7 +17,7 @@ from streamdata import (
 from streamdata.fields import INDEX
 from streamdata.mixing.tree import tree_of
 from streamdata.recipe import check_recipe
-from streamdata.recipe.parts import NAMES, read_parts
+from streamdata.recipe.named_source import PART_NAMES, read_parts
 from tests.shard_files import write_jsonl
 from tests.stores.tiny_stores import write
 from tests.streams import Numbers, NumbersAhead, assert_exact_resume, loaded
@@ -40,7 +40,7 @@ def indices(dataset):
 @pytest.mark.parametrize("by", ["seed", "tail"])
 def test_parts_are_disjoint_and_complete(kind, by):
     """Exactly their shares, whatever the mixture's seed."""
-    found = {part: indices(of_part(part, by, KINDS[kind], seed=number)) for number, part in enumerate(NAMES)}
+    found = {part: indices(of_part(part, by, KINDS[kind], seed=number)) for number, part in enumerate(PART_NAMES)}
     assert [len(some) for some in found.values()] == [35, 10, 5]
     assert sorted(index for some in found.values() for index in some) == list(range(50))
     assert (found["test"] == list(range(45, 50))) == (by == "tail")
@@ -50,7 +50,7 @@ def test_parts_are_disjoint_and_complete(kind, by):
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=3).filter(any), st.integers(0, 10**12))
 def test_ranges_follow_one_another(shares, count):
     """From 0 to the number of records."""
-    spans = [read_parts(shares, part).span(count) for part in NAMES]
+    spans = [read_parts(shares, part).span(count) for part in PART_NAMES]
     assert [span.first for span in spans] == [0, spans[0].last, spans[1].last]
     assert spans[-1].last == count
     assert all(span.first <= span.last for span in spans)
@@ -108,7 +108,7 @@ def test_what_is_no_part_is_an_error(attributes, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         of_part(**given)
     lines = "".join(f"   {key}: {value!r}\n" for key, value in attributes.items() if value is not None)
-    source = f" - target: tests.streams.Numbers\n   params: {{name: s, size: 9}}\n   percent: 1\n{lines}"
+    source = f" - target: streamdata.DPODataset\n   params: {{load_path: x, name: s}}\n   percent: 1\n{lines}"
     (tmp_path / "recipe.yaml").write_text(f"target: streamdata.MergedDataset\nparams:\n datasets:\n{source}")
     (problem,) = check_recipe(tmp_path / "recipe.yaml")
     assert ":7:" in problem.location or ":8:" in problem.location

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from streamdata import RLHFDataset, SFTChatDataset
-from streamdata.recipe.defaults import for_all
+from streamdata.recipe.named_source import for_all
 from tests.remote.servers import s3_server
 from tests.sources.prompts.prompt_files import user, write
 from tests.text.chat_templates import CHATML, chat_tokenizer

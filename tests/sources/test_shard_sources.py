@@ -42,9 +42,20 @@ def compressed(folder: Path, pattern: str) -> str:
     return str(folder)
 
 
+def write_arrays(folder: Path, sizes: list[int]) -> str:
+    """The same records as arrays, some on one line; beside them what Hugging Face notes in a folder."""
+    for number, path in enumerate(sorted(Path(write_jsonl(folder, sizes)).glob("*.jsonl"))):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        path.with_suffix(".json").write_text(json.dumps(rows, indent=(None, 2)[number % 2]))
+        path.unlink()
+    (folder / "dataset_info.json").write_text('{\n "alpaca": {}\n}')
+    return str(folder)
+
+
 WRITE = {
     "tar": write_tars,
     "jsonl": write_jsonl,
+    "json": write_arrays,
     "jsonl.gz": lambda folder, sizes: compressed(Path(write_jsonl(folder, sizes)), "*.jsonl"),
     "tar.gz": lambda folder, sizes: compressed(Path(write_tars(folder, sizes)), "*.tar"),
 }
@@ -62,7 +73,7 @@ def make_source(tmp_path):
         if kind.startswith("tar"):
             source = MetaDistributedWebDataset(str(folder), meta_names=["score"], **options)
         else:
-            source = JsonlIterableDataset(str(folder), **options)
+            source = JsonlIterableDataset(f"{folder}/*.json" if kind == "json" else str(folder), **options)
         source.name, source.percent = name, percent
         return source
 
@@ -110,6 +121,16 @@ def test_the_order_is_shuffled_within_windows_and_over_blocks(make_source, kind)
     assert shuffled[:25] != natural[:25]
     assert Counter(shuffled[:25]) == Counter(natural[:25]) == Counter(shuffled[25:])
     assert shuffled[:25] != shuffled[25:]
+
+
+def test_the_elements_of_arrays_come_in_the_order_of_lines(make_source):
+    """With the same keys, since both have an index of records."""
+
+    def keys(kind):
+        samples = MergedDataset([make_source(kind, block_size=3, shuffle_buffer=6)], seed=5)
+        return [(Path(sample["__url__"]).stem, sample["__key__"], sample["value"]) for sample in islice(samples, 50)]
+
+    assert keys("json") == keys("jsonl")
 
 
 def test_blocks_do_not_depend_on_the_topology(make_source):

@@ -370,3 +370,12 @@ def test_the_list_is_no_part_of_the_order():
         following = [value for value in order[order.index(drawn[-1]) + 1 :] if value not in left]
         got = [value for name, value in rest if name == "a"]
         assert got[:10] == following[:10]
+
+
+@pytest.mark.parametrize("code", ["x", "1 y", "~1", "~1~2~3", "~x~2"])
+def test_a_damaged_list_of_what_was_left_out_is_refused(code):
+    """It must not decide what is left out; the source is named."""
+    states = through_json(to_state(list(islice(many_left_out(MOST), 3))))
+    (key,) = (key for key, value in states.items() if isinstance(value, dict) and value.get("left_out"))
+    with pytest.raises(StateError, match=r"states with 'left_out' .*, which no run writes"):
+        list(islice(resumed(lambda: many_left_out(MOST), {**states, key: {**states[key], "left_out": code}}), 1))

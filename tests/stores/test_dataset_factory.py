@@ -4,9 +4,9 @@ import torch
 
 from streamdata import DatasetFactory, SeqDataset
 from streamdata.errors import StoreError
-from streamdata.stores.base_dataset import BaseDataset
-from streamdata.stores.collates import dpo_collate
-from streamdata.stores.window_datasets import SFTDataset
+from streamdata.stores.datasets.base_dataset import BaseDataset
+from streamdata.stores.datasets.record_datasets import dpo_collate
+from streamdata.stores.datasets.window_datasets import SFTDataset
 from tests.stores.tiny_stores import write, write_old_bin
 
 

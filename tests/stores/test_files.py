@@ -3,9 +3,9 @@ import os
 import pytest
 
 from streamdata.errors import StoreError
-from streamdata.stores.factory import StoreFactory, open_store
-from streamdata.stores.files import detect_format, natural, store_files
-from streamdata.stores.window_datasets import SeqDataset
+from streamdata.stores.datasets.window_datasets import SeqDataset
+from streamdata.stores.factory import StoreFactory, detect_format, open_store
+from streamdata.stores.store import natural, store_files
 from tests.stores.tiny_stores import write, write_old_megatron
 
 
@@ -88,7 +88,7 @@ def test_files_are_in_natural_order_without_temporaries(tmp_path):
     (tmp_path / ".y.bin").touch()
     os.symlink(tmp_path, tmp_path / "shard_2" / "up")
     os.symlink(tmp_path / "shard_10", tmp_path / "shard_11")
-    assert store_files(tmp_path).names == ["shard_2/x.bin", "shard_10/x.bin", "shard_11/x.bin"]
+    assert store_files(tmp_path)[1] == ["shard_2/x.bin", "shard_10/x.bin", "shard_11/x.bin"]
 
 
 def test_natural_order_compares_numbers_as_numbers():

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from streamdata import MergedDataset, StateError, to_state
-from streamdata.stores.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.window_datasets import SeqDataset
 from streamdata.stores.factory import open_store
-from streamdata.stores.window_datasets import SeqDataset
 from streamdata.stores.writer import StoreWriter
 from tests.stores.tiny_stores import write, write_old_bin
 from tests.streams import identity

@@ -10,9 +10,9 @@ import torch
 
 from streamdata import MergedDataset, named
 from streamdata.errors import StoreError
-from streamdata.stores.dataset_factory import DatasetFactory
-from streamdata.stores.megatron_samples import SampleRule, build_indices
-from streamdata.stores.window_datasets import SeqDataset, SFTDataset
+from streamdata.stores.datasets.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.megatron_samples import SampleRule, build_indices
+from streamdata.stores.datasets.window_datasets import SeqDataset, SFTDataset
 from tests.stores.tiny_stores import write, write_old_megatron
 from tests.streams import assert_exact_resume, plain
 
@@ -132,7 +132,7 @@ def test_indices_are_built_once_and_kept_beside_the_pair(tmp_path, monkeypatch):
     (folder,) = (tmp_path / ".name.samples").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == ["documents.npy", "samples.npy", "shuffle.npy"]
     with monkeypatch.context() as patch:
-        patch.setattr("streamdata.stores.megatron_samples.build_indices", None)
+        patch.setattr("streamdata.stores.datasets.megatron_samples.build_indices", None)
         assert len(ours(prefix, rule, compat="megatron")) == len(RECORDED["indices"]["one epoch"][2])
     os.utime(tmp_path / "name.idx", ns=(1, 1))
     ours(prefix, rule, compat="megatron")
@@ -146,7 +146,7 @@ def test_where_they_cannot_be_kept_a_warning_says_so(tmp_path, monkeypatch, capl
         raise PermissionError(13, "read-only", str(path))
 
     kept = ours(pair(tmp_path / "a"), RULES["one epoch"], compat="megatron")
-    monkeypatch.setattr("streamdata.stores.megatron_samples.make_directory", refuse)
+    monkeypatch.setattr("streamdata.stores.datasets.megatron_samples.make_directory", refuse)
     with caplog.at_level(logging.WARNING, "streamdata"):
         dataset = ours(pair(tmp_path / "b"), RULES["one epoch"], compat="megatron")
     assert "its sample indices cannot be kept" in caplog.text

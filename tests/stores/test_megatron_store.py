@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from streamdata.errors import StoreError
+from streamdata.stores.datasets.window_datasets import SeqDataset
 from streamdata.stores.factory import open_store
-from streamdata.stores.megatron_index import CODES
-from streamdata.stores.window_datasets import SeqDataset
+from streamdata.stores.megatron_store import CODES
 from tests.stores.tiny_stores import write, write_old_megatron
 
 SEQUENCES = [[1, 2, 3], [4], [5, 6]]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from streamdata.errors import StoreError
+from streamdata.stores.datasets.window_datasets import SFTDataset
 from streamdata.stores.factory import open_store
 from streamdata.stores.mmap_store import MmapStore
-from streamdata.stores.window_datasets import SFTDataset
 from tests.stores.tiny_stores import write, write_old_bin, write_rows
 
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from streamdata.errors import StoreError
-from streamdata.stores.collates import dpo_collate, grpo_collate
-from streamdata.stores.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.record_datasets import dpo_collate, grpo_collate
 from streamdata.stores.factory import open_store
 from streamdata.stores.writer import StoreWriter
 from tests.stores.tiny_stores import KEYS, record, write, write_old_bin

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamdata.errors import StoreError
-from streamdata.stores import stored_values
+from streamdata.run.recent import Recent
+from streamdata.stores import store
 from streamdata.stores.factory import StoreFactory, open_store
 from streamdata.stores.h5_store import H5Store
 from streamdata.stores.megatron_store import MegatronStore
@@ -143,12 +144,12 @@ def test_a_map_cannot_be_written_to(tmp_path):
 
 def test_a_bounded_number_of_maps_is_open(tmp_path, monkeypatch):
     """However many shards are read, and every one is still right."""
-    monkeypatch.setattr(stored_values, "open_files", stored_values.Recent(3))
-    store = open_store(write("bin", tmp_path, max_tokens_per_shard=5))
-    assert len(store.column("sequence").segments) > 6
+    monkeypatch.setattr(store, "open_files", Recent(3))
+    opened = open_store(write("bin", tmp_path, max_tokens_per_shard=5))
+    assert len(opened.column("sequence").segments) > 6
     for number in (*range(12), *range(12)):
-        assert store.fetch_record(number, "sequence").tolist() == record("seq", number)["sequence"]
-    assert len(stored_values.open_files) == 3
+        assert opened.fetch_record(number, "sequence").tolist() == record("seq", number)["sequence"]
+    assert len(store.open_files) == 3
 
 
 @pytest.mark.parametrize("storage_type", FORMATS)

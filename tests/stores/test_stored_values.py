@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from streamdata.errors import StoreError
 from streamdata.stores import stored_values
-from streamdata.stores.bounds import StoredArray
-from streamdata.stores.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.dataset_factory import DatasetFactory
 from streamdata.stores.factory import open_store
 from streamdata.stores.h5_store import H5Store
-from streamdata.stores.stored_values import StoredValues
-from streamdata.stores.sums import publish_sums
+from streamdata.stores.segments import StoredArray
+from streamdata.stores.stored_values import StoredValues, publish_sums
 from tests.stores.tiny_stores import write
 
 COUNT = 3000

@@ -8,11 +8,11 @@ import pytest
 import xxhash
 
 from streamdata.errors import StoreError
-from streamdata.stores import publish_shard
-from streamdata.stores.dataset_factory import DatasetFactory
+from streamdata.stores import spool
+from streamdata.stores.datasets.dataset_factory import DatasetFactory
 from streamdata.stores.factory import open_store
 from streamdata.stores.h5_store import H5Store
-from streamdata.stores.sums import BLOCK, Sums, publish_sums
+from streamdata.stores.stored_values import BLOCK, Sums, publish_sums
 from streamdata.stores.verify import verify
 from streamdata.stores.writer import StoreWriter
 from tests.stores.tiny_stores import FORMATS, write, write_old_h5, write_old_megatron
@@ -174,7 +174,7 @@ def test_chunked_datasets_are_not_checked_and_say_so(tmp_path, caplog):
 def test_sums_are_there_before_the_shard_can_be_read(tmp_path, storage_type, monkeypatch):
     """Their file comes before the marker, and if anything fails nothing stays."""
     published = []
-    publish = publish_shard.publish_written
+    publish = spool.publish_written
 
     def recorded(temporary, path):
         names = [path.name] if temporary.is_file() else sorted(file.name for file in temporary.iterdir())
@@ -183,7 +183,7 @@ def test_sums_are_there_before_the_shard_can_be_read(tmp_path, storage_type, mon
             raise OSError("disk full")
         publish(temporary, path)
 
-    monkeypatch.setattr(publish_shard, "publish_written", recorded)
+    monkeypatch.setattr(spool, "publish_written", recorded)
     stop = 0
     write(storage_type, tmp_path / "whole", records=4)
     steps, published = published, []

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from streamdata.errors import StoreError
-from streamdata.stores.dataset_factory import DatasetFactory
-from streamdata.stores.factory import StoreFactory, open_store
-from streamdata.stores.files import detect_format
+from streamdata.stores.datasets.dataset_factory import DatasetFactory
+from streamdata.stores.factory import StoreFactory, detect_format, open_store
 from streamdata.stores.verify import verify
 
 TOKENS = [5, 6, 7, 0, 8, 9, 0, 65_535]
@@ -134,10 +133,11 @@ def test_a_header_of_numpy_that_is_not_one_is_refused(tmp_path, text):
     content = text.encode("latin-1")
     path = tmp_path / "a.npy"
     path.write_bytes(b"\x93NUMPY\x01\0" + struct.pack("<H", len(content)) + content + bytes(16))
-    with pytest.raises(StoreError, match=r"a\.npy': expected (numpy's header|8 tokens)"):
+    with pytest.raises(StoreError, match=r"a\.npy': expected (numpy's header|8 tokens|a dtype of)"):
         open_store(path)
 
 
+@pytest.mark.filterwarnings("ignore:Reading `.npy`")  # as Python 2 wrote it
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 @pytest.mark.parametrize("shape", ["(8,)", "( 8 , )", "(8L,)"])
 def test_headers_of_numpy_are_read_as_old_versions_write_them_too(tmp_path, version, shape):
@@ -160,9 +160,8 @@ def test_other_damage_is_named_too(tmp_path):
     store = open_store(datatrove(tmp_path / "a.ds", ends=(7, 4, 8)))
     with pytest.raises(StoreError, match="The offsets are damaged"):
         store.fetch_record(1, "sequence")
-    assert verify(tmp_path / "a.ds") == [
-        f"index '{tmp_path}/a.ds.index': expected ends that rise to 8, got falling ones\n  Copy the index again."
-    ]
+    (problem,) = verify(tmp_path / "a.ds")
+    assert f"index '{tmp_path}/a.ds.index': expected run 1 within 0 to 8, got 7 to 4" in problem
     (tmp_path / "meta.json").write_text("{}")
     with pytest.raises(StoreError, match=r"expected a store, got one of its arrays"):
         open_store(raw(tmp_path / "sequence.bin", "<u2"))

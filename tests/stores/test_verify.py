@@ -49,7 +49,7 @@ def test_changed_offsets_are_found(tmp_path):
     np.array([0, 10, 5, 16], "<i8").tofile(tmp_path / "shard_0000" / "sequence.records.bin")
     problems = verify(tmp_path)
     assert sum("expected checksum" in problem for problem in problems) == 1
-    assert sum("expected offsets that rise" in problem for problem in problems) == 3
+    assert sum("The offsets are damaged" in problem for problem in problems) == 3
 
 
 def test_ids_outside_the_vocabulary_are_found(tmp_path):
@@ -68,9 +68,9 @@ def test_an_infinite_id_is_found(tmp_path):
 @pytest.mark.parametrize(
     ("at", "format_", "value", "message"),
     [
-        (34 + 4, "<i", 2, "expected sequence 2 at byte 20, got pointer 16 and length 2"),
-        (34 + 12 + 8, "<q", 0, "expected sequence 1 at byte 12, got pointer 0"),
-        (34 + 12 + 24 + 8, "<q", 9, "expected rising sequences"),
+        (34 + 4, "<i", 2, "name.idx': expected run 1 within 0 to 6, got 3 to 4"),
+        (34 + 12 + 8, "<q", 0, "name.idx': expected run 0 within 0 to 6, got 0 to 0"),
+        (34 + 12 + 24 + 8, "<q", 9, "document index of"),
     ],
 )
 def test_damage_of_a_megatron_index_is_found(tmp_path, at, format_, value, message):

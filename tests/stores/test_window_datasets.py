@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamdata.errors import StoreError
-from streamdata.stores.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.window_datasets import SeqDataset, SFTDataset
 from streamdata.stores.factory import open_store
-from streamdata.stores.window_datasets import SeqDataset, SFTDataset
 from streamdata.stores.writer import StoreWriter
 from tests.stores.tiny_stores import FORMATS, KEYS, write, write_old_bin, write_old_h5, write_old_megatron, write_rows
 from tests.streams import plain

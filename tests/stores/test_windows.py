@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamdata.stores.datasets.window_datasets import FlatWindows, RowWindows
 from streamdata.stores.factory import open_store
-from streamdata.stores.windows import FlatWindows, RowWindows
 from streamdata.stores.writer import StoreWriter
 
 sizes = st.integers(1, 9)
@@ -58,4 +58,4 @@ def test_many_uneven_rows_are_found_in_their_chunk(tmp_path, monkeypatch):
     begins = np.cumsum([0, *lengths])
     expected = [int(begins[row]) + inner for row, length in enumerate(lengths) for inner in range(length - 2)]
     assert windows.locate(range(len(windows))).begins == expected
-    assert sum(len(part._chunk_ends) for part in windows._parts) == 4
+    assert len(windows._ends) == 4

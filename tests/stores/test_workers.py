@@ -6,11 +6,11 @@ import pytest
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, mixed_collate, to_state
-from streamdata.stores.collates import dpo_collate, grpo_collate
-from streamdata.stores.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.record_datasets import dpo_collate, grpo_collate
+from streamdata.stores.datasets.window_datasets import SFTDataset
 from streamdata.stores.factory import open_store
 from streamdata.stores.h5_store import H5Store
-from streamdata.stores.window_datasets import SFTDataset
 from streamdata.stores.writer import StoreWriter
 from tests.stores.tiny_stores import KEYS, write, write_old_h5, write_rows
 from tests.streams import assert_exact_resume, delivered, loaded, plain, through_json

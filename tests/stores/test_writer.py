@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamdata.errors import StoreError
-from streamdata.stores import publish_shard
+from streamdata.stores import spool
 from streamdata.stores.factory import open_store
 from streamdata.stores.writer import StoreWriter
 from tests.stores.tiny_stores import FORMATS, KEYS, record, tokens, write, write_rows
@@ -133,7 +133,7 @@ def test_what_fails_before_it_is_published_leaves_nothing_to_read(tmp_path, stor
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(publish_shard, "publish_written", fail)
+    monkeypatch.setattr(spool, "publish_written", fail)
     with pytest.raises(OSError, match="disk full"), StoreWriter(storage_type, tmp_path, KEYS["seq"]) as writer:
         writer.append({"sequence": [1, 2]})
     assert not list(tmp_path.iterdir())
@@ -296,7 +296,7 @@ def test_a_closed_writer_takes_no_more(tmp_path):
 
 def test_a_megatron_sequence_that_is_too_long_is_refused():
     """Its lengths are int32."""
-    from streamdata.stores.megatron_index import encode_index
+    from streamdata.stores.megatron_store import encode_index
 
     with pytest.raises(StoreError, match="at most 2147483647"):
         encode_index(np.array([0, 2**31]), np.dtype("uint8"))

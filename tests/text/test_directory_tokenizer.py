@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from streamdata.text import end_token, tokenize, tokenizer_fingerprint
-from streamdata.text.directory_tokenizer import load_directory
+from streamdata.text.tokenizer import load_directory
 from tests.text.tiny_tokenizer import END, START, save_tiny_tokenizer
 
 LINE = "The cat sat on the mat, and the dog didn't; na\u00efve caf\u00e9s cost 3.14 \u6771\u4eac"

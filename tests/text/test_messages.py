@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.text.messages import Medium, is_empty, read_chat, without_nulls
-from streamdata.text.tools import read_tools
+from streamdata.text.messages import Medium, is_empty, read_chat, read_tools, without_nulls
 from tests.sources.prompts.prompt_files import user
 
 KEYS = {"image": "images", "video": "videos"}

@@ -196,3 +196,78 @@ def test_media_are_shown_by_the_name_of_their_type(tokenizer):
     expected = ['{"type": "image", "image": "<object>"}', '{"type": "audio", "bytes": "<bytes>"}']
     expected.append('{"image_url": {"raw": "<bytes>"}}')
     assert render_chat(tokenizer, [{"role": "user", "content": parts}]) == "".join(expected)
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("Hi\n{{ raise_exception('Roles must alternate') }}", "line 2: TemplateError: Roles must alternate"),
+        ("{{ messages[7].role }}", "line 1: UndefinedError: list object has no element 7"),
+        ("{{ messages[0].name + '!' }}", "line 1: UndefinedError: 'dict object' has no attribute 'name'"),
+        ("\n\n{% if %}", "line 3: TemplateSyntaxError: Expected an expression"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ("{% include 'other' %}", "no loader for this environment"),
+        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+        ("{{ messages.append(1) }}", "SecurityError"),
+        ("{{ messages | random }}", "No filter named 'random'"),
+        ("{{ lipsum() }}", "'lipsum' is undefined"),
+    ],
+)
+def test_a_template_that_fails_is_an_error_with_its_line(tokenizer, template, problem):
+    """The tokenizer's name is in it, and a remedy below."""
+    tokenizer.chat_template = template
+    with pytest.raises(ValueError, match=rf"chat template of '.*{problem}.*\n  ") as caught:
+        render_chat(tokenizer, CHAT)
+    assert tokenizer.name_or_path in str(caught.value)
+
+
+def test_a_text_that_is_too_long_is_an_error(tokenizer):
+    """It ends where the bound is reached."""
+    tokenizer.chat_template = "{% for i in range(99999) %}{{ 'x' * 10000000 }}{% endfor %}"
+    with pytest.raises(ValueError, match=r"chat template of '.*longer than 67,108,864 characters\n"):
+        render_chat(tokenizer, CHAT)
+
+
+@pytest.mark.parametrize("reason", ["'x' * 10000", "'\\x1b]0;title\\x07\\nerror: all is well'"])
+def test_what_a_template_says_is_cut_and_printable(tokenizer, reason):
+    """It may quote data."""
+    tokenizer.chat_template = f"{{{{ raise_exception({reason}) }}}}"
+    with pytest.raises(ValueError, match="TemplateError: ") as caught:
+        render_chat(tokenizer, CHAT)
+    told = str(caught.value)
+    assert len(told) < 800
+    assert (told.count("\n"), {"\x1b", "\x07"} & set(told)) == (1, set())
+
+
+def test_generation_blocks_are_found_in_macros_and_captures(tokenizer):
+    """Where transformers counts from the beginning of either."""
+    block = "{% generation %}{{ m.content }}{% endgeneration %}"
+    tokenizer.chat_template = (
+        f"{{% macro say(m) %}}<{block}>{{% endmacro %}}{{% set m = messages[1] %}}"
+        f"{{{{ say(messages[0]) }}}}{{% set y %}}({block}){{% endset %}}{{{{ y }}}}"
+    )
+    text, spans = ChatRenderer(tokenizer).conversation(CHAT[:2]).render_marked()
+    assert text == f"<{CHAT[0]['content']}>({CHAT[1]['content']})"
+    assert [text[begin:end] for begin, end in spans] == [message["content"] for message in CHAT[:2]]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        CHATML_MARKED,
+        "{% generation %}{% generation %}a{% endgeneration %}{% endgeneration %}",
+        "{% set x %}{% generation %}a{% endgeneration %}{% endset %}{{ x }}{{ x }}",
+    ],
+)
+def test_blocks_that_give_no_spans_are_an_error(tokenizer, template):
+    """One within another, one whose text is repeated, and data that looks like a mark."""
+    tokenizer.chat_template = template
+    chat = [*CHAT, {"role": "user", "content": "\ue0b1\ue0b2x\ue0b3\ue0b4"}]
+    with pytest.raises(ValueError, match="generation blocks are nested, or their text was cut or repeated"):
+        ChatRenderer(tokenizer).conversation(chat).render_marked()
+
+
+def test_a_template_is_compiled_once(tokenizer):
+    """Another renderer costs nothing that grows with the template."""
+    one, other = (ChatRenderer(tokenizer).conversation(CHAT) for _ in range(2))
+    assert one.template is other.template

@@ -22,13 +22,11 @@ from streamdata.shards.stored_rows import Row
 from streamdata.sources.chats.media import MediaChatEncoder, MediaTokens
 from streamdata.sources.row_settings import RowSettings
 from streamdata.text import ChatEncoder, as_tokenizer, compute_position_id_with_mask, cut, pad_sequence_to_length
-from streamdata.text.completions import encode_text
 from streamdata.text.formats import RowFormat, Said, Texts
-from streamdata.text.masks import TRAIN_KEY, LocatedChat
-from streamdata.text.messages import MediaChat, Message, media_beside_text
-from streamdata.text.template_kwargs import row_template_kwargs
+from streamdata.text.masks import LocatedChat, encode_text
+from streamdata.text.messages import TRAIN_KEY, MediaChat, Message, media_beside_text, read_tools
+from streamdata.text.templates import row_template_kwargs
 from streamdata.text.tokenizer import load_without_code
-from streamdata.text.tools import read_tools
 from streamdata.text.truncation import train_from
 
 LOSS_MASK: Final = "loss_mask"

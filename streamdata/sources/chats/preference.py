@@ -5,10 +5,19 @@ from typing import Any, Final, Literal
 
 from streamdata.shards.stored_rows import Row
 from streamdata.sources.chats.dataset import ChatConfig, ChatDataset, ChatTokens
-from streamdata.text.completions import encode_text_pair
-from streamdata.text.formats import RowFormat, Said, Texts, has_own_prompt, label_of, pair_said, training_said
+from streamdata.text.formats import (
+    RowFormat,
+    Said,
+    Texts,
+    has_own_prompt,
+    label_of,
+    mask_shared,
+    pair_said,
+    training_said,
+    with_prompt,
+)
+from streamdata.text.masks import encode_text_pair
 from streamdata.text.messages import Message, messages_of
-from streamdata.text.pairs import mask_shared, with_prompt
 
 _PROMPT: Final = "prompt"
 _SIDES: Final = ("chosen", "rejected")
@@ -42,8 +51,8 @@ class PreferenceDataset(ChatDataset):
     counts.
 
     Args:
-        data_files: Files of parquet or JSON Lines, here or in a store: a path, glob, brace expression or directory, or
-            a list of these, whose order they keep.
+        data_files: Files of parquet, JSON Lines or JSON arrays, here or in a store: a path, glob, brace expression or
+            directory, or a list of these, whose order they keep.
         tokenizer: A fast one of transformers, or a name or directory for its `AutoTokenizer`.
         config: A mapping or DictConfig with the keys of `PreferenceConfig`.
         processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.

@@ -37,8 +37,8 @@ class SFTChatDataset(ChatDataset):
     A row that cannot be encoded, is too long or trains nothing is a ValueError, which a source's `max_bad` counts.
 
     Args:
-        data_files: Files of parquet or JSON Lines, here or in a store: a path, glob, brace expression or directory, or
-            a list of these, whose order they keep.
+        data_files: Files of parquet, JSON Lines or JSON arrays, here or in a store: a path, glob, brace expression or
+            directory, or a list of these, whose order they keep.
         tokenizer: A fast one of transformers, or a name or directory for its `AutoTokenizer`.
         config: A mapping or DictConfig with the keys of `SFTChatConfig`.
         processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.

@@ -24,8 +24,15 @@ from streamdata.sources.prompts.lengths import Kept, KeptNumbers, choose_rows
 from streamdata.sources.prompts.reader import Prompt, PromptReader, content_digest
 from streamdata.sources.prompts.rope_positions import RopeRule, read_grids, rope_rule
 from streamdata.text.formats import RowFormat, Style, prompt_said
-from streamdata.text.messages import MEDIA_KINDS, Message, is_given, typed_parts, with_images_first, without_nulls
-from streamdata.text.tools import read_tools
+from streamdata.text.messages import (
+    MEDIA_KINDS,
+    Message,
+    is_given,
+    read_tools,
+    typed_parts,
+    with_images_first,
+    without_nulls,
+)
 
 logger = logging.getLogger("streamdata")
 _KWARGS: Final = ("tools_kwargs", "interaction_kwargs")
@@ -65,8 +72,8 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
     `__getitem__` and the methods of `PromptHooks`.
 
     Args:
-        data_files: Files of parquet or JSON Lines, here or in a store: a path, glob, brace expression or directory, or
-            a list of these, whose order they keep.
+        data_files: Files of parquet, JSON Lines or JSON arrays, here or in a store: a path, glob, brace expression or
+            directory, or a list of these, whose order they keep.
         tokenizer: Of transformers, or a name or directory for its `AutoTokenizer`.
         config: A mapping or DictConfig with the keys of `PromptConfig`.
         processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.

@@ -20,11 +20,9 @@ from streamdata.sources.prompts.encoding import Encoded, Encoder
 from streamdata.sources.prompts.fitting import MediaCutError, fit
 from streamdata.sources.prompts.media import open_media, patch_size_of
 from streamdata.text.formats import Style, text_alone
-from streamdata.text.messages import MediaChat, is_empty, read_chat
-from streamdata.text.template_kwargs import row_template_kwargs
-from streamdata.text.templates import ChatRenderer
+from streamdata.text.messages import MediaChat, is_empty, read_chat, read_tool_file, read_tools
+from streamdata.text.templates import ChatRenderer, row_template_kwargs
 from streamdata.text.tokenizer import as_tokenizer, load_without_code, tokenizer_digest
-from streamdata.text.tools import read_tool_file, read_tools
 
 EMPTY: Final = -2
 MEDIA_CUT: Final = -3

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from streamdata.errors import needs
-from streamdata.recipe.regular_files import check_regular
+from streamdata.recipe.limits import check_regular
 from streamdata.sources.prompts.sizes import FRAMES_PER_TOKEN, Size
 
 FPS: Final = 2.0

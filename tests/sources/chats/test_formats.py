@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 
 import pytest
 import torch
@@ -148,6 +149,9 @@ def test_a_column_of_nulls_is_no_column(tmp_path, ended):
     [
         ({"input": ["q"]}, r"expected a text in 'input', got \['q'\]"),
         ({"history": [["x", "y", "z"]]}, "expected pairs of a question and its answer in 'history', got"),
+        ({"history": math.nan}, "expected pairs of a question and its answer in 'history', got .nan"),
+        ({"system": math.nan}, "expected a text in 'system', got nan"),
+        ({"input": math.nan}, "expected a text in 'input', got nan"),
     ],
 )
 def test_fields_of_alpaca_are_what_they_should_be(tmp_path, ended, fields, message):
@@ -155,6 +159,13 @@ def test_fields_of_alpaca_are_what_they_should_be(tmp_path, ended, fields, messa
     path = write(tmp_path / "a.parquet", [{"instruction": "a", "output": "b", **fields}])
     with pytest.raises(ValueError, match=message):
         SFTChatDataset(path, ended)[0]
+
+
+def test_nan_in_a_column_that_nobody_reads_stops_nothing(tmp_path, ended):
+    """Of rows that Python wrote."""
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"instruction": "what is it", "output": "a good answer", "score": math.nan}]))
+    assert trained(ended, SFTChatDataset(str(path), ended, UNPADDED)[0]) == SAID
 
 
 def test_a_format_that_is_named_goes_before_what_fields_say(tmp_path, ended):

@@ -1,0 +1,168 @@
+"""The link from the process that reads a lane to the trainer's: it travels with samples, and warns where users look."""
+
+import logging
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
+from types import FrameType
+from typing import NamedTuple
+
+from streamdata.run.traffic import TrafficReport, note
+
+logger = logging.getLogger("streamdata")
+
+
+class DealText(NamedTuple):
+    """The header of earlier sizes as JSON; it may be large, so that each lane sends it once."""
+
+    key: str
+    text: str
+
+
+class Beginning(NamedTuple):
+    """How an iteration of one lane began, for the trainer to compare with what it has received."""
+
+    rank: str
+    """The dataset and the rank, unlike any other."""
+    version: int
+    """How often states had been set."""
+    worker: int
+    iteration: int
+    """Counts the lane's iterations."""
+    was_left: bool
+    """Whether the lane had begun this pass before, and was left before it came to its end."""
+    batches_before: int
+    """How many batches the lane made in the iteration before, where that came to its end."""
+    epoch_pass: int
+    change: str | None = None
+    """Text on the change of size, if another size wrote the states that were set."""
+    deal: DealText | None = None
+    """The header of earlier sizes."""
+
+
+class LaneLink:
+    """Travels with a lane's samples by reference, and stays behind when they are pickled: there it is None.
+
+    A DataLoader's worker cannot warn where the user looks, and it does not know which of its batches were received.
+    So each batch brings along how the lane began, and the trainer warns; and what its process has asked of stores.
+
+    Args:
+        num_batches: How many batches of this pass the lane had delivered when the iteration began; None if that is not
+            known.
+        beginning: How it began, if it is to be compared.
+        note_batches: Called with how many batches the lane has made in this iteration.
+        report: Returns what its process has asked of stores, None for nothing.
+    """
+
+    def __init__(
+        self,
+        num_batches: int | None,
+        beginning: Beginning | None,
+        note_batches: Callable[[int], None],
+        report: Callable[[], TrafficReport | None],
+    ) -> None:
+        self._num_batches, self._beginning, self._note_batches = num_batches, beginning, note_batches
+        self._report = report
+        self._made = 0
+
+    def next_batch(self) -> int | None:
+        """Count a batch that is made; return its number in the lane, from 1."""
+        self._made += 1
+        self._note_batches(self._made)
+        return None if self._num_batches is None else self._num_batches + self._made
+
+    @property
+    def num_batches(self) -> int | None:
+        """How many batches of this pass the lane has made; None if that is not known, or nobody counts them."""
+        return self._num_batches + self._made if self._made and self._num_batches is not None else None
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[Beginning | None, int, TrafficReport | None]]:
+        beginning = self._beginning
+        if beginning is not None and self._made > 1:  # the header is large, and came with the first batch
+            beginning = beginning._replace(deal=None)
+        # Called where the batch is unpickled: whatever the trainer makes of it, it has come there.
+        return receive, (beginning, self._made, self._report())
+
+
+# Where torch's DataLoader takes, and throws away, what its persistent workers had ready; and torchdata's.
+_EMPTIES_QUEUE = "_reset"
+_DATALOADERS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader.stateful_dataloader")
+
+
+class _Received(NamedTuple):
+    iteration: int
+    batches: int
+
+
+_received: dict[tuple[str, int], _Received] = {}
+_warned: defaultdict[str, set[int]] = defaultdict(set)
+_announced: dict[str, int] = {}
+_deals: dict[str, tuple[int, DealText | None]] = {}
+"""By dataset, with the version of its states: what lanes have said of earlier sizes."""
+
+
+def receive(beginning: Beginning | None, batches: int, report: TrafficReport | None) -> None:
+    """Note, in the trainer, a batch of a lane; warn at its first if the iteration before was left before its end."""
+    if report is not None:
+        note(report)
+    if beginning is None or _is_thrown_away():
+        return
+    announce(beginning)
+    note_deal(beginning.rank.partition("/")[0], beginning.version, beginning.deal)
+    lane = (beginning.rank, beginning.worker)
+    before = _received.get(lane, _Received(0, 0))
+    _received[lane] = _Received(beginning.iteration, batches)
+    if before.iteration == beginning.iteration:
+        return
+    # Of an iteration that this process saw nothing of, it has received nothing.
+    received = before.batches if before.iteration == beginning.iteration - 1 else 0
+    if beginning.was_left or received < beginning.batches_before:
+        warn_once(beginning)
+
+
+def note_deal(dataset: str, version: int, deal: DealText | None) -> None:
+    """Note what a lane's iterator was given by a loader: the lanes of the next pass go on from it, too."""
+    if deal is not None:
+        _deals[dataset] = version, deal
+
+
+def noted_deal(dataset: str, version: int) -> DealText | None:
+    """The header that was noted since states were set, here or by batches of workers; None for nothing."""
+    # Of an earlier version of the states it is void.
+    held, deal = _deals.get(dataset, (-1, None))
+    return deal if held == version else None
+
+
+def announce(beginning: Beginning) -> None:
+    """Log a change of topology, once for all lanes of the rank and all passes, each time that states were set."""
+    if beginning.change is not None and _announced.get(beginning.rank) != beginning.version:
+        _announced[beginning.rank] = beginning.version
+        for line in beginning.change.splitlines():
+            logger.warning("%s", line)
+
+
+def _is_thrown_away() -> bool:
+    """Whether a DataLoader empties its queue: it does so when it begins anew with workers that live on."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  what the inspect module itself uses
+    while frame is not None and frame.f_code.co_name != _EMPTIES_QUEUE:
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") in _DATALOADERS
+
+
+def warn_once(beginning: Beginning) -> None:
+    """Warn that a pass was left, once for all lanes of the iteration that follows."""
+    workers = _warned[beginning.rank]
+    if beginning.worker in workers:  # it warned of an earlier one
+        workers.clear()
+    if not workers:
+        what = "begins again where it began, and what was delivered comes again"
+        if not beginning.was_left:
+            what = "begins: the workers had read the one before to its end, and what they had ready of it is lost"
+        warnings.warn(
+            f"MergedDataset: the iteration before was left before its end; pass {beginning.epoch_pass} {what}\n"
+            "  To go on where it was left, call set_dataloader_states(states); to choose the pass, set_epoch(epoch).",
+            UserWarning,
+            stacklevel=2,
+        )
+    workers.add(beginning.worker)

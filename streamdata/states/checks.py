@@ -1,0 +1,227 @@
+"""Whether states fit the dataset that is to go on from them, and hold all that it delivered.
+
+A node with another order is refused, and so are states that lack entries: what is missing would come again in silence.
+Sources that join or leave are described, for the log.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NoReturn
+
+import numpy as np
+
+from streamdata.errors import StateError, names_text, shown
+from streamdata.run import Lane
+from streamdata.states.cursor import LaneKey
+from streamdata.states.headers import MIXTURE, Tree
+from streamdata.states.progress import LastCursors, Progress
+
+logger = logging.getLogger("streamdata")
+
+_CUT: Final = re.compile(r"blocks of (\d+)( to \d+ \w+)?, (.*)windows of \d+$")
+"""Matches the blocks in a `BlockSource` description: records in one, the range where shards differ, shuffling, blocks
+in a window."""
+
+_SIZE: Final = re.compile(r"([\w-]+), (?:(\d+) records)?(?: in )?(?:(\d+) shards)?.*(, shuffle \w+)")
+"""Matches the beginning of a description of a source with records: the kind, the records, the shards."""
+
+_SLOWEST = 2.0**40
+"""How far a clock goes on for a draw of a source whose share stays 0, under a schedule."""
+_SAVE_ALL = "Call states.update(to_state(batch)) for every batch, and save and restore the whole dict."
+_SAVE_IN_TURN = (
+    f"{_SAVE_ALL} A DataLoader with in_order=False delivers out of turn: save once each worker has delivered."
+)
+_SAVE_APART = "Begin each iteration over a pass with states of its own, or call set_epoch before it."
+
+
+def check_nodes(progress: Progress, nodes: Mapping[str, str]) -> None:
+    """Compare the tree of states with the present one: sources may join and leave, what stays may not change.
+
+    Raises:
+        StateError: A node's order differs (records, blocks, seed, shuffling), or no source is common.
+    """
+    # A source that left and returns must not have changed either.
+    written = progress.nodes()
+    if progress and not (written.keys() & nodes.keys()) - {""}:
+        raise StateError(
+            f"states: written for another dataset, with the sources {names_text(written)}; "
+            f"this one has {names_text(nodes)}\n"
+            "  Resume with the recipe that wrote them, or start without states."
+        )
+    for path in nodes:
+        if progress and path in written and written[path] != nodes[path]:
+            who = f"source {shown(path)}" if path else "the mixture"
+            raise StateError(
+                f"states: {who} has another order than when they were written\n"
+                f"  expected {written[path]}\n  got      {nodes[path]}\n"
+                f"  {_remedy(written[path], nodes[path])}, or start without states."
+            )
+
+
+def _remedy(written: str, present: str) -> str:
+    """Say how to go on where the order of a node was described as `written`, and is now `present`."""
+    cut = _CUT.search(written)
+    differs_in_cut_alone = _CUT.sub(r"\3", written) == _CUT.sub(r"\3", present)
+    if cut and differs_in_cut_alone and written.startswith("parquet, "):
+        return "Give the source the max_open_bytes and the shuffle_buffer that it had, in the version that wrote them"
+    # A cut into blocks of several sizes has no number that would bring it back.
+    if cut and not cut[2] and differs_in_cut_alone:
+        return f"Give the source block_size={cut[1]}, as it was cut then, and the shuffle_buffer that it had"
+    # It may have what it had then, and more.
+    old, new, growth = _SIZE.match(written), _SIZE.match(present), ""
+    if old and new and old.group(1, 4) == new.group(1, 4):
+        records, shards = (int(new[part] or 0) - int(old[part] or 0) for part in (2, 3))
+        if shards > 0:
+            growth = "If shards were added, name them as another source, and the former ones alone in this one"
+        elif old[3] and not shards and (records > 0 or not old[2]):
+            growth = "If records were appended to a shard, restore it, write them as a new one"
+            growth += ", and name it as another source"
+        elif not old[3] and records > 0:
+            growth = "If records were added, leave them out of this source, and make them another one"
+    former = "resume with the recipe, seed and data that wrote them"
+    return f"{growth}; otherwise {former}" if growth else former.capitalize()
+
+
+def describe_changes(progress: Progress, now: Tree) -> Iterator[str]:
+    """Yield a line for each source that was removed or renamed, joins, returns, or has another weight."""
+    if not progress:
+        return
+    before = progress.tree(progress.newest)
+    held = {*progress.paths(), *progress.before.nodes}
+    removed = {path: node for path, node in before.nodes.items() if path not in now.nodes}
+    for path, node in now.nodes.items():
+        if path not in before.nodes and path in held:
+            yield f"source {shown(path)} returns, and goes on where it stood"
+        elif path not in before.nodes:
+            twin = next((old for old, was in removed.items() if was == node), None)
+            hint = "" if twin is None else f" (was {shown(twin)} renamed? where it stood counts for that name alone)"
+            yield f"source {shown(path)} is new since the states were written, and starts at its beginning{hint}"
+        elif path in before.weights and before.weights[path] != now.weights[path]:
+            weights = f"{now.weights[path]} now, had {before.weights[path]} in the states"
+            yield f"source {shown(path)} has the weight {weights}"
+    for path in removed:
+        kept = "where it stood is kept for when it returns"
+        yield f"source {shown(path)} was removed since the states were written; {kept}"
+
+
+def check_complete(
+    progress: Progress, *, is_endless: bool, least: Callable[[Lane, int], float], headroom: float
+) -> None:
+    """Compare the entries of each lane with one another, and the lanes of each rank.
+
+    Args:
+        progress: The states.
+        is_endless: Whether a pass of the stream has no end.
+        least: Says how many samples the stream gives a lane at least in a pass.
+        headroom: The virtual time by which clocks may start later after a change of size.
+
+    Raises:
+        StateError: Entries of a source, a mixture or a lane are missing, or belong to another iteration.
+    """
+    # Those that are not there any more, too: they may return.
+    mixtures = [path for path, node in progress.nodes().items() if node.startswith(MIXTURE)]
+    for epoch_pass in progress.passes():
+        for path in sorted(mixtures):
+            children = [child for child in progress.paths() if child and child.rpartition(".")[0] == path]
+            last = {child: progress.last(epoch_pass, child) for child in children}
+            _check_draws(progress, epoch_pass, path, last)
+            _check_clocks(progress, epoch_pass, path, last, headroom)
+    for dp_rank in progress.ranks():
+        _check_workers(progress, is_endless, least, dp_rank)
+
+
+def _check_draws(progress: Progress, epoch_pass: int, path: str, children: Mapping[str, LastCursors]) -> None:
+    """Each mixture says how many samples it drew: the draws of its sources must add up to that."""
+    own = progress.last(epoch_pass, path)
+    # One with a yield function, which has always given something of its open burst, says it at the burst's start:
+    # there `taken` is what its sources had given.
+    drawn = np.where(own["given"] > 0, own["taken"], own["draws"])
+    found = sum((child["draws"] for child in children.values()), np.zeros_like(drawn))
+    is_wrong = own.is_held & (found != drawn)
+    if not path:
+        is_wrong |= ~own.is_held & (found > 0)
+    for index in np.flatnonzero(is_wrong).tolist():
+        lane = LaneKey(epoch_pass, *divmod(index, progress.topology().num_workers))
+        entries = progress.lane(lane)
+        if not own.is_held[index]:
+            what = f"the entry of the top mixture is missing, there are those of {names_text(entries.cursors)}"
+            _refuse(lane, what, _SAVE_ALL)
+        missing, of_sources = int(drawn[index] - found[index]), entries.draws_below(path)
+        who = f"mixture {shown(path)}" if path else "the top mixture"
+        what = f"{missing} draws are missing" if missing > 0 else f"{-missing} draws are of another iteration"
+        what += f": {who} had drawn {drawn[index]} samples, of its sources there are the draws {of_sources}"
+        _refuse(lane, what, _SAVE_ALL if missing > 0 else _SAVE_APART)
+
+
+def _check_clocks(
+    progress: Progress, epoch_pass: int, path: str, children: Mapping[str, LastCursors], headroom: float
+) -> None:
+    """Refuse a clock that is further than all draws of its mixture could have moved it: its source would never come."""
+    weights = [weight for number in progress.generations for weight in progress.tree(number).blend(path).values()]
+    numbers = [weight for weight in weights if isinstance(weight, int | float)]
+    # Under a schedule a source waits for its share, and for ever where that stays 0.
+    schedules = [
+        weight["steps"] if isinstance(weight, dict) else weight for weight in weights if isinstance(weight, dict | list)
+    ]
+    longest = _SLOWEST if schedules else sum(numbers) / min(numbers, default=1.0)
+    start = (headroom if progress.before.number else 0.0) + max((points[-1][0] for points in schedules), default=0.0)
+    owed = max((abs(amount) for amount in progress.base(epoch_pass).excess.values()), default=0.0)
+    lanes, changes = progress.topology().lanes, len(progress.generations)
+    drawn = sum((child[name] for child in children.values() for name in ("draws", "cost")), np.zeros(lanes))
+    # Twice, and once for each change of weights: a bound to be believed, and no second computation of clocks.
+    most = changes * (start + longest * (lanes + owed + 1)) + 2 * longest * drawn
+    for source, child in children.items():
+        clock = child["clock"]
+        for index in np.flatnonzero(clock > most).tolist():
+            what = f"{shown(source)} has the clock {clock[index]:g}, beyond {most[index]:g}, which its draws can reach"
+            lane = LaneKey(epoch_pass, *divmod(index, progress.topology().num_workers))
+            _refuse(lane, what, "Restore the states as they were saved.")
+
+
+def _check_workers(progress: Progress, is_endless: bool, least: Callable[[Lane, int], float], dp_rank: int) -> None:
+    """Workers deliver batches in turn: the number of one's newest batch says how many each other one has delivered."""
+    epoch_pass = progress.newest_pass(dp_rank)
+    assert epoch_pass is not None, "a rank of which something is held has a pass"
+    dp_size, num_workers = progress.topology()
+    last = progress.last_workers.get((epoch_pass, dp_rank))
+    assert last is not None, "and in that pass a worker that was the last"
+    held = progress.batches_of_workers(epoch_pass, dp_rank)
+    if last not in held:
+        what = f"its entries are missing; there are workers {sorted(held)}"
+        _refuse(LaneKey(epoch_pass, dp_rank, last), what, _SAVE_ALL)
+    counted = {worker: number for worker, number in held.items() if number is not None}
+    # Batches of another collate function are not numbered.
+    if len(counted) < len(held):
+        return
+    # Those after the one that was last are a batch behind it.
+    most = max(number + (worker > last) for worker, number in counted.items())
+    samples = progress.last(epoch_pass, "")["draws"][dp_rank * num_workers :]
+    # States do not say it: the mean over a lane's batches, rounded up, since a last one may be smaller.
+    batch_size = max(-(-int(samples[worker]) // number) for worker, number in counted.items())
+    for worker in range(num_workers):
+        expected = most - (worker > last)
+        if worker not in held and expected:
+            lane = Lane(dp_size=dp_size, dp_rank=dp_rank, num_workers=num_workers, worker=worker)
+            what = f"its entries are missing, of {expected} batches delivered; there are workers {sorted(held)}"
+            # One that has less than a batch may have been left out whole, by drop_last.
+            if (fewest := least(lane, epoch_pass)) >= batch_size:
+                _refuse(LaneKey(epoch_pass, dp_rank, worker), what, _SAVE_IN_TURN)
+            if fewest:
+                _warn(dp_rank, worker, f"{what}: unless it has less than a batch, which drop_last leaves out,")
+        if is_endless and counted.get(worker, expected) < expected:
+            what = f"its newest batch is number {counted[worker]}, in turn it had delivered {expected}"
+            _warn(dp_rank, worker, f"{what}: unless the DataLoader has in_order=False,")
+
+
+def _warn(dp_rank: int, worker: int, what: str) -> None:
+    logger.warning(
+        "states: rank %d, worker %d: %s to_state was not called for each batch, and what it missed comes again",
+        dp_rank,
+        worker,
+        what,
+    )
+
+
+def _refuse(lane: LaneKey, what: str, remedy: str) -> NoReturn:
+    raise StateError(f"states: rank {lane.dp_rank}, worker {lane.worker}, pass {lane.epoch_pass}: {what}\n  {remedy}")

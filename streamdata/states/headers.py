@@ -1,0 +1,304 @@
+"""The headers of states: one of each generation, and one of all that the run had come to before its present size.
+
+Each says by a digest that it is as it was written: so of its fields none is checked.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.errors import shown
+from streamdata.recipe.named_source import Weight
+from streamdata.run import Lane
+from streamdata.run.lane_link import DealText
+from streamdata.states.cursor import FunctionState
+
+FORMAT: Final = 4
+"""Format number of the states, in each generation's header; another one is refused before anything is misread."""
+DEAL: Final = "deal/"
+"""How the key of the header of what was before begins; its number follows."""
+HEADERS: Final = ("generation/", DEAL)
+"""How keys begin that are of no rank."""
+MIXTURE: Final = "mixture, "
+"""How the order of a mixture begins, and no other one."""
+BY_COST: Final = ", by cost"
+"""How the order of a mixture ends that has a cost."""
+DAMAGE: Final = (ValueError, TypeError, AttributeError, KeyError, IndexError, OverflowError, RecursionError)
+"""All that reading a value of any type as one of ours can raise."""
+Numbers = npt.NDArray[np.int64]
+STRETCH: Final = np.dtype([(name, np.int64) for name in ("first", "stride", "blocks", "start", "outputs", "stop")])
+"""A run of consecutive windows that one lane would have read: the numbers `first`, `first + stride` … of the source's
+endless order, `blocks` of them, from record `start` of the first window's shuffled order, of which `outputs` outputs
+were delivered, up to, without, record `stop` of the last one's; -1 for its end."""
+BURST: Final = np.dtype([(name, np.int64) for name in ("stretches", "given", "outputs")])
+"""An open burst: how many stretches its records are, how many of its outputs were delivered, and how many outputs of
+the last record belong to it, 0 for all."""
+UNIT: Final = 1024
+"""Unit of a cut's mean, 1/1024 record: whole numbers, which are the same on every machine."""
+
+
+class Topology(NamedTuple):
+    """How many ranks there are, and how many workers each has."""
+
+    dp_size: int
+    num_workers: int
+
+    @property
+    def lanes(self) -> int:
+        """How many lanes that makes."""
+        return self.dp_size * self.num_workers
+
+
+class BlockCut(NamedTuple):
+    """A source's division into blocks and windows: all that arithmetic on leftovers needs while it is absent."""
+
+    blocks: int
+    """In an epoch."""
+    window: int
+    """Blocks in a window."""
+    mean: int
+    """Records in a block, on average, in units of 1/`UNIT`; 0 where that shows only when they are read."""
+    divides: int
+    """1 where a window may be divided among lanes."""
+    epochs: int
+    """Read in a finite stream; 0 of one without end."""
+
+    def records(self, blocks: Any) -> Any:
+        """How many records so many blocks have, by the mean."""
+        return blocks * self.mean // UNIT
+
+
+class Tree(NamedTuple):
+    """The facts that determine the order of a stream, by the paths of the nodes."""
+
+    nodes: Mapping[str, str]
+    """For each node, what determines its own order."""
+    weights: Mapping[str, Weight]
+    """For each node but the top, its weight in its parent: a number or a schedule."""
+    cuts: Mapping[str, BlockCut] = {}
+    """For each source of records, how it is divided."""
+
+    def below(self, path: str) -> tuple[Mapping[str, str], Mapping[str, Weight]]:
+        """The nodes and weights of what is below the node."""
+        start = f"{path}." if path else ""
+        nodes = {key: node for key, node in self.nodes.items() if key.startswith(start) and key != path}
+        return nodes, {key: weight for key, weight in self.weights.items() if key.startswith(start)}
+
+    def blend(self, path: str) -> Mapping[str, Weight]:
+        """The weights of the node's children."""
+        return {key: weight for key, weight in self.weights.items() if key.rpartition(".")[0] == path}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftovers:
+    """A source's records of a pass that earlier sizes have not delivered."""
+
+    offset: int = 0
+    """First number of the source's endless order from which on all are left, and none is in `stretches`."""
+    stretches: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, STRETCH))
+    """STRETCH (n,), sorted: what lies before the offset and is not delivered."""
+    bursts: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, BURST))
+    """BURST (m,)."""
+    pulled: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, STRETCH))
+    """STRETCH: the records of the bursts, one burst after another."""
+    functions: Mapping[int, tuple[FunctionState | None, str]] = field(default_factory=dict)
+    """By the number of a burst: its function's state at its start, and the code of what was left out of it."""
+
+    def __bool__(self) -> bool:
+        return bool(self.offset or len(self.stretches) or len(self.bursts))
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON of a header: columns, each as text, or one number where all rows have the same."""
+        tables = {"stretches": self.stretches, "bursts": self.bursts, "pulled": self.pulled}
+        texts = {name: _as_text(table) for name, table in tables.items() if len(table)}
+        return {"offset": self.offset, "functions": {str(n): list(f) for n, f in self.functions.items()}, **texts}
+
+
+def leftovers_of(value: Mapping[str, Any]) -> Leftovers:
+    """Read what `as_json` gave."""
+    kinds = {"stretches": STRETCH, "bursts": BURST, "pulled": STRETCH}
+    tables = {name: _from_text(value[name], dtype) for name, dtype in kinds.items() if name in value}
+    functions = {int(number): (state, left_out) for number, (state, left_out) in value["functions"].items()}
+    return Leftovers(offset=value["offset"], functions=functions, **tables)
+
+
+def _as_text(table: npt.NDArray[Any]) -> dict[str, Any]:
+    """Columns as decimal numbers; of `first` the differences, which are small in a sorted list."""
+    # As text a number takes the bytes of its digits, not the 36 of an int in a list; JSON need not look at it.
+    texts: dict[str, Any] = {"rows": len(table)}
+    for name in table.dtype.names or ():
+        column = np.diff(table[name], prepend=0) if name == "first" else table[name]
+        is_constant = bool((column == column[0]).all())
+        texts[name] = int(column[0]) if is_constant else " ".join(map(str, column.tolist()))
+    return texts
+
+
+def _from_text(texts: Mapping[str, Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    table = np.zeros(texts["rows"], dtype)
+    for name in dtype.names or ():
+        table[name] = texts[name] if isinstance(texts[name], int) else np.array(texts[name].split(" "), np.int64)
+    if "first" in texts:
+        table["first"] = np.cumsum(table["first"])
+    return table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """The progress of all lanes of earlier sizes together in a pass: none, in a run that never changed."""
+
+    time: float = 0.0
+    """Samples drawn of the top mixture, before its yield function, or their cost where it has a `cost`."""
+    excess: Mapping[str, float] = field(default_factory=dict)
+    """By the path of a source: how much more of it was drawn than its share."""
+    counts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By the path of a node: the sums of its `COUNTS`, which the lanes go on counting from."""
+    left: Mapping[str, Leftovers] = field(default_factory=dict)
+    """By the path of a source, present or not: what is left of it. One that is missing was not begun."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DealHeader:
+    """The end of the sizes before the present one, which its generations share. Empty in a run that never changed."""
+
+    number: int = 0
+    """The generation with which the size began."""
+    step: int = 0
+    """Batches that the furthest rank had delivered by then, since the run began."""
+    first_pass: int = 0
+    """The oldest pass that was not finished."""
+    is_endless: bool = False
+    """Whether nothing of the passes before that one is known."""
+    finished: Sequence[int] = ()
+    """The passes of which nothing was left."""
+    passes: Mapping[int, Base] = field(default_factory=dict)
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    """Description of the order of each node that was ever there."""
+    cuts: Mapping[str, BlockCut] = field(default_factory=dict)
+    """How each source was divided."""
+    totals: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Sums over all that was delivered of each node since the run began."""
+    sizes: Sequence[Mapping[str, Any]] = ()
+    """For people, a line for each earlier generation, the last ones."""
+    origin: str = ""
+    """A digest of where the lanes of the size before stood."""
+
+    @cached_property
+    def text(self) -> str:
+        """The entry as JSON, the same for equal headers."""
+        entry = _fields_of(self)
+        entry["passes"] = {
+            str(number): _fields_of(base) | {"left": {path: left.as_json() for path, left in base.left.items()}}
+            for number, base in self.passes.items()
+        }
+        # As it is read: in JSON all keys are texts, also those of functions' states.
+        return canonical(json.loads(json.dumps(entry)))
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of its text."""
+        return digest_of(self.text)
+
+    @cached_property
+    def entry(self) -> DealText | None:
+        """The header as a lane's first batch carries it; None in a run that never changed."""
+        return DealText(f"{DEAL}{self.number}", self.text) if self.number else None
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+def deal_header_of(value: Mapping[str, Any]) -> DealHeader:
+    """Read an entry that has the digest of the one that was written."""
+    passes = {}
+    for number, base in value["passes"].items():
+        left = {path: leftovers_of(leftovers) for path, leftovers in base["left"].items()}
+        passes[int(number)] = Base(**base | {"left": left})
+    cuts = {path: BlockCut(*cut) for path, cut in value["cuts"].items()}
+    header = DealHeader(**dict(value) | {"passes": passes, "cuts": cuts})
+    header.__dict__["text"] = canonical(value)  # as it was written: to write all columns anew takes long
+    return header
+
+
+def canonical(value: Any) -> str:
+    """JSON that is the same for equal values."""
+    # By its digest ranks know that they go on from the same states, and files are named.
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def digest_of(text: str) -> str:
+    """Names a header."""
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def is_deal(value: Any, digest: str) -> bool:
+    """Whether a value is the header of what was before that has this digest."""
+    try:
+        return digest_of(canonical(value)) == digest
+    except DAMAGE:
+        return False
+
+
+def header(tree: Tree, lane: Lane, deal: DealHeader, anomalies: Mapping[str, Mapping[str, int]]) -> str:
+    """Write a generation's header: its size, its tree, and for people what its sources have in their shards.
+
+    Args:
+        tree: What determines the order.
+        lane: Whose number of ranks and workers count.
+        deal: What all generations of this size go on from.
+        anomalies: Of each node that has any: how much is not a record, or less than one, by kind. No resume compares
+            it.
+    """
+    written = {
+        "format": FORMAT,
+        "dp_size": lane.dp_size,
+        "num_workers": lane.num_workers,
+        "deal": deal.number,
+        "dealt": deal.digest if deal.number else "",
+        **{name: dict(part) for name, part in tree._asdict().items()},
+    }
+    noted = {"anomalies": anomalies} if anomalies else {}
+    return json.dumps({**written, "digest": digest_of(canonical(written)), **noted})
+
+
+def compared(value: Any) -> Any:
+    """The part of an entry that must be the same on all ranks: of a header all that determines the order."""
+    # A rank may not have delivered anything since a shard was mended.
+    if not isinstance(value, Mapping):
+        return value
+    return {name: part for name, part in value.items() if name not in ("anomalies", "digest")}
+
+
+def check_header(value: Any) -> None:
+    """Refuse what is no header of a generation.
+
+    Raises:
+        ValueError: It is none, or of another version; another of `DAMAGE` where it is something else.
+    """
+    if value["format"] != FORMAT:
+        raise ValueError(
+            f"expected format {FORMAT}, got {shown(value['format'])}: start anew, or go on under their own number of "
+            "ranks and workers with the version of streamdata that wrote them"
+        )
+    # One check for all fields, which weights, sizes and cuts would each need: no value of them is computed with before.
+    if value["digest"] != digest_of(canonical(compared(value))):
+        raise ValueError("expected what was written: the header has another digest")
+
+
+# All samples, and the files of all ranks, share one header, which has a line for every source: it is parsed once.
+@lru_cache(maxsize=64)
+def checked_header(text: str) -> Any:
+    """Parse a generation's header, and check it.
+
+    Raises:
+        ValueError: As `check_header`.
+    """
+    value = json.loads(text)
+    check_header(value)
+    return value

@@ -1,0 +1,152 @@
+"""The state of one lane's iterator, which a StatefulDataLoader asks for; and our states out of what that saved."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from streamdata.errors import StateError
+from streamdata.run import Lane
+from streamdata.states.headers import HEADERS
+from streamdata.states.to_state import States
+
+_VERSION = 3
+# The names under which torchdata keeps the states of iterators: with workers in a snapshot, one for each of them.
+_FETCHER, _ITERATOR = "fetcher_state", "dataset_iter_state"
+_SNAPSHOT, _SINCE_SNAPSHOT = "_snapshot", "_steps_since_snapshot"
+_WORKERS, _LAST_WORKER = "_worker_snapshots", "_last_yielded_worker_id"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneState:
+    """Where the iterator of one lane stands.
+
+    What changes little is text, and each entry is one, too: torchdata takes dicts apart, and sends to the trainer what
+    differs from the batch before.
+    """
+
+    lane: Lane
+    """The one that it reads, or as far as is known will read."""
+    epoch_pass: int
+    is_begun: bool
+    """Whether a sample was asked for. Until then lane and pass are what they would be now."""
+    is_ended: bool
+    """Whether it has said that there are no more."""
+    ended_since: int
+    """A pass: from it up to the present one the lane has ended all."""
+    resumed: str
+    """The states that were set when it began."""
+    delivered: Mapping[str, str]
+    """The states of what it has given since, by key, and the header of the generation that it is in."""
+
+    @property
+    def states(self) -> States:
+        """Both together."""
+        return {**json.loads(self.resumed), **{key: json.loads(text) for key, text in self.delivered.items()}}
+
+    def as_json(self) -> dict[str, Any]:
+        """The state as `lane_state_of` reads it."""
+        changed = {"lane": dict(vars(self.lane)), "delivered": dict(self.delivered)}
+        return {"version": _VERSION, **vars(self), **changed}
+
+
+def lane_state_of(state: object) -> LaneState:
+    """Read what `LaneState.as_json` gave.
+
+    Raises:
+        StateError: It is something else.
+    """
+    names = {"version", *(each.name for each in fields(LaneState))}
+    if not isinstance(state, Mapping) or state.keys() != names or state["version"] != _VERSION:
+        got = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+        raise StateError(
+            f"iterator state: expected what state_dict() of a MergedDataset's iterator gave, got {got}\n"
+            "  Load the state into the kind of loader that saved it; our own go to set_dataloader_states."
+        )
+    values = {name: value for name, value in state.items() if name != "version"}
+    return LaneState(**values | {"lane": Lane(**state["lane"])})
+
+
+def from_stateful(state: Mapping[str, Any]) -> States:
+    """Turn what a StatefulDataLoader over a MergedDataset saved into states for `set_dataloader_states`.
+
+    The loader itself goes on under the same number of ranks and workers alone. These states go on under any: join those
+    of all ranks with `merge_states`.
+
+    Args:
+        state: What `state_dict()` of one rank's StatefulDataLoader gave.
+
+    Returns:
+        What `to_state` of all its batches would have collected, what it was resumed from included.
+
+    Raises:
+        StateError: It is no such state, or batches were delivered since its snapshot, which does not tell of them.
+    """
+    lanes, last = _lanes(state)
+    # The worker that delivered last must be the one that says so.
+    ordered = [lane for number, lane in enumerate(lanes) if number != last] + [lanes[last]]
+    states: States = {}
+    for lane in ordered:
+        states.update(json.loads(lane.resumed))
+    held = set(states)
+    for lane in ordered:
+        states.update({key: json.loads(text) for key, text in lane.delivered.items()})
+    for lane in ordered:
+        _end_passes(lane, states)
+    # A lane names its generation, and what was before, before it delivers something in it.
+    begun = {key.split("/", 2)[1] for key in states if not key.startswith(HEADERS)}
+    deals = {str(states[f"generation/{number}"]["deal"]) for number in begun}
+    return {
+        key: value
+        for key, value in states.items()
+        if key in held or not key.startswith(HEADERS) or key.partition("/")[2] in (begun if key[0] == "g" else deals)
+    }
+
+
+def _end_passes(lane: LaneState, states: States) -> None:
+    """Let states say that a lane has ended the passes before the present one, whatever they hold of it there."""
+    generations = [int(key.partition("/")[2]) for key in lane.delivered if key.startswith("generation/")]
+    if not generations:
+        return
+    newest, rank, worker = max(generations), lane.lane.dp_rank, lane.lane.worker
+    header = states[f"generation/{newest}"]
+    for epoch_pass in range(lane.ended_since, lane.epoch_pass):
+        place = [str(epoch_pass), str(rank), str(worker)]
+        keys = [key.split("/", 5) for key in states if key.startswith("cursor/")]
+        found = sorted((int(parts[1]), parts[5]) for parts in keys if parts[2:5] == place)
+        # By path, the newest of this size.
+        own = {
+            path: (g, states["/".join(("cursor", str(g), *place, path))]) for g, path in found if g >= header["deal"]
+        }
+        generation, top = own.pop("", (newest, {}))
+        if top.get("ended") and header["nodes"].keys() <= states[f"generation/{generation}"]["nodes"].keys():
+            continue  # it had ended before it was resumed
+        # What was drawn since nobody knows: the sum is that of what is known.
+        drawn = sum(cursor["draws"] for path, (_, cursor) in own.items() if "." not in path)
+        top = {"draws": drawn, "clock": 0.0, "epoch": 0, "window": 0, "taken": drawn, "ended": 1}
+        states[f"cursor/{newest}/{'/'.join(place)}/"] = top
+        # Any worker of a rank that has ended is as good as the one that was last.
+        states[f"worker/{newest}/{epoch_pass}/{rank}"] = worker
+
+
+def _lanes(state: Mapping[str, Any]) -> tuple[list[LaneState], int]:
+    """The lanes of a loader, worker by worker, and which worker delivered last."""
+    try:
+        if _SNAPSHOT not in state:
+            return [lane_state_of(state[_FETCHER][_ITERATOR])], 0
+        snapshot, since = state[_SNAPSHOT], state[_SINCE_SNAPSHOT]
+        workers = [snapshot[_WORKERS][f"worker_{number}"] for number in range(len(snapshot[_WORKERS]))]
+        lanes, last = [lane_state_of(worker[_FETCHER][_ITERATOR]) for worker in workers], snapshot[_LAST_WORKER]
+    except (KeyError, TypeError) as error:
+        raise StateError(
+            "from_stateful: expected the state of a StatefulDataLoader over a MergedDataset, got "
+            f"{type(state).__name__} without {error}\n"
+            "  Pass what its state_dict() gave; states of to_state need no conversion."
+        ) from error
+    if since:
+        raise StateError(
+            f"from_stateful: {since} batches were delivered since the snapshot that this state has, and it does not "
+            "say which\n  Save with snapshot_every_n_steps=1, or at its multiples, and with in_order=True; or load the "
+            "state into a StatefulDataLoader once, which reads these batches again, and save then."
+        )
+    return lanes, last

@@ -1,0 +1,223 @@
+"""Loading: the newest step that all ranks have saved, one that is asked for, or whatever lies at some paths.
+
+A step's folder has a file for each rank, and is whole if none is missing.
+"""
+
+import gzip
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from streamdata.errors import StateError, one_line, place_of_io, shown
+from streamdata.recipe.limits import open_regular
+from streamdata.states.headers import DAMAGE, digest_of
+from streamdata.states.joining import check_together, join_ranks
+from streamdata.states.progress import Progress
+from streamdata.states.saving import FILE_NAME, STEP_NAME, TORN, RankStates, deal_file, decode, remember
+from streamdata.states.table import LoadedStates
+
+logger = logging.getLogger("streamdata")
+_MAX_NAMED = 30
+
+
+class NoStepError(StateError, FileNotFoundError):
+    """Nothing is saved where states are looked for."""
+
+
+class ReadStates(NamedTuple):
+    """States that were read, and where they come from."""
+
+    states: Mapping[str, Any]
+    origin: str
+    """Which step and ranks; empty where the files do not say it."""
+
+
+def load_states(directory: str | Path, *, step: int | None = None) -> LoadedStates:
+    """Load the states of all ranks, for `set_dataloader_states` on any number of ranks, and to go on updating.
+
+    Args:
+        directory: That of `save_states`.
+        step: The one to load; by default the newest that all ranks have saved: newer ones that lack a rank are passed
+            over with a warning.
+
+    Returns:
+        A mapping with the keys and values of the flat dict, whose attribute `step` says which step it is.
+
+    Raises:
+        NoStepError: Nothing is saved there, or not the step that is asked for. It is a FileNotFoundError.
+        StateError: No step has all ranks; the step is not 0, and no rank's has an entry; or a file is torn, missing, or
+            of another step, rank or number of ranks than its name and the other files say.
+        ValueError: `step` is no int.
+    """
+    # As text, 9 would find the folder, and no file in it that is of that step.
+    if step is not None and type(step) is not int:
+        raise ValueError(f"load_states: expected an int as step, got {shown(step)}")
+    step, saved = _newest(Path(directory)) if step is None else (step, read_step(Path(directory), step))
+    folder = Path(directory) / f"step-{step}"
+    if lacking := _lacking(saved):
+        raise StateError(f"{folder}: this step lacks {lacking}\n  Load another step.")
+    states = LoadedStates(join_ranks(saved, _deals(folder, saved)), step=step)
+    if step and not states:
+        raise StateError(
+            f"{folder}: expected states of what was delivered, got none of any rank: a resume would begin at "
+            "sample 0\n  Start without states, or load another step; the training has to save what to_state gives."
+        )
+    remember(states.loaded)
+    logger.info("states: step %d of %d ranks, from %s", step, len(saved), one_line(directory))
+    return states
+
+
+def _newest(directory: Path) -> tuple[int, Sequence[RankStates]]:
+    """The newest step that all ranks have saved, and what these saved."""
+    passed_over: list[str] = []
+    # Read, not only listed: a torn file in a newer step is an error, however complete an older one is.
+    for step in _steps_in(directory):
+        saved = read_step(directory, step)
+        if not (lacking := _lacking(saved)):
+            return step, saved
+        passed_over.append(f"step {step} lacks {lacking}")
+        logger.warning("states: %s is passed over, since it lacks %s", one_line(directory / f"step-{step}"), lacking)
+    raise StateError(
+        f"{directory}: no step is there that all ranks have saved\n  " + "\n  ".join(passed_over[:10]) + "\n"
+        "  Start without states."
+    )
+
+
+def _lacking(saved: Sequence[RankStates]) -> str:
+    """The ranks that have not saved a step, for messages; empty where none is missing."""
+    # Of an empty folder nobody knows how many there were.
+    if not saved:
+        return "every rank"
+    missing = sorted(set(range(saved[0].size)) - {part.rank for part in saved})
+    return f"{named_ranks(missing)} of {saved[0].size}" if missing else ""
+
+
+def _steps_in(directory: Path) -> list[int]:
+    """The steps of which there is a folder, the newest first.
+
+    Raises:
+        NoStepError: There is none.
+    """
+    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    steps = [int(match[1]) for match in map(STEP_NAME.fullmatch, names) if match]
+    if not steps:
+        raise NoStepError(f"{directory}: no states are saved there\n  Start without states, or name the directory.")
+    # As numbers: as text 9 would come after 10.
+    return sorted(steps, reverse=True)
+
+
+def read_step(directory: Path, step: int) -> list[RankStates]:
+    """Read the files of a step, by rank.
+
+    Raises:
+        NoStepError: It has no folder.
+        StateError: A file is torn, or of another step or rank than its name says, or of another run than the others.
+    """
+    folder = directory / f"step-{step}"
+    if not folder.is_dir():
+        there = ", ".join(map(str, _steps_in(directory)[:10]))
+        raise NoStepError(f"{folder}: this step is not saved, the newest ones are {there}\n  Load one of them.")
+    named = {int(match[1]): path for path in folder.iterdir() if (match := FILE_NAME.fullmatch(path.name))}
+    saved = [decode(str(named[rank]), _content(named[rank])) for rank in sorted(named)]
+    for rank, part in zip(sorted(named), saved, strict=True):
+        if (part.rank, part.step) != (rank, step):
+            raise StateError(
+                f"{part.name}: expected rank {rank} at step {step}, got a file of rank {part.rank} at step "
+                f"{part.step}\n  Restore it under the name that it was saved by, or delete it."
+            )
+    # Also where a rank is missing: a step that is passed over must not hide a mixture.
+    check_together(saved)
+    return saved
+
+
+def _deals(folder: Path, saved: Sequence[RankStates]) -> dict[str, Any]:
+    """By digest, what the run had come to under earlier sizes, as far as files name it.
+
+    Raises:
+        StateError: Such a file is missing, torn, damaged, or not the one of its name.
+    """
+    deals: dict[str, Any] = {}
+    for digest in {header["dealt"] for part in saved for header in part.table.headers.values() if header["deal"]}:
+        path = folder / deal_file(digest)
+        if not path.exists():
+            raise StateError(
+                f"{folder}: its ranks name {path.name}, which is missing: what they had delivered under earlier sizes "
+                "is in it\n  Restore it, or load another step."
+            )
+        content = _content(path)
+        try:
+            text = gzip.decompress(content).decode()
+            if digest_of(text) != digest:
+                raise ValueError("it is not the one of its name")
+        except (*DAMAGE, *TORN) as error:
+            raise StateError(
+                f"{path}: expected what the run had come to under earlier sizes, got {len(content)} bytes that are "
+                f"not such a file from end to end ({error})\n  Restore it, or load another step."
+            ) from error
+        deals[digest] = json.loads(text)
+    return deals
+
+
+def read_states(paths: Sequence[Path]) -> list[ReadStates]:
+    """Read states: those of ranks' files together, each other file by itself.
+
+    Args:
+        paths: Files, the folder of a step, or the directory of several: then its newest step that all ranks have saved.
+
+    Raises:
+        StateError: A file is torn, or holds no states; or ranks' files are not of one step and run.
+    """
+    saved: list[RankStates] = []
+    deals: dict[str, Any] = {}
+    found: list[ReadStates] = []
+    for path in paths:
+        if path.is_dir() and not STEP_NAME.fullmatch(path.name):
+            states = load_states(path)
+            found.append(ReadStates(states.loaded.as_dict(), f"step {states.step}"))
+        elif path.is_dir():
+            saved += (parts := read_step(path.parent, int(path.name.removeprefix("step-"))))
+            deals |= _deals(path, parts)
+        elif is_rank_file(content := _content(path)):
+            saved.append(decode(str(path), content))
+            deals |= _deals(path.parent, saved[-1:])
+        else:
+            found.append(ReadStates(_plain(path, content), ""))
+    if saved:
+        # What is shown may be one rank's file: the others may have delivered, so that nothing of them is recorded.
+        size, ranks = saved[0].size, sorted(part.rank for part in saved)
+        table = join_ranks(saved, deals, unknown=set(range(size)) - set(ranks))
+        which = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
+        found.insert(0, ReadStates(table.as_dict(), f"step {saved[0].step}, {which} of {size}"))
+    return found
+
+
+def is_rank_file(content: bytes) -> bool:
+    """Whether it begins like a rank's file, be it torn."""
+    return content.startswith(b"\x1f\x8b")
+
+
+def _plain(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        states = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise StateError(f"{path}: expected states, got a file that is not JSON ({str(error)[:100]})") from error
+    if not isinstance(states, dict):
+        raise StateError(f"{path}: expected states, got a {type(states).__name__}")
+    try:
+        Progress(states)
+    except StateError as error:  # it knows keys, and of several files not which one has them
+        raise StateError(f"{path}: {error}") from error
+    return states
+
+
+def _content(path: Path) -> bytes:
+    with place_of_io(path), open_regular(path, StateError) as file:
+        return file.read()
+
+
+def named_ranks(ranks: Sequence[int]) -> str:
+    """Name ranks in a message, the first 30 of many."""
+    more = f" and {len(ranks) - _MAX_NAMED} more" if len(ranks) > _MAX_NAMED else ""
+    return ", ".join(f"rank {rank}" for rank in ranks[:_MAX_NAMED]) + more

@@ -1,0 +1,376 @@
+"""A checkpoint as one run sees it: whether it is whole, and where each node of the tree stands in each lane."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.errors import StateError
+from streamdata.run import Lane
+from streamdata.states.cursor import LaneEntries, LaneKey
+from streamdata.states.headers import (
+    DAMAGE,
+    DEAL,
+    Base,
+    BlockCut,
+    DealHeader,
+    Topology,
+    Tree,
+    check_header,
+    deal_header_of,
+    is_deal,
+)
+from streamdata.states.table import COUNTS, POSITION, ROW, Column, Rows, StatesTable, not_states, owner_of, table_of
+
+
+class LastCursors:
+    """The last cursor of each lane in a node and a pass, column by column (L,); 0 of lanes without one.
+
+    Args:
+        lanes: How many lanes there are.
+        groups: The rows of each generation, oldest first, with the numbers of their lanes.
+    """
+
+    def __init__(self, lanes: int, groups: Sequence[tuple[Column, Rows]]) -> None:
+        self._lanes, self._groups = lanes, groups
+        self.is_held = np.zeros(lanes, np.bool_)
+        """Whether there is one, bool (L,)."""
+        for numbers, _ in groups:
+            self.is_held[numbers] = True
+
+    def __getitem__(self, name: str) -> Column:
+        column = np.zeros((self._lanes, *ROW[name].shape), ROW[name].base)
+        for numbers, rows in self._groups:
+            column[numbers] = rows[name]
+        return column
+
+    @property
+    def position(self) -> npt.NDArray[np.int64]:
+        """Epoch, window, taken and part, int64 (L, 4)."""
+        return np.stack([self[name] for name in POSITION], axis=1)
+
+
+class Progress:
+    """Collected states, checked: the entries of one size of the run, and a header of what was before it.
+
+    Args:
+        states: The collected dict, of this rank or of all ranks together. Empty means a fresh start.
+
+    Raises:
+        StateError: It was not written by `to_state`; the message names the first key that does not fit.
+    """
+
+    def __init__(self, states: Mapping[str, Any]) -> None:
+        self.table: StatesTable = table_of(states).present()
+        """The entries that count."""
+        self.headers: Mapping[int, Mapping[str, Any]] = self.table.headers
+        """Headers of the generations of the present size, ascending."""
+        self.before = DealHeader()
+        """The end of the sizes before."""
+        self.next_deal: tuple[Tree, DealHeader] | None = None
+        """The header that another size goes on from, with the present tree that it was computed for."""
+        self.last_workers: dict[tuple[int, int], int] = {}
+        """By pass and rank: the worker that delivered last."""
+        self.idle: set[int] = set()
+        """The ranks of which saving and gathering recorded that they delivered nothing."""
+        self._cache: dict[Any, Any] = {}
+        """Results computed from the entries."""
+        self._read_headers()
+        self._read_lanes()
+
+    def _read_headers(self) -> None:
+        """Check the headers, each and together, and take over what was before them."""
+        for number, header in self.headers.items():
+            try:
+                check_header(header)
+            except DAMAGE as error:
+                raise not_states(f"generation/{number}", header, f"{type(error).__name__}: {error}") from error
+        first: Mapping[str, Any] = next(iter(self.headers.values()), {"deal": 0, "dealt": ""})
+        for number, header in self.headers.items():
+            if any(header[name] != first[name] for name in ("dp_size", "num_workers", "deal", "dealt")):
+                raise StateError(
+                    f"states: 'generation/{number}' and 'generation/{min(self.headers)}' are not of one run\n"
+                    "  Restore the states as they were saved."
+                )
+        if not first["deal"]:
+            return
+        key = f"{DEAL}{first['deal']}"
+        # By the digest: what is not what was written need not be looked at, and would deal out other records.
+        if not is_deal(self.table.others.get(key), first["dealt"]):
+            raise StateError(
+                f"states: expected the header {key}, of what was delivered before the number of ranks or workers "
+                f"changed, got {'another one' if key in self.table.others else 'none'}\n"
+                "  Call states.update(to_state(batch)) from the first batch after a resume on, and save the whole dict."
+            )
+        self.before = deal_header_of(self.table.others[key])
+
+    def _read_lanes(self) -> None:
+        """Take over who delivered last, and who nothing; refuse lanes that were not there."""
+        for key, value in self.table.others.items():
+            kind, generation, *lane = key.split("/")
+            worker = value if kind == "worker" else 0
+            if type(worker) is not int or worker < 0:
+                raise not_states(key, value, "expected a worker")
+            if lane:
+                self._check_lane(int(generation), int(lane[-1]), worker)
+            if kind == "worker":
+                self.last_workers[int(lane[0]), int(lane[1])] = worker
+            elif kind == "idle":
+                self.idle.add(int(lane[0]))
+        for (number, epoch_pass, path), of_node in self.table.groups.items():
+            rows = self.table.rows[of_node]
+            self._check_lane(number, int(rows["rank"].max()), int(rows["worker"].max()))
+            ranks = np.unique(rows["rank"]).tolist() if not path else ()
+            if missing := [rank for rank in ranks if (epoch_pass, rank) not in self.last_workers]:
+                raise StateError(
+                    f"states: 'worker/…/{epoch_pass}/{missing[0]}' is missing, though there are cursors of it\n"
+                    "  Save and restore the whole dict."
+                )
+        rows = self.table.rows
+        # Below 0 are leftovers, and the clocks of what is owed: a first size has none.
+        wrong = (rows["window"] < 0) | (rows["clock"] < 0) | (rows["pulled"][:, 1] < -1)
+        if wrong.any() and not self.before.number:
+            for key, value in self.table.select(wrong, {}).as_dict().items():
+                raise not_states(key, value, "expected numbers >= 0")
+
+    def _check_lane(self, generation: int, rank: int, worker: int) -> None:
+        if generation not in self.headers:
+            raise StateError(
+                f"states: 'generation/{generation}' is missing, though there are entries of it\n"
+                "  Save and restore the whole dict."
+            )
+        dp_size, num_workers = self.topology()
+        if rank >= dp_size or worker >= num_workers:
+            raise StateError(
+                f"states: an entry of rank {rank}, worker {worker} in generation {generation}, "
+                f"which had dp_size={dp_size} and num_workers={num_workers}\n  Restore the states as they were saved."
+            )
+
+    def __bool__(self) -> bool:
+        return bool(self.headers)
+
+    @property
+    def newest(self) -> int:
+        """The newest generation."""
+        return max(self.headers)
+
+    @property
+    def generations(self) -> list[int]:
+        """Generations of the present size, ascending: none where nothing was delivered since it last changed."""
+        return list(self.headers) if self.headers and self.before.number <= self.newest else []
+
+    def topology(self) -> Topology:
+        """Ranks and workers of the newest generation."""
+        newest = self.headers[self.newest]
+        return Topology(newest["dp_size"], newest["num_workers"])
+
+    def is_under(self, lane: Lane) -> bool:
+        """Whether the newest generation has the topology of this run, or there is none."""
+        return not self.headers or self.topology() == (lane.dp_size, lane.num_workers)
+
+    def begin_deal(self, header: DealHeader) -> "Progress":
+        """Return these generations at the beginning of another size, under which nothing was delivered yet.
+
+        Args:
+            header: What they came to.
+        """
+        progress = copy(self)
+        # The headers stay, so that generations count on: older states may still be in the trainer's dict.
+        others = {key: value for key, value in self.table.others.items() if owner_of(key).rank is None}
+        progress.table = StatesTable(others=others)
+        progress.before, progress.last_workers, progress.idle, progress._cache = header, {}, set(), {}  # noqa: SLF001
+        return progress
+
+    def without_cursors(self, epoch_pass: int) -> "Progress":
+        """Return these generations as if nothing of the pass had been delivered, under this size and earlier ones."""
+        # Without its base the pass is dealt out anew, as if no size had begun it.
+        passes = {number: base for number, base in self.before.passes.items() if number != epoch_pass}
+        finished = [number for number in self.before.finished if number != epoch_pass]
+        return self.begin_deal(replace(self.before, passes=passes, finished=finished))
+
+    def step(self, generation: float = math.inf) -> int:
+        """How many batches the furthest rank had delivered when a generation began, or has by now."""
+        return self.before.step + (int(self.batches(generation).sum(axis=1).max()) if self.generations else 0)
+
+    def batches(self, before: float = math.inf) -> npt.NDArray[np.int64]:
+        """Batches delivered by each lane in all passes of this size, before a generation; int64 (ranks, workers)."""
+        found = [self.last(epoch_pass, "", before)["batches"] for epoch_pass in self.passes()]
+        total: npt.NDArray[np.int64] = np.sum([np.zeros(self.topology().lanes, np.int64), *found], axis=0)
+        return total.reshape(self.topology())
+
+    def batches_of_workers(self, epoch_pass: int, dp_rank: int) -> dict[int, int | None]:
+        """Batches delivered by each worker of a rank that delivered some; None where nobody counted them."""
+        if not self.generations:
+            return {}
+        last, workers = self.last(epoch_pass, ""), self.topology().num_workers
+        own = slice(dp_rank * workers, (dp_rank + 1) * workers)
+        pairs = zip(last.is_held[own].tolist(), last["batches"][own].tolist(), strict=True)
+        return {worker: batches or None for worker, (is_held, batches) in enumerate(pairs) if is_held}
+
+    def batches_before(self, key: LaneKey) -> int | None:
+        """How many batches the lane has delivered; None where a lane of its rank did not count them."""
+        own = self.batches_of_workers(key.epoch_pass, key.dp_rank)
+        return None if None in own.values() else own.get(key.worker, 0)
+
+    def batches_of_rank(self, lane: Lane) -> int:
+        """How many batches the rank of a lane has delivered since the run began, over all passes.
+
+        What was delivered before the size last changed counts as that of the furthest rank then: ranks that train
+        together have all delivered as many.
+
+        Raises:
+            StateError: Its batches were not counted.
+        """
+        if not self.is_under(lane) or not self.generations:
+            return self.step()
+        if any(None in self.batches_of_workers(epoch_pass, lane.dp_rank).values() for epoch_pass in self.passes()):
+            raise StateError(
+                f"states: they do not say how many batches rank {lane.dp_rank} delivered, which its place in a "
+                "stretch follows from\n  Collate with TensorCollate or mixed_collate, which count them."
+            )
+        return self.before.step + int(self.batches()[lane.dp_rank].sum())
+
+    def base(self, epoch_pass: int) -> Base:
+        """The progress of earlier sizes in the pass."""
+        return self.before.passes.get(epoch_pass, Base())
+
+    def last(self, epoch_pass: int, path: str, before: float = math.inf) -> LastCursors:
+        """Where the lanes stood in a node, by the last cursor of each; if so, before a generation."""
+        groups, workers = self.table.groups, self.topology().num_workers
+        keys = [(number, epoch_pass, path) for number in self.generations if number < before]
+        found = [self.table.rows[groups[key]] for key in keys if key in groups]
+        lanes = self.topology().lanes
+        return LastCursors(lanes, [(rows["rank"] * workers + rows["worker"], rows) for rows in found])
+
+    def is_over(self, epoch_pass: int, path: str) -> npt.NDArray[np.bool_]:
+        """Whether each lane has ended the pass, so that nothing of its share of a node is left, read or not; (L,)."""
+        # Of a node that joined since a lane has ended the pass, the lane has read nothing.
+        there = [number for number in self.generations if path in self.headers[number]["nodes"]]
+        return np.isin(self._ended_in(epoch_pass), there)
+
+    def counts(self, epoch_pass: int, path: str) -> list[int]:
+        """The sums of a node's `COUNTS` over all lanes of a pass: of each what its cursor says, else its part."""
+        last, first = self.last(epoch_pass, path), self.base(epoch_pass).counts.get(path, (0, 0, 0, 0))
+        tails = [tail[path] for tail in self._tails(epoch_pass) if path in tail]
+        lanes, without = len(last.is_held), np.flatnonzero(~last.is_held).tolist()
+        dealt = [sum(share_out(total, lanes, lane) for lane in without) if total else 0 for total in first]
+        own = [int(last[name].sum()) for name in COUNTS]
+        return [sum(numbers) for numbers in zip(own, dealt, *tails, strict=True)]
+
+    def _tails(self, epoch_pass: int) -> list[Mapping[str, Sequence[int]]]:
+        """Of each lane that has ended the pass: by path, the `COUNTS` of what it read after the node's last entry."""
+        if ("tails", epoch_pass) not in self._cache:
+            rare = self.last(epoch_pass, "")["rare"].tolist()
+            self._cache["tails", epoch_pass] = [fields["tail"] for fields in rare if fields and "tail" in fields]
+        tails: list[Mapping[str, Sequence[int]]] = self._cache["tails", epoch_pass]
+        return tails
+
+    def _ended_in(self, epoch_pass: int) -> npt.NDArray[np.int64]:
+        """The generation in which each lane has delivered its last sample of the pass; -1 where it has not; (L,)."""
+        if ("ended", epoch_pass) not in self._cache:
+            tops = self.last(epoch_pass, "")
+            self._cache["ended", epoch_pass] = np.where(tops["ended"] > 0, tops["generation"], -1)
+        ended: npt.NDArray[np.int64] = self._cache["ended", epoch_pass]
+        return ended
+
+    def has_ended(self, epoch_pass: int, dp_rank: int, workers: Iterable[int]) -> bool:
+        """Whether each of these lanes of the rank has delivered its last sample of the pass."""
+        own = [dp_rank * self.topology().num_workers + worker for worker in workers]
+        return bool((self._ended_in(epoch_pass)[own] >= 0).all())
+
+    def has_given_all(self, key: LaneKey, tree: Tree) -> bool:
+        """Whether nothing of the pass is left in the lane: it was finished, or ended and no source was added since.
+
+        Raises:
+            StateError: Nobody knows.
+        """
+        # To begin it anew would deliver again what was delivered; to go on is impossible.
+        first_pass = self.before.first_pass
+        if self.before.is_endless and key.epoch_pass < first_pass:
+            raise StateError(
+                f"set_epoch({key.epoch_pass}): the number of ranks or workers has changed in pass {first_pass} of an "
+                "endless stream, and nothing is known of what was left of passes before it\n"
+                f"  Go on with pass {first_pass} or a later one, or start without states."
+            )
+        if key.epoch_pass in self.before.finished or not self.generations:
+            return key.epoch_pass in self.before.finished
+        ended_in = int(self._ended_in(key.epoch_pass)[key.dp_rank * self.topology().num_workers + key.worker])
+        return ended_in >= 0 and tree.nodes.keys() <= self.headers[ended_in]["nodes"].keys()
+
+    def lane(self, key: LaneKey) -> LaneEntries:
+        """The entries of a lane."""
+        entries = LaneEntries()
+        for generation, path, cursor in self.table.of_lane(*key):
+            entries.cursors.setdefault(path, {})[generation] = cursor
+        return entries
+
+    def paths(self) -> set[str]:
+        """The nodes of which an entry is held, or counts of what lanes dropped at their end."""
+        tails = (tail for epoch_pass in self.passes() for tail in self._tails(epoch_pass))
+        return {*self.table.paths, *itertools.chain.from_iterable(tails)}
+
+    def passes(self) -> list[int]:
+        """The passes of which something was delivered under this size."""
+        return sorted({epoch_pass for epoch_pass, _ in self.last_workers})
+
+    def ranks(self) -> list[int]:
+        """The ranks of which something is held."""
+        return sorted({rank for _, rank in self.last_workers})
+
+    def newest_pass(self, dp_rank: int) -> int | None:
+        """The latest pass (see `set_epoch`) of which the rank delivered something; None if it delivered nothing."""
+        if "newest passes" not in self._cache:
+            self._cache["newest passes"] = {rank: epoch_pass for epoch_pass, rank in sorted(self.last_workers)}
+        newest: int | None = self._cache["newest passes"].get(dp_rank)
+        return newest
+
+    def lacks_rank(self, epoch_pass: int | None, dp_rank: int) -> bool:
+        """Whether other ranks have delivered something of the pass that was set, or of any, and this one nothing."""
+        # Without entries it would begin at the start, and deliver again what others, or it itself, had delivered.
+        if dp_rank in self.ranks() or dp_rank in self.idle:
+            return False
+        return any(epoch_pass in (None, held) for held in self.passes())
+
+    def generation(self, tree: Tree) -> int:
+        """Number the present generation: the newest one's, or the next where size, sources or weights differ."""
+        if not self.headers:
+            return self.before.number
+        written = self.tree(self.newest)
+        is_same = written.nodes.keys() == tree.nodes.keys() and written.weights == tree.weights
+        return self.newest if is_same and self.generations else self.newest + 1
+
+    def tree(self, generation: int) -> Tree:
+        """The tree of a generation, by its header."""
+        written = self.headers[generation]
+        return Tree(written["nodes"], written["weights"])
+
+    def cuts(self) -> dict[str, BlockCut]:
+        """How each source was divided that was ever there."""
+        written = {path: BlockCut(*cut) for header in self.headers.values() for path, cut in header["cuts"].items()}
+        return {**self.before.cuts, **written}
+
+    def nodes(self) -> dict[str, str]:
+        """Description of the order of each node that was ever there, as it was when it was last there."""
+        return dict(self.before.nodes) | {k: v for header in self.headers.values() for k, v in header["nodes"].items()}
+
+    def blended_since(self, path: str, tree: Tree, present: int) -> int:
+        """The generation of this size since which the mixture at the path has had these sources with these weights."""
+        return self._since(present, lambda generation: self.tree(generation).blend(path) == tree.blend(path))
+
+    def member_since(self, path: str, present: int) -> int:
+        """The generation of this size with which the node joined, the last time; `present` if it joins now."""
+        return self._since(present, lambda generation: path in self.headers[generation]["nodes"])
+
+    def _since(self, present: int, holds: Callable[[int], bool]) -> int:
+        """The first of the generations, up to the newest, in all of which something holds; else `present`."""
+        return min(itertools.takewhile(holds, reversed(self.generations)), default=present)
+
+
+def share_out(total: int, parts: int, part: int) -> int:
+    """One of so many whole numbers that differ by 1 at most and add up to the total."""
+    return total // parts + (part < total % parts)

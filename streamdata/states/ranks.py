@@ -1,0 +1,98 @@
+"""Meetings of the ranks of a run, over torch.distributed, and the name of their process group."""
+
+import contextlib
+import secrets
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Final
+
+from streamdata.errors import StateError
+
+_GROUP_KEY: Final = "streamdata/group"
+
+
+def check_can_meet(who: str, size: int) -> None:
+    """Refuse to ask other ranks where there is no process group.
+
+    Raises:
+        StateError: There are others, and no group.
+    """
+    if size > 1 and not _is_initialized():
+        raise StateError(
+            f"{who}: there are {size} ranks, and no process group by which they could meet\n"
+            "  Call torch.distributed.init_process_group first."
+        )
+
+
+def all_gather(value: Any) -> list[Any]:
+    """Collect the values of all ranks on every rank."""
+    if not _is_initialized():
+        return [value]
+    from torch import distributed
+
+    # Objects, not tensors: what ranks give differs in length, and a rank without states gives almost nothing.
+    values: list[Any] = [None] * distributed.get_world_size()
+    with _device():
+        distributed.all_gather_object(values, value)
+    return values
+
+
+def gather(value: Any, dst: int) -> list[Any] | None:
+    """Collect the values of all ranks on rank `dst`; None elsewhere."""
+    if not _is_initialized():
+        return [value]
+    from torch import distributed
+
+    values = [None] * distributed.get_world_size() if distributed.get_rank() == dst else None
+    with _device():
+        distributed.gather_object(value, values, dst=dst)
+    return values
+
+
+class _Named:
+    """The process group that was named last. The store may die with another rank, and is then not to be waited for."""
+
+    group: ClassVar[Callable[[], Any]] = lambda: None
+    """A weak reference: who destroys it wants it to end."""
+    name: ClassVar[str | None] = None
+
+
+def group_name() -> str | None:
+    """A name of the process group that all its ranks give it, and no other group has; None where there is no group.
+
+    Whoever asks first makes it up, in the store by which the ranks have met: nobody waits for another rank.
+    """
+    if not _is_initialized():
+        return None
+    from torch import distributed
+
+    group = distributed.group.WORLD
+    if _Named.group() is not group:
+        try:
+            store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (there is no other way to it)
+            name = store.compare_set(_GROUP_KEY, "", secrets.token_hex(8)).decode()
+        except (RuntimeError, AttributeError):  # of MPI there is no store; or the rank that holds it has died
+            name = None
+        _Named.group, _Named.name = weakref.ref(group), name
+    return _Named.name
+
+
+def _is_initialized() -> bool:
+    # Not imported: who has not imported it cannot have initialized a group.
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and bool(distributed.is_available() and distributed.is_initialized())
+
+
+@contextlib.contextmanager
+def _device() -> Iterator[None]:
+    """Under NCCL, the device that the group is bound to: objects travel by the current one, which may be another's."""
+    import torch
+    from torch import distributed
+
+    bound = getattr(distributed.group.WORLD, "bound_device_id", None)
+    if bound is None or bound.type != "cuda":
+        yield
+    else:
+        with torch.cuda.device(bound):
+            yield

@@ -1,0 +1,243 @@
+"""Saving: one folder for each step, one file for each rank, and one of what the run had come to under earlier sizes.
+
+Both are JSON, compressed by gzip, whose sum shows when one is torn or damaged. A rank's file has its cursors as a list
+for each field, which reads many times as fast as a dict for each cursor. The other file may be large; it is the same
+for all ranks, and named by its digest.
+"""
+
+import gzip
+import json
+import re
+import weakref
+import zlib
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import orjson
+
+from streamdata.errors import StateError, shown
+from streamdata.run import MAX_RANKS, DataParallel, find_data_parallel
+from streamdata.run.publish import make_directory, publish
+from streamdata.states.headers import DAMAGE, DEAL, canonical, check_header, checked_header, digest_of
+from streamdata.states.ranks import group_name
+from streamdata.states.table import LoadedStates, StatesTable, columns_of, join, rows_of, table_of
+from streamdata.states.to_state import is_asked
+
+VERSION: Final = 4
+# No leading zeros: two folders would be the same step, and two files the same rank.
+STEP_NAME: Final = re.compile(r"step-(0|[1-9]\d*)")
+FILE_NAME: Final = re.compile(r"rank-(0|[1-9]\d*)\.states")
+TORN: Final = (OSError, EOFError, zlib.error)
+"""Exceptions of decompressing a torn file, beside `DAMAGE`."""
+
+
+class Watched(Protocol):
+    """A dataset of which states are to be saved."""
+
+    def is_to_be_saved(self) -> bool:
+        """Whether it has given samples, and is not for an evaluation."""
+
+
+watched: "weakref.WeakSet[Watched]" = weakref.WeakSet()
+"""The datasets of this process."""
+_loaded: Final[deque[str]] = deque(maxlen=1024)
+"""The digests of states that this process has loaded: a job loads once, a notebook may look at many steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStates:
+    """States of one rank, in a file or for the other ranks."""
+
+    name: str
+    """For messages: the file's path, or the rank."""
+    rank: int
+    size: int
+    """How many ranks there are."""
+    step: int
+    group: str | None = None
+    """Names the ranks that saved together, as far as they have a process group; None where nobody knows."""
+    table: StatesTable = field(default_factory=StatesTable)
+
+
+def save_states(
+    directory: str | Path, states: Mapping[str, Any], *, step: int, rank: int | None = None, size: int | None = None
+) -> None:
+    """Save a rank's states, to be called on every rank, also on one that has delivered nothing.
+
+    Writes `directory/step-STEP/rank-RANK.states`, which is there in full or not at all, also after a power cut, and
+    beside it, once for all ranks, what the run had come to under earlier sizes: a step needs no other folder.
+
+    Args:
+        directory: The same for all ranks and steps.
+        states: What `load_states` gave, or a dict, updated with `to_state` of each batch since.
+        step: The trainer's, the same on all ranks.
+        rank: Of this data-parallel replica, with `size`: to be given under tensor or pipeline parallelism. By default
+            the process group's, else RANK and WORLD_SIZE, else there is one replica.
+        size: How many replicas there are.
+
+    Raises:
+        StateError: They do not come from `to_state`, or from a run with another number of ranks; or they are empty
+            after step 0, while a dataset of this process has delivered samples and `to_state` was never called.
+        ValueError: The step is not a number from 0, or one of rank and size is missing or wrong.
+        OSError: The directory cannot be written.
+    """
+    if type(step) is not int or not 0 <= step < 2**53:
+        raise ValueError(f"save_states: expected a step from 0 on, an int below 2**53, got {shown(step)}")
+    of = replica_of("save_states", rank, size)
+    part, deal = part_of_rank(states, of)
+    if step and not (part or deal or is_asked.is_set()) and any(dataset.is_to_be_saved() for dataset in list(watched)):
+        raise StateError(
+            f"save_states: expected states of what was delivered in {step} steps, got none, and nobody has asked for "
+            "some: a resume would begin at sample 0\n"
+            "  Call states.update(to_state(batch)) for every batch, or save StreamLoader.state_dict()."
+        )
+    # Otherwise each replica may have a process group of its own.
+    group = group_name() if rank is None else None
+    folder = Path(directory) / f"step-{step}"
+    make_directory(folder)
+    # Before its own file is there: until then the step lacks rank 0, and cannot be taken for one of both runs.
+    if of.dp_rank == 0:
+        _remove_ranks_from(folder, of.dp_size)
+    # Before the file that names it; without a time: the same bytes from each rank, whichever is first.
+    if deal is not None and not (path := folder / deal_file(deal[0])).exists():
+        text = canonical(deal[1])
+        if digest_of(text) != deal[0]:
+            raise StateError("states: the entry 'deal/…' is not the one that generations name\n  Save the whole dict.")
+        publish(path, [gzip.compress(text.encode(), 6, mtime=0)])
+    own = RankStates(name="", rank=of.dp_rank, size=of.dp_size, step=step, group=group, table=part)
+    publish(folder / f"rank-{of.dp_rank}.states", [_encoded(own)])
+
+
+def part_of_rank(states: Mapping[str, Any], group: DataParallel) -> tuple[StatesTable, tuple[str, Any] | None]:
+    """Select what a rank saves: its entries since the size last changed, and the header of before with its digest.
+
+    While it has delivered nothing since it loaded states of another size, rank 0 saves those for all.
+
+    Raises:
+        StateError: They do not come from `to_state`, or from a run with another number of ranks.
+    """
+    # What was written since is not sorted in among all ranks' at every step: a rank's own are few.
+    parts = [states.loaded, states.written] if isinstance(states, LoadedStates) else [states]
+    tables = list(map(table_of, parts))
+    headers = dict(sorted({number: value for table in tables for number, value in table.headers.items()}.items()))
+    if not headers:
+        if any(map(len, tables)):
+            raise StateError("states: there are entries and no 'generation/…'\n  Save the whole dict.")
+        return StatesTable(), None
+    try:
+        for header in headers.values():
+            check_header(header)
+    except DAMAGE as error:
+        raise StateError(f"states: they do not come from to_state ({error})\n  Save the whole dict.") from error
+    newest = headers[max(headers)]
+    key = f"{DEAL}{newest['deal']}"
+    deals = [table.others[key] for table in tables if key in table.others]
+    if newest["deal"] and not deals:
+        raise StateError(f"states: {key!r} is missing\n  Save the whole dict, from the first batch on.")
+    deal = (newest["dealt"], deals[-1]) if deals else None
+    if newest["dp_size"] != group.dp_size:
+        if table_of(states).present().digest not in _loaded:
+            raise StateError(
+                f"states: they are of dp_size={newest['dp_size']}, got size={group.dp_size}\n"
+                "  Under tensor or pipeline parallelism give save_states rank and size of the data-parallel replicas."
+            )
+        # Its ranks are not those of this run: whichever rank has delivered something since has a newer header.
+        return (join(tables).present(), deal) if group.dp_rank == 0 else (StatesTable(), None)
+    own = join([table.of_rank(group.dp_rank, newest["deal"]) for table in tables])
+    generations = own.generations()
+    if missing := generations - headers.keys():
+        raise StateError(f"states: 'generation/{min(missing)}' is missing\n  Save the whole dict.")
+    # Its own headers alone: of a generation in which it has delivered nothing other ranks have it.
+    needed = {f"generation/{number}": headers[number] for number in sorted(generations)}
+    return StatesTable(own.paths, own.rows, {**needed, **own.others}), deal
+
+
+def remember(states: StatesTable) -> None:
+    """Note that these were loaded, or set, to know them again where nothing was delivered since."""
+    # By content: a plain dict has it, too, and so has what a trainer wrote and read by its own means.
+    if states.digest not in _loaded:
+        _loaded.append(states.digest)
+
+
+def _encoded(own: RankStates) -> bytes:
+    """A rank's file."""
+    columns, rare = columns_of(own.table.rows)
+    others = own.table.others.items()
+    content = {
+        "streamdata_states": VERSION,
+        **{name: getattr(own, name) for name in ("rank", "size", "step", "group")},
+        # As texts: headers are the same in most files, and parsed once.
+        "headers": {key: canonical(value) for key, value in others if key.startswith("generation/")},
+        "entries": {key: value for key, value in others if key.startswith(("worker/", "idle/"))},
+        "paths": own.table.paths,
+        "rows": len(own.table.rows),
+        "columns": columns,
+        # The standard library's JSON for what functions return: orjson would read long integers as floats.
+        "rare": json.dumps(rare),
+    }
+    return gzip.compress(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), 1, mtime=0)
+
+
+def decode(name: str, content: bytes) -> RankStates:
+    """Read a rank's file.
+
+    Raises:
+        StateError: It is torn, damaged, or not such a file; the message begins with its name.
+    """
+    try:
+        value = orjson.loads(gzip.decompress(content))
+        version = value["streamdata_states"]
+    except (*TORN, *DAMAGE) as error:
+        raise StateError(
+            f"{name}: expected a rank's states, got {len(content)} bytes that are not such a file from end to end: it "
+            f"is torn or damaged ({error})\n  Restore it, or delete it: then its rank is missing at this step."
+        ) from error
+    if version != VERSION:
+        raise StateError(f"{name}: written by another version of streamdata\n  Read it with that version.")
+    try:
+        origin = {name: value[name] for name in ("rank", "size", "step", "group")}
+        if not 0 <= origin["rank"] < origin["size"] <= MAX_RANKS:
+            raise ValueError(f"rank {origin['rank']} of {origin['size']}")
+        # The rows are as they were when they were checked, in saving: the sum says so. What is beside them is looked at
+        # in joining.
+        rows = rows_of(value["rows"], value["columns"], json.loads(value["rare"]))
+        headers = {key: checked_header(header) for key, header in value["headers"].items()}
+        others = table_of({**headers, **value["entries"]}).others
+        return RankStates(name=name, **origin, table=StatesTable(tuple(value["paths"]), rows, others))
+    except DAMAGE as error:
+        why = f"{type(error).__name__}: {str(error)[:200]}"
+        raise StateError(
+            f"{name}: does not come from save_states ({why})\n  Delete it: then its rank is missing."
+        ) from error
+
+
+def deal_file(digest: str) -> str:
+    """The name of the file of what a run had come to under earlier sizes."""
+    return f"deal-{digest}.json.gz"
+
+
+def replica_of(who: str, rank: int | None, size: int | None) -> DataParallel:
+    """The replica that a caller names, or by default that of the process.
+
+    Raises:
+        ValueError: One of rank and size is missing or wrong.
+    """
+    if rank is None and size is None:
+        return find_data_parallel()
+    if rank is None or size is None:
+        raise ValueError(f"{who}: expected both rank and size, or neither, got rank={rank}, size={size}")
+    return DataParallel(dp_size=size, dp_rank=rank)
+
+
+def _remove_ranks_from(folder: Path, size: int) -> None:
+    """Remove the files of ranks that this run does not have: a run of more ranks was at this step before.
+
+    No rank of this run writes them, so that none can lose its own. The others' are replaced by their ranks.
+    """
+    for path in folder.iterdir():
+        name = FILE_NAME.fullmatch(path.name)
+        if name and int(name[1]) >= size:
+            path.unlink()

@@ -1,0 +1,393 @@
+"""States of all ranks as one table: a cursor is a row, all else stands by its key.
+
+`flat dict of to_state → StatesTable → rows of a node, entries of a lane, the flat dict again`
+
+A dict of dicts takes some 700 bytes a cursor and is walked entry by entry; a row takes 224, and what is computed of all
+lanes is a few calls of NumPy.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.errors import StateError, shown
+from streamdata.states.headers import compared
+
+Column: TypeAlias = npt.NDArray[Any]
+Rows: TypeAlias = npt.NDArray[Any]
+"""ROW (n,)."""
+
+KEY: Final = ("generation", "epoch_pass", "path", "rank", "worker")
+"""Fields of a cursor's key, the path as its index among the table's paths. Rows are sorted by these."""
+REQUIRED: Final = ("draws", "clock", "epoch", "window", "taken")
+COUNTS: Final = ("dropped", "bad", "skipped", "records")
+"""Sums that go on over changes of topology: of these the new lanes get their parts."""
+OPTIONAL: Final = ("part", "given", *COUNTS, "skips", "batches", "ended", "tokens", "cost")
+"""Numbers that are absent where they are 0."""
+POSITION: Final = ("epoch", "window", "taken", "part")
+RARE: Final = {"function": Mapping, "left_out": str, "stream": list, "tail": Mapping}
+"""Few cursors have one; `function` can be any JSON object, and so can what is in the list `stream`."""
+FLOATS: Final = ("clock", "cost")
+NUMBERS: Final = (*KEY, *REQUIRED, *OPTIONAL)
+ROW: Final = np.dtype(
+    [(name, np.float64 if name in FLOATS else np.int64) for name in NUMBERS]
+    + [("pulled", np.int64, len(POSITION)), ("rare", np.object_)]
+)
+"""A cursor. `pulled` is a position, with -1 as `part` where there is none; `rare` a dict of `RARE`, or None."""
+_FIELDS: Final = frozenset((*REQUIRED, *OPTIONAL, *RARE, "pulled"))
+_LOWEST: Final = {"window": 1 - 2**53, "clock": -(2.0**1023)}
+"""Below 0 are leftovers of earlier sizes, and the clock of a source that is owed some draws."""
+# Numbers as to_state writes them: else two keys could mean the same entry. Names of sources may contain a slash.
+_NUMBER: Final = "(?:0|[1-9][0-9]{0,15})"
+_CURSOR: Final = re.compile(rf"cursor/({_NUMBER})/({_NUMBER})/({_NUMBER})/({_NUMBER})/(.*)", re.DOTALL)
+_OTHER: Final = re.compile(
+    rf"(?:generation|deal)/{_NUMBER}|idle/{_NUMBER}/{_NUMBER}|worker/{_NUMBER}(?:/{_NUMBER}){{2}}"
+)
+
+
+class Owner(NamedTuple):
+    """The generation and rank of an entry."""
+
+    generation: int
+    rank: int | None
+    """None of a header."""
+
+
+def owner_of(key: str) -> Owner:
+    """Find the owner of an entry of a table that is no cursor."""
+    _, generation, *lane = key.split("/")
+    return Owner(int(generation), int(lane[-1]) if lane else None)
+
+
+def empty_rows(count: int) -> Rows:
+    """Make so many cursors that say nothing."""
+    rows = np.zeros(count, ROW)
+    rows["pulled"], rows["rare"] = -1, None
+    return rows
+
+
+def columns_of(rows: Rows) -> tuple[dict[str, Column], dict[int, Mapping[str, Any]]]:
+    """The columns of cursors in which there is something; and by row the fields of `RARE`."""
+    columns = {name: np.ascontiguousarray(rows[name]) for name in NUMBERS if rows[name].any()}
+    if (rows["pulled"] != -1).any():
+        columns["pulled"] = np.ascontiguousarray(rows["pulled"])
+    return columns, {row: fields for row, fields in enumerate(rows["rare"].tolist()) if fields}
+
+
+def rows_of(count: int, columns: Mapping[str, Any], rare: Mapping[Any, Mapping[str, Any]]) -> Rows:
+    """Make cursors of what `columns_of` gave, or of the same as JSON has it.
+
+    Raises:
+        ValueError: A column has another length.
+    """
+    rows = empty_rows(count)
+    for name, column in columns.items():
+        if len(column) != count:  # NumPy would repeat a single value
+            raise ValueError(f"expected {count} values of {shown(name)}, got {len(column)}")
+        rows[name] = column
+    for row, fields in rare.items():
+        rows["rare"][int(row)] = fields
+    return rows
+
+
+@dataclass(frozen=True, eq=False)
+class StatesTable(Mapping[str, Any]):
+    """States that do not change any more; made by `table_of` and `join`. A mapping with the flat dict's items."""
+
+    paths: tuple[str, ...] = ()
+    """Paths of the rows, sorted."""
+    rows: Rows = field(default_factory=lambda: empty_rows(0))
+    """ROW (n,), sorted by `KEY`; no two have the same key."""
+    others: Mapping[str, Any] = field(default_factory=dict)
+    """Headers, and who delivered last or nothing: by key."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        # Column by column: NumPy pickles rows with objects value by value.
+        return _restored, (self.paths, len(self.rows), *columns_of(self.rows), self.others)
+
+    @cached_property
+    def groups(self) -> dict[tuple[int, int, str], slice]:
+        """By generation, pass and path, where the rows of each node are."""
+        numbers = np.stack([self.rows[name] for name in KEY[:3]])
+        is_first = np.append(True, (numbers[:, 1:] != numbers[:, :-1]).any(axis=0))[: len(self.rows)]
+        starts = np.flatnonzero(is_first).tolist()
+        keys = zip(numbers[:, is_first].T.tolist(), starts, [*starts[1:], len(self.rows)], strict=False)
+        return {(number, epoch_pass, self.paths[p]): slice(*ends) for (number, epoch_pass, p), *ends in keys}
+
+    @cached_property
+    def headers(self) -> dict[int, Any]:
+        """The generations' headers, sorted by number."""
+        found = {owner_of(key).generation: v for key, v in self.others.items() if key.startswith("generation/")}
+        return dict(sorted(found.items()))
+
+    @property
+    def deal(self) -> int:
+        """The generation with which the present size began, as the newest header says; 0 where that is none."""
+        newest = self.headers[max(self.headers)] if self.headers else None
+        number = newest.get("deal") if isinstance(newest, Mapping) else None
+        return number if type(number) is int else 0
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest that equal states share, whatever sequence they were filled in."""
+        others = {key: compared(value) for key, value in self.others.items()}
+        rare = columns_of(self.rows)[1]
+        hasher = blake2b(json.dumps([self.paths, others, rare], sort_keys=True).encode(), digest_size=16)
+        for name in (*NUMBERS, "pulled"):
+            hasher.update(np.ascontiguousarray(self.rows[name]).data)
+        return hasher.hexdigest()
+
+    def present(self) -> "StatesTable":
+        """The entries since the size of the run last changed, with the header of what was before."""
+        # A dict that a trainer goes on to update keeps what it was resumed from.
+        if self.deal > max(self.headers, default=0):  # refused by whoever reads it
+            return self
+        others = {key: value for key, value in self.others.items() if owner_of(key).generation >= self.deal}
+        return self.select(self.rows["generation"] >= self.deal, others)
+
+    def select(self, rows: npt.NDArray[np.bool_], others: Mapping[str, Any]) -> "StatesTable":
+        """The rows of a mask, and some of the other entries."""
+        if rows.all() and len(others) == len(self.others):
+            return self
+        return _table(self.paths, self.rows[rows], others)
+
+    def of_rank(self, rank: int, since: int) -> "StatesTable":
+        """A rank's own entries of the generations from `since` on."""
+        others = {k: v for k, v in self.others.items() if (own := owner_of(k)).rank == rank and own.generation >= since}
+        return self.select((self.rows["rank"] == rank) & (self.rows["generation"] >= since), others)
+
+    def ranks(self) -> set[int]:
+        """Ranks that delivered something."""
+        return set(np.unique(self.rows["rank"]).tolist())
+
+    def generations(self) -> set[int]:
+        """Generations of which there are entries."""
+        named = {owner.generation for owner in map(owner_of, self.others) if owner.rank is not None}
+        return named.union(np.unique(self.rows["generation"]).tolist())
+
+    def of_lane(self, epoch_pass: int, rank: int, worker: int) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        """Yield the generation, path and cursor of each node in a lane and a pass."""
+        numbers = self._lanes
+        own = self.rows[(numbers[0] == epoch_pass) & (numbers[1] == rank) & (numbers[2] == worker)]
+        for (generation, path), cursor in zip(own[["generation", "path"]].tolist(), as_dicts(own), strict=True):
+            yield generation, self.paths[path], cursor
+
+    @cached_property
+    def _lanes(self) -> Column:
+        """The pass, rank and worker of each row: not in strides, since each lane looks through all."""
+        return np.stack([self.rows[name] for name in ("epoch_pass", "rank", "worker")])
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """The row of each key."""
+        keys = self.rows[["generation", "epoch_pass", "rank", "worker", "path"]].tolist()
+        return {f"cursor/{g}/{p}/{r}/{w}/{self.paths[path]}": row for row, (g, p, r, w, path) in enumerate(keys)}
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self.others:
+            return self.others[key]
+        row = self._numbers[key]
+        return next(as_dicts(self.rows[row : row + 1]))
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.others
+        yield from self._numbers
+
+    def __len__(self) -> int:
+        return len(self.others) + len(self.rows)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The flat dict, many times as fast as by asking for each key."""
+        return {**self.others, **dict(zip(self._numbers, as_dicts(self.rows), strict=True))}
+
+
+class LoadedStates(MutableMapping[str, Any]):
+    """States of all ranks that were loaded; a trainer goes on to update them like a dict, but cannot delete from them.
+
+    What was loaded lies in a table and does not change; what is written afterwards lies in a dict above it. So an
+    update costs what one of a dict costs, and workers that are forked share the table. `dict(…)` of them is plain JSON.
+
+    Args:
+        loaded: What was loaded.
+        written: What was written since.
+        step: The step of which they were loaded.
+    """
+
+    def __init__(self, loaded: StatesTable, written: dict[str, Any] | None = None, *, step: int | None = None) -> None:
+        self.loaded, self.written, self.step = loaded, {} if written is None else written, step
+
+    def __getitem__(self, key: str) -> Any:
+        return self.written[key] if key in self.written else self.loaded[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.written[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        raise TypeError(f"states that were loaded: {shown(key)} cannot be deleted\n  Make a dict of them.")
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.loaded
+        yield from (key for key in self.written if key not in self.loaded)
+
+    def __len__(self) -> int:
+        return len(self.loaded) + sum(key not in self.loaded for key in self.written)
+
+    def copy(self) -> "LoadedStates":
+        """Return a copy to be updated by itself."""
+        return LoadedStates(self.loaded, dict(self.written), step=self.step)
+
+    __copy__ = copy
+
+    # A dict's own: a mapping's sets key by key, which takes many times as long for each batch.
+    def update(self, states: Any = (), /, **more: Any) -> None:
+        """Updates what was written, like a dict's."""
+        self.written.update(states, **more)
+
+
+def _restored(paths: tuple[str, ...], count: int, columns: Any, rare: Any, others: Mapping[str, Any]) -> StatesTable:
+    return StatesTable(paths, rows_of(count, columns, rare), others)
+
+
+def table_of(states: Mapping[str, Any]) -> StatesTable:
+    """Put states into a table.
+
+    Raises:
+        StateError: They are no mapping, or a cursor is not one that `to_state` writes; the message names its key.
+    """
+    if isinstance(states, StatesTable):
+        return states
+    if isinstance(states, LoadedStates):
+        return join([states.loaded, table_of(states.written)]) if states.written else states.loaded
+    if not isinstance(states, Mapping):
+        raise StateError(f"states: expected the dict that to_state fills, got {type(states).__name__}")
+    others, keys = {}, {}
+    for key, value in states.items():
+        if isinstance(key, str) and (match := _CURSOR.fullmatch(key)):
+            keys[key] = match.groups()
+        elif isinstance(key, str) and _OTHER.fullmatch(key):
+            others[key] = value
+        else:
+            raise not_states(key, value, "not a key of to_state")
+    paths: dict[str, int] = {}
+    rows = empty_rows(len(keys))
+    rows[list(KEY)] = [
+        (int(generation), int(epoch_pass), paths.setdefault(path, len(paths)), int(rank), int(worker))
+        for generation, epoch_pass, rank, worker, path in keys.values()
+    ]
+    _fill(rows, {key: states[key] for key in keys})
+    return _table(tuple(paths), rows, others)
+
+
+def _fill(rows: Rows, cursors: Mapping[str, Any]) -> None:
+    """Put cursors into rows; checked, since damage must not decide what comes next."""
+    for key, value in cursors.items():
+        if not isinstance(value, Mapping) or not value.keys() <= _FIELDS:
+            raise not_states(key, value, f"expected {sorted(_FIELDS)} at most")
+    held = {name for value in cursors.values() for name in value}
+    for name in (*REQUIRED, *(name for name in OPTIONAL if name in held)):
+        absent = None if name in REQUIRED else 0
+        rows[name] = _column(name, {key: value.get(name, absent) for key, value in cursors.items()})
+    if "pulled" in held:
+        _fill_pulled(rows, cursors)
+    for row, (key, value) in enumerate(cursors.items() if held.intersection(RARE) else ()):
+        if rare := {name: value[name] for name in RARE if name in value}:
+            try:
+                json.dumps(rare)
+            except (ValueError, TypeError, RecursionError) as error:
+                raise not_states(key, rare, f"expected JSON, {type(error).__name__}") from error
+            is_right = all(isinstance(rare[name], kind) for name, kind in RARE.items() if name in rare)
+            if not is_right or not all(map(_is_tail, rare.get("tail", {}).values())):
+                raise not_states(key, rare, "expected values of other types")
+            rows["rare"][row] = rare
+
+
+def _is_tail(counts: object) -> bool:
+    return isinstance(counts, list) and [type(n) is int and n >= 0 for n in counts] == [True] * len(COUNTS)
+
+
+def _fill_pulled(rows: Rows, cursors: Mapping[str, Mapping[str, Any]]) -> None:
+    pulled = {key: value["pulled"] for key, value in cursors.items() if "pulled" in value}
+    for key, position in pulled.items():
+        if not isinstance(position, list | tuple) or len(position) != len(POSITION):
+            raise not_states(key, {"pulled": position}, "expected a position")
+    of = [row for row, value in enumerate(cursors.values()) if "pulled" in value]
+    for number, name in enumerate(POSITION):
+        rows["pulled"][of, number] = _column(name, {key: position[number] for key, position in pulled.items()})
+
+
+def _column(name: str, values: Mapping[str, Any]) -> Column:
+    """A column of numbers, by key."""
+    lowest, end = _LOWEST.get(name, 0), 2.0**1023 if name in FLOATS else 2**53
+    # By exact type: NumPy takes True for 1 and 1.5 for an integer without a word.
+    types = {int, float} if name in FLOATS else {int}
+    if types.issuperset(map(type, values.values())):
+        with suppress(OverflowError):  # which of them is found below
+            column = np.array(list(values.values()), ROW[name])
+            if bool(((column >= lowest) & (column < end)).all()):  # false of NaN
+                return column
+    # An integer just below the end is the end as a float.
+    for key, value in values.items():
+        if type(value) not in types or not lowest <= value < end or float(value) >= end:
+            raise not_states(key, {name: value}, f"expected a number from {lowest} on in {name!r}")
+    raise AssertionError("one of them is out of bounds")
+
+
+def join(tables: Sequence[StatesTable]) -> StatesTable:
+    """Join tables; of entries with the same key that of the last one counts."""
+    others = {key: value for table in tables for key, value in table.others.items()}
+    tables = [table for table in tables if len(table.rows)]
+    if len(tables) <= 1:
+        return replace(tables[0], others=others) if tables else StatesTable(others=others)
+    # Each table numbers its own paths.
+    paths = {path: None for table in tables for path in table.paths}
+    number = {path: index for index, path in enumerate(paths)}
+    rows = np.concatenate([table.rows for table in tables])
+    rows["path"] = np.concatenate([np.array([number[p] for p in t.paths])[t.rows["path"]] for t in tables])
+    return _table(tuple(paths), rows, others)
+
+
+def _table(paths: Sequence[str], rows: Rows, others: Mapping[str, Any]) -> StatesTable:
+    """A table of rows in any sequence; of those with the same key the last one counts."""
+    # The same cursors give the same table, whatever sequence they came in: its digest is that of what it holds.
+    used = {paths[index]: index for index in np.unique(rows["path"]).tolist()}
+    number = np.zeros(len(paths), np.int64)
+    number[[used[path] for path in sorted(used)]] = np.arange(len(used))
+    keys = np.stack([rows[name] if name != "path" else number[rows["path"]] for name in KEY])
+    order = np.lexsort(keys[::-1])  # stable: the last of equal keys stays last
+    is_last = np.append((keys[:, order[1:]] != keys[:, order[:-1]]).any(axis=0), True)[: len(rows)]
+    rows = rows[order[is_last]]
+    rows["path"] = number[rows["path"]]
+    return StatesTable(tuple(sorted(used)), rows, others)
+
+
+def as_dicts(rows: Rows) -> Iterator[dict[str, Any]]:
+    """Yield cursors as `to_state` wrote them."""
+    # Lists first: an element of a list is an int or float of Python, and reading it ten times as fast.
+    optional = [(name, rows[name].tolist()) for name in OPTIONAL if rows[name].any()]
+    pulled = rows["pulled"].tolist() if (rows["pulled"][:, -1] >= 0).any() else None
+    for row, (values, rare) in enumerate(zip(rows[list(REQUIRED)].tolist(), rows["rare"].tolist(), strict=True)):
+        cursor = dict(zip(REQUIRED, values, strict=True))
+        for name, column in optional:
+            if column[row]:
+                cursor[name] = column[row]
+        if pulled is not None and pulled[row][-1] >= 0:
+            cursor["pulled"] = pulled[row]
+        if rare:
+            cursor.update(rare)
+        yield cursor
+
+
+def not_states(key: object, value: object, why: str) -> StateError:
+    """An error about an entry that `to_state` does not write."""
+    return StateError(
+        f"states: {shown(key)}: {shown(value)} does not come from to_state ({why})\n"
+        "  Pass the dict that was filled by states.update(to_state(batch)), as it was saved."
+    )

@@ -1,0 +1,225 @@
+"""Datasets whose samples are whole records, and their batches: preference pairs, and prompts with responses.
+
+Under a MergedDataset let the DataLoader use `mixed_collate`, take `to_state(batch)`, and call the collate functions in
+the trainer: a batch of tensors has no room for the state that samples carry.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from streamdata.errors import StoreError, shown
+from streamdata.run.trainer import end_worker_with_trainer
+from streamdata.stores.datasets.base_dataset import BaseDataset, Sample
+from streamdata.stores.dtypes import TRAIN_TYPES
+from streamdata.stores.store import RecordValues
+
+Batch = dict[str, torch.Tensor]
+_SIDES = ("left", "right")
+_PAIR = ("chosen", "rejected")
+
+
+class RecordDataset(BaseDataset):
+    """One sample per record of a store; `window_size` cuts longer sequences. See `BaseDataset` for the arguments.
+
+    Raises:
+        FileNotFoundError: There is nothing at the path.
+        StoreError: The store is damaged, does not serve this train type, has no records, or does not say where they
+            begin.
+        ValueError: A `window_size` that is not positive.
+    """
+
+    def __len__(self) -> int:
+        return self.store.column(self._keys[0]).num_records
+
+    def get_index(self, idx: int) -> tuple[int, int]:
+        """The records that the sample reads: (idx, idx + 1)."""
+        number = self._number(idx)
+        return number, number + 1
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        end_worker_with_trainer()
+        return [self._sample(number, self.store.fetch_record(number, self._keys)) for number in self._numbers(indices)]
+
+    @abstractmethod
+    def _sample(self, number: int, record: dict[str, RecordValues]) -> Sample:
+        """The sample of a record."""
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        return TRAIN_TYPES[self.train_type]
+
+    def _check_store(self) -> None:
+        super()._check_store()
+        for key in self._keys:
+            for segment in self.store.column(key).segments:
+                if segment.is_undivided:
+                    raise StoreError.mismatch(
+                        self._who, f"offsets that say where records of {shown(key)} begin",
+                        f"none for the {segment.data.count} values in '{segment.data.file}'",
+                        "All of them would be one record: write the store again with StoreWriter, or list the begin of "
+                        'each record as "offsets" of the key in meta.json.',
+                    )  # fmt: skip
+        counts = {key: self.store.column(key).num_records for key in self._keys}
+        if len(set(counts.values())) > 1 or not len(self):
+            got = f"{counts} in store '{self.store.path}'"
+            raise StoreError.mismatch(
+                self._who, "as many records of each key, and at least one", got, "Write it again."
+            )
+
+    def _flat(self, record: dict[str, RecordValues], key: str, number: int) -> torch.Tensor:
+        value = record[key]
+        if isinstance(value, list) or value.ndim != 1:
+            raise self._unfit(number, f"one run of {shown(key)}", "a list of them")
+        return value
+
+    def _unfit(self, number: int, expected: str, got: Any) -> StoreError:
+        where = f"{expected} in record {number} of store '{self.store.path}'"
+        return StoreError.mismatch(self._who, where, got, "Write the store again.")
+
+
+class DPODataset(RecordDataset):
+    """Samples of train type `dpo`: one pair each, never a slice over two.
+
+    A sample has `chosen` and `rejected`, int64 (tokens,) each, and `chosen_mask` and `rejected_mask`, bool of the same
+    lengths: which tokens are trained. See `RecordDataset` for arguments and errors.
+    """
+
+    train_type = "dpo"
+
+    def _sample(self, number: int, record: dict[str, RecordValues]) -> Sample:
+        sample = {key: self._flat(record, key, number)[: self.window_size] for key in self._keys}
+        for key in ("chosen", "rejected"):
+            mask = f"{key}_mask"
+            sizes = (len(self._flat(record, key, number)), len(self._flat(record, mask, number)))
+            if sizes[0] != sizes[1]:
+                raise self._unfit(number, f"{shown(mask)} as long as {shown(key)}", sizes)
+            sample[mask] = sample[mask].bool()
+        return sample
+
+
+class GRPODataset(RecordDataset):
+    """Samples of train type `grpo`: one prompt with its responses each.
+
+    A sample has `prompts`, int64 (tokens,), `responses`, int64 (responses, tokens), and `masks`, bool of that shape;
+    where responses differ in length these two are lists of 1-D tensors. `rewards` is float32 (responses,).
+    `window_size` cuts the prompt and each response. See `RecordDataset` for arguments and errors.
+    """
+
+    train_type = "grpo"
+
+    def _sample(self, number: int, record: dict[str, RecordValues]) -> Sample:
+        responses, masks = self._runs(record, "responses", number), self._runs(record, "masks", number)
+        rewards = self._flat(record, "rewards", number)
+        sizes, mask_sizes = [len(run) for run in responses], [len(run) for run in masks]
+        if sizes != mask_sizes:
+            raise self._unfit(number, "masks as long as responses", f"{sizes} and {mask_sizes}")
+        if len(rewards) != len(sizes):
+            raise self._unfit(number, "a reward per response", f"{len(rewards)} for {len(sizes)}")
+        return {
+            "prompts": self._flat(record, "prompts", number)[: self.window_size],
+            "responses": _joined([run[: self.window_size] for run in responses], torch.int64),
+            "masks": _joined([run[: self.window_size].bool() for run in masks], torch.bool),
+            "rewards": rewards.float(),
+        }
+
+    def _runs(self, record: dict[str, RecordValues], key: str, number: int) -> list[torch.Tensor]:
+        value = record[key]
+        if not isinstance(value, list) and value.ndim == 1:
+            raise self._unfit(number, f"a list of {shown(key)}", "one run")
+        return list(value)
+
+
+def _joined(runs: list[torch.Tensor], dtype: torch.dtype) -> RecordValues:
+    """One tensor where all are equally long, if need be after they were cut."""
+    if len({len(run) for run in runs}) > 1:
+        return runs
+    return torch.stack(runs) if runs else torch.empty(0, 0, dtype=dtype)
+
+
+def dpo_collate(samples: Sequence[Sample], pad_id: int = 0, side: str = "right", *, joint_width: bool = False) -> Batch:
+    """Pads preference pairs.
+
+    Args:
+        samples: Of a DPODataset, B of them.
+        pad_id: What stands in `chosen` and `rejected` beside the tokens.
+        side: Where: `left` or `right`.
+        joint_width: Pad both to the longest of all, so that a trainer can stack them.
+
+    Returns:
+        `chosen` and `rejected`, int64 (B, longest of them), `chosen_mask` and `rejected_mask`, bool, False in padding,
+        and `chosen_attention_mask` and `rejected_attention_mask`, bool, True for every token.
+
+    Raises:
+        ValueError: No samples, or another side.
+    """
+    _check(samples, side, "dpo_collate")
+    batch: Batch = {}
+    width = max(len(sample[key]) for sample in samples for key in _PAIR) if joint_width else 0
+    for key in _PAIR:
+        batch |= _padded(key, [sample[key] for sample in samples], pad_id, side, width)
+        batch[f"{key}_mask"] = _pad([sample[f"{key}_mask"] for sample in samples], False, side, width)
+    return batch
+
+
+def grpo_collate(
+    samples: Sequence[Sample], pad_id: int = 0, prompt_side: str = "left", response_side: str = "right"
+) -> Batch:
+    """Pads rollouts, so that the end of a prompt meets the begin of its responses.
+
+    Args:
+        samples: Of a GRPODataset, B of them with G responses each.
+        pad_id: What stands in `prompts` and `responses` beside the tokens.
+        prompt_side: Where: `left` or `right`.
+        response_side: Where: `left` or `right`.
+
+    Returns:
+        `prompts`, int64 (B, longest), `responses`, int64 (B, G, longest), `masks`, bool of that shape, False in
+        padding, `prompts_attention_mask` and `responses_attention_mask`, bool, True for every token, and `rewards`,
+        float32 (B, G).
+
+    Raises:
+        ValueError: No samples, another side, or different numbers of responses.
+    """
+    for side in (prompt_side, response_side):
+        _check(samples, side, "grpo_collate")
+    groups = [len(sample["responses"]) for sample in samples]
+    if len(set(groups)) > 1:
+        raise ValueError(
+            f"grpo_collate: expected as many responses in each sample, got {groups}\n"
+            "  Batch samples with the same number of responses."
+        )
+    shape = (len(samples), groups[0], -1) if groups[0] else (len(samples), 0, 0)
+    batch = _padded("prompts", [sample["prompts"] for sample in samples], pad_id, prompt_side)
+    runs = [run for sample in samples for run in sample["responses"]]
+    batch |= {key: value.view(shape) for key, value in _padded("responses", runs, pad_id, response_side).items()}
+    masks = [mask for sample in samples for mask in sample["masks"]]
+    batch["masks"] = _pad(masks, False, response_side).view(shape)
+    batch["rewards"] = torch.stack([sample["rewards"] for sample in samples])
+    return batch
+
+
+def _padded(key: str, runs: Sequence[torch.Tensor], pad_id: int, side: str, width: int = 0) -> Batch:
+    """The runs and which of the result they are."""
+    ones = [torch.ones(len(run), dtype=torch.bool) for run in runs]
+    return {key: _pad(runs, pad_id, side, width), f"{key}_attention_mask": _pad(ones, False, side, width)}
+
+
+def _pad(runs: Sequence[torch.Tensor], fill: int, side: str, width: int = 0) -> torch.Tensor:
+    """Runs of any length, as rows of one, which is at least `width`."""
+    longest = max([width, *map(len, runs)])
+    dtype = runs[0].dtype if runs else torch.int64
+    padded = torch.full((len(runs), longest), fill, dtype=dtype)
+    for row, run in zip(padded, runs, strict=True):
+        begin = longest - len(run) if side == "left" else 0
+        row[begin : begin + len(run)] = run
+    return padded
+
+
+def _check(samples: Sequence[Sample], side: str, who: str) -> None:
+    if side not in _SIDES:
+        raise ValueError(f"{who}: expected side to be one of {_SIDES}, got {shown(side)}")
+    if not samples:
+        raise ValueError(f"{who}: expected at least one sample, got none")

@@ -1,0 +1,54 @@
+import inspect
+from typing import Any
+
+import pytest
+
+from streamdata.recipe.signatures import Parameters, parameters_of
+
+
+def function(a: int, /, b: int, c: int = 0, *args: int, d: int, e: int = 0) -> None:
+    """Has one parameter of each kind."""
+
+
+def open_ended(a: int, **rest: Any) -> None:
+    """Takes anything."""
+
+
+def test_parameters_are_sorted_by_what_a_keyword_call_needs() -> None:
+    """Required, optional, and those that only a position gives."""
+    assert parameters_of(function) == Parameters(("b", "d"), ("c", "e"), ("a",))
+    assert parameters_of(open_ended) == Parameters(("a",), accepts_any=True)
+
+
+class Handwritten:
+    """Describes itself as extensions do that nobody checked."""
+
+    __signature__ = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
+
+
+@pytest.mark.parametrize("target", [dict, 3, Handwritten])
+def test_what_python_does_not_know_is_not_checked(target: object) -> None:
+    """Extensions need not describe themselves."""
+    assert parameters_of(target) is None
+
+
+def test_unknown_names_get_a_guess_among_what_is_not_given() -> None:
+    """And the message lists what there is."""
+    wanted = Parameters(("img_size",), ("img_scale",))
+    messages = dict(wanted.mismatches(["img_siz", "img_scale"]))
+    assert (
+        messages["img_siz"] == "unknown parameter 'img_siz', did you mean 'img_size'?\n  It takes: img_size, img_scale."
+    )
+    assert messages[None] == "missing parameters: img_size; given: img_siz, img_scale"
+
+
+def test_keyword_catchers_accept_anything_but_still_miss() -> None:
+    """`**kwargs` makes unknown names fine."""
+    wanted = Parameters(("a",), accepts_any=True)
+    assert list(wanted.mismatches(["a", "b"])) == []
+    assert [key for key, _ in wanted.mismatches(["b"])] == [None]
+
+
+def test_parameters_by_position_only_cannot_be_given() -> None:
+    """A recipe calls by keywords."""
+    assert "cannot be given by name" in next(iter(Parameters(positional=("x",)).mismatches([])))[1]
