@@ -14,7 +14,7 @@ from streamdata import JsonlIterableDataset, MergedDataset, mixed_collate
 from streamdata.errors import SourceError
 from streamdata.plan.make_profile import counts_up_to, make_profile
 from streamdata.plan.profile_text import profile_json, profile_text
-from streamdata.plan.stage_times import StageTimes
+from streamdata.plan.stage_times import INTERVAL_S, StageTimes
 from streamdata.plan.stages import IDLE, PACK, PROCESS, READ, STAGES, WAIT
 from tests.remote.servers import http_server
 from tests.shard_files import write_jsonl
@@ -51,6 +51,11 @@ def observed(dataset, count, collate=mixed_collate):
     return found, whole
 
 
+def seen(took):
+    """About as many seconds: moments come at random, so what they find lies within four standard deviations or 30 %."""
+    return pytest.approx(took, rel=0.3, abs=4 * (2 * INTERVAL_S * took) ** 0.5)
+
+
 def tried(test):
     """The test, which may fail twice: a busy machine puts the process aside for longer than a call takes."""
 
@@ -70,10 +75,10 @@ def test_functions_have_the_time_that_they_took(sleeps):
     """Of each source its own; all stages together are the time that passed."""
     a, b = Taking(0.004, sleeps=sleeps), Taking(0.002, sleeps=sleeps)
     dataset = MergedDataset([Numbers("a", 99, 1, single_process_fn=a), Numbers("b", 99, 1, single_process_fn=b)])
-    found, whole = observed(dataset, 20)
+    found, whole = observed(dataset, 50)
     assert sum(found.values()) == pytest.approx(whole, abs=0.05)
-    told = {name: found[name, PROCESS] for name in "ab"}
-    assert told == pytest.approx({"a": a.took, "b": b.took}, rel=0.3, abs=0.03)
+    assert found["a", PROCESS] == seen(a.took)
+    assert found["b", PROCESS] == seen(b.took)
 
 
 @tried
@@ -82,9 +87,9 @@ def test_stream_functions_and_yield_functions_are_processing():
     inside, over = Taking(0.003, sleeps=True), Taking(0.001, sleeps=True)
     single = Taking(0.002, sleeps=True)
     source = Numbers("a", 99, 1, single_process_fn=single, process_fn=lambda rs: map(inside, rs))
-    found, _ = observed(MergedDataset([source], customized_yield_fn=lambda ss: map(over, ss)), 15)
-    assert found["the top", PROCESS] == pytest.approx(over.took, rel=0.3, abs=0.03)
-    assert found["a", PROCESS] == pytest.approx(inside.took + single.took, rel=0.3, abs=0.03)
+    found, _ = observed(MergedDataset([source], customized_yield_fn=lambda ss: map(over, ss)), 30)
+    assert found["the top", PROCESS] == seen(over.took)
+    assert found["a", PROCESS] == seen(inside.took + single.took)
 
 
 @tried
@@ -96,9 +101,9 @@ def test_a_collate_function_packs_and_a_dataset_reads():
         def __getitem__(self, index):
             return get(super().__getitem__(index))
 
-    found, _ = observed(MergedDataset([Slow("a", 99)]), 12, lambda batch: mixed_collate(collate(batch)))
-    assert found["", PACK] == pytest.approx(collate.took, rel=0.3, abs=0.03)
-    assert found["a", READ] == pytest.approx(get.took, rel=0.3, abs=0.03)
+    found, _ = observed(MergedDataset([Slow("a", 99)]), 30, lambda batch: mixed_collate(collate(batch)))
+    assert found["", PACK] == seen(collate.took)
+    assert found["a", READ] == seen(get.took)
 
 
 def test_waiting_for_a_store_is_told_from_reading(tmp_path):
@@ -115,7 +120,7 @@ def test_waiting_for_a_store_is_told_from_reading(tmp_path):
         waited = dataset.traffic().waited_s - before
     assert waited > 0.1
     assert found["a", WAIT], found
-    assert found["a", WAIT] == pytest.approx(waited, rel=0.25, abs=0.03)
+    assert found["a", WAIT] == seen(waited)
 
 
 def test_what_is_observed_is_the_stream_as_it_is(tmp_path):
