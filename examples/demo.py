@@ -14,11 +14,11 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, describe, instantiate_from_yaml, mixed_collate, to_state
-from streamdata.show.page import write_page
-from streamdata.show.recipe_page import recipe_page
-from streamdata.show.streams import Place
-from streamdata.view.fingerprint import fingerprint
-from streamdata.view.shares import Delivery
+from streamdata.tools.show.page import write_page
+from streamdata.tools.show.recipe_page import recipe_page
+from streamdata.tools.show.streams import Place
+from streamdata.tools.view.fingerprint import fingerprint
+from streamdata.tools.view.shares import Delivery
 
 RECIPE = Path(__file__).parents[1] / "configs" / "demo.yaml"
 NUM_BATCHES, STOP_AFTER = 300, 113

@@ -18,7 +18,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, instantiate_from_yaml, mixed_collate, to_state
-from streamdata.sources.prompts import prompt_collate
+from streamdata.chats.prompts import prompt_collate
 
 RECIPE = Path(__file__).parents[1] / "configs" / "prompts.yaml"
 COPIES, BATCH_SIZE = 4, 6  # so that groups do not end with batches

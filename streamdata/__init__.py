@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING
 
 # `A as A` tells type checkers that `A` is public; they cannot read an `__all__` that is computed.
 if TYPE_CHECKING:
+    from streamdata.chats import PreferenceDataset as PreferenceDataset
+    from streamdata.chats import SFTChatDataset as SFTChatDataset
+    from streamdata.chats.prompts import RLHFDataset as RLHFDataset
+    from streamdata.chats.prompts import collate_fn as collate_fn
+    from streamdata.chats.prompts import prompt_collate as prompt_collate
     from streamdata.delivery.collate import mixed_collate as mixed_collate
     from streamdata.delivery.groups import GroupCollate as GroupCollate
     from streamdata.delivery.sampler import ResumableDistributedSampler as ResumableDistributedSampler
@@ -28,31 +33,22 @@ if TYPE_CHECKING:
     from streamdata.errors import StateError as StateError
     from streamdata.errors import StoreError as StoreError
     from streamdata.errors import StreamdataError as StreamdataError
+    from streamdata.mixing.from_yaml import instantiate_from_yaml as instantiate_from_yaml
     from streamdata.mixing.merged import MergedDataset as MergedDataset
     from streamdata.prepare import Pipeline as Pipeline
     from streamdata.prepare import PrepareConfig as PrepareConfig
     from streamdata.prepare import PrepareError as PrepareError
-    from streamdata.recipe import instantiate_from_yaml as instantiate_from_yaml
-    from streamdata.shards.write_shards import write_shards as write_shards
-    from streamdata.sources.chats import PreferenceDataset as PreferenceDataset
-    from streamdata.sources.chats import SFTChatDataset as SFTChatDataset
-    from streamdata.sources.csv import CsvDataset as CsvDataset
-    from streamdata.sources.decode_images import DecodeImages as DecodeImages
-    from streamdata.sources.group_by_length import GroupByLength as GroupByLength
-    from streamdata.sources.image_folder import ImageFolderDataset as ImageFolderDataset
-    from streamdata.sources.image_jsonl import ImageJsonlDataset as ImageJsonlDataset
-    from streamdata.sources.jsonl import JsonlIterableDataset as JsonlIterableDataset
-    from streamdata.sources.named import named as named
-    from streamdata.sources.pack_tokens import PackTokens as PackTokens
-    from streamdata.sources.parquet import ParquetDataset as ParquetDataset
-    from streamdata.sources.process_image import ImageJsonlProcessFnBuilder as ImageJsonlProcessFnBuilder
-    from streamdata.sources.process_image import ImageTextPairProcessFnBuilder as ImageTextPairProcessFnBuilder
-    from streamdata.sources.process_text import TextJsonlProcessFnBuilder as TextJsonlProcessFnBuilder
-    from streamdata.sources.prompts import RLHFDataset as RLHFDataset
-    from streamdata.sources.prompts import collate_fn as collate_fn
-    from streamdata.sources.prompts import prompt_collate as prompt_collate
-    from streamdata.sources.randomness import record_rng as record_rng
-    from streamdata.sources.webdataset import MetaDistributedWebDataset as MetaDistributedWebDataset
+    from streamdata.shards.tar.write import write_shards as write_shards
+    from streamdata.sources.files.csv import CsvDataset as CsvDataset
+    from streamdata.sources.files.image_folder import ImageFolderDataset as ImageFolderDataset
+    from streamdata.sources.files.image_jsonl import ImageJsonlDataset as ImageJsonlDataset
+    from streamdata.sources.files.jsonl import JsonlIterableDataset as JsonlIterableDataset
+    from streamdata.sources.files.parquet import ParquetDataset as ParquetDataset
+    from streamdata.sources.files.webdataset import MetaDistributedWebDataset as MetaDistributedWebDataset
+    from streamdata.sources.foreign.named import named as named
+    from streamdata.sources.functions.decode_images import DecodeImages as DecodeImages
+    from streamdata.sources.functions.process_image import ImageJsonlProcessFnBuilder as ImageJsonlProcessFnBuilder
+    from streamdata.sources.order.randomness import record_rng as record_rng
     from streamdata.states.gathering import gather_states as gather_states
     from streamdata.states.joining import merge_states as merge_states
     from streamdata.states.lane_state import from_stateful as from_stateful
@@ -79,35 +75,41 @@ if TYPE_CHECKING:
     from streamdata.text import compute_position_id_with_mask as compute_position_id_with_mask
     from streamdata.text import pad_sequence_to_length as pad_sequence_to_length
     from streamdata.text import postprocess_data as postprocess_data
-    from streamdata.trace.report import report as report
-    from streamdata.view.tree import describe as describe
+    from streamdata.text.functions.group_by_length import GroupByLength as GroupByLength
+    from streamdata.text.functions.image_text_pairs import (
+        ImageTextPairProcessFnBuilder as ImageTextPairProcessFnBuilder,
+    )
+    from streamdata.text.functions.pack_tokens import PackTokens as PackTokens
+    from streamdata.text.functions.process_text import TextJsonlProcessFnBuilder as TextJsonlProcessFnBuilder
+    from streamdata.tools.trace.report import report as report
+    from streamdata.tools.view.tree import describe as describe
 
 _MODULES = {
     # recipes
-    "instantiate_from_yaml": "recipe",
+    "instantiate_from_yaml": "mixing.from_yaml",
     # mixtures, and what they are made of
     "MergedDataset": "mixing.merged",
-    "named": "sources.named",
+    "named": "sources.foreign.named",
     "BlendableDataset": "stores.blend.blendable",
     "make_blendable_dataset": "stores.blend.blendable",
     # sources of records
-    "JsonlIterableDataset": "sources.jsonl",
-    "MetaDistributedWebDataset": "sources.webdataset",
-    "ParquetDataset": "sources.parquet",
-    "ImageJsonlDataset": "sources.image_jsonl",
-    "ImageFolderDataset": "sources.image_folder",
-    "CsvDataset": "sources.csv",
-    "RLHFDataset": "sources.prompts",
-    "SFTChatDataset": "sources.chats",
-    "PreferenceDataset": "sources.chats",
+    "JsonlIterableDataset": "sources.files.jsonl",
+    "MetaDistributedWebDataset": "sources.files.webdataset",
+    "ParquetDataset": "sources.files.parquet",
+    "ImageJsonlDataset": "sources.files.image_jsonl",
+    "ImageFolderDataset": "sources.files.image_folder",
+    "CsvDataset": "sources.files.csv",
+    "RLHFDataset": "chats.prompts",
+    "SFTChatDataset": "chats",
+    "PreferenceDataset": "chats",
     # functions of records
-    "TextJsonlProcessFnBuilder": "sources.process_text",
-    "DecodeImages": "sources.decode_images",
-    "ImageJsonlProcessFnBuilder": "sources.process_image",
-    "ImageTextPairProcessFnBuilder": "sources.process_image",
-    "PackTokens": "sources.pack_tokens",
-    "GroupByLength": "sources.group_by_length",
-    "record_rng": "sources.randomness",
+    "TextJsonlProcessFnBuilder": "text.functions.process_text",
+    "DecodeImages": "sources.functions.decode_images",
+    "ImageJsonlProcessFnBuilder": "sources.functions.process_image",
+    "ImageTextPairProcessFnBuilder": "text.functions.image_text_pairs",
+    "PackTokens": "text.functions.pack_tokens",
+    "GroupByLength": "text.functions.group_by_length",
+    "record_rng": "sources.order.randomness",
     # from samples to batches
     "mixed_collate": "delivery.collate",
     "StreamLoader": "delivery.stream_loader",
@@ -117,8 +119,8 @@ _MODULES = {
     "Pad": "delivery.tensor_collate",
     "to_float": "delivery.tensor_collate",
     "GroupCollate": "delivery.groups",
-    "prompt_collate": "sources.prompts",
-    "collate_fn": "sources.prompts",
+    "prompt_collate": "chats.prompts",
+    "collate_fn": "chats.prompts",
     "dpo_collate": "stores.datasets.record_datasets",
     "grpo_collate": "stores.datasets.record_datasets",
     "ResumableDistributedSampler": "delivery.sampler",
@@ -144,7 +146,7 @@ _MODULES = {
     "StoreWriter": "stores.writer",
     "detect_format": "stores.factory",
     # writing shards
-    "write_shards": "shards.write_shards",
+    "write_shards": "shards.tar.write",
     # preparing stores
     "Pipeline": "prepare",
     "PrepareConfig": "prepare",
@@ -153,8 +155,8 @@ _MODULES = {
     "pad_sequence_to_length": "text",
     "postprocess_data": "text",
     # looking at it
-    "describe": "view.tree",
-    "report": "trace.report",
+    "describe": "tools.view.tree",
+    "report": "tools.trace.report",
     # errors
     "StreamdataError": "errors",
     "RecipeError": "errors",

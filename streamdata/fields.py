@@ -27,6 +27,9 @@ STATES: Final = "__states__"
 TOKEN_FIELDS: Final = ("input_ids", "tokens")
 """Token ids of a sample, by the names that all that makes or packs tokens gives them. Not private."""
 
+SAMPLES: Final = "samples"
+"""The samples of a group, in the one that `GroupByLength` gives."""
+
 STATE: Final = "__state__"
 """In a batch that is a dict of tensors: what `to_state` gives of its samples, as one string."""
 

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from streamdata import MergedDataset, instantiate_from_yaml, load_states
-from streamdata.cli.main import app
 from streamdata.recipe import check_recipe
+from streamdata.tools.cli.main import app
 from tests.ranks import apart
 from tests.remote.servers import s3_server
 from tests.streams import Numbers, assert_exact_resume

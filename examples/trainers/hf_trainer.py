@@ -11,7 +11,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from streamdata import StreamLoader
-from streamdata.trainers import StreamCallback
+from streamdata.compat import StreamCallback
 
 
 class StreamTrainer(Trainer):

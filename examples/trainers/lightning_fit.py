@@ -12,7 +12,7 @@ from tiny import BATCH_SIZE, TinyModel, parsed, training_set, validation_set
 from torch import Tensor
 
 from streamdata import StreamLoader
-from streamdata.trainers import StreamDataModule
+from streamdata.compat import StreamDataModule
 
 
 class Learner(LightningModule):

@@ -16,7 +16,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl import SFTConfig, SFTTrainer
 
 from streamdata import StreamLoader
-from streamdata.trainers import StreamCallback
+from streamdata.compat import StreamCallback
 
 
 class StreamSFTTrainer(SFTTrainer):

@@ -8,8 +8,7 @@ from typing import Any
 
 from streamdata.delivery.collate import mixed_collate
 from streamdata.errors import shown
-from streamdata.fields import STATES
-from streamdata.sources.group_by_length import SAMPLES
+from streamdata.fields import SAMPLES, STATES
 
 
 class GroupCollate:

@@ -10,12 +10,12 @@ from streamdata.mixing.lengths import check_factors
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
 from streamdata.recipe.named_source import is_absent, read_percent
 from streamdata.recipe.targets import is_stage
-from streamdata.sources.map_style import leave_out_filtered
-from streamdata.sources.named import check_dataset
-from streamdata.sources.own_stream import LANES, is_own_stream
-from streamdata.sources.part import part_of, range_of
-from streamdata.sources.shard_source import ShardDataset
-from streamdata.sources.starts import is_stateful
+from streamdata.sources.files.shard_source import ShardDataset
+from streamdata.sources.foreign.map_style import leave_out_filtered
+from streamdata.sources.foreign.named import check_dataset
+from streamdata.sources.foreign.own_stream import LANES, is_own_stream
+from streamdata.sources.functions.starts import is_stateful
+from streamdata.sources.order.part import part_of, range_of
 
 
 def check_sources(mixture: MixtureSettings) -> None:

@@ -11,10 +11,10 @@ from streamdata.mixing.tree import Node
 from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink
 from streamdata.run.traffic import SourceTimes
-from streamdata.shards.upcoming import LaneAhead
+from streamdata.shards.ahead.read_ahead import LaneAhead
+from streamdata.sources.functions.tally import Tally
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
-from streamdata.sources.tally import Tally
 from streamdata.states.cursor import Cursor, LaneEntries, LaneKey, NodeKey, PlainCursor
 from streamdata.states.headers import Base, Tree
 from streamdata.states.progress import Progress

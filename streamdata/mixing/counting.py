@@ -11,8 +11,8 @@ from streamdata.errors import shown
 from streamdata.mixing.child import Run
 from streamdata.mixing.clocks import Clocks
 from streamdata.mixing.tree import Node
-from streamdata.sources.own_stream import OwnStreamSource
-from streamdata.sources.sequential_source import SequentialSource
+from streamdata.sources.files.sequential_source import SequentialSource
+from streamdata.sources.foreign.own_stream import OwnStreamSource
 
 _FUNCTIONS = ("single_process_fn", "process_fn")
 

@@ -2,7 +2,7 @@
 
 from streamdata.mixing.tree import Node
 from streamdata.sources import Deal, DealtLane, DealtSource
-from streamdata.sources.own_stream import OwnStreamSource
+from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.states.headers import Leftovers
 from streamdata.states.progress import Progress, share_out
 from streamdata.states.table import COUNTS

@@ -11,7 +11,7 @@ from streamdata.errors import StateError, shown
 from streamdata.mixing.deals import Deals, left_of
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
-from streamdata.sources.own_stream import OwnStreamSource
+from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.states.headers import Base, DealHeader, Tree
 from streamdata.states.history import history_of, totals_of_nodes
 from streamdata.states.progress import Progress

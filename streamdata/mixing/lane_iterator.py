@@ -13,7 +13,7 @@ from streamdata.errors import StateError
 from streamdata.fields import CURSOR, STATES
 from streamdata.mixing.reading import LanePlan, Reading
 from streamdata.run.lane_link import note_deal
-from streamdata.shards.upcoming import LaneAhead
+from streamdata.shards.ahead.read_ahead import LaneAhead
 from streamdata.sources.source import Sample
 from streamdata.states.checks import check_nodes, describe_changes
 from streamdata.states.cursor import Entry, NodeKey, PlainEntry, node_of

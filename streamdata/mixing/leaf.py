@@ -8,15 +8,15 @@ from streamdata.errors import StateError, shown
 from streamdata.mixing.child import Pairs, Run
 from streamdata.mixing.clocks import ShareAt
 from streamdata.mixing.tree import Node
-from streamdata.shards.upcoming import Upcoming
+from streamdata.shards.ahead.upcoming import Upcoming
 from streamdata.sources import Burst, DealtLane
-from streamdata.sources.functions import Feed, PerRecordFn, StreamFns, call_per_record, run_bursts
-from streamdata.sources.own_stream import OwnStreamSource
-from streamdata.sources.shard_source import BlockSource, ShardDataset
+from streamdata.sources.files.shard_source import BlockSource, ShardDataset
+from streamdata.sources.foreign.own_stream import OwnStreamSource
+from streamdata.sources.functions.process_functions import Feed, PerRecordFn, StreamFns, call_per_record, run_bursts
+from streamdata.sources.functions.stream_states import StreamStates
+from streamdata.sources.functions.tally import Tally, counts_of
 from streamdata.sources.skip import Skipping
 from streamdata.sources.source import DamagedRecord, ReadTask, Record, Sample, describe_record
-from streamdata.sources.stream_states import StreamStates
-from streamdata.sources.tally import Tally, counts_of
 from streamdata.states.cursor import Cursor, PlainCursor, Position
 
 Records = Iterator[tuple[Record, Position]]

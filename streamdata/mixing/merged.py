@@ -18,6 +18,8 @@ import numpy.typing as npt
 from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata.errors import StateError, shown
+from streamdata.io.cache.settings import CacheSetting, CacheSettings, read_cache_settings
+from streamdata.io.remote.network import checked_connections, connections_of_process, network
 from streamdata.mixing.agreement import verify_mixture_agrees
 from streamdata.mixing.check_sources import check_sources
 from streamdata.mixing.clock import HEADROOM
@@ -31,20 +33,18 @@ from streamdata.mixing.reading import Reading
 from streamdata.mixing.tree import MixtureSettings, Node, tree_of
 from streamdata.mixing.wrapped import check_not_wrapped
 from streamdata.recipe.named_source import PART_NAMES, Percent, default_of
-from streamdata.remote.cache_settings import CacheSetting, CacheSettings, read_cache_settings
-from streamdata.remote.network import checked_connections, connections_of_process, network
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.lane_link import note_deal, noted_deal
 from streamdata.run.topology import data_parallel_at_fork, data_parallel_of, remember_data_parallel_at_fork
 from streamdata.run.traffic import Traffic, times_of, traffic_of
 from streamdata.run.trainer import end_with_trainer
-from streamdata.shards.ahead_settings import ahead_settings, checked_bytes
+from streamdata.shards.ahead.settings import ahead_settings, checked_bytes
 from streamdata.sources.alone import Alone
-from streamdata.sources.functions import StreamFn
-from streamdata.sources.shard_source import ShardDataset
+from streamdata.sources.files.shard_source import ShardDataset
+from streamdata.sources.functions.process_functions import StreamFn
+from streamdata.sources.functions.worker_errors import end_where_batches_are_lost
 from streamdata.sources.skip import SkipList, Skips
 from streamdata.sources.source import Sample
-from streamdata.sources.worker_errors import end_where_batches_are_lost
 from streamdata.states.checks import check_complete, check_nodes, describe_changes
 from streamdata.states.headers import deal_header_of
 from streamdata.states.progress import Progress

@@ -9,6 +9,7 @@ from weakref import proxy
 
 from streamdata.errors import shown
 from streamdata.fields import CURSOR, STATES, TOKEN_FIELDS
+from streamdata.io.remote.network import network
 from streamdata.mixing.child import Child, Pairs, Run
 from streamdata.mixing.clocks import Clocks, ShareAt
 from streamdata.mixing.leaf import Leaf
@@ -16,10 +17,9 @@ from streamdata.mixing.present import cost_function
 from streamdata.mixing.tree import MixtureSettings, Node
 from streamdata.mixing.whole_epochs import WholeEpochs
 from streamdata.recipe.named_source import LEAST, MOST
-from streamdata.remote.network import network
-from streamdata.sources.functions import Feed, StreamFn, run_bursts
+from streamdata.sources.functions.process_functions import Feed, StreamFn, run_bursts
+from streamdata.sources.functions.tally import counts_of, num_tokens, raise_noted
 from streamdata.sources.source import Sample, describe_record
-from streamdata.sources.tally import counts_of, num_tokens, raise_noted
 from streamdata.states.cursor import Cursor, Entry, PlainCursor, PlainEntry, node_of
 
 logger = logging.getLogger("streamdata")

@@ -24,11 +24,11 @@ from streamdata.mixing.tree import Node
 from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink, announce, warn_once
 from streamdata.run.traffic import note
-from streamdata.shards.ahead_settings import AheadSettings
-from streamdata.shards.upcoming import LaneAhead
+from streamdata.shards.ahead.read_ahead import LaneAhead
+from streamdata.shards.ahead.settings import AheadSettings
+from streamdata.sources.functions.tally import Tally, counts_of, num_tokens
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
-from streamdata.sources.tally import Tally, counts_of, num_tokens
 from streamdata.states.cursor import Cursor, Entry, LaneKey, PlainEntry, marked, node_of
 from streamdata.states.headers import Tree, header
 from streamdata.states.lane_state import LaneState

@@ -5,8 +5,8 @@ from typing import Any
 
 from streamdata.mixing.merged import MergedDataset
 from streamdata.sources.alone import Alone
-from streamdata.sources.named import check_dataset, named
-from streamdata.sources.own_stream import is_own_stream
+from streamdata.sources.foreign.named import check_dataset, named
+from streamdata.sources.foreign.own_stream import is_own_stream
 
 
 def top_of(dataset: Any, who: str) -> MergedDataset:
@@ -27,7 +27,8 @@ def top_of(dataset: Any, who: str) -> MergedDataset:
         case MergedDataset():
             return dataset
         case Alone():
-            return dataset.mixture()  # the one that it has, whose states and passes are its own
+            mixture: MergedDataset = dataset.mixture()  # the one that it has, whose states and passes are its own
+            return mixture
         case _ if _is_source(dataset):
             name, percent = getattr(dataset, "name", type(dataset).__name__), getattr(dataset, "percent", 1.0)
             return MergedDataset([named(dataset, name=name, percent=percent)], cyclic=False)

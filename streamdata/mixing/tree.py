@@ -6,20 +6,24 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
+
 from streamdata.errors import SourceError, shown
 from streamdata.mixing.schedule import Shares
 from streamdata.mixing.weights import resolved_weights, shares_of_weights
 from streamdata.recipe.named_source import NamedSource, Weight, is_absent
 from streamdata.sources import MapStyleSource, Source
-from streamdata.sources.functions import StreamFn
-from streamdata.sources.order import ALL_EPOCHS, Epochs
-from streamdata.sources.own_stream import OwnStreamSource, is_own_stream
-from streamdata.sources.part import Part, check_part, part_of
-from streamdata.sources.shard_source import ShardDataset
+from streamdata.sources.files.shard_source import ShardDataset
+from streamdata.sources.foreign.own_stream import OwnStreamSource, is_own_stream
+from streamdata.sources.functions.process_functions import StreamFn
+from streamdata.sources.order.blocks import ALL_EPOCHS, Epochs
+from streamdata.sources.order.part import Part, part_of
 from streamdata.sources.source import Sample
 from streamdata.states.headers import BY_COST, MIXTURE, BlockCut, Tree
 
 _MAY_LEAVE_OUT = ("single_process_fn", "process_fn", "max_bad")
+
+_BLOCKS_AT_ONCE = 1024  # that are counted for a part
 
 
 class MixtureSettings(NamedSource):
@@ -77,7 +81,7 @@ class Node:
                 "  Remove it, or give it records."
             )
         if source is not None and self.part is not None:
-            check_part(source, self.part, self.path)
+            _check_part(source, self.part, self.path)
         return source
 
     @property
@@ -263,3 +267,19 @@ def in_recipe(dataset: Any) -> str:
     """Where the dataset stands in a recipe, as part of a message; empty where there is none."""
     location = getattr(dataset, "_recipe_location", None)
     return f" at {location}" if location else ""
+
+
+def _check_part(source: Source, part: Part, name: str) -> None:
+    """Refuse a source that has no record of its part, where that can be known: the first one is soon found.
+
+    Raises:
+        SourceError: It has none.
+    """
+    for first in range(0, source.num_blocks, _BLOCKS_AT_ONCE):
+        counted = source.count(np.arange(first, min(first + _BLOCKS_AT_ONCE, source.num_blocks)), part)
+        if counted is None or counted:
+            return
+    raise SourceError(
+        f"source {shown(name)}: expected records of the {part}, got none in its {source.num_blocks} blocks\n"
+        "  Raise its holdout, or give it more records."
+    )

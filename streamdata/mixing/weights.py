@@ -6,7 +6,7 @@ from typing import Any
 from streamdata.errors import shown
 from streamdata.mixing.schedule import Shares
 from streamdata.recipe.named_source import LEAST, MOST, SizeWeight, Weight, read_percent
-from streamdata.sources.part import range_of
+from streamdata.sources.order.part import range_of
 
 
 def resolved_weights(children: "tuple[Any, ...]") -> dict[str, Weight]:

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from streamdata.errors import needs
+from streamdata.io.one_pass import ByteSource, byte_source
+from streamdata.io.stamps import stamps_of
+from streamdata.io.storage import FileStamp, LocalShard, check_stamp, is_pipe
+from streamdata.io.streams import open_stream
+from streamdata.io.suffixes import JSONL_SUFFIXES, is_sequential
 from streamdata.prepare.errors import PrepareError
 from streamdata.prepare.records import TEXT_SUFFIX
-from streamdata.shards.json_lines import begins_array, lines_of
-from streamdata.shards.one_pass import ByteSource, byte_source
-from streamdata.shards.parquet_file import PARQUET_SUFFIXES, OpenParquet
-from streamdata.shards.stamps import stamps_of
-from streamdata.shards.storage import FileStamp, LocalShard, check_stamp, is_pipe
-from streamdata.shards.stored_rows import import_pyarrow, json_decoder
-from streamdata.shards.streams import open_stream
-from streamdata.shards.suffixes import JSONL_SUFFIXES, is_sequential
+from streamdata.shards.jsonl.lines import begins_array, lines_of
+from streamdata.shards.parquet.file import PARQUET_SUFFIXES, OpenParquet
+from streamdata.shards.parquet.stored_rows import import_pyarrow, json_decoder
 from streamdata.shards.urls import expand
 from streamdata.text.messages import without_nulls
 

@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from streamdata.compat.astrai import converted, is_astrai
 from streamdata.errors import RecipeError, did_you_mean, shown
-from streamdata.prepare.astrai import converted, is_astrai
 from streamdata.prepare.config import RECORD_FORMATS, STREAMED, PrepareConfig, Section
 from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS, RefusedFileError, read_bounded
 from streamdata.recipe.locations import Locations, Problem, UnreadableError

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from streamdata.prepare.errors import BadRecordError
-from streamdata.shards.json_rows import Flaw, row_or_flaw
+from streamdata.shards.jsonl.rows import Flaw, row_or_flaw
 
 TEXT_SUFFIX: Final = ".txt"
 

@@ -13,13 +13,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from streamdata.recipe.build import instantiate_from_yaml
     from streamdata.recipe.check import check_recipe
     from streamdata.recipe.locations import Problem
 
-__all__ = ["Problem", "check_recipe", "instantiate_from_yaml"]
+__all__ = ["Problem", "check_recipe"]
 
-_MODULES = {"Problem": "locations", "check_recipe": "check", "instantiate_from_yaml": "build"}
+_MODULES = {"Problem": "locations", "check_recipe": "check"}
 
 
 def __getattr__(name: str) -> object:

@@ -5,7 +5,7 @@ import os
 import types
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamdata.errors import did_you_mean, shown, text_of
 from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, load_recipe
@@ -25,9 +25,6 @@ from streamdata.recipe.targets import (
     validated_allow,
 )
 
-if TYPE_CHECKING:  # at run time this room knows no room above it
-    from streamdata.mixing import MergedDataset
-
 Uses = list[tuple[str, object]]
 _used: set[tuple[str, str]] = set()
 _said: set[str] = set()
@@ -35,7 +32,7 @@ _said: set[str] = set()
 _SHARED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
-def instantiate_from_yaml(
+def build_recipe(
     config_path: Recipe,
     variables: Mapping[str, Any] | None = None,
     dynamic_objs: Mapping[str, object] | None = None,
@@ -43,23 +40,8 @@ def instantiate_from_yaml(
     allow: Collection[str] | None = None,
     include_roots: Sequence[str | os.PathLike[str]] = (),
     limits: Mapping[str, int] | None = None,
-) -> "MergedDataset":
-    """Builds what a YAML recipe describes.
-
-    A mapping with ``target`` and ``params`` becomes ``target(**params)``, its other keys become attributes; ``target``
-    alone is the imported thing itself; ``include`` names another recipe. The whole recipe is read, and every target's
-    name authorised, before anything is imported.
-
-    Type checkers see a MergedDataset, as most recipes build one; for another, write
-    ``cast(Other, instantiate_from_yaml(…))``.
-
-    Args:
-        config_path: The recipe's file, or what it would hold as a dict or DictConfig.
-        variables: Values for ``${variables:x}``: text, numbers, paths, lists, tuples and dicts.
-        dynamic_objs: Objects for ``${dynamic_objs:x}``, delivered by identity.
-        allow: The packages whose targets are accepted, beside streamdata; by default all but the standard library.
-        include_roots: Folders with files that it may include, beside its own folder and the working directory.
-        limits: How much is read: `file_bytes` (1 MiB), `num_nodes` (100,000); see `RecipeLimits`.
+) -> Any:
+    """Builds whatever a recipe describes; `instantiate_from_yaml` documents the arguments.
 
     Raises:
         RecipeError: The recipe cannot be read or built; the message says where, and the cause is the original error.
@@ -67,8 +49,7 @@ def instantiate_from_yaml(
     allow = validated_allow(allow)
     file = authorised_recipe(config_path, References(variables or {}, dynamic_objs or {}), allow, include_roots, limits)
     with under_allow(allow, variables or {}):
-        built: MergedDataset = build_node(file, file.value, (), allow)
-    return built
+        return build_node(file, file.value, (), allow)
 
 
 def authorised_recipe(

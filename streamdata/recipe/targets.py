@@ -130,7 +130,12 @@ def _stage_builder(stage: Any) -> Callable[..., Any]:
 
 
 _STANDARD = sys.stdlib_module_names | set(sys.builtin_module_names) | {"test", "distutils"}
-_OWN_REFUSED = ("streamdata.recipe", "streamdata.cli", "streamdata.instantiate_from_yaml")
+_OWN_REFUSED = (
+    "streamdata.recipe",
+    "streamdata.tools.cli",
+    "streamdata.mixing.from_yaml",
+    "streamdata.instantiate_from_yaml",
+)
 
 PERMITTED: dict[str, object] = {
     **{
@@ -182,7 +187,7 @@ def refusal_of_origin(name: str, allow: Collection[str] | None = None, *, permit
     """Returns why a class or function is refused, by the dotted name of where it is defined, or None.
 
     Args:
-        name: Such as ``streamdata.sources.jsonl.JsonlIterableDataset``.
+        name: Such as ``streamdata.sources.files.jsonl.JsonlIterableDataset``.
         allow: The packages that the caller accepts.
         permitted: Whether it is one of `PERMITTED`.
     """

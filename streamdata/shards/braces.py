@@ -4,7 +4,7 @@ import re
 from typing import Final, NamedTuple
 
 from streamdata.errors import shown
-from streamdata.remote import bare_url
+from streamdata.io.remote import bare_url
 
 MAX_PATHS: Final = 1_000_000
 _MAX_CHARS: Final = 1 << 28  # of all of them together

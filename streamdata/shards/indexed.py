@@ -10,29 +10,18 @@ from typing import NamedTuple
 import numpy as np
 
 from streamdata.errors import ShardError, one_line
-from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
-from streamdata.remote import Answer
-from streamdata.remote.addresses import keep_in
-from streamdata.remote.cache_settings import CacheSettings, named_cache
-from streamdata.remote.cached import Confirmations, cache_key, has_cached
-from streamdata.run.recent import ReadBuffer, open_files
-from streamdata.shards.build import headers_of
-from streamdata.shards.coming import FileSpans
-from streamdata.shards.held import SharedVersions, shared_versions
-from streamdata.shards.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
-from streamdata.shards.indexing import KINDS, IndexJob, build, open_index, warn_of_skipped
-from streamdata.shards.listed import ListedFacts
-from streamdata.shards.manifest_file import NOTHING_KNOWN, Known, ManifestRows, RowRun
-from streamdata.shards.one_pass import ByteSource, byte_source
-from streamdata.shards.readers import Int64s
-from streamdata.shards.shard_pages import remote_pages
-from streamdata.shards.sidecar import find_sidecars
-from streamdata.shards.slow_reads import SlowReads
-from streamdata.shards.spans import read_spans
-from streamdata.shards.stamps import learn_versions, stamps_of
-from streamdata.shards.storage import (
+from streamdata.io.cache.cached import Confirmations, cache_key, has_cached
+from streamdata.io.cache.settings import CacheSettings, named_cache
+from streamdata.io.held import SharedVersions, shared_versions
+from streamdata.io.one_pass import ByteSource, byte_source
+from streamdata.io.remote import Answer
+from streamdata.io.remote.addresses import keep_in
+from streamdata.io.slow_reads import SlowReads
+from streamdata.io.stamps import learn_versions, stamps_of
+from streamdata.io.storage import (
     NO_STAMP,
     FileStamp,
+    Int64s,
     base_name,
     check_shards,
     close_unused,
@@ -40,6 +29,17 @@ from streamdata.shards.storage import (
     kept_as,
     submit_question,
 )
+from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
+from streamdata.run.recent import ReadBuffer, open_files
+from streamdata.shards.ahead.coming import FileSpans
+from streamdata.shards.ahead.shard_pages import remote_pages
+from streamdata.shards.ahead.spans import read_spans
+from streamdata.shards.index.build import headers_of
+from streamdata.shards.index.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
+from streamdata.shards.index.indexing import KINDS, IndexJob, build, open_index, warn_of_skipped
+from streamdata.shards.index.listed import ListedFacts
+from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ManifestRows, RowRun
+from streamdata.shards.tar.sidecar import find_sidecars
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from streamdata.errors import one_line
-from streamdata.remote import Listed, bare_url, beside, list_once
-from streamdata.shards.storage import FileStamp, is_remote, local_path, note_version, stamp_of_answer
-from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
+from streamdata.io.remote import Listed, bare_url, beside, list_once
+from streamdata.io.storage import FileStamp, is_remote, local_path, note_version, stamp_of_answer
+from streamdata.io.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
 
 logger = logging.getLogger(__name__)
 _ANY_FOLDERS = "**"

@@ -5,24 +5,18 @@ the process that reads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Final, Protocol
 
 from streamdata.errors import ShardError
-from streamdata.remote.cache_settings import CacheSettings
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from streamdata.shards.chunks import ChunkBytes
-    from streamdata.shards.coming import FileSpans
-    from streamdata.shards.portion import Portion
+from streamdata.io.cache.settings import CacheSettings
+from streamdata.io.storage import Int64s
+from streamdata.shards.ahead.chunks import ChunkBytes
+from streamdata.shards.ahead.coming import FileSpans
+from streamdata.shards.ahead.portion import Portion
 
 Record = dict[str, Any]
-Int64s = npt.NDArray[np.int64]
 NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -50,7 +44,7 @@ class Window(Protocol):
 
     def __len__(self) -> int: ...
 
-    def spans(self) -> "list[FileSpans]":
+    def spans(self) -> list[FileSpans]:
         """Where its records lie, and their lines in other files: which bytes `take` reads."""
         ...
 
@@ -62,7 +56,7 @@ class Window(Protocol):
         self,
         positions: Sequence[int] | Int64s,
         common: Mapping[str, Any] = NO_FIELDS,
-        portion: "Portion | None" = None,
+        portion: Portion | None = None,
     ) -> Iterator[Record]:
         """The records at these positions, in this order, each with the fields `common` beside its own.
 
@@ -79,7 +73,7 @@ def take_all(
     window: Window,
     positions: Int64s,
     common: Mapping[str, Any] = NO_FIELDS,
-    portion: "Portion | None" = None,
+    portion: Portion | None = None,
 ) -> Iterator[Record | DamagedRecordError]:
     """The records at these positions, as `Window.take`; in place of one that is damaged stands the error."""
     done = 0
@@ -136,7 +130,7 @@ class IndexedShards(_Shards, Protocol):
         """The window of the runs [first, first + count) of the shards, all three arrays of the same length."""
         ...
 
-    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "Sequence[Future[Any]]":
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Sequence[Future[Any]]:
         """Ask for what `window` will read for these runs, where that lies in a store; what was asked for."""
         ...
 
@@ -151,11 +145,11 @@ class SequentialShards(_Shards, Protocol):
         """How many records each shard has, none of which is a pipe; for it each may be read whole, once on a node."""
         ...
 
-    def chunks(self, shard: int) -> "FileSpans | None":
+    def chunks(self, shard: int) -> FileSpans | None:
         """Of a shard that is better asked for before it is needed: what is asked for at once, one after another."""
         ...
 
-    def stream(self, shard: int, raw: "ChunkBytes | None" = None) -> "Iterator[Record | DamagedRecordError]":
+    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
         """The records of one shard in their order in the file, which is opened, or read from `raw`.
 
         In place of one that is damaged stands the error that says so.

@@ -12,23 +12,39 @@ import numpy as np
 
 from streamdata.errors import one_line, shown
 from streamdata.fields import KEY, SET_HERE, URL
+from streamdata.io.cache.settings import CacheSettings, named_cache
+from streamdata.io.held import ANY_VERSION, SharedVersions, shared_versions
+from streamdata.io.remote.addresses import keep_in
+from streamdata.io.stamps import learn_versions, stamps_of
+from streamdata.io.storage import (
+    NO_STAMP,
+    FileStamp,
+    Int64s,
+    base_name,
+    close_unused,
+    is_pipe,
+    is_remote,
+    stamp_of,
+    told_url,
+)
+from streamdata.io.streams import open_stream
+from streamdata.io.suffixes import sidecars_of
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
-from streamdata.remote.addresses import keep_in
-from streamdata.remote.cache_settings import CacheSettings, named_cache
 from streamdata.run.recent import Recent
-from streamdata.shards.build import headers_of
-from streamdata.shards.chunks import ChunkBytes, chunk_spans
-from streamdata.shards.coming import FileSpans
-from streamdata.shards.csv_rows import csv_records
-from streamdata.shards.held import ANY_VERSION, SharedVersions, shared_versions
-from streamdata.shards.indexing import IndexJob
-from streamdata.shards.json_lines import lines_of, place_of
-from streamdata.shards.json_rows import doubtful_integers, parse_row, reserved_flaw
-from streamdata.shards.listed import ListedFacts, stamps_known
-from streamdata.shards.manifest_file import NOTHING_KNOWN, Known
-from streamdata.shards.readers import DamagedRecordError, Int64s, Record
-from streamdata.shards.record_counts import csv_kind
-from streamdata.shards.sidecar import (
+from streamdata.shards.ahead.chunks import ChunkBytes, chunk_spans
+from streamdata.shards.ahead.coming import FileSpans
+from streamdata.shards.ahead.spans import read_spans
+from streamdata.shards.index.build import headers_of
+from streamdata.shards.index.indexing import IndexJob
+from streamdata.shards.index.listed import ListedFacts, stamps_known
+from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known
+from streamdata.shards.index.record_counts import csv_kind
+from streamdata.shards.jsonl.csv_rows import csv_records
+from streamdata.shards.jsonl.lines import lines_of, place_of
+from streamdata.shards.jsonl.rows import doubtful_integers, parse_row, reserved_flaw
+from streamdata.shards.readers import DamagedRecordError, Record
+from streamdata.shards.tar.records import TarRecord, interleaved, key_hash, records
+from streamdata.shards.tar.sidecar import (
     RecordNames,
     SidecarKeys,
     checked_names,
@@ -37,21 +53,6 @@ from streamdata.shards.sidecar import (
     join,
     names_of,
 )
-from streamdata.shards.spans import read_spans
-from streamdata.shards.stamps import learn_versions, stamps_of
-from streamdata.shards.storage import (
-    NO_STAMP,
-    FileStamp,
-    base_name,
-    close_unused,
-    is_pipe,
-    is_remote,
-    stamp_of,
-    told_url,
-)
-from streamdata.shards.streams import open_stream
-from streamdata.shards.suffixes import sidecars_of
-from streamdata.shards.tar_records import TarRecord, interleaved, key_hash, records
 
 logger = logging.getLogger(__name__)
 _PIECE_BYTES, _MAX_PIECES = 1 << 20, 16

@@ -20,11 +20,11 @@ A record that a function sees carries its fields, `__url__` and `__key__` or `__
 `record_rng(record)`.
 """
 
-from streamdata.sources.deal import Deal
-from streamdata.sources.dealt_lane import Burst, DealtLane, DealtSource, Leftover
-from streamdata.sources.map_style import MapStyleSource
-from streamdata.sources.order import BlockOrder
-from streamdata.sources.randomness import record_rng
+from streamdata.sources.foreign.map_style import MapStyleSource
+from streamdata.sources.order.blocks import BlockOrder
+from streamdata.sources.order.deal import Deal
+from streamdata.sources.order.dealt_lane import Burst, DealtLane, DealtSource, Leftover
+from streamdata.sources.order.randomness import record_rng
 from streamdata.sources.source import Source
 
 __all__ = [

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata.recipe.named_source import NamedSource
+from streamdata.recipe.targets import import_target
 from streamdata.sources.source import Sample
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-    from streamdata.mixing import MergedDataset
 
 
 class Alone(NamedSource):
@@ -25,7 +24,7 @@ class Alone(NamedSource):
     without a percent 1. A stock DataLoader reads one that has an index by that; a StreamLoader iterates it.
     """
 
-    _own_mixture: "MergedDataset | None" = None
+    _own_mixture: Any = None
 
     def __init__(self, *attributes: Any) -> None:
         super().__init__(*attributes)
@@ -38,11 +37,13 @@ class Alone(NamedSource):
 
     def __iter__(self) -> Iterator[Sample]:
         """As `MergedDataset.__iter__`."""
-        return iter(self.mixture())
+        samples: Iterator[Sample] = iter(self.mixture())
+        return samples
 
     def __iter_from__(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> Iterator[Sample]:
         """As `MergedDataset.__iter_from__`."""
-        return self.mixture().__iter_from__(states, reload_from_url_level)
+        samples: Iterator[Sample] = self.mixture().__iter_from__(states, reload_from_url_level)
+        return samples
 
     def set_dataloader_states(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> None:
         """As `MergedDataset.set_dataloader_states`."""
@@ -67,8 +68,8 @@ class Alone(NamedSource):
         """As `MergedDataset.verify_agreement`."""
         self.mixture().verify_agreement()
 
-    def mixture(self) -> "MergedDataset":
-        """The mixture of it that is iterated, always the same.
+    def mixture(self) -> Any:
+        """The MergedDataset of it that is iterated, always the same.
 
         Raises:
             ValueError: Its name, percent or another attribute is not valid.
@@ -80,9 +81,9 @@ class Alone(NamedSource):
                     f"{type(self).__name__}: expected a source that stands by itself, got one that was given to a "
                     "mixture\n  Iterate the mixture, or build the source again."
                 )
-            from streamdata import MergedDataset  # what mixes is below this room, and imports it
-
-            self._own_mixture = MergedDataset([self._view()], cyclic=False)
+            # By its name, as a recipe has it: what mixes imports this room.
+            mixture: Any = import_target("streamdata.MergedDataset")
+            self._own_mixture = mixture([self._view()], cyclic=False)
         # Attributes may have been set since, as a recipe does it.
         self._own_mixture.datasets[0].__dict__.update(self._attributes())
         return self._own_mixture

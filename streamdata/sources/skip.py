@@ -11,17 +11,16 @@ from zlib import crc32
 
 from streamdata.errors import StateError, did_you_mean, shown
 from streamdata.fields import INDEX, KEY, URL
+from streamdata.io.storage import base_name, told_url
 from streamdata.recipe.limits import open_regular
-from streamdata.shards.jsonl import JsonlShards
-from streamdata.shards.parquet import ParquetShards
-from streamdata.shards.storage import base_name, told_url
+from streamdata.shards.jsonl.shards import JsonlShards
+from streamdata.shards.parquet.shards import ParquetShards
 from streamdata.shards.urls import expand_home
-from streamdata.sources.own_stream import is_own_stream
-from streamdata.sources.shard_source import ShardDataset
+from streamdata.sources.files.shard_source import ShardDataset
+from streamdata.sources.foreign.own_stream import is_own_stream
+from streamdata.sources.functions.tally import Tally
 from streamdata.sources.source import Record
-from streamdata.sources.tally import Tally
 from streamdata.states.cursor import Position
-from streamdata.stores.datasets.window_datasets import WindowDataset
 
 SkipList: TypeAlias = str | os.PathLike[str] | Sequence[Mapping[str, Any]]
 """What the parameter `skip` is given: a list of `{source, index}` or `{source, url, key}`, or a JSONL file of them."""
@@ -253,7 +252,7 @@ def _checked(
             f"{who}: expected a source whose records have numbers or keys, got an iterable\n"
             "  Leave them out in its process function."
         )
-    if isinstance(dataset, WindowDataset):
+    if getattr(dataset, "slices_documents", False):
         raise ValueError(
             f"{who}: expected a source of single records, got a packed store, each of whose records is a slice of many "
             "documents\n  Remove the documents from its input, and run `streamdata prepare` again."

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from copy import copy
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +12,14 @@ import numpy.typing as npt
 from streamdata.errors import SourceError, StateError, shown
 from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, STATES, URL, WORKER_ID
 from streamdata.run import Lane
+from streamdata.shards.ahead.upcoming import Upcoming
 from streamdata.shards.readers import DamagedRecordError
-from streamdata.shards.upcoming import Upcoming
-from streamdata.sources.order import BlockOrder
-from streamdata.sources.part import Part
-from streamdata.sources.tally import Tally
+from streamdata.sources.functions.stream_states import StreamStates
+from streamdata.sources.functions.tally import Tally
+from streamdata.sources.order.blocks import BlockOrder
+from streamdata.sources.order.part import Part
 from streamdata.states.cursor import Position
 from streamdata.states.headers import BlockCut
-
-if TYPE_CHECKING:
-    from streamdata.sources.stream_states import StreamStates
 
 Record: TypeAlias = dict[str, Any]
 Sample: TypeAlias = dict[str, Any]

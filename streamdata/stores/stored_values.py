@@ -25,10 +25,10 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from streamdata.errors import StoreError
+from streamdata.io.storage import LocalShard
 from streamdata.recipe.limits import open_regular
 from streamdata.run.publish import publish_made
 from streamdata.run.recent import Recent
-from streamdata.shards.storage import LocalShard
 from streamdata.stores.dtypes import Values
 from streamdata.stores.segments import StoredArray
 

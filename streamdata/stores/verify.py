@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamdata.errors import StoreError, shown
-from streamdata.shards.storage import LocalShard
+from streamdata.io.storage import LocalShard
 from streamdata.stores.factory import open_store
 from streamdata.stores.segments import Even, Runs, StoredArray
 from streamdata.stores.spool import checksum

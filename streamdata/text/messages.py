@@ -15,7 +15,7 @@ import yaml
 
 from streamdata.errors import names_text, shown
 from streamdata.recipe.limits import open_regular
-from streamdata.shards.stored_rows import JsonObject
+from streamdata.shards.parquet.stored_rows import JsonObject
 
 Message = dict[str, Any]
 TRAIN_KEY: Final = "train"

@@ -9,8 +9,8 @@ from typing import Any
 
 import webdataset
 
-from streamdata.shards.inventory import take_stock
-from streamdata.shards.make_manifest import make_manifest
+from streamdata.shards.index.inventory import take_stock
+from streamdata.shards.index.make_manifest import make_manifest
 from tests.benchmarks.data import cached
 from tests.remote.servers import s3_server, slow_proxy
 

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streamdata.chats.prompts import RLHFDataset, lengths, measuring
 from streamdata.run.processes import Team, processes
-from streamdata.sources.prompts import RLHFDataset, lengths, measuring
 from tests.benchmarks.measure import Row, Scale, by_turns, per_second
 from tests.sources.tiny_processors import tiny_tokenizer
 

@@ -9,8 +9,8 @@ import numpy as np
 import orjson
 from PIL import Image
 
-from streamdata.show.browse_pages import BrowsePages
-from streamdata.show.server import PageServer
+from streamdata.tools.show.browser.pages import BrowsePages
+from streamdata.tools.show.browser.server import PageServer
 
 HOSTILE = [
     "<script>window.harmed = 1; alert(1)</script>",

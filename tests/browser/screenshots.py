@@ -19,7 +19,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from streamdata import StreamLoader, instantiate_from_yaml, mixed_collate
-from streamdata.show.browse import BrowseOptions, browsed_mixture
+from streamdata.tools.show.browser.browse import BrowseOptions, browsed_mixture
 from tests.browser.chromium import chromium
 from tests.browser.looked_at import served
 

@@ -6,10 +6,10 @@ from itertools import islice
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, StreamLoader, mixed_collate
-from streamdata.show.browse import BrowseOptions, browsed_mixture
-from streamdata.show.page import write_page
-from streamdata.show.recipe_page import recipe_page
-from streamdata.show.streams import Place
+from streamdata.tools.show.browser.browse import BrowseOptions, browsed_mixture
+from streamdata.tools.show.page import write_page
+from streamdata.tools.show.recipe_page import recipe_page
+from streamdata.tools.show.streams import Place
 from tests.browser.looked_at import photographs, served
 
 pytest.importorskip("selenium", reason="selenium is not installed: make test-browser")

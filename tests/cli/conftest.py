@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from streamdata.cli.main import app
+from streamdata.tools.cli.main import app
 
 SOURCE = """
   - target: streamdata.JsonlIterableDataset

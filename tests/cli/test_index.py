@@ -93,7 +93,7 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_indexed(
 ) -> None:
     """With where else it may be put."""
     folder = write_tars(tmp_path / "tars", [1])
-    monkeypatch.setattr("streamdata.shards.make_manifest._build", None)
+    monkeypatch.setattr("streamdata.shards.index.make_manifest._build", None)
     (tmp_path / "a.manifest").mkdir()
     for output, got in ((tmp_path / "none" / "x.manifest", "no such folder"), (tmp_path / "a.manifest", "a folder")):
         done = streamdata("index", folder, "-o", output)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from streamdata.cli import options
 from streamdata.errors import ShardError
 from streamdata.run import MAX_RANKS
+from streamdata.tools.cli import options
 
 Streamdata = Callable[..., Result]
 HEAVY = ("torch", "transformers", "numpy", "h5py", "pyarrow", "PIL", "webdataset")
@@ -33,7 +33,7 @@ def python(code: str, *arguments: object, **options: object) -> subprocess.Compl
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     """So that it is there at once."""
     code = (
-        "import sys; from streamdata.cli.main import app\n"
+        "import sys; from streamdata.tools.cli.main import app\n"
         "try: app(sys.argv[1:])\n"
         f"finally: assert not set({HEAVY!r}) & set(sys.modules), set({HEAVY!r}) & set(sys.modules)"
     )
@@ -47,7 +47,7 @@ def test_a_check_imports_no_target_of_others(write_recipe: Callable[..., Path], 
     """Those of packages that are named are imported in another process."""
     recipe = write_recipe(params=", single_process_fn: {target: tests.view.functions.same}")
     code = (
-        "import sys; from streamdata.cli.main import app\n"
+        "import sys; from streamdata.tools.cli.main import app\n"
         "try: app(sys.argv[1:])\n"
         "finally: assert not {'transformers', 'pyarrow', 'tests.view.functions'} & set(sys.modules)"
     )
@@ -126,7 +126,7 @@ def test_variables_are_typed_as_in_yaml(
     """The value is all after the first equals sign."""
     seen = []
     monkeypatch.setattr(
-        "streamdata.cli.check.check_problems",
+        "streamdata.tools.cli.check.check_problems",
         lambda recipe, variables, allow, **_: seen.append((variables, allow)) or True,
     )
     assert streamdata("check", write_recipe(), "--var", f"x={text}").exit_code == 0
@@ -151,7 +151,7 @@ def test_errors_of_ours_are_printed_with_their_notes_and_no_traceback(
         error.add_note("source 'a'")
         raise error
 
-    monkeypatch.setattr("streamdata.cli.run.run_recipe", fail)
+    monkeypatch.setattr("streamdata.tools.cli.run.run_recipe", fail)
     done = streamdata("run", write_recipe())
     assert (done.exit_code, done.stderr) == (1, "error: shard 'x': damaged\n  Write it anew.\nsource 'a'\n")
 
@@ -164,7 +164,7 @@ def test_interrupting_while_it_builds_ends_with_130(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("streamdata.cli.run.run_recipe", interrupt)
+    monkeypatch.setattr("streamdata.tools.cli.run.run_recipe", interrupt)
     assert streamdata("run", write_recipe()).exit_code == 130
 
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from streamdata.cli.recipe_files import RecipeFiles
 from streamdata.recipe import Problem, check_recipe
+from streamdata.tools.cli.recipe_files import RecipeFiles
 
 SOUND = """\
 target: streamdata.MergedDataset
@@ -58,7 +58,7 @@ MISTAKES = {
         "target: streamdata.JsonlIterableDataset", "target: JsonlIterableDataset", 15, "expected a dotted name"
     ),
     "a target by its file": Mistake(
-        "target: streamdata.JsonlIterableDataset", "target: streamdata.sources.jsonl.JsonlIterableDataset", 15,
+        "target: streamdata.JsonlIterableDataset", "target: streamdata.sources.files.jsonl.JsonlIterableDataset", 15,
         "Write 'streamdata.JsonlIterableDataset'",
     ),
     "a package that is not installed": Mistake(

@@ -9,8 +9,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from streamdata import instantiate_from_yaml, mixed_collate, to_state
-from streamdata.remote import retries
-from streamdata.remote.network import Network, _network
+from streamdata.io.remote import retries
+from streamdata.io.remote.network import Network, _network
 from tests.remote.servers import http_server
 
 CANARY = "sk-canary-91c"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from streamdata.cli import plan as plan_command
+from streamdata.tools.cli import plan as plan_command
 
 Streamdata = Callable[..., Result]
 KEYS = {"name", "records", "tokens", "share", "epochs", "first_repeat", "bytes", "advice"}

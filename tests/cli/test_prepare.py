@@ -11,7 +11,7 @@ import pytest
 from typer.testing import Result
 
 from streamdata import StreamdataError
-from streamdata.cli.ticker import Ticker
+from streamdata.tools.cli.ticker import Ticker
 from tests.cli.test_main import words
 from tests.prepare.conftest import without_waiting_for_the_disk  # noqa: F401 (a fixture)
 from tests.prepare.runs import PRETRAIN, documents, tree, write
@@ -97,7 +97,7 @@ def test_progress_is_plain_lines_where_it_is_no_terminal(
     streamdata: Streamdata, options: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records, tokens a second, megabytes a second, time left."""
-    monkeypatch.setattr("streamdata.cli.prepare.Ticker", partial(Ticker, plain_interval_s=0))
+    monkeypatch.setattr("streamdata.tools.cli.prepare.Ticker", partial(Ticker, plain_interval_s=0))
     path = write(tmp_path / "a.jsonl", documents(30))
     given = options(PRETRAIN | {"task_bytes": 9000})
     done = streamdata("prepare", path, "-o", tmp_path / "out", *given, "--workers", 1)
@@ -266,7 +266,7 @@ def test_show_of_a_store_imports_neither_torch_nor_transformers(
     path = write(tmp_path / "a.jsonl", [{"q": "q, 'n .", "a": "yes"}])
     assert streamdata("prepare", path, "-o", tmp_path / "out", *options(SFT)).exit_code == 0
     code = (
-        "import sys; from streamdata.cli.main import app\n"
+        "import sys; from streamdata.tools.cli.main import app\n"
         "try: app(sys.argv[1:])\n"
         "finally: assert not {'torch', 'transformers', 'pyarrow', 'jinja2'} & set(sys.modules)"
     )

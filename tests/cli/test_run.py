@@ -11,11 +11,11 @@ import pytest
 from typer.testing import Result
 
 from streamdata import MergedDataset, RecipeError
-from streamdata.cli.run import Pace, build_mixture
-from streamdata.remote.cache_settings import _caches
-from streamdata.remote.network import _network
+from streamdata.io.cache.settings import _caches
+from streamdata.io.remote.network import _network
 from streamdata.run.traffic import Traffic
-from streamdata.view import Delivery
+from streamdata.tools.cli.run import Pace, build_mixture
+from streamdata.tools.view import Delivery
 from tests.remote.servers import http_server
 from tests.shard_files import jpeg
 from tests.streams import Numbers

@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from streamdata.cli.ticker import Ticker
+from streamdata.tools.cli.ticker import Ticker
 
 
 class Terminal(io.StringIO):

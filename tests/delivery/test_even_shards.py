@@ -23,8 +23,8 @@ from streamdata import (
     named,
     to_state,
 )
-from streamdata.shards.inventory import take_stock
-from streamdata.shards.make_manifest import make_manifest
+from streamdata.shards.index.inventory import take_stock
+from streamdata.shards.index.make_manifest import make_manifest
 from tests.shard_files import write_jsonl, write_tars
 from tests.streams import through_json
 
@@ -73,7 +73,7 @@ def read(*args: Any, size: int = 2, **more: Any) -> list[list[Any]]:
 
 def nobody_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reads a shard to count its records fails."""
-    monkeypatch.setattr("streamdata.shards.indexing.count_records", None)
+    monkeypatch.setattr("streamdata.shards.index.indexing.count_records", None)
 
 
 @pytest.mark.parametrize("kind", ["tar", "jsonl"])

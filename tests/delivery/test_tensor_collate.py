@@ -14,9 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from streamdata import MergedDataset, Pad, StateError, TensorCollate, mixed_collate, to_float, to_state
+from streamdata import (
+    MergedDataset,
+    Pad,
+    StateError,
+    TensorCollate,
+    instantiate_from_yaml,
+    mixed_collate,
+    to_float,
+    to_state,
+)
 from streamdata.delivery import collate, tensor_collate
-from streamdata.recipe import check_recipe, instantiate_from_yaml
+from streamdata.recipe import check_recipe
 from tests.delivery.test_collate import Samples, through_pinning_loop
 from tests.streams import Numbers, raises_in_worker, through_json
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streamdata import MergedDataset, merge_states, to_state
-from streamdata.sources.shard_source import BlockSource, ShardDataset
+from streamdata.sources.files.shard_source import BlockSource, ShardDataset
 from tests.elastic.figures import Figure, States, Topology, resumed
 from tests.streams import Numbers, in_lane
 

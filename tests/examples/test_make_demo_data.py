@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from examples import make_demo_data
-from streamdata.sources.process_image import ImageTextPairProcessFnBuilder, open_image
+from streamdata.sources.functions.process_image import open_image
 from streamdata.text import load_tokenizer
+from streamdata.text.functions.image_text_pairs import ImageTextPairProcessFnBuilder
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

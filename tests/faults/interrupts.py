@@ -28,7 +28,7 @@ if __name__ == "__main__":
     if method:
         import torch.multiprocessing
         torch.multiprocessing.set_start_method(method)
-    from streamdata.cli.main import app
+    from streamdata.tools.cli.main import app
     app()
 """
 RECIPE = """

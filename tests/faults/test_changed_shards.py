@@ -18,10 +18,10 @@ from streamdata import (
     ShardError,
     to_state,
 )
-from streamdata.shards.indexing import IndexJob, build
-from streamdata.shards.inventory import take_stock
-from streamdata.shards.make_manifest import make_manifest
-from streamdata.shards.storage import stamp_of
+from streamdata.io.storage import stamp_of
+from streamdata.shards.index.indexing import IndexJob, build
+from streamdata.shards.index.inventory import take_stock
+from streamdata.shards.index.make_manifest import make_manifest
 from tests.faults.damaged_files import write_shards
 from tests.faults.outcomes import SAYS_ALL, after_damage
 from tests.streams import plain, resumed

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import streamdata
+from streamdata.chats.prompts.videos import decode_video
 from streamdata.errors import StreamdataError
-from streamdata.shards.file_cache import FileCache
-from streamdata.sources.process_image import open_image
-from streamdata.sources.prompts.videos import decode_video
+from streamdata.io.file_cache import FileCache
+from streamdata.sources.functions.process_image import open_image
 from streamdata.states.loading import read_states, read_step
 from streamdata.stores.stored_values import publish_sums
 from streamdata.text.messages import read_tool_file

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import streamdata.shards.make_manifest as make_manifest_module
+import streamdata.shards.index.make_manifest as make_manifest_module
 from streamdata import MergedDataset, MetaDistributedWebDataset, named
 from streamdata.errors import ShardError
-from streamdata.shards import build, indexing
-from streamdata.shards.inventory import take_stock
-from streamdata.shards.make_manifest import make_manifest
+from streamdata.shards.index import build, indexing
+from streamdata.shards.index.inventory import take_stock
+from streamdata.shards.index.make_manifest import make_manifest
 from tests.shard_files import write_tars
 
 SIZES = [40] * 12
@@ -79,7 +79,7 @@ def test_an_indexer_that_is_killed_is_gone_on_from(folder: Path, monkeypatch: py
     kept = {path: path.stat().st_mtime_ns for path in cache.rglob("[!.]*.tar.index")}
     if (folder / "streamdata.manifest").exists():
         pytest.skip("it was faster than the kill")
-    monkeypatch.setattr("streamdata.shards.make_manifest.forget_cached", lambda _: None)
+    monkeypatch.setattr("streamdata.shards.index.make_manifest.forget_cached", lambda _: None)
     index(folder)
     assert kept
     assert all(path.stat().st_mtime_ns == mtime for path, mtime in kept.items())
@@ -144,7 +144,8 @@ def test_a_reader_goes_on_whatever_an_indexer_deletes(
     folder: Path, deleting: Callable[[object, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the moment at which it finds an index in the cache, and the one at which it opens that."""
-    monkeypatch.setattr("streamdata.shards.indexing._beside", lambda _: None)  # as where only the cache can be written
+    # as where only the cache can be written
+    monkeypatch.setattr("streamdata.shards.index.indexing._beside", lambda _: None)
     deleting(indexing, "find")
     deleting(build, "find")
     deleting(build, "build_missing")
@@ -153,7 +154,7 @@ def test_a_reader_goes_on_whatever_an_indexer_deletes(
 
 def test_an_index_that_is_always_deleted_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not an endless loop."""
-    monkeypatch.setattr("streamdata.shards.indexing._beside", lambda _: None)
+    monkeypatch.setattr("streamdata.shards.index.indexing._beside", lambda _: None)
     real = indexing.IndexFile
 
     def delete_and_open(path: Path, dtype: object) -> object:

@@ -19,13 +19,13 @@ import orjson
 import zstandard
 
 from streamdata import CsvDataset, JsonlIterableDataset, MetaDistributedWebDataset, StreamdataError
-from streamdata.shards import index_file, manifest
-from streamdata.shards.indexing import KINDS as INDEXES
-from streamdata.shards.inventory import take_stock
-from streamdata.shards.jsonl import JsonlShards
-from streamdata.shards.make_manifest import make_manifest
+from streamdata.shards.index import index_file, manifest
+from streamdata.shards.index.indexing import KINDS as INDEXES
+from streamdata.shards.index.inventory import take_stock
+from streamdata.shards.index.make_manifest import make_manifest
+from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl, SequentialTar
-from streamdata.shards.tar import TarShards
+from streamdata.shards.tar.shards import TarShards
 from tests.fuzz.case import Files, Kind, Packing, write_files
 
 PACKINGS = {

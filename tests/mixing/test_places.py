@@ -9,8 +9,8 @@ import torch
 
 from streamdata import MergedDataset, StreamLoader, named
 from streamdata.mixing.places import WorkerPlaces
-from streamdata.sources.functions import Feed, run_bursts
-from streamdata.sources.tally import Tally
+from streamdata.sources.functions.process_functions import Feed, run_bursts
+from streamdata.sources.functions.tally import Tally
 
 
 def test_of_those_who_died_the_last_record_is_known() -> None:

@@ -12,13 +12,13 @@ from torch.utils.data import DataLoader
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, mixed_collate, to_state
 from streamdata.errors import SourceError
-from streamdata.remote import network
-from streamdata.remote.network import _network
-from streamdata.shards import read_ahead as room
-from streamdata.shards.ahead_settings import ahead_settings
-from streamdata.shards.inventory import take_stock
-from streamdata.shards.make_manifest import make_manifest
-from streamdata.shards.slow_reads import SlowReads
+from streamdata.io.remote import network
+from streamdata.io.remote.network import _network
+from streamdata.io.slow_reads import SlowReads
+from streamdata.shards.ahead import read_ahead as room
+from streamdata.shards.ahead.settings import ahead_settings
+from streamdata.shards.index.inventory import take_stock
+from streamdata.shards.index.make_manifest import make_manifest
 from tests.remote.servers import s3_server
 from tests.shard_files import write_jsonl, write_tars
 from tests.shards.slow_link import SlowLink

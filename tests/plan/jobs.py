@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from streamdata import MergedDataset
-from streamdata.plan.make_plan import Amount, RunPlan, make_plan
+from streamdata.tools.plan.make_plan import Amount, RunPlan, make_plan
 from tests.streams import identity, loaded
 
 MakeDataset = Callable[[], MergedDataset]

@@ -10,9 +10,9 @@ import pytest
 import webdataset
 from PIL import Image
 
-from streamdata.plan.data_check import DataCheck
-from streamdata.plan.data_faults import MAX_LISTED, Findings
 from streamdata.run.processes import ForkReport
+from streamdata.tools.data_check.data_check import DataCheck
+from streamdata.tools.data_check.data_faults import MAX_LISTED, Findings
 from tests.remote.servers import http_server
 from tests.shard_files import write_jsonl, write_tars
 

@@ -6,8 +6,8 @@ import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, ParquetDataset, named, to_state
 from streamdata.mixing.tree import tree_of
-from streamdata.plan.draws import first_draws, lane_blocks
 from streamdata.run import Lane
+from streamdata.tools.plan.draws import first_draws, lane_blocks
 from tests.plan.jobs import planned
 from tests.shard_files import write_jsonl, write_tars
 from tests.sources.own_streams import Counting

@@ -6,7 +6,7 @@ import pytest
 
 from streamdata import MergedDataset, named
 from streamdata.errors import SourceError
-from streamdata.plan.make_plan import Amount
+from streamdata.tools.plan.make_plan import Amount
 from tests.plan.jobs import delivered_by_job, planned, repeats_of, second_epoch_of
 from tests.streams import Numbers
 

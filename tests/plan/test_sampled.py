@@ -6,7 +6,7 @@ import torch
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, PackTokens
 from streamdata.mixing.tree import tree_of
-from streamdata.plan.sampled import num_tokens, sample_source
+from streamdata.tools.plan.sampled import num_tokens, sample_source
 from tests.plan.jobs import planned
 from tests.shard_files import write_jsonl, write_tars
 from tests.sources.own_streams import Counting

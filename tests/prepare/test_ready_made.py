@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader
 
+from streamdata.chats import PreferenceDataset
 from streamdata.errors import RecipeError
 from streamdata.prepare import load_config
-from streamdata.sources.chats import PreferenceDataset
 from streamdata.stores.datasets.dataset_factory import DatasetFactory
 from streamdata.stores.datasets.record_datasets import dpo_collate, grpo_collate
 from streamdata.text.tokenizer import load_tokenizer

@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from transformers import AutoProcessor  # noqa: F401  # with it comes code that torch makes up, before the hook is there
 
 import streamdata
-from streamdata.recipe import check_recipe, instantiate_from_yaml
+from streamdata import instantiate_from_yaml
+from streamdata.recipe import check_recipe
 from streamdata.recipe.own_targets import TARGETS
 from streamdata.recipe.signatures import parameters_of
 from streamdata.recipe.targets import import_target
@@ -204,7 +205,10 @@ def attacks(folder: Path) -> dict[str, Any]:
     private = "streamdata.shards"
     shards = {"target": f"{private}.sequential.SequentialJsonl", "params": {"urls": [command]}}
     sizes = {"kind": "jsonl", "shuffle_buffer": 0}
-    other = {"target": "streamdata.sources.sequential_source.SequentialSource", "params": {"shards": shards, **sizes}}
+    other = {
+        "target": "streamdata.sources.files.sequential_source.SequentialSource",
+        "params": {"shards": shards, **sizes},
+    }
     source = {"target": "streamdata.JsonlIterableDataset", "params": {"path": str(folder / "jsonl")}}
     named = {**source, "name": "a", "percent": 1}
     outside = {"storage_type": "bin", "directory": str(folder / "outside" / "x"), "keys": {"sequence": "uint16"}}
@@ -216,7 +220,7 @@ def attacks(folder: Path) -> dict[str, Any]:
         "publishes": {"target": f"{private}.publish.publish", "params": {"path": str(folder / "x"), "parts": []}},
         "names a pipe": {"target": "streamdata.JsonlIterableDataset", "params": {"path": [command]}},
         "writes in a cache": {**source, "params": {"path": f"simplecache::file://{folder}/jsonl/00000.jsonl"}},
-        "reaches outside": {"target": "streamdata.shards.streams.subprocess.run", "params": {"args": "true"}},
+        "reaches outside": {"target": "streamdata.io.streams.subprocess.run", "params": {"args": "true"}},
     }
 
 

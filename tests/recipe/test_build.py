@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe import instantiate_from_yaml
 
 pytestmark = pytest.mark.usefixtures("zoo")
 Write = Callable[..., str]

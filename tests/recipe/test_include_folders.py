@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe import check_recipe, instantiate_from_yaml
+from streamdata.recipe import check_recipe
 
 Write = Callable[..., str]
 CANARY = "sk-canary-7d1f"

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe import check_recipe, instantiate_from_yaml
+from streamdata.recipe import check_recipe
 from streamdata.recipe.check import MAX_PROBLEMS
 from tests.cpu import cpu_within
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 import streamdata
+from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe import check_recipe, instantiate_from_yaml
+from streamdata.recipe import check_recipe
 from streamdata.recipe.own_targets import TARGETS, public_name
 from streamdata.recipe.signatures import parameters_of
 from streamdata.recipe.targets import TargetError, import_target, origin_of, refusal_of_name, refusal_of_object
@@ -17,8 +18,8 @@ Write = Callable[..., str]
 OURS = """
 from streamdata import JsonlIterableDataset, SeqDataset, StoreWriter
 from streamdata.states.cursor import Position
-from streamdata.shards import publish
-from streamdata.shards.pipes import PipeBytes
+from streamdata.shards.index import publish
+from streamdata.io.pipes import PipeBytes
 from streamdata.text import ChatRenderer
 import functools
 import streamdata
@@ -68,13 +69,13 @@ def test_each_public_name_is_a_target_or_is_none_on_purpose() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("streamdata.sources.jsonl.JsonlIterableDataset", "Write 'streamdata.JsonlIterableDataset'."),
+        ("streamdata.sources.files.jsonl.JsonlIterableDataset", "Write 'streamdata.JsonlIterableDataset'."),
         ("streamdata.stores.datasets.dataset_factory.DatasetFactory.load", "Write 'streamdata.DatasetFactory.load'."),
         ("streamdata.JsonlIterableDatset", "did you mean 'JsonlIterableDataset'?"),
         ("streamdata.StoreWriter", "expected one of streamdata's targets"),
         ("streamdata.StoreFactory.register", "expected one of streamdata's targets"),
         ("streamdata.MmapStore.load", "expected one of streamdata's targets"),
-        ("streamdata.shards.pipes.PipeBytes", "expected one of streamdata's targets"),
+        ("streamdata.io.pipes.PipeBytes", "expected one of streamdata's targets"),
         ("streamdata.prepare.Pipeline", "expected one of streamdata's targets"),
         ("streamdata.Pipeline", "expected one of streamdata's targets"),
     ],

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe import check_recipe, instantiate_from_yaml
+from streamdata.recipe import check_recipe
 from streamdata.recipe.permission import refusal_of_directory, refusal_of_url, under_allow
 
 Write = Callable[..., str]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe import check_recipe, instantiate_from_yaml
+from streamdata.recipe import check_recipe
 from tests.cpu import cpu_within
 
 Write = Callable[..., str]

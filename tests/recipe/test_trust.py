@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe import instantiate_from_yaml
 from streamdata.recipe.targets import (
     PERMITTED,
     TargetError,

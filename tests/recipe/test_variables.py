@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe import instantiate_from_yaml
 from streamdata.recipe.locations import Locations
 from streamdata.recipe.resolve import References, resolve
 

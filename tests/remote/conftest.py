@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamdata.remote import Network, once, retries, stores, web_client
+from streamdata.io.remote import Network, once, retries, stores, web_client
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from streamdata.remote import cache_pages
-from streamdata.remote.cache_files import PAGE_BYTES, PageDamageError, PageKey, reserve, shard_key, write_page
-from streamdata.remote.cache_pages import PageFiles
-from streamdata.remote.cache_settings import _MIN_BYTES
-from streamdata.remote.page_cache import PageCache
+from streamdata.io.cache import pages as cache_pages
+from streamdata.io.cache.files import PAGE_BYTES, PageDamageError, PageKey, reserve, shard_key, write_page
+from streamdata.io.cache.page_cache import PageCache
+from streamdata.io.cache.pages import PageFiles
+from streamdata.io.cache.settings import _MIN_BYTES
 from streamdata.run.recent import MAX_OPEN_FILES
 from tests.remote.child import forked
 from tests.remote.test_page_cache import MB, URL, Store, below, pages, settled

@@ -7,9 +7,9 @@ import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, instantiate_from_yaml, to_state
 from streamdata.errors import RecipeError, SourceError
+from streamdata.io.cache.settings import CacheSettings, page_cache, read_cache_settings
+from streamdata.io.remote.addresses import Address, beside, cache_of, keep_in
 from streamdata.recipe.permission import under_allow
-from streamdata.remote.addresses import Address, beside, cache_of, keep_in
-from streamdata.remote.cache_settings import CacheSettings, page_cache, read_cache_settings
 from tests.shard_files import write_jsonl
 
 
@@ -108,7 +108,7 @@ def test_a_disk_that_is_full_from_the_start_means_no_cache(tmp_path, monkeypatch
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("streamdata.remote.cache_account.os.pwrite", full)
+    monkeypatch.setattr("streamdata.io.cache.account.os.pwrite", full)
     settings = CacheSettings(str(tmp_path / "full"), 10**9)
     assert page_cache(settings) is page_cache(settings) is None
     assert len([line for line in caplog.messages if "its disk is full" in line]) == 1

@@ -11,12 +11,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from streamdata.remote import cache_worth, page_cache
-from streamdata.remote.cache_files import charge_of, file_size_of, shard_key
-from streamdata.remote.page_cache import PageCache
+from streamdata.io.cache import page_cache
+from streamdata.io.cache import worth as cache_worth
+from streamdata.io.cache.files import charge_of, file_size_of, shard_key
+from streamdata.io.cache.page_cache import PageCache
 from streamdata.run import Lane
-from streamdata.sources.order import BlockOrder
-from streamdata.sources.outlook import SourceOutlook
+from streamdata.sources.order.blocks import BlockOrder
+from streamdata.sources.order.outlook import SourceOutlook
 from tests.remote.child import forked
 
 PAGE = 16 << 10

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from streamdata.remote import Address, Network, StorageOptions, fetch_once
+from streamdata.io.remote import Address, Network, StorageOptions, fetch_once
 
 _CASES = [
     ("http://127.0.0.1:9/a", "aiohttp", "http,s3"),

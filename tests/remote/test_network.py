@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from streamdata.remote import (
+from streamdata.io.remote import (
     Address,
     DeadStoreError,
     DeniedError,
@@ -24,9 +24,9 @@ from streamdata.remote import (
     list_once,
     retries,
 )
-from streamdata.remote.answers import Asked, FailureError
-from streamdata.remote.file_client import file_range
-from streamdata.remote.retries import Patience, StoreHealth
+from streamdata.io.remote.answers import Asked, FailureError
+from streamdata.io.remote.file_client import file_range
+from streamdata.io.remote.retries import Patience, StoreHealth
 from tests.remote.servers import http_server, s3_server
 
 DATA = bytes(range(256)) * 40
@@ -231,7 +231,7 @@ def test_credentials_that_expired_are_renewed_once(sender, monkeypatch):
 def test_credentials_are_renewed_again_after_a_minute(sender, monkeypatch):
     """As often as they expire, and not more often."""
     now, asked_for = [1000.0], []
-    monkeypatch.setattr("streamdata.remote.stores.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("streamdata.io.remote.stores.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "first")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
 

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from streamdata.remote.network_disk import network_disk_of
-from streamdata.remote.page_cache import PageCache
+from streamdata.io.cache.page_cache import PageCache
+from streamdata.io.network_disk import network_disk_of
 
 MOUNTS = r"""22 1 252:1 / / rw,relatime shared:1 - ext4 /dev/vda rw
 30 22 0:30 / /mnt/team\040share rw - nfs4 server:/export rw,vers=4.2
@@ -35,7 +35,7 @@ def test_the_mount_that_is_nearest_tells(path, kind):
 
 def test_a_cache_on_a_network_file_system_is_said(tmp_path, monkeypatch, caplog):
     """It is used all the same: it may be faster than the store."""
-    monkeypatch.setattr("streamdata.remote.page_cache.network_disk_of", lambda _: "nfs4")
+    monkeypatch.setattr("streamdata.io.cache.page_cache.network_disk_of", lambda _: "nfs4")
     caplog.set_level(logging.WARNING)
     PageCache(str(tmp_path), 10**9)
     assert "network file system (nfs4)" in caplog.text

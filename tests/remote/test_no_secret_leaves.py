@@ -8,10 +8,10 @@ from contextlib import suppress
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, to_state
-from streamdata.remote import Address, StorageOptions, bare_url, beside, retries, web_client
-from streamdata.remote.network import Network, _network
-from streamdata.shards.inventory import take_stock
-from streamdata.shards.make_manifest import make_manifest
+from streamdata.io.remote import Address, StorageOptions, bare_url, beside, retries, web_client
+from streamdata.io.remote.network import Network, _network
+from streamdata.shards.index.inventory import take_stock
+from streamdata.shards.index.make_manifest import make_manifest
 from tests.remote.servers import http_server, s3_server
 
 CANARY = "k4N/ry"  # in a query or before a host it is quoted
@@ -28,7 +28,7 @@ def _quick(monkeypatch, tmp_path):
     monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.002)
     monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.02)
     monkeypatch.setattr(web_client, "STALL_S", 0.05)
-    monkeypatch.setattr("streamdata.remote.once.STALL_S", 0.05)
+    monkeypatch.setattr("streamdata.io.remote.once.STALL_S", 0.05)
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "indexes"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
     for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.remote import (
+from streamdata.io.remote import (
     Address,
     DeadStoreError,
     DeniedError,
@@ -21,7 +21,7 @@ from streamdata.remote import (
     retries,
     stat_once,
 )
-from streamdata.remote.answers import Asked, FailureError
+from streamdata.io.remote.answers import Asked, FailureError
 from tests.remote.servers import http_server
 
 DATA = bytes(range(256)) * 4

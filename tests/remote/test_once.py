@@ -8,7 +8,7 @@ import time
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.remote import (
+from streamdata.io.remote import (
     Address,
     DeadStoreError,
     DeniedError,

@@ -7,8 +7,8 @@ import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, instantiate_from_yaml, to_state
 from streamdata.errors import RecipeError
-from streamdata.remote import NO_OPTIONS, StorageOptions, checked_options
-from streamdata.remote.network import Network, connections_of_process
+from streamdata.io.remote import NO_OPTIONS, StorageOptions, checked_options
+from streamdata.io.remote.network import Network, connections_of_process
 from tests.remote.servers import s3_server
 
 LINES = b"".join(b'{"n": %d}\n' % number for number in range(4))

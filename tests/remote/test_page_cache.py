@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.remote.cache_account import PageList
-from streamdata.remote.cache_files import PAGE_BYTES, PageDamageError, PageKey, shard_key
-from streamdata.remote.cache_pages import PageFiles
-from streamdata.remote.page_cache import PageCache
+from streamdata.io.cache.account import PageList
+from streamdata.io.cache.files import PAGE_BYTES, PageDamageError, PageKey, shard_key
+from streamdata.io.cache.page_cache import PageCache
+from streamdata.io.cache.pages import PageFiles
 from tests.remote.child import forked
 
 URL, MB = "https://store/a.tar", 1 << 20
@@ -316,7 +316,7 @@ def test_a_full_disk_means_no_caching_and_is_said_once(folder, caplog, monkeypat
         raise OSError(28, "No space left on device")
 
     store, cache = Store(16 * MB), PageCache(str(folder), 64 * MB)
-    monkeypatch.setattr("streamdata.remote.cache_account.write_page", full)
+    monkeypatch.setattr("streamdata.io.cache.account.write_page", full)
     for number in range(4):
         store.read(cache, 4 * number * MB + 1, 4 * number * MB + 9)
         settled(cache)
@@ -403,7 +403,7 @@ def test_room_that_a_killed_process_held_is_found_while_others_go_on(folder, mon
     """Not only at the next start."""
     cache, store = PageCache(str(folder), 17 * MB), Store(16 * MB)
     killed_while_fetching(folder, 17 * MB)
-    monkeypatch.setattr("streamdata.remote.cache_account._COUNT_AGAIN_S", 0.0)
+    monkeypatch.setattr("streamdata.io.cache.account._COUNT_AGAIN_S", 0.0)
     store.read(cache, 1, 16 * MB, url="https://store/other")
     settled(cache)
     assert len(pages(folder)) == 4

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamdata.remote import retries
-from streamdata.remote.answers import Asked, DeadStoreError, FailureError
-from streamdata.remote.retries import Patience, StoreHealth
+from streamdata.io.remote import retries
+from streamdata.io.remote.answers import Asked, DeadStoreError, FailureError
+from streamdata.io.remote.retries import Patience, StoreHealth
 
 
 @pytest.fixture

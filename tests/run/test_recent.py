@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from streamdata.run.recent import ReadBuffer
-from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.jsonl.shards import JsonlShards
 
 
 def test_memory_is_used_again_when_nobody_holds_the_view():

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import fsspec
 
-from streamdata.shards.storage import local_path
+from streamdata.io.storage import local_path
 
 
 class SlowLink:

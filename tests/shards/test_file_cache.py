@@ -5,7 +5,7 @@ import time
 import pytest
 
 from streamdata.errors import SourceError
-from streamdata.shards.file_cache import FileCache
+from streamdata.io.file_cache import FileCache
 
 
 def make_slowly(directory, number):

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.shards import build, indexed, indexing, publish, tar_records
-from streamdata.shards.index_file import CHUNK_ROWS, HEADER_BYTES
-from streamdata.shards.jsonl import JsonlShards
-from streamdata.shards.storage import LocalShard, forget_open, stamp_of
-from streamdata.shards.tar import TarShards
+from streamdata.io.storage import LocalShard, forget_open, stamp_of
+from streamdata.shards import indexed
+from streamdata.shards.index import build, indexing, publish
+from streamdata.shards.index.index_file import CHUNK_ROWS, HEADER_BYTES
+from streamdata.shards.jsonl.shards import JsonlShards
+from streamdata.shards.tar import records as tar_records
+from streamdata.shards.tar.shards import TarShards
 from tests.shards.conftest import read_all, whole
 
 
@@ -285,9 +287,9 @@ def test_damage_that_appears_later_is_repaired_too(write_jsonl, tmp_path, caplog
 READ_A_CUT_INDEX = """
 import os, sys
 import numpy as np
-from streamdata.shards.jsonl import JsonlShards
-from streamdata.shards.storage import stamp_of
-from streamdata.shards.tar import TarShards
+from streamdata.shards.jsonl.shards import JsonlShards
+from streamdata.io.storage import stamp_of
+from streamdata.shards.tar.shards import TarShards
 
 url, size, *indexes = sys.argv[1:]
 shards = TarShards([url], ["n"]) if url.endswith(".tar") else JsonlShards([url])

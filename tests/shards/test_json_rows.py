@@ -3,7 +3,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streamdata.shards.json_rows import doubtful_integers
+from streamdata.shards.jsonl.rows import doubtful_integers
 
 PIECES = st.lists(
     st.text(st.sampled_from("0123456789"), min_size=1, max_size=24) | st.sampled_from(["-", ".", ",", "x", " ", "e"]),

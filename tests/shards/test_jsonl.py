@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from streamdata.errors import ShardError
 from streamdata.recipe.limits import ShardLimits
-from streamdata.shards import json_lines
-from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.jsonl import lines as json_lines
+from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl
 from tests.shards.conftest import read_all, read_from_start, whole
 

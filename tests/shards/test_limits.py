@@ -27,14 +27,15 @@ from streamdata import (
     SourceError,
     StreamdataError,
 )
+from streamdata.io.streams import MAX_EMPTY_STREAMS, ForwardStream
 from streamdata.recipe.limits import ShardLimits
-from streamdata.shards import tar_headers, tar_records
-from streamdata.shards.json_lines import lines_of
-from streamdata.shards.jsonl import JsonlShards
-from streamdata.shards.parquet_rows import ParquetRows
-from streamdata.shards.streams import MAX_EMPTY_STREAMS, ForwardStream
-from streamdata.shards.tar import TarShards
-from streamdata.shards.tar_headers import MAX_EXTENSIONS, members_of
+from streamdata.shards.jsonl.lines import lines_of
+from streamdata.shards.jsonl.shards import JsonlShards
+from streamdata.shards.parquet.rows import ParquetRows
+from streamdata.shards.tar import headers as tar_headers
+from streamdata.shards.tar import records as tar_records
+from streamdata.shards.tar.headers import MAX_EXTENSIONS, members_of
+from streamdata.shards.tar.shards import TarShards
 from tests.cpu import cpu_within
 from tests.memory import begin_peak, peak
 from tests.shards.conftest import read_from_start

@@ -17,14 +17,17 @@ from hypothesis import strategies as st
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, to_state
 from streamdata.errors import ShardError
-from streamdata.remote import StorageOptions
-from streamdata.shards import build, manifest, manifest_file, manifest_pages, publish, storage
-from streamdata.shards import make_manifest as making
-from streamdata.shards.held import ANY_VERSION
-from streamdata.shards.inventory import take_stock
-from streamdata.shards.jsonl import JsonlShards
-from streamdata.shards.make_manifest import differences, make_manifest
-from streamdata.shards.manifest import (
+from streamdata.io import storage
+from streamdata.io.file_cache import locked
+from streamdata.io.held import ANY_VERSION
+from streamdata.io.remote import StorageOptions
+from streamdata.io.storage import stamp_of
+from streamdata.io.suffixes import TAR_SUFFIXES
+from streamdata.shards.index import build, manifest, manifest_file, manifest_pages, publish
+from streamdata.shards.index import make_manifest as making
+from streamdata.shards.index.inventory import take_stock
+from streamdata.shards.index.make_manifest import differences, make_manifest
+from streamdata.shards.index.manifest import (
     ENTRY,
     HEADER_BYTES,
     NAME,
@@ -36,11 +39,9 @@ from streamdata.shards.manifest import (
     encode_rows,
     rows_bytes,
 )
-from streamdata.shards.manifest_file import Known, ManifestRows, RowRun, open_manifest
-from streamdata.shards.publish import locked
-from streamdata.shards.storage import stamp_of
-from streamdata.shards.suffixes import TAR_SUFFIXES
-from streamdata.shards.tar import TarShards
+from streamdata.shards.index.manifest_file import Known, ManifestRows, RowRun, open_manifest
+from streamdata.shards.jsonl.shards import JsonlShards
+from streamdata.shards.tar.shards import TarShards
 from tests.cpu import cpu_within
 from tests.remote.servers import http_server, s3_server
 from tests.shard_files import write_jsonl as jsonl_files
@@ -92,7 +93,7 @@ def asks_nothing(monkeypatch):
             monkeypatch.setattr(f"streamdata.shards.{room}.stamps_of", lambda urls: refuse() if urls else [])
         for name in ("files_in", "files_matching", "is_folder"):
             monkeypatch.setattr(f"streamdata.shards.listing.Listings.{name}", refuse)
-        monkeypatch.setattr("streamdata.shards.build.build_each", refuse)
+        monkeypatch.setattr("streamdata.shards.index.build.build_each", refuse)
 
     return begin
 

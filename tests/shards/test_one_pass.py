@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.shards import one_pass
-from streamdata.shards.one_pass import Ahead, byte_source
-from streamdata.shards.storage import stamp_of
+from streamdata.io import one_pass
+from streamdata.io.one_pass import Ahead, byte_source
+from streamdata.io.storage import stamp_of
 from tests.remote.servers import http_server
 
 DATA = bytes(range(250)) * 4

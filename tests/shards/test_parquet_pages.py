@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamdata.shards.parquet_pages import dictionary_page, longest_value
+from streamdata.shards.parquet.pages import dictionary_page, longest_value
 
 
 def stored(values: list[str], **options: object) -> bytes:

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamdata.errors import SourceError
-from streamdata.shards import parquet_rows as module
-from streamdata.shards import stored_rows
-from streamdata.shards.file_cache import FileCache
-from streamdata.shards.parquet_rows import ParquetRows
+from streamdata.io.file_cache import FileCache
+from streamdata.shards.parquet import rows as module
+from streamdata.shards.parquet import stored_rows
+from streamdata.shards.parquet.rows import ParquetRows
 from tests.remote.servers import http_server
 from tests.sources.prompts.prompt_files import sums, user, write
 
@@ -325,7 +325,7 @@ def test_a_missing_pyarrow_is_named_with_its_extra(tmp_path):
     """The one line that installs it."""
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
-        "from streamdata.shards.parquet_rows import ParquetRows\n"
+        "from streamdata.shards.parquet.rows import ParquetRows\n"
         f"ParquetRows({sums(tmp_path / 'a.parquet')!r})"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

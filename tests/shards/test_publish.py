@@ -1,4 +1,4 @@
-from streamdata.shards.publish import cache_directory
+from streamdata.io.file_cache import cache_directory
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):

@@ -3,15 +3,15 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from streamdata.remote import StorageOptions
-from streamdata.remote.answers import FailureError
-from streamdata.remote.stores import health_of
-from streamdata.shards import read_ahead as room
-from streamdata.shards.ahead_settings import AheadSettings
-from streamdata.shards.coming import Coming, FileSpans
-from streamdata.shards.read_ahead import ReadAhead
-from streamdata.shards.storage import NO_STAMP
-from streamdata.shards.upcoming import LaneAhead, Upcoming
+from streamdata.io.remote import StorageOptions
+from streamdata.io.remote.answers import FailureError
+from streamdata.io.remote.stores import health_of
+from streamdata.io.storage import NO_STAMP
+from streamdata.shards.ahead import read_ahead as room
+from streamdata.shards.ahead.coming import Coming, FileSpans
+from streamdata.shards.ahead.read_ahead import LaneAhead, ReadAhead
+from streamdata.shards.ahead.settings import AheadSettings
+from streamdata.shards.ahead.upcoming import Upcoming
 
 
 class HeldBack:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from streamdata.errors import ShardError
+from streamdata.io.remote import StorageOptions
+from streamdata.io.suffixes import JSONL_SUFFIXES
 from streamdata.recipe.limits import ShardLimits
-from streamdata.remote import StorageOptions
-from streamdata.shards.inventory import take_stock
-from streamdata.shards.make_manifest import make_manifest
-from streamdata.shards.manifest_file import Known, open_manifest
+from streamdata.shards.index.inventory import take_stock
+from streamdata.shards.index.make_manifest import make_manifest
+from streamdata.shards.index.manifest_file import Known, open_manifest
 from streamdata.shards.sequential import SequentialCsv, SequentialJsonl, SequentialTar
-from streamdata.shards.suffixes import JSONL_SUFFIXES
 from streamdata.shards.urls import find_shards
 from tests.remote.servers import s3_server
 
@@ -70,14 +70,14 @@ def test_a_manifest_without_counts_gets_them_later(tmp_path, monkeypatch):
     write(folder / "0.jsonl.gz", LINES)
     stock = take_stock([str(folder)])
     with monkeypatch.context() as earlier:
-        earlier.setattr("streamdata.shards.make_manifest._jobs", lambda _: [])
+        earlier.setattr("streamdata.shards.index.make_manifest._jobs", lambda _: [])
         made = make_manifest(stock)
     shutil.copytree(folder, copy)
     os.utime(copy / "0.jsonl.gz", ns=(1, 1))
     known = Known((open_manifest(str(copy / "streamdata.manifest")),))
     assert SequentialJsonl([f"{copy}/0.jsonl.gz"], known).num_records.tolist() == [3]
     make_manifest(take_stock([str(folder)]))
-    monkeypatch.setattr("streamdata.shards.indexing.count_records", None)
+    monkeypatch.setattr("streamdata.shards.index.indexing.count_records", None)
     assert SequentialJsonl([f"{folder}/0.jsonl.gz"], Known((open_manifest(made),))).num_records.tolist() == [3]
 
 
@@ -89,7 +89,7 @@ def test_remote_shards_are_counted_before_a_fork(monkeypatch, cache):
             "s3://bucket/d", JSONL_SUFFIXES, None, StorageOptions(endpoint=server.url, anonymous=True)
         )
         server.log.clear()
-        monkeypatch.setattr("streamdata.shards.streams.submit_range", None)
+        monkeypatch.setattr("streamdata.io.streams.submit_range", None)
         assert SequentialJsonl(urls, known).num_records.tolist() == [3, 6, 9]
         assert [(one.method, one.path in data) for one in server.log] == [("GET", True)] * 3
         assert len(list(cache.rglob("*.n-jsonl.index"))) == 3

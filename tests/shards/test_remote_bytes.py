@@ -2,8 +2,8 @@
 
 import pytest
 
-from streamdata.remote import GoneError, Network
-from streamdata.shards import remote_bytes
+from streamdata.io import remote_bytes
+from streamdata.io.remote import GoneError, Network
 from tests.remote.servers import http_server
 
 DATA = bytes(range(256)) * 40

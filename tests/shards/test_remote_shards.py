@@ -11,14 +11,14 @@ import pytest
 
 from streamdata import JsonlIterableDataset, MetaDistributedWebDataset
 from streamdata.errors import ShardError
-from streamdata.remote import DeadStoreError, DeniedError, GoneError, StorageOptions, retries
+from streamdata.io.held import ANY_VERSION
+from streamdata.io.remote import DeadStoreError, DeniedError, GoneError, StorageOptions, retries
+from streamdata.io.storage import FileStamp
+from streamdata.io.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
 from streamdata.shards import sequential
-from streamdata.shards.held import ANY_VERSION
-from streamdata.shards.jsonl import JsonlShards
-from streamdata.shards.manifest_file import Known
+from streamdata.shards.index.manifest_file import Known
+from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl, SequentialTar
-from streamdata.shards.storage import FileStamp
-from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
 from streamdata.shards.urls import expand, find_shards
 from tests.remote.child import numbers
 from tests.remote.servers import http_server, s3_server

@@ -10,12 +10,12 @@ import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset
 from streamdata.errors import ShardError
-from streamdata.remote import Address, StorageOptions, fetch_once
-from streamdata.shards import manifest, manifest_file, manifest_pages
-from streamdata.shards.inventory import take_stock
-from streamdata.shards.make_manifest import make_manifest
-from streamdata.shards.manifest import NAME
-from streamdata.shards.manifest_file import ManifestRows, RowRun, open_manifest
+from streamdata.io.remote import Address, StorageOptions, fetch_once
+from streamdata.shards.index import manifest, manifest_file, manifest_pages
+from streamdata.shards.index.inventory import take_stock
+from streamdata.shards.index.make_manifest import make_manifest
+from streamdata.shards.index.manifest import NAME
+from streamdata.shards.index.manifest_file import ManifestRows, RowRun, open_manifest
 from tests.remote.servers import s3_server
 from tests.shard_files import write_jsonl, write_tars
 

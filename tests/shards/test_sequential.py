@@ -11,9 +11,9 @@ import pytest
 import zstandard
 
 from streamdata.errors import ShardError
-from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl, SequentialTar
-from streamdata.shards.tar import TarShards
+from streamdata.shards.tar.shards import TarShards
 from tests.cpu import cpu_within
 from tests.shards.conftest import read_all
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.shards import json_rows
+from streamdata.shards.jsonl import rows as json_rows
 from streamdata.shards.sequential import SequentialTar
-from streamdata.shards.tar import TarShards
+from streamdata.shards.tar.shards import TarShards
 from tests.shards.conftest import read_all, read_from_start, whole
 
 MEMBERS = [("a/0.jpg", b"0"), ("a/1.jpg", b"1"), ("a/2.jpg", b"2"), ("a/2.id", b" id-2\n")]

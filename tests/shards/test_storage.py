@@ -8,12 +8,12 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from streamdata.errors import ShardError
+from streamdata.io.storage import LocalShard, opened, stamp_of
 from streamdata.run.recent import Recent
-from streamdata.shards.jsonl import JsonlShards
+from streamdata.shards.ahead.spans import read_spans
+from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl
-from streamdata.shards.spans import read_spans
-from streamdata.shards.storage import LocalShard, opened, stamp_of
-from streamdata.shards.tar import TarShards
+from streamdata.shards.tar.shards import TarShards
 from streamdata.shards.urls import expand
 from tests.shards.conftest import read_all, whole
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from streamdata.errors import SourceError
-from streamdata.shards.storage import LocalShard
-from streamdata.shards.stored_rows import StoredRows, write_rows
+from streamdata.io.storage import LocalShard
+from streamdata.shards.parquet.stored_rows import StoredRows, write_rows
 from tests.sources.prompts.prompt_files import sums
 
 NESTED = [
@@ -108,7 +108,7 @@ def test_another_number_of_rows_is_an_error(given, tmp_path):
 READ_WHILE_CUT = """
 import os, sys
 from streamdata.errors import SourceError
-from streamdata.shards.parquet_rows import ParquetRows
+from streamdata.shards.parquet.rows import ParquetRows
 
 rows = ParquetRows(sys.argv[1])
 first = rows[0]

@@ -13,11 +13,11 @@ import pytest
 import webdataset
 
 from streamdata.errors import ShardError
+from streamdata.io.storage import LocalShard
 from streamdata.run.recent import MAX_OPEN_FILES
-from streamdata.shards import tar
 from streamdata.shards.sequential import SequentialTar
-from streamdata.shards.storage import LocalShard
-from streamdata.shards.tar import TarShards
+from streamdata.shards.tar import shards as tar
+from streamdata.shards.tar.shards import TarShards
 from tests.shards.conftest import read_all, whole
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}

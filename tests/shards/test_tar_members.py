@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.shards import tar, tar_index, tar_records
+from streamdata.io.storage import LocalShard
 from streamdata.shards.sequential import SequentialTar
-from streamdata.shards.storage import LocalShard
-from streamdata.shards.tar import TarShards
-from streamdata.shards.tar_headers import BLOCK
-from streamdata.shards.tar_records import TarRecord
+from streamdata.shards.tar import index as tar_index
+from streamdata.shards.tar import records as tar_records
+from streamdata.shards.tar import shards as tar
+from streamdata.shards.tar.headers import BLOCK
+from streamdata.shards.tar.records import TarRecord
+from streamdata.shards.tar.shards import TarShards
 from tests.shards.conftest import read_all
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}

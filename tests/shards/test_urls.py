@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamdata.io.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential
 from streamdata.shards.braces import MAX_PATHS, check_braces
-from streamdata.shards.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential
 from streamdata.shards.urls import expand, split_commas
 
 

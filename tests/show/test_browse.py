@@ -10,8 +10,8 @@ from itertools import islice
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_collate, named
-from streamdata.show.browse import BrowseOptions, browsed_mixture, browsed_store
-from streamdata.show.browse_pages import BrowsePages
+from streamdata.tools.show.browser.browse import BrowseOptions, browsed_mixture, browsed_store
+from streamdata.tools.show.browser.pages import BrowsePages
 from tests.stores.tiny_stores import write
 
 

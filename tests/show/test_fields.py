@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from streamdata.show.fields_view import FieldsView
-from streamdata.show.limits import IN_TERMINAL
-from streamdata.show.model import FieldView
+from streamdata.tools.show.views.fields import FieldsView
+from streamdata.tools.show.views.limits import IN_TERMINAL
+from streamdata.tools.show.views.model import FieldView
 
 PIXELS = np.arange(8 * 12 * 3, dtype=np.uint8).reshape(8, 12, 3)
 

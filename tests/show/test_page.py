@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from streamdata.show.fields_view import FieldsView
-from streamdata.show.limits import ON_PAGE
-from streamdata.show.model import RecordView, SampleView
-from streamdata.show.page import Page, groups_of, page_html, write_page
+from streamdata.tools.show.page import Page, groups_of, page_html, write_page
+from streamdata.tools.show.views.fields import FieldsView
+from streamdata.tools.show.views.limits import ON_PAGE
+from streamdata.tools.show.views.model import RecordView, SampleView
 
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e{{ 7 * 7 }}</style>"
 

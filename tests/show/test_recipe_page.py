@@ -1,6 +1,6 @@
 from streamdata import MergedDataset
-from streamdata.show.recipe_page import recipe_page
-from streamdata.show.streams import Place
+from streamdata.tools.show.recipe_page import recipe_page
+from streamdata.tools.show.streams import Place
 from tests.streams import Numbers
 
 

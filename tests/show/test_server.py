@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from streamdata.show.server import PageAnswer, PageServer
+from streamdata.tools.show.browser.server import PageAnswer, PageServer
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def test_too_many_fields_of_a_query_are_refused(server):
 
 def test_a_client_that_says_nothing_does_not_hold_the_end(monkeypatch):
     """A browser opens connections ahead; the port is free at once for the next server."""
-    monkeypatch.setattr("streamdata.show.server._CLOSING_S", 9)
+    monkeypatch.setattr("streamdata.tools.show.browser.server._CLOSING_S", 9)
     with serving() as server:
         idle = socket.create_connection(("127.0.0.1", parts(server)[0]))
         assert asked(server)[0].status == 200
@@ -160,7 +160,7 @@ def test_a_client_that_says_nothing_does_not_hold_the_end(monkeypatch):
 
 def test_pages_that_are_read_do_not_hold_the_end_one_by_one(monkeypatch):
     """All together get the time of one."""
-    monkeypatch.setattr("streamdata.show.server._CLOSING_S", 0.3)
+    monkeypatch.setattr("streamdata.tools.show.browser.server._CLOSING_S", 0.3)
     done = threading.Event()
 
     def respond(path, query):

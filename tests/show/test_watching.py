@@ -7,8 +7,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, mixed_collate, to_state
-from streamdata.show.sample_views import SampleViews
-from streamdata.show.streams import Place, delivered
+from streamdata.tools.show.streams import Place, delivered
+from streamdata.tools.show.views.samples import SampleViews
 from tests.streams import Numbers, plain
 
 

@@ -88,7 +88,7 @@ def test_records_without_an_index_are_counted_once(tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl.xz"
     path.write_bytes(lzma.compress(b'{"a": 1}\n\n{"a": 2}\n'))
     assert JsonlIterableDataset(str(path)).num_records == 2
-    monkeypatch.setattr("streamdata.shards.indexing.count_records", None)
+    monkeypatch.setattr("streamdata.shards.index.indexing.count_records", None)
     assert JsonlIterableDataset(str(path)).num_records == 2
     monkeypatch.undo()
     path.write_bytes(lzma.compress(b'{"a": 1}\n'))

@@ -12,12 +12,12 @@ from torch.utils.data import DataLoader
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, mixed_collate
 from streamdata.errors import ShardError
-from streamdata.remote import Address
-from streamdata.remote.cache_settings import _MIN_BYTES, CacheSettings, page_cache
-from streamdata.shards.held import ANY_VERSION
-from streamdata.shards.inventory import take_stock
-from streamdata.shards.make_manifest import make_manifest
-from streamdata.shards.storage import FileStamp, close_unused, submit_range
+from streamdata.io.cache.settings import _MIN_BYTES, CacheSettings, page_cache
+from streamdata.io.held import ANY_VERSION
+from streamdata.io.remote import Address
+from streamdata.io.storage import FileStamp, close_unused, submit_range
+from streamdata.shards.index.inventory import take_stock
+from streamdata.shards.index.make_manifest import make_manifest
 from tests.remote.cache_soak import soak
 from tests.remote.servers import http_server, s3_server
 from tests.shard_files import write_jsonl, write_tars

@@ -17,8 +17,8 @@ from streamdata import (
     instantiate_from_yaml,
     to_state,
 )
-from streamdata.sources.cut import cut_shards, describe_cut
-from streamdata.sources.shard_source import BlockSource
+from streamdata.sources.files.shard_source import BlockSource
+from streamdata.sources.order.cut import cut_shards, describe_cut
 from tests.shard_files import write_jsonl, write_tars
 from tests.streams import plain, resumed, signed
 

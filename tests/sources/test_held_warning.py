@@ -71,7 +71,7 @@ class Stateful(Carrying):
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch):
     """As in a new process."""
-    monkeypatch.setattr("streamdata.sources.functions._said_that_it_holds", set())
+    monkeypatch.setattr("streamdata.sources.functions.process_functions._said_that_it_holds", set())
 
 
 def warned(caplog, top=None, **functions):

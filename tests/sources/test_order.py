@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from streamdata.run import Lane
 from streamdata.sources import BlockOrder
-from streamdata.sources.order import ALL_EPOCHS, Epochs
+from streamdata.sources.order.blocks import ALL_EPOCHS, Epochs
 
 
 def orders(num_blocks, lanes, shuffle=True, epochs=ALL_EPOCHS):

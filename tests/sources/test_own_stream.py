@@ -18,7 +18,7 @@ from streamdata import (
     save_states,
     to_state,
 )
-from streamdata.sources import open_stream
+from streamdata.sources.foreign import open_stream
 from tests.mixing.test_resume import Packer, irregular_stream, many_to_one_stream, one_to_many
 from tests.sources.own_streams import Counting, IterDataset, Sharded, SplitsItself, Stateful, WithStatefulIterator
 from tests.streams import Numbers, assert_exact_resume, loaded, resumed

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from streamdata import MergedDataset, ParquetDataset, ShardError, StateError, to_state
-from streamdata.shards.decoded_runs import DecodedRuns, GroupRun
-from streamdata.shards.one_pass import byte_source
-from streamdata.shards.parquet_file import OpenParquet
-from streamdata.shards.parquet_types import has_dictionary
+from streamdata.io.one_pass import byte_source
+from streamdata.shards.parquet.decoded_runs import DecodedRuns, GroupRun
+from streamdata.shards.parquet.file import OpenParquet
+from streamdata.shards.parquet.types import has_dictionary
 from tests.memory import begin_peak, peak
 from tests.remote.servers import s3_server
 from tests.streams import assert_exact_resume, delivered, in_lane, loaded, resumed

@@ -14,16 +14,16 @@ import simplejpeg
 import torch
 from PIL import Image, UnidentifiedImageError
 
-from streamdata.sources.process_image import (
+from streamdata.sources.functions.process_image import (
     MAX_PIXELS,
     ImageJsonlProcessFnBuilder,
-    ImageTextPairProcessFnBuilder,
     decode_image,
     jpeg_to_tensor,
     open_image,
     to_tensor,
 )
 from streamdata.text import load_tokenizer
+from streamdata.text.functions.image_text_pairs import ImageTextPairProcessFnBuilder
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
 

@@ -11,8 +11,8 @@ from itertools import islice
 import pytest
 
 from streamdata import MergedDataset
-from streamdata.sources import starts
-from streamdata.sources.starts import fresh
+from streamdata.sources.functions import starts
+from streamdata.sources.functions.starts import fresh
 from tests.streams import Numbers, assert_exact_resume, in_lane, plain
 
 

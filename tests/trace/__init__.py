@@ -1,1 +1,1 @@
-"""Tests of `streamdata.trace`."""
+"""Tests of `streamdata.tools.trace`."""

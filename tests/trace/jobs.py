@@ -5,8 +5,8 @@ from dataclasses import replace
 from itertools import chain, count, islice
 
 from streamdata import merge_states, mixed_collate, to_state
-from streamdata.trace import Trace
-from streamdata.trace.record import record_of
+from streamdata.tools.trace import Trace
+from streamdata.tools.trace.record import record_of
 from tests.elastic.worlds import Config, Leaf, Mix
 from tests.streams import loaded
 

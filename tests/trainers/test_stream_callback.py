@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamdata import MergedDataset, StateError, StreamLoader, TensorCollate
-from streamdata.trainers import StreamCallback
+from streamdata.compat import StreamCallback
 from tests.streams import Numbers
 
 

@@ -13,7 +13,7 @@ from itertools import islice
 from tiny import BATCH_SIZE, training_set
 from trl_sft import options, tiny_llama, trainer
 from streamdata import StreamLoader
-from streamdata.trainers import StreamCallback
+from streamdata.compat import StreamCallback
 
 fixed = dict(learning_rate=1e-2, lr_scheduler_type="constant", max_grad_norm=0.0, weight_decay=0.0, max_steps={STEPS})
 job = trainer(options(sys.argv[1], save_strategy="no", **fixed), StreamCallback())

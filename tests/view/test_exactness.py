@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from streamdata import MergedDataset
-from streamdata.view import Inexact, find_inexact
+from streamdata.tools.view import Inexact, find_inexact
 from tests.streams import Numbers, NumbersAhead
 from tests.view.functions import Totals, failing, noisy, odd, pairs, same, seeded, totals
 

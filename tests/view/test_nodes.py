@@ -3,8 +3,8 @@ import functools
 import pytest
 
 from streamdata import MergedDataset
-from streamdata.view import shares_of
-from streamdata.view.nodes import functions_of
+from streamdata.tools.view import shares_of
+from streamdata.tools.view.nodes import functions_of
 from tests.streams import Numbers
 from tests.view.functions import Totals, noisy, pairs
 

@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 
 from streamdata import MergedDataset
-from streamdata.view import Delivery
-from streamdata.view.shares import estimate_bytes
+from streamdata.tools.view import Delivery
+from streamdata.tools.view.shares import estimate_bytes
 from tests.streams import Numbers, in_lane, loaded
 from tests.view.functions import failing, odd, pairs
 

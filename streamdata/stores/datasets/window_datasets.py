@@ -183,6 +183,8 @@ class WindowDataset(BaseDataset):
         ValueError: A size that is not positive, or options that need another one.
     """
 
+    slices_documents = True  # a record is a slice of several documents, so no list can leave one of them out
+
     def __init__(
         self,
         load_path: str | Path | None = None,

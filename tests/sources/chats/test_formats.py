@@ -9,7 +9,7 @@ import torch
 from transformers import AutoTokenizer
 
 from streamdata import mixed_collate
-from streamdata.sources.chats import PreferenceDataset, SFTChatDataset
+from streamdata.chats import PreferenceDataset, SFTChatDataset
 from tests.sources import tiny_processors
 from tests.sources.chats.chat_files import assistant, user, write
 from tests.sources.prompts.prompt_files import image

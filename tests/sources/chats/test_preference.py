@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from streamdata.sources.chats import PreferenceDataset
+from streamdata.chats import PreferenceDataset
 from tests.sources.chats.chat_files import assistant, user, write
 from tests.text.chat_templates import encode_chat
 

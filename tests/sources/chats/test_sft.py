@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, StateError, instantiate_from_yaml, to_state
-from streamdata.sources.chats import SFTChatDataset
+from streamdata.chats import SFTChatDataset
 from streamdata.text import OverlongError
 from tests.sources.chats.chat_files import assistant, chats, user, write
 from tests.streams import assert_exact_resume, plain

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from streamdata.sources.prompts import prompt_collate
+from streamdata.chats.prompts import prompt_collate
 
 
 def test_tensors_of_one_shape_are_stacked():

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
+from streamdata.chats.prompts import RLHFDataset, prompt_collate
 from streamdata.errors import StateError
-from streamdata.shards import parquet_rows
-from streamdata.sources.prompts import RLHFDataset, prompt_collate
+from streamdata.shards.parquet import rows as parquet_rows
 from streamdata.text.truncation import compute_position_id_with_mask, postprocess_data
 from tests.sources.prompts.prompt_files import IMAGES, image, mixed, sums, user, write
 from tests.sources.tiny_processors import tiny_llava, tiny_llava_model, tiny_qwen2_vl_model, tiny_tokenizer

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from streamdata.sources.prompts.encoding import Encoder, media_by_kind, training_features
+from streamdata.chats.prompts.encoding import Encoder, media_by_kind, training_features
 from streamdata.text.tokenizer import token_ids
 from tests.sources.tiny_processors import picture, tiny_tokenizer
 

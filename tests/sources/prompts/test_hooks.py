@@ -3,7 +3,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from streamdata.sources.prompts import RLHFDataset
+from streamdata.chats.prompts import RLHFDataset
 from tests.sources.prompts.prompt_files import IMAGES, image, mixed, sums, user, write
 from tests.sources.tiny_processors import picture, png
 

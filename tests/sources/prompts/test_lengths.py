@@ -4,9 +4,9 @@ import os
 import numpy as np
 import pytest
 
+from streamdata.chats.prompts import RLHFDataset, lengths
+from streamdata.chats.prompts.reader import PromptReader
 from streamdata.errors import SourceError
-from streamdata.sources.prompts import RLHFDataset, lengths
-from streamdata.sources.prompts.reader import PromptReader
 from tests.sources.prompts.prompt_files import image, mixed, sums, user, write
 from tests.sources.tiny_processors import CHATML, tiny_llava, tiny_qwen2_vl, tiny_tokenizer
 
@@ -95,7 +95,7 @@ def test_what_lengths_depend_on_is_noticed(change, tokenizer, tmp_path, monkeypa
     path = sums(tmp_path / "a.parquet", 3)
     RLHFDataset(path, tokenizer, {})
     monkeypatch.setattr(lengths, "measure_rows", lambda *_: pytest.fail("measured"))
-    monkeypatch.setattr("streamdata.sources.prompts.reader.pickle.dumps", lambda _: b"")
+    monkeypatch.setattr("streamdata.chats.prompts.reader.pickle.dumps", lambda _: b"")
     with pytest.raises(pytest.fail.Exception, match="measured"):
         RLHFDataset(path, tokenizer, change)
 

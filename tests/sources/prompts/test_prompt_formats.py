@@ -3,7 +3,7 @@ import logging
 
 import pytest
 
-from streamdata.sources.prompts import RLHFDataset
+from streamdata.chats.prompts import RLHFDataset
 from tests.sources.prompts.prompt_files import user, write
 
 CONFIG = {"max_prompt_length": 64, "return_full_prompt": True, "return_raw_chat": True}

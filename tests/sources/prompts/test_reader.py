@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from streamdata.sources.prompts.reader import _function_digest
+from streamdata.chats.prompts.reader import _function_digest
 
 MODULE = """
 import functools
@@ -56,7 +56,7 @@ NAMES = ("nested", "default", "keyword", "swapped", "partly", "decorated", "call
 DIGESTS = f"""
 import sys
 import templates
-from streamdata.sources.prompts.reader import _function_digest
+from streamdata.chats.prompts.reader import _function_digest
 print([_function_digest(getattr(templates, name)) for name in {NAMES}])
 """
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from streamdata.sources.prompts.media import open_media
-from streamdata.sources.prompts.sizes import Size, frame_size, image_size
-from streamdata.sources.prompts.videos import num_frames
+from streamdata.chats.prompts.media import open_media
+from streamdata.chats.prompts.sizes import Size, frame_size, image_size
+from streamdata.chats.prompts.videos import num_frames
 from streamdata.text.messages import Medium
 from tests.sources.tiny_processors import picture
 

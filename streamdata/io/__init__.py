@@ -1,0 +1,1 @@
+"""Bytes from anywhere: local files, object stores, web servers and commands."""

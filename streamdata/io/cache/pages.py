@@ -1,0 +1,263 @@
+"""Page files as they are read: `key → open file → bytes, checked by their sums once per process`.
+
+Whoever wants few bytes of a page checks the pieces of 16 KiB that hold them. What this process has checked it does not
+check again while nothing of the file has changed: its inode, its size and the time of its last change, which no writer
+can set. This is looked at after each reading, so that a page may stay open: whoever removes one cuts it to nothing.
+"""
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from streamdata.io.cache.files import CHUNK_BYTES, PAGE_BYTES, PageDamageError, PageKey, file_size_of
+from streamdata.run.recent import open_files
+
+_MAX_CHECKED: Final = 1 << 14
+_SETTLED_NS: Final = 50_000_000
+"""A change within one tick of the clock, of at most 10 ms, does not show in a file's time."""
+_TOUCHED_AGAIN_NS: Final = 600 * 10**9
+
+Piece = tuple[int, int, memoryview]
+"""Begin and end of some bytes, and where they go. Plain, since there is one for nearly every record."""
+
+
+class _FileIdentity(NamedTuple):
+    """What differs between a page file and another one under its name, or itself after a change."""
+
+    inode: int
+    changed_ns: int
+    size: int
+
+
+class PageFiles:
+    """The page files of a cache.
+
+    Args:
+        folder: Of the cache.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._checked = _CheckedPages()
+
+    def read_into(self, key: PageKey, page_size: int, pieces: Sequence[Piece]) -> None:
+        """Fill each memory with its bytes, which are of this page, and keep it open for this thread.
+
+        A window is read in several takes, each of which wants some records of most of its pages.
+
+        Raises:
+            FileNotFoundError: The page is not there.
+            PageDamageError: They are not those that were written.
+        """
+        named = self._folder, key
+        try:
+            page: _OpenPage = open_files.get(named, lambda _: self._opened(key, page_size))
+            page.read_into(pieces)
+        except PageDamageError:
+            open_files.forget(named)
+            raise
+        except FileNotFoundError:  # it was removed; there may be another one since
+            open_files.forget(named)
+            self._opened(key, page_size).read_into(pieces)
+
+    def read(self, key: PageKey, page_size: int, begin: int, end: int) -> bytes:
+        """The bytes [begin, end) of a page, which are delivered as they are: a copy takes longer than a check.
+
+        Raises:
+            FileNotFoundError: The page is not there.
+            PageDamageError: They are not those that were written.
+        """
+        return self._opened(key, page_size).read(begin, end)
+
+    def _opened(self, key: PageKey, page_size: int) -> "_OpenPage":
+        return _OpenPage(self._folder, key, page_size, self._checked)
+
+
+class _CheckedPages:
+    """Which chunks of page files were checked by this process, of those that it read last."""
+
+    def __init__(self) -> None:
+        self._known: dict[PageKey, tuple[_FileIdentity, int]] = {}
+
+    def of(self, key: PageKey, identity: _FileIdentity) -> int:
+        """A bit for each chunk, from the lowest on."""
+        known, chunks = self._known.get(key, (None, 0))
+        return chunks if known == identity else 0
+
+    def note(self, key: PageKey, identity: _FileIdentity, chunks: int) -> None:
+        """Note which were checked."""
+        if len(self._known) >= _MAX_CHECKED:
+            self._known.clear()
+        self._known[key] = identity, chunks
+
+
+class _OpenPage:
+    """A page that one thread reads; it closes itself with its last reference.
+
+    Args:
+        folder: Of the cache.
+        key: The page.
+        page_size: Its bytes.
+        checked: What was checked before.
+
+    Raises:
+        FileNotFoundError: It is not there.
+    """
+
+    def __init__(self, folder: str, key: PageKey, page_size: int, checked: _CheckedPages) -> None:
+        self._fd = -1
+        self._fd = os.open(f"{folder}/{key.name}", os.O_RDONLY)
+        self._key, self._size, self._known = key, page_size, checked
+        self._start, self._all = key.number * PAGE_BYTES, (1 << -(-page_size // CHUNK_BYTES)) - 1
+        self._look_at(os.fstat(self._fd))
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at the end of the process there is no `os`
+        if self._fd >= 0:
+            close(self._fd)
+
+    def read_into(self, pieces: Sequence[Piece]) -> None:
+        """As `PageFiles.read_into`."""
+        while True:
+            damage = ""  # a text: an error that a frame of its own traceback holds would keep the page open
+            try:
+                self._fill(pieces)
+            except (OSError, PageDamageError) as error:  # also of a sector that cannot be read
+                damage = str(error)
+            if self._is_unchanged(damage):
+                return
+
+    def read(self, begin: int, end: int) -> bytes:
+        """As `PageFiles.read`."""
+        while True:
+            data, damage = b"", ""
+            try:
+                data = self._read(begin, end)
+            except (OSError, PageDamageError) as error:
+                damage = str(error)
+            if self._is_unchanged(damage):
+                return data
+
+    def _is_unchanged(self, damage: str) -> bool:
+        """Whether the file is as it was before it was read; if so, the damage that was found is raised."""
+        status, known = os.fstat(self._fd), self._identity
+        if status.st_ctime_ns != known.changed_ns or status.st_size != known.size:
+            self._look_at(status)
+            return False
+        if damage:
+            raise PageDamageError(damage)
+        if time.time_ns() - status.st_mtime_ns > _TOUCHED_AGAIN_NS:
+            self._look_at(status)
+        return True
+
+    def _look_at(self, status: os.stat_result) -> None:
+        """Note how the file is now; whoever needs room sees by its time that it is in use."""
+        if not status.st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "it was removed", self._key.name)
+        if time.time_ns() - status.st_mtime_ns > _TOUCHED_AGAIN_NS:
+            os.utime(self._fd)
+            status = os.fstat(self._fd)
+        self._identity = _FileIdentity(status.st_ino, status.st_ctime_ns, status.st_size)
+        self._checked = self._known.of(self._key, self._identity)
+        self._sums: memoryview | None = None
+
+    def _fill(self, pieces: Sequence[Piece]) -> None:
+        fd, start, checked = self._fd, self._start, self._checked
+        for begin, end, memory in pieces:
+            at = begin - start
+            if checked != self._all and (unchecked := self._unchecked(at, end - start)):
+                self._fill_checked(memory, at, end - start, unchecked)
+            elif os.preadv(fd, (memory,), at) < end - begin:
+                raise PageDamageError("it is cut short")
+
+    def _fill_checked(self, memory: memoryview, begin: int, end: int, unchecked: int) -> None:
+        at, stop = self._bounds(begin, end, unchecked)
+        head, tail, is_settled = _scratch.head[: begin - at], _scratch.tail[: stop - end], self._is_settled()
+        if os.preadv(self._fd, (head, memory, tail), at) < stop - at:
+            raise PageDamageError("it is cut short")
+        self._check(memory, head, tail, begin, unchecked)
+        if is_settled:
+            self._note(unchecked)
+
+    def _read(self, begin: int, end: int) -> bytes:
+        unchecked = self._unchecked(begin, end)
+        (at, stop), is_settled = self._bounds(begin, end, unchecked), self._is_settled()
+        data = os.pread(self._fd, end - begin, begin)
+        head, tail = os.pread(self._fd, begin - at, at), os.pread(self._fd, stop - end, end)
+        if len(head) + len(data) + len(tail) < stop - at:
+            raise PageDamageError("it is cut short")
+        if unchecked:
+            self._check(memoryview(data), memoryview(head), memoryview(tail), begin, unchecked)
+        if is_settled:
+            self._note(unchecked)
+        return data
+
+    def _unchecked(self, begin: int, end: int) -> int:
+        """Which chunks that have some of these bytes were not checked, a bit for each."""
+        return (1 << -(-end // CHUNK_BYTES)) - (1 << begin // CHUNK_BYTES) & ~self._checked
+
+    def _bounds(self, begin: int, end: int, unchecked: int) -> tuple[int, int]:
+        """What is read for these bytes: with the rest of the first and the last chunk, where that is to be checked."""
+        if unchecked >> begin // CHUNK_BYTES & 1:
+            begin -= begin % CHUNK_BYTES
+        if unchecked >> (last := (end - 1) // CHUNK_BYTES) & 1:
+            end = min((last + 1) * CHUNK_BYTES, self._size)
+        return begin, end
+
+    def _check(self, data: memoryview, head: memoryview, tail: memoryview, begin: int, chunks: int) -> None:
+        """Raise PageDamageError unless these chunks are what was written.
+
+        Args:
+            data: The bytes from `begin` on.
+            head: What is before them in the first chunk.
+            tail: What is after them in the last chunk.
+            begin: Where in the page.
+            chunks: Which chunks of these, a bit for each.
+        """
+        sums, seed, size = self._sums_there(), self._key.seed, len(data)
+        last = (begin + size - 1) // CHUNK_BYTES
+        for chunk in range(begin // CHUNK_BYTES, last + 1):
+            if not chunks >> chunk & 1:
+                continue
+            first = chunk * CHUNK_BYTES - begin  # in the data
+            if first >= 0 and first + CHUNK_BYTES <= size:
+                found = xxh3_64_intdigest(data[first : first + CHUNK_BYTES], seed + chunk)
+            else:
+                digest = xxh3_64(head if first < 0 else b"", seed + chunk)
+                digest.update(data[max(0, first) : first + CHUNK_BYTES])
+                if chunk == last:
+                    digest.update(tail)
+                found = digest.intdigest()
+            if found != sums[chunk]:
+                raise PageDamageError(f"chunk {chunk} is not what was written")
+
+    def _is_settled(self) -> bool:
+        return time.time_ns() - self._identity.changed_ns > _SETTLED_NS
+
+    def _note(self, chunks: int) -> None:
+        self._checked |= chunks
+        self._known.note(self._key, self._identity, self._checked)
+
+    def _sums_there(self) -> memoryview:
+        """The checksums of all chunks."""
+        if self._sums is None:
+            expected = file_size_of(self._size) - self._size
+            sums = os.pread(self._fd, expected, self._size)
+            if len(sums) < expected:
+                raise PageDamageError("it is cut short")
+            self._sums = memoryview(sums).cast("Q")
+        return self._sums
+
+
+class _Scratch(threading.local):
+    """Where the rest of the first and the last chunk of a piece goes; it is looked at once."""
+
+    def __init__(self) -> None:
+        self.head, self.tail = (memoryview(bytearray(CHUNK_BYTES)) for _ in range(2))
+
+
+_scratch = _Scratch()

@@ -1,0 +1,123 @@
+"""Files that are read once, mostly forward: `url + FileStamp → bytes at offsets`; of remote ones some pieces early."""
+
+import io
+from collections import deque
+from concurrent.futures import Executor, Future
+from typing import Any, NamedTuple, Protocol
+
+from streamdata.io.remote import fetch_once
+from streamdata.io.storage import (
+    FileStamp,
+    LocalShard,
+    checked_answer,
+    is_remote,
+    opened_anew,
+    stamp_of,
+    version_of_stamp,
+)
+
+_ALONE_BYTES = 8 << 20
+_AHEAD_BYTES = 4 << 20
+
+
+class ByteSource(Protocol):
+    """Bytes at offsets. `read` gives fewer than asked only at the end; `size` is None where it is not known."""
+
+    @property
+    def size(self) -> int | None:
+        """How many bytes there are."""
+        ...
+
+    def read(self, size: int, offset: int) -> bytes:
+        """`size` bytes from `offset`."""
+        ...
+
+
+class SourceFile(io.RawIOBase):
+    """Bytes at offsets as a file of Python's that is read from its start."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source, self._at = source, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._source.read(len(buffer), self._at)
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
+
+
+class Ahead(NamedTuple):
+    """By which threads pieces of a remote file are fetched before they are read, and how many."""
+
+    threads: Executor
+    num_pieces: int
+
+
+class _EarlyPiece(NamedTuple):
+    begin: int
+    end: int
+    data: "Future[bytes]"
+
+
+class RemoteFile:
+    """A remote file read mostly forward, in large pieces.
+
+    Args:
+        url: The file.
+        stamp: Its version; by default it is asked for.
+        ahead: What fetches pieces early; by default nothing does, and no thread is left to a process that forks.
+    """
+
+    def __init__(self, url: str, stamp: FileStamp | None = None, ahead: Ahead | None = None) -> None:
+        self._url, self._ahead = url, ahead
+        self._stamp = stamp or stamp_of(url)
+        self.size: int = self._stamp.size
+        self._begin, self._piece = 0, b""
+        self._coming: deque[_EarlyPiece] = deque()
+
+    def read(self, size: int, offset: int) -> bytes:
+        """`size` bytes from `offset`, fewer only at the end of the file."""
+        end = min(offset + size, self.size)
+        pieces = []
+        while offset < end:
+            if not self._begin <= offset < self._begin + len(self._piece):
+                self._go_to(offset, end)
+            at = offset - self._begin
+            pieces.append(self._piece[at : at + end - offset])
+            offset += len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _go_to(self, begin: int, end: int) -> None:
+        if self._ahead is None:
+            end = min(self.size, max(end, begin + _ALONE_BYTES))
+            self._begin, self._piece = begin, self._fetched(begin, end)
+            return
+        # What lies within a large member is not read: where one was passed over nothing is fetched ahead.
+        is_next = begin <= self._begin + len(self._piece) + _AHEAD_BYTES
+        while self._coming and not self._coming[0].begin <= begin < self._coming[0].end:
+            self._coming.popleft().data.cancel()
+        self._ask(begin, self._ahead, 1 + (self._ahead.num_pieces if is_next else 0))
+        self._piece = b""  # before the next one is waited for: there are many such files at the same time
+        piece = self._coming.popleft()
+        self._begin, self._piece = piece.begin, piece.data.result()
+
+    def _ask(self, begin: int, ahead: Ahead, num_pieces: int) -> None:
+        at = self._coming[-1].end if self._coming else begin
+        while at < self.size and len(self._coming) < num_pieces:
+            end = min(self.size, at + _AHEAD_BYTES)
+            self._coming.append(_EarlyPiece(at, end, ahead.threads.submit(self._fetched, at, end)))
+            at = end
+
+    def _fetched(self, begin: int, end: int) -> bytes:
+        answer = fetch_once(self._url, begin, end, version_of_stamp(self._url, self._stamp))
+        return checked_answer(self._url, self._stamp, answer)
+
+
+def byte_source(url: str, stamp: FileStamp | None = None, ahead: Ahead | None = None) -> ByteSource:
+    """The file as bytes at offsets, for one pass over it; of a remote one each answer is of the version expected."""
+    if is_remote(url):
+        return RemoteFile(url, stamp, ahead)
+    return LocalShard(url) if stamp is None else opened_anew(url)

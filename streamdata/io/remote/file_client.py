@@ -1,0 +1,185 @@
+"""Ranges through fsspec: of whatever has no client here, such as hf:// and memory://.
+
+It has no preconditions, so each range is followed by a look at the file, past what listings said of it: what was read
+is of the version that is there afterwards.
+
+Bytes of the hub are asked for by huggingface_hub's session itself: its file system repeats a range up to five times.
+"""
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import Any
+
+import fsspec
+
+from streamdata.errors import ShardError, shown, without_secrets
+from streamdata.io.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
+from streamdata.io.remote.options import NO_OPTIONS, StorageOptions
+from streamdata.io.remote.retries import STALL_S
+from streamdata.io.remote.web import check_version, denied, promise, refusal
+
+_MAX_THREADS = 16
+_FINAL = (AttributeError, ImportError, NotImplementedError, TypeError, ValueError)
+# Where the file systems of fsspec say which version of a file this is, the most exact first.
+_VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "content_md5", "crc32c", "mtime", "LastModified", "last_modified",
+             "updated", "created")  # fmt: skip
+_LOGGERS_OF_URLS = ("httpx", "httpx2", "httpcore.http11", "httpcore2.http11", "huggingface_hub.utils._http")
+
+
+class _WithoutSecrets(logging.Filter):
+    """Leaves the queries of urls out of what a library logs: the hub sends readers on to signed urls."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = without_secrets(record.getMessage()), None
+        return True
+
+
+_without_secrets = _WithoutSecrets()  # one: a logger takes the same filter once
+
+
+class FileClient:
+    """A RangeClient over fsspec, in threads.
+
+    Args:
+        options: None of them applies.
+        threads: How many ranges are read at the same time at most.
+    """
+
+    def __init__(self, options: StorageOptions, threads: int) -> None:
+        check_no_options(options)
+        self._pool = ThreadPoolExecutor(min(threads, _MAX_THREADS), "streamdata fsspec")
+
+    async def get(self, url: str, begin: int, end: int, version: str) -> Answer:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, file_range, Asked(url, begin, end, version))
+
+    async def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def check_no_options(options: StorageOptions) -> None:
+    """Raise ValueError if there are options: fsspec has settings of its own for each file system."""
+    if options != NO_OPTIONS:
+        raise ValueError(
+            "storage_options: expected them for s3, gs or az, got a url that is read through fsspec\n"
+            "  Leave them out, and set up its file system by fsspec's configuration files."
+        )
+
+
+def file_range(asked: Asked) -> Answer:
+    """One attempt at a range, or at a whole file.
+
+    Raises:
+        FailureError: It may succeed later.
+        ShardError: It will not.
+    """
+    try:
+        filesystem, path = fsspec.core.url_to_fs(asked.url)
+        data = _from_hub(filesystem, path, asked) if _is_hub(filesystem) else _from_file(filesystem, path, asked)
+        size, version = _stat(filesystem, path)
+    except (FailureError, ShardError):
+        raise  # it says so itself
+    except Exception as error:
+        raise _translated(asked, error) from error
+    check_version(asked, version)
+    return Answer(bytes(data), version, size, 206, 0.0)
+
+
+def _from_file(filesystem: Any, path: str, asked: Asked) -> bytes:
+    return bytes(filesystem.cat_file(path, start=asked.begin, end=asked.end))
+
+
+def _is_hub(filesystem: Any) -> bool:
+    return "hf" in ((filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol)
+
+
+def _from_hub(filesystem: Any, path: str, asked: Asked) -> bytes:
+    from huggingface_hub import get_session
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # its documentation names it
+
+    for name in _LOGGERS_OF_URLS:
+        logging.getLogger(name).addFilter(_without_secrets)
+    headers = build_hf_headers(token=filesystem.token)
+    if asked.is_range:
+        headers["Range"] = f"bytes={asked.begin}-{asked.end - 1}"  # type: ignore[operator]  # a range has an end
+    with get_session().stream("GET", filesystem.url(path), headers=headers, timeout=STALL_S) as answer:
+        if answer.status_code not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+            raise refusal(asked, answer.status_code)
+        # Its tag is another one than the hub tells of the file, which is looked at afterwards.
+        promise(asked._replace(version=""), answer.status_code, answer.headers)
+        return bytes(answer.read())
+
+
+def file_stat(asked: Asked) -> Stat:
+    """One attempt at its size and version.
+
+    Raises:
+        FailureError: It may succeed later.
+        ShardError: It will not.
+    """
+    try:
+        return _stat(*fsspec.core.url_to_fs(asked.url))
+    except Exception as error:
+        raise _translated(asked, error) from error
+
+
+def file_put(asked: Asked) -> None:
+    """One attempt at writing a file.
+
+    Raises:
+        FailureError: It may succeed later.
+        ShardError: It will not.
+    """
+    try:
+        filesystem, path = fsspec.core.url_to_fs(asked.url)
+        filesystem.put_file(str(asked.body), path)
+    except Exception as error:
+        raise _translated(asked, error) from error
+
+
+def file_list(asked: Asked, *, deep: bool) -> list[Listed]:
+    """One attempt at the files below a folder; without `deep` those in it, and its folders.
+
+    Raises:
+        FailureError: It may succeed later.
+        ShardError: It will not.
+    """
+    try:
+        filesystem, path = fsspec.core.url_to_fs(asked.url)
+        filesystem.invalidate_cache()
+        found = filesystem.find(path, maxdepth=None if deep else 1, withdirs=not deep, detail=True)
+    except Exception as error:
+        raise _translated(asked, error) from error
+    above, root = path.rstrip("/"), asked.url.rstrip("/")
+    return [
+        Listed(root + name[len(above) :] + "/" * (details["type"] != "file"), details.get("size") or 0, "")
+        for name, details in found.items()
+        if name.rstrip("/") != above
+    ]
+
+
+def _stat(filesystem: Any, path: str) -> Stat:
+    # What a listing said of the file, for a glob say, may be as old as the process: the file itself is asked.
+    filesystem.invalidate_cache(path)
+    filesystem.invalidate_cache(path.rpartition("/")[0])  # some forget the folder of a path by themselves, not all
+    details = filesystem.info(path)
+    size = details.get("size")
+    if not isinstance(size, int):
+        raise ValueError(f"its server tells no size, got {shown(size)}")
+    return Stat(size, next((str(details[name]) for name in _VERSIONS if details.get(name)), ""))
+
+
+def _translated(asked: Asked, error: Exception) -> Exception:
+    if isinstance(error, FileNotFoundError):
+        return GoneError(f"{asked.describe()}: expected a file, got none\n  Check the address.")
+    if isinstance(error, PermissionError):
+        return denied(asked, DenialError("no permission", 403))
+    if isinstance(error, _FINAL):
+        return error
+    status = getattr(getattr(error, "response", None), "status_code", None)  # as Hugging Face's errors have it
+    if isinstance(status, int):
+        return refusal(asked, status)
+    reason = getattr(error, "strerror", None)
+    return FailureError(f"{type(error).__name__}{f' ({reason})' if isinstance(reason, str) else ''}")

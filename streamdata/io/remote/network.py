@@ -1,0 +1,284 @@
+"""The requests of one process: `submit(url, range) → Future[Answer]`, over one pool of connections.
+
+An event loop in a thread of its own sends them; it starts with the first request of a process, never at import. A
+process that is forked has none of it and begins anew. What a trainer reads before it forks goes through `once`.
+"""
+
+import asyncio
+import atexit
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock, Thread
+from typing import Any
+
+from streamdata.errors import ShardError, shown
+from streamdata.io.remote.addresses import options_of, signed_url
+from streamdata.io.remote.answers import Answer, Asked, FailureError, RangeClient
+from streamdata.io.remote.options import StorageOptions
+from streamdata.io.remote.retries import STALL_S, Patience
+from streamdata.io.remote.stores import health_of, kind_of
+from streamdata.io.remote.web import with_attempts
+from streamdata.run.per_process import PerProcess
+
+logger = logging.getLogger(__name__)
+MAX_CONNECTIONS = 64
+_FEWEST = 4
+_VARIABLE = "STREAMDATA_CONNECTIONS"
+
+
+@dataclass
+class NetworkCounts:
+    """What a process has asked of stores so far.
+
+    Attributes:
+        requests: Attempts that were made.
+        retries: Those of them that repeated one.
+        num_bytes: Bytes that arrived in good answers.
+        seconds: From first attempts to last bytes, summed over all requests.
+        waited: Seconds that who reads has waited for answers.
+        since: When the process began to read samples, by `time.perf_counter`; None before.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    num_bytes: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+    since: float | None = None
+
+    def begin(self) -> None:
+        """Note that the process begins to read samples; what it waited before was its start."""
+        if self.since is None:
+            self.since, self.waited = time.perf_counter(), 0.0
+
+
+def checked_connections(connections: Any) -> int | None:
+    """The number of connections that a recipe gives, or None.
+
+    Raises:
+        ValueError: It is not a positive whole number.
+    """
+    if connections is not None and (type(connections) is not int or connections < 1):
+        raise ValueError(
+            f"connections: expected a whole number above 0, got {shown(connections)}\n  Leave it out for 64."
+        )
+    return connections
+
+
+def connections_of_process(connections: int | None = None) -> int:
+    """How many requests this process has in flight at most.
+
+    Args:
+        connections: Of a node, shared by its ranks and their workers; None takes that of the environment, or 64.
+
+    Raises:
+        ValueError: The environment's is not a positive number.
+    """
+    if connections is None:
+        text = os.environ.get(_VARIABLE, str(MAX_CONNECTIONS))
+        if not text.isdigit() or not int(text):
+            raise ValueError(
+                f"network: expected a number above 0 in {_VARIABLE}, got {shown(text)}\n  Set it, or unset it."
+            )
+        connections = int(text)
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    sharers = (int(ranks) if ranks.isdigit() else 1) * _num_workers()
+    return min(MAX_CONNECTIONS, max(min(_FEWEST, connections), connections // max(1, sharers)))
+
+
+def _num_workers() -> int:
+    """How many workers the DataLoader has whose worker this is; who has not imported torch is none."""
+    data = sys.modules.get("torch.utils.data")
+    info = data.get_worker_info() if data is not None else None
+    return 1 if info is None else int(info.num_workers)
+
+
+class Network:
+    """Sends the requests of this process.
+
+    Args:
+        connections: How many are in flight at most.
+    """
+
+    def __init__(self, connections: int) -> None:
+        self.counts = NetworkCounts()
+        self.connections = connections
+        self._lock = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: Thread | None = None
+        self._clients: dict[tuple[str, StorageOptions], RangeClient] = {}
+        self._session: Any = None
+        self._free: asyncio.Semaphore | None = None
+
+    def submit(self, url: str, begin: int, end: int, version: str = "") -> "Future[Answer]":
+        """Ask for the bytes [begin, end) of an object; a future that is cancelled ends its request.
+
+        Args:
+            url: The object; an `Address` has options of its store.
+            begin: The first byte.
+            end: After the last one; more than `begin`.
+            version: Which version it has to be, "" for any.
+
+        Returns:
+            Its answer; or as its exception a ShardError that names shard, range, attempts and the server's word.
+        """
+        assert 0 <= begin < end, (begin, end)
+        asked = Asked(signed_url(url), begin, end, version)
+        options = options_of(url)
+        patience = Patience(asked, health_of(asked.url, options))
+        loop = self._running()
+        return asyncio.run_coroutine_threadsafe(self._answered(asked, patience, options), loop)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was asked for something already: it then has a thread, which a fork would leave behind."""
+        return self._loop is not None
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time that passes meanwhile as waited."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.counts.waited += time.perf_counter() - began
+
+    def limit(self, connections: int) -> None:
+        """From now on have at most so many requests in flight; it may be called until the first request."""
+        if self._loop is None:
+            self.connections = connections
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                self._free = asyncio.Semaphore(self.connections)
+                self._thread = Thread(target=_run, args=(loop,), name="streamdata network", daemon=True)
+                try:
+                    self._thread.start()
+                except BaseException:
+                    loop.close()
+                    raise
+                self._loop = loop  # only now: without its thread there is nothing that `close` could end
+            return self._loop
+
+    async def _answered(self, asked: Asked, patience: Patience, options: StorageOptions) -> Answer:
+        assert self._free is not None, "the loop was not started"
+        client, start = self._client(asked.url, options), time.monotonic()
+        while True:
+            # By attempts: while one waits to be asked again, another store may answer.
+            async with self._free:
+                if (wait := patience.begin()) is None and (answer := await self._attempt(asked, client, patience)):
+                    waited = time.monotonic() - start
+                    self.counts.num_bytes += len(answer.data)
+                    self.counts.seconds += waited
+                    return answer._replace(waited=waited)
+            if wait is not None:
+                await asyncio.sleep(wait)
+
+    async def _attempt(self, asked: Asked, client: RangeClient, patience: Patience) -> Answer | None:
+        """One attempt; None where another one may do."""
+        assert asked.begin is not None
+        assert asked.end is not None
+        self.counts.requests += 1
+        self.counts.retries += patience.attempts > 1
+        limit_s = patience.limit_s
+        try:
+            async with asyncio.timeout(limit_s):
+                answer = await client.get(asked.url, asked.begin, asked.end, asked.version)
+        except (FailureError, TimeoutError) as error:
+            patience.failed(error if isinstance(error, FailureError) else too_slow(limit_s))
+            return None
+        except ShardError as error:
+            patience.succeeded()
+            raise with_attempts(error, patience.attempts) from error.__cause__
+        patience.succeeded()
+        return answer
+
+    def _client(self, url: str, options: StorageOptions) -> RangeClient:
+        key = kind_of(url), options
+        if key not in self._clients:
+            self._clients[key] = self._new_client(*key)
+        return self._clients[key]
+
+    def _new_client(self, kind: str, options: StorageOptions) -> RangeClient:
+        if kind == "objects":
+            from streamdata.io.remote.object_client import ObjectClient
+
+            return ObjectClient(options)
+        if kind == "files":
+            from streamdata.io.remote.file_client import FileClient
+
+            return FileClient(options, self.connections)
+        from streamdata.io.remote.web_client import WebClient, new_session
+
+        if self._session is None:
+            self._session = new_session(self.connections)
+        return WebClient(self._session, options)
+
+    def close(self) -> None:
+        """End what is in flight, and the loop."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(self._end(), loop).result(STALL_S)
+            loop.call_soon_threadsafe(loop.stop)
+            if self._thread is not None:
+                self._thread.join(STALL_S)
+
+    async def _end(self) -> None:
+        own = asyncio.current_task()
+        tasks = [task for task in asyncio.all_tasks() if task is not own]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for client in self._clients.values():
+            await client.close()
+        if self._session is not None:
+            await self._session.close()
+        self._clients, self._session = {}, None
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+    def abandon(self) -> None:
+        """In a forked process: let go of the parent's connections without a word to them."""
+        if self._session is not None:
+            self._session.detach()
+
+
+def import_client(url: str) -> None:
+    """Import what asks for ranges of such a url, where that may be done before a fork: whoever is forked then has it.
+
+    It takes 0.2 s, which pass while something else is waited for.
+    """
+    if kind_of(url) in ("web", "s3"):
+        from streamdata.io.remote.web_client import WebClient  # noqa: F401
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+def too_slow(limit_s: float) -> FailureError:
+    """The failure of an attempt that took too long."""
+    return FailureError(f"no end of it after {limit_s:.0f} s")
+
+
+def _new_network() -> Network:
+    made = Network(connections_of_process())
+    atexit.register(made.close)
+    return made
+
+
+_network = PerProcess(_new_network, leave=Network.abandon)
+
+
+def network() -> Network:
+    """The network of this process; nothing is started before its first request."""
+    return _network.get()

@@ -1,0 +1,171 @@
+"""Ranges of Google Cloud Storage and Azure, through obstore: its `get` with options, so that each has its precondition.
+
+Its threads do not survive a fork, and a child that uses it then hangs: there it is an error.
+"""
+
+import os
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from streamdata.errors import ShardError, needs
+from streamdata.io.remote.addresses import bare_url
+from streamdata.io.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
+from streamdata.io.remote.options import StorageOptions
+from streamdata.io.remote.retries import DEADLINE_S, STALL_S
+from streamdata.io.remote.web import check_version, denied, ranges_ignored, refusal, replaced
+
+with needs("obstore", "azure,gcs", "reading gs:// and az://"):
+    import obstore
+    import obstore.exceptions
+    import obstore.store
+
+
+_IGNORED = "non-partial response"
+_STATUS = re.compile(r"status code: (\d{3})")
+
+
+class _Used:
+    """Whether obstore has started its threads, and in which process."""
+
+    process: int | None = None
+
+    @classmethod
+    def note(cls) -> None:
+        if cls.process not in (None, os.getpid()):
+            raise RuntimeError(
+                "reading gs:// and az://: this process was forked from one that read there, and obstore would hang\n"
+                "  Start workers by multiprocessing_context='forkserver' or 'spawn', or read in workers alone."
+            )
+        cls.process = os.getpid()
+
+
+class ObjectClient:
+    """A RangeClient over obstore.
+
+    Args:
+        options: Of the stores.
+    """
+
+    def __init__(self, options: StorageOptions) -> None:
+        _Used.note()
+        self._options = options
+        self._stores: dict[str, Any] = {}
+
+    async def get(self, url: str, begin: int, end: int, version: str) -> Answer:
+        asked = Asked(url, begin, end, version)
+        store, path = self._store(url)
+        options: Any = {"range": (begin, end)} | ({"if_match": version} if version else {})
+        try:
+            found = await obstore.get_async(store, path, options=options)
+            data = bytes(await found.bytes_async())
+        except Exception as error:
+            raise _translated(asked, error) from None  # its words may have the address, with its signature
+        got = _stat(found.meta)
+        check_version(asked, got.version)
+        if len(data) != min(end, got.size) - begin:
+            raise FailureError(f"a body of {len(data)} bytes, expected {min(end, got.size) - begin}")
+        return Answer(data, got.version, got.size, 206, 0.0)
+
+    def get_here(self, asked: Asked) -> Answer:
+        """One attempt at a range or a whole object, without an event loop."""
+        store, path = self._store(asked.url)
+        options: Any = {"range": (asked.begin, asked.end)} if asked.is_range else {}
+        try:
+            found = obstore.get(store, path, options=options)
+            data = bytes(found.bytes())
+        except Exception as error:
+            raise _translated(asked, error) from None
+        got = _stat(found.meta)
+        check_version(asked, got.version)
+        return Answer(data, got.version, got.size, 206, 0.0)
+
+    def stat(self, asked: Asked) -> Stat:
+        """One attempt at its size and version."""
+        store, path = self._store(asked.url)
+        try:
+            return _stat(obstore.head(store, path))
+        except Exception as error:
+            raise _translated(asked, error) from None
+
+    def put(self, asked: Asked) -> None:
+        """One attempt at writing an object; what is large is sent in parts, and is there with the last one."""
+        assert asked.body is not None, "nothing is to be written"
+        if self._options.anonymous and asked.url.startswith(("gs://", "gcs://")):  # obstore would look for a token
+            raise ShardError(
+                f"{asked.describe()}: expected credentials to write it, got anonymous: true\n"
+                "  Leave it out, and set credentials in the environment."
+            )
+        store, path = self._store(asked.url)
+        try:
+            obstore.put(store, path, asked.body)
+        except Exception as error:
+            raise _translated(asked, error) from None
+
+    def list(self, asked: Asked, *, deep: bool) -> list[Listed]:
+        """One attempt at the objects below a folder; without `deep` those in it, and its folders."""
+        store, path = self._store(asked.url)
+        root = asked.url.removesuffix(path)
+        try:
+            if deep:
+                objects, folders = [meta for page in obstore.list(store, path) for meta in page], []
+            else:
+                found = obstore.list_with_delimiter(store, path)
+                objects, folders = list(found["objects"]), list(found["common_prefixes"])
+        except Exception as error:
+            raise _translated(asked, error) from None
+        listed = [Listed(f"{root}{meta['path']}", *_stat(meta)) for meta in objects]
+        return [*listed, *(Listed(f"{root}{folder.rstrip('/')}/", 0, "") for folder in folders)]
+
+    def _store(self, url: str) -> tuple[Any, str]:
+        """The store of a url, and the path in it."""
+        parts = urlsplit(bare_url(url))  # its errors quote what it is given, and it takes no password
+        root = f"{parts.scheme}://{parts.netloc}"
+        if root not in self._stores:
+            self._stores[root] = self._new_store(root.replace("gcs://", "gs://", 1))
+        return self._stores[root], url.partition("://")[2].partition("/")[2]
+
+    def _new_store(self, root: str) -> Any:
+        options = self._options
+        config: Any = {"skip_signature": True} if options.anonymous else {}
+        if options.endpoint:
+            config["endpoint" if not root.startswith("gs://") else "base_url"] = options.endpoint
+        stall = f"{STALL_S * 1000:.0f}ms"
+        # `timeout` is of all of a request, which may be large; `read_timeout` begins anew with each byte.
+        client: Any = {"timeout": f"{DEADLINE_S:.0f}s", "read_timeout": stall, "connect_timeout": stall}
+        client["allow_http"] = True
+        retries: Any = {"max_retries": 0}
+        return obstore.store.from_url(root, config=config, client_options=client, retry_config=retries)
+
+    async def close(self) -> None:
+        self._stores = {}
+
+
+def _stat(meta: Any) -> Stat:
+    return Stat(int(meta["size"]), meta["e_tag"] or str(meta["last_modified"] or ""))
+
+
+def _translated(asked: Asked, error: Exception) -> Exception:
+    """What an error of obstore is here."""
+    kinds = obstore.exceptions
+    if isinstance(error, (FileNotFoundError, kinds.NotFoundError)):
+        return GoneError(f"{asked.describe()}: expected a file, got status 404\n  Check the address.")
+    if isinstance(error, kinds.PreconditionError):
+        return replaced(asked, "another one (status 412)")
+    if isinstance(error, (kinds.UnauthenticatedError, kinds.PermissionDeniedError)):
+        status = 401 if isinstance(error, kinds.UnauthenticatedError) else 403
+        return denied(asked, DenialError(f"status {status}", status))
+    if isinstance(error, (kinds.GenericError, OSError)):
+        return ranges_ignored(asked) if _IGNORED in str(error) else _failure(asked, str(error))
+    return error
+
+
+def _failure(asked: Asked, text: str) -> Exception:
+    """Of its words only the status: they may have the address, with its signature.
+
+    Errors of lists are all of this kind, also those that will not pass.
+    """
+    status = _STATUS.search(text)
+    if status is None:
+        return FailureError("a connection that failed, or a body that was cut")
+    return refusal(asked, int(status[1]))

@@ -1,0 +1,157 @@
+"""When a request is made again: `what failed, when → how long to wait, or an error`.
+
+The clients' own retries are switched off, so that all are counted here. A store that answers nothing but failures ends
+the run within the deadline, counted from its first failure, and after a bounded number of requests of this process,
+however many wait for it: beyond the first ones they are spaced out, as probes.
+"""
+
+import time
+from random import SystemRandom
+from threading import Lock
+
+from streamdata.io.remote.answers import Asked, DeadStoreError, FailureError
+
+DEADLINE_S = 120.0
+STALL_S = 15.0  # without a byte
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 8.0
+_FREE_ATTEMPTS = 112  # since the last success, before they are spaced out
+_MAX_ATTEMPTS = 272  # since the last success
+_DEAD_SHARE = 1 / 12  # of the deadline: for so long one that is dead is not asked again by who comes later
+_LOOK_S = 0.1  # how often those who wait look whether the store has recovered
+_RANDOM = SystemRandom()  # the module's own is the user's, whose numbers would depend on when a request failed
+
+
+class StoreHealth:
+    """What this process has seen of one store since it last answered."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.failing_since: float | None = None
+        self.is_dead = False
+        self.last: FailureError | None = None
+        self._planned = self._made = 0  # attempts since the last success
+        self._next_probe = self._failed_at = self._died_at = 0.0
+
+    def plan(self) -> float:
+        """An attempt will be made; when, by the monotonic clock."""
+        with self._lock:
+            self._planned += 1
+            now = time.monotonic()
+            if self.failing_since is None or self._planned <= _FREE_ATTEMPTS:
+                return now
+            space = DEADLINE_S / (_MAX_ATTEMPTS - _FREE_ATTEMPTS)
+            self._next_probe = max(now, self._next_probe + space)
+            return self._next_probe
+
+    def made(self) -> None:
+        """An attempt is made now."""
+        with self._lock:
+            self._made += 1
+
+    def succeeded(self, began: float) -> None:
+        """It has answered an attempt of then; what was on its way when failures began says nothing of now."""
+        with self._lock:
+            if self.failing_since is None or began >= self.failing_since:
+                self._planned, self._made, self.failing_since = 0, 0, None
+
+    def failed(self, failure: FailureError) -> float:
+        """It has failed; since when it does nothing else."""
+        with self._lock:
+            now, self.last = time.monotonic(), failure
+            if self.failing_since is None:
+                self.failing_since = now
+            elif now - self._failed_at > DEADLINE_S:  # who saw that was cancelled, and nobody has asked since
+                self._planned, self._made, self.failing_since = 0, 0, now
+            self._failed_at = now
+            return self.failing_since
+
+    def died(self) -> None:
+        """It is given up."""
+        self.is_dead, self._died_at = True, time.monotonic()
+
+    def is_to_be_asked_again(self) -> bool:
+        """Whether it was given up some time ago. Until then thousands of shards may come one after the other."""
+        return self.is_dead and time.monotonic() - self._died_at > DEADLINE_S * _DEAD_SHARE
+
+    def until(self) -> float:
+        """When an attempt that begins now has to end, by the monotonic clock."""
+        now, since = time.monotonic(), self.failing_since
+        return (now if since is None or now - since > DEADLINE_S else since) + DEADLINE_S
+
+    def is_hopeless(self) -> bool:
+        """Whether there were as many requests as one that is dead may get."""
+        return self.failing_since is not None and self._made >= _MAX_ATTEMPTS
+
+
+class Patience:
+    """Attempts at one request.
+
+    Call `begin` before each, and wait as it says until it is None; then `failed` or `succeeded`.
+    """
+
+    def __init__(self, asked: Asked, health: StoreHealth) -> None:
+        self._asked, self._health = asked, health
+        self.attempts = 0
+        self._first_failure: float | None = None
+        self._last: FailureError | None = None
+        self._due: float | None = None
+        self._began = 0.0  # the last attempt
+        self._ready = 0.0  # when the wait after the last failure is over
+
+    @property
+    def limit_s(self) -> float:
+        """How long the next attempt may take, in seconds."""
+        return DEADLINE_S if self._first_failure is None else max(0.1, self._deadline() - time.monotonic())
+
+    def begin(self) -> float | None:
+        """Seconds to wait before asking again; None when the attempt may be made.
+
+        Raises:
+            DeadStoreError: There is no use in another one.
+        """
+        health = self._health
+        now = time.monotonic()
+        if health.is_dead:  # also for those that have waited for their turn meanwhile
+            raise self._error(health.last)
+        if self._last is not None and (health.is_hopeless() or now > self._deadline()):
+            if health.failing_since is not None:
+                health.died()
+            raise self._error(self._last)
+        if self._ready > now:
+            return min(_LOOK_S, self._ready - now)
+        if self._due is None:
+            self._due = health.plan()
+        if health.failing_since is not None and self._due > now:
+            return min(_LOOK_S, self._due - now)
+        self._due, self._began = None, now
+        self.attempts += 1
+        health.made()
+        return None
+
+    def failed(self, failure: FailureError) -> None:
+        """The attempt failed."""
+        since = self._health.failed(failure)
+        self._first_failure = min(since, self._first_failure or since)
+        self._last = failure
+        longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(self.attempts, 10))
+        self._ready = time.monotonic() + max(_RANDOM.uniform(longest / 2, longest), min(failure.wait, _LONGEST_WAIT_S))
+
+    def succeeded(self) -> None:
+        """The store has answered, whatever it was."""
+        self._health.succeeded(self._began)
+
+    def _error(self, last: FailureError | None) -> DeadStoreError:
+        """The error of a request that is given up."""
+        assert last is not None, "nothing failed"
+        now = time.monotonic()
+        since = now if self._first_failure is None else self._first_failure
+        status = f"status {last.status}, " if last.status else ""
+        return DeadStoreError(
+            f"{self._asked.describe()}: expected an answer, got {status}{last.word} "
+            f"(attempts {self.attempts}, during {now - since:.0f} s): the store is dead\n"
+            "  Look whether the store is up and can be reached from here, then resume."
+        )
+
+    def _deadline(self) -> float:
+        assert self._first_failure is not None, "nothing failed"
+        return self._first_failure + DEADLINE_S

@@ -1,0 +1,193 @@
+"""HTTP of one attempt, whatever sends it: `Asked → headers`; `status, headers, body → Answer`, or why there is none.
+
+Ranges and preconditions are those of RFC 9110, sections 13 and 14.
+"""
+
+import re
+from http import HTTPStatus
+from typing import Any, NamedTuple, NoReturn
+
+from streamdata.errors import ShardError, shown
+from streamdata.io.remote.addresses import bare_url, secrets_of
+from streamdata.io.remote.answers import (
+    Answer,
+    Asked,
+    DenialError,
+    DeniedError,
+    FailureError,
+    GoneError,
+    RangesIgnoredError,
+    ReplacedError,
+)
+
+Headers = Any  # a mapping from names to texts that knows no case: each client has its own
+MAX_WORD = 4096
+"""Bytes of an error's body that are looked at."""
+_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
+_WORD = re.compile(r"<(Code|Message)>([^<]{1,200})<")
+_TRANSIENT = (408, 425, 429)
+_EXPIRED = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed")
+_STRONG = '"'
+
+
+class Promise(NamedTuple):
+    """What the head of an answer says of its body: how many bytes (None where it does not say), version, size."""
+
+    length: int | None
+    version: str
+    size: int | None
+
+
+def range_headers(asked: Asked) -> dict[str, str]:
+    """The headers that ask for a range of a version. A weak tag matches nothing, so it is compared in the answer."""
+    headers = {"Accept-Encoding": "identity"}
+    if asked.is_range and asked.begin is not None and asked.end is not None:
+        headers["Range"] = f"bytes={asked.begin}-{asked.end - 1}"
+    if asked.version.startswith(_STRONG):
+        headers["If-Match"] = asked.version
+    return headers
+
+
+def version_of(headers: Headers) -> str:
+    """What a server calls the version that it sends."""
+    return headers.get("ETag") or headers.get("Last-Modified") or ""
+
+
+def promise(asked: Asked, status: int, headers: Headers) -> Promise:
+    """What a good answer promises.
+
+    Raises:
+        ShardError: It is not the range or the version that was asked for.
+    """
+    assert status in (200, 206), status
+    version, text = version_of(headers), headers.get("Content-Length", "")
+    length = int(text) if text.isdigit() else None
+    if status == HTTPStatus.OK:
+        if headers.get("Content-Type", "").startswith("text/html"):
+            raise _page(asked)
+        if asked.is_range:
+            raise ranges_ignored(asked)
+        found = Promise(length, version, length)
+    else:
+        match = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
+        begin, end = (int(match[1]), int(match[2]) + 1) if match and match[1] else (-1, -1)
+        if match is None or begin != asked.begin or asked.end is None or not begin < end <= asked.end:
+            raise RangesIgnoredError(
+                f"{asked.describe()}: expected this range, got {shown(headers.get('Content-Range'))} with status 206\n"
+                "  Serve it from a server that answers range requests, or copy it to a disk."
+            )
+        found = Promise(end - begin, version, int(match[3]))
+    check_version(asked, version)
+    return found
+
+
+def check_version(asked: Asked, version: str) -> None:
+    """Raise ReplacedError unless the version is the one that was asked for."""
+    if asked.version and version != asked.version:
+        raise replaced(asked, f"{version or 'none'}")
+
+
+def replaced(asked: Asked, got: str) -> ReplacedError:
+    """The error for another version than the one that was asked for."""
+    return ReplacedError(
+        f"shard '{bare_url(asked.url)}': it was replaced or modified after the run began, expected version "
+        f"{asked.version} for bytes {asked.begin} to {asked.end}, got {got}\n"
+        "  Leave shards as they are while they are read; to use the new ones, start the run again."
+    )
+
+
+def ranges_ignored(asked: Asked) -> RangesIgnoredError:
+    """The error for a server that sends whole files."""
+    return RangesIgnoredError(
+        f"{asked.describe()}: expected status 206 with these bytes, got status 200: its server ignores ranges\n"
+        "  Serve it from a server that answers range requests, or copy it to a disk."
+    )
+
+
+def _page(asked: Asked) -> RangesIgnoredError:
+    return RangesIgnoredError(
+        f"{asked.describe()}: expected its bytes, got a web page (HTML) with status 200\n"
+        "  It may be the page of a login, or of an address that has moved: open it in a browser."
+    )
+
+
+def is_empty(asked: Asked, status: int, headers: Headers) -> bool:
+    """Whether the answer says that the object has no bytes, of which there is no range."""
+    is_unsatisfiable = status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+    return is_unsatisfiable and asked.begin == 0 and headers.get("Content-Range", "").endswith("*/0")
+
+
+def answer(status: int, promised: Promise, data: bytes, waited: float) -> Answer:
+    """The answer, whole.
+
+    Raises:
+        FailureError: The body was cut.
+    """
+    if promised.length is not None and len(data) != promised.length:
+        raise FailureError(f"a body of {len(data)} bytes, expected {promised.length}", status)
+    return Answer(data, promised.version, len(data) if promised.size is None else promised.size, status, waited)
+
+
+def refuse(asked: Asked, status: int, headers: Headers, body: bytes) -> NoReturn:
+    """Raise what a status that is not good means.
+
+    Raises:
+        FailureError: It may be good later.
+        DenialError: It is a matter of credentials.
+        ShardError: It stays so.
+    """
+    code, word = _words(asked, body)
+    said = f"status {status}{word}"
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _TRANSIENT:
+        wait = headers.get("Retry-After", "")
+        raise FailureError(word.strip(" ()") or "no word of why", status, int(wait) if wait.isdigit() else 0)
+    if status in (401, 403) or (status == HTTPStatus.BAD_REQUEST and code in _EXPIRED):
+        raise DenialError(said, status)
+    if status in (404, 410):
+        raise GoneError(
+            f"{asked.describe()}: expected {'a file' if asked.body is None else asked.aim}, got {said}\n"
+            "  Check the address; if it was there, it was removed after the run began."
+        )
+    if status == HTTPStatus.PRECONDITION_FAILED:
+        raise replaced(asked, f"another one ({said})")
+    if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+        size = headers.get("Content-Range", "").rpartition("/")[2] or "fewer"
+        raise replaced(asked, f"a file that ends before, of {size} bytes ({said})")
+    raise ShardError(f"{asked.describe()}: expected {asked.aim}, got {said}\n  Check address and settings.")
+
+
+def refusal(asked: Asked, status: int) -> Exception:
+    """What a status means of which a client of others gives nothing else; never a `DenialError`."""
+    try:
+        refuse(asked, status, {}, b"")
+    except DenialError as error:
+        return denied(asked, error)
+    except Exception as error:
+        return error
+
+
+def _words(asked: Asked, body: bytes) -> tuple[str, str]:
+    """The code and the words of a store's error, without what is secret in the request, which they may repeat.
+
+    Of other bodies nothing.
+    """
+    found = dict(_WORD.findall(body[:MAX_WORD].decode("utf-8", "replace")))
+    words = ", ".join(found[name].strip() for name in ("Code", "Message") if name in found)
+    for secret in sorted(secrets_of(asked.url), key=len, reverse=True):
+        words = words.replace(secret, "…")
+    return found.get("Code", ""), f" ({words})" if words else ""
+
+
+def denied(asked: Asked, error: DenialError) -> DeniedError:
+    """The final error of a refusal."""
+    return DeniedError(
+        f"{asked.describe()}: expected {asked.aim}, got {error.word}: credentials expired or no permission\n"
+        f"  Renew the credentials, or ask for permission to {'read' if asked.body is None else 'write'} it; S3 says so "
+        "of missing objects, too."
+    )
+
+
+def with_attempts(error: ShardError, attempts: int) -> ShardError:
+    """The error, and how many attempts there were."""
+    what, _, remedy = str(error).partition("\n")
+    return type(error)(f"{what} (attempts {attempts})\n{remedy}")

@@ -1,0 +1,389 @@
+"""Shards as bytes at offsets: local files by positioned reads, remote ones by ranges (see `remote`).
+
+`url + FileStamp → opened(url).read(size, offset) → bytes`, then `check(stamp)`: what was read is what was indexed.
+"""
+
+import errno
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.errors import ShardError, note_place, without_secrets
+from streamdata.io.cache.cached import read_cached
+from streamdata.io.held import ANY_VERSION, held_urls, held_version, hold, let_go
+from streamdata.io.remote import Answer, Listed, network, stat_once
+from streamdata.recipe.limits import check_mode, check_regular
+from streamdata.recipe.permission import PIPE, refusal_of_url
+from streamdata.run.recent import open_files
+
+Int64s = npt.NDArray[np.int64]
+
+_MAX_REQUESTS = 16  # at the same time, of what is read without the network's event loop
+_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
+
+
+class FileStamp(NamedTuple):
+    """Which version of a file this is: its size in bytes and its mtime in ns (remote: a hash of its tag, or 0)."""
+
+    size: int
+    version: int
+
+
+class Stamps(Sequence[FileStamp]):
+    """Stamps of many files: of 100,000 only those that are read become objects.
+
+    Args:
+        sizes: In bytes.
+        versions: As in `FileStamp`.
+    """
+
+    def __init__(self, sizes: Int64s, versions: Int64s) -> None:
+        self.sizes, self.versions = sizes, versions
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, file: Any) -> Any:
+        return FileStamp(int(self.sizes[file]), int(self.versions[file]))
+
+
+NO_STAMP = FileStamp(0, 0)
+
+
+def _is_expected(url: str, expected: FileStamp, got: FileStamp) -> bool:
+    """Whether a file is of the version expected; where that is any, the one that is met first is held."""
+    if got.size != expected.size:
+        return False
+    version = hold(url, got.version) if expected.version == ANY_VERSION else expected.version
+    return got.version == version
+
+
+def is_pipe(url: str) -> bool:
+    """Whether the url is a command whose output is the shard."""
+    return url.startswith(PIPE)
+
+
+def told_url(url: str) -> str:
+    """The url as its records have it: a pipe's command without the passwords of urls in it."""
+    return without_secrets(url) if is_pipe(url) else str(url)
+
+
+def is_remote(url: str) -> bool:
+    """Whether the url is of a store elsewhere.
+
+    Raises:
+        ValueError: It is, and a recipe that is built under `allow` may not name it.
+    """
+    # The match first: it fails for a path at once, and this is asked for each shard at each reading.
+    found = _REMOTE.match(url) is not None and not is_pipe(url) and not url.startswith("file://")
+    if found and (refusal := refusal_of_url(url)):
+        raise ValueError(refusal)
+    return found
+
+
+def local_path(url: str) -> str:
+    """The path of a url that is not remote."""
+    return url.removeprefix("file://")
+
+
+def base_name(url: str) -> str:
+    """The last part of a url; the whole of a pipe."""
+    return url if url.startswith(PIPE) else url.rpartition("/")[2]  # no call for it: there may be 100,000
+
+
+def stamp_of(url: str) -> FileStamp:
+    """The stamp of the file as it is now.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ShardError: It is a directory or a device, or a remote file of unknown size.
+    """
+    if is_remote(url):
+        return _remote_stamp(url)
+    try:
+        status = os.stat(local_path(url))
+    except OSError as error:
+        note_place(error, url)
+        raise
+    if not stat.S_ISREG(status.st_mode):
+        check_mode(url, status.st_mode, ShardError)
+    return FileStamp(status.st_size, status.st_mtime_ns)
+
+
+def _remote_stamp(url: str) -> FileStamp:
+    found = stat_once(url)
+    return note_version(url, FileStamp(found.size, _hashed(found.version)), found.version)
+
+
+_versions: dict[str, tuple[FileStamp, str]] = {}
+"""By url, what its store calls a version: a stamp, which is stored, has a hash of that."""
+
+
+def _hashed(version: str) -> int:
+    digest = hashlib.blake2b(version.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1 if version else 0
+
+
+def note_version(url: str, stamp: FileStamp, version: str) -> FileStamp:
+    """Remember what the store calls a version."""
+    _versions[str(url)] = stamp, version
+    return stamp
+
+
+def version_of_stamp(url: str, stamp: FileStamp) -> str:
+    """What the store calls the version of this stamp, "" as long as it is not known."""
+    if stamp.version == ANY_VERSION and not held_version(url):
+        return ""  # what an earlier run met is not asked for
+    known, version = _versions.get(url, (NO_STAMP, ""))
+    return version if version and _is_expected(url, stamp, known) else ""
+
+
+def checked_answer(url: str, stamp: FileStamp, answer: Answer) -> bytes:
+    """The bytes of an answer, which are of the version that was indexed.
+
+    Raises:
+        ShardError: They are not.
+    """
+    got = stamp_of_answer(answer)
+    if not _is_expected(url, stamp, got):
+        raise changed(url, stamp, got)
+    note_version(url, got, answer.version)
+    return answer.data
+
+
+def stamp_of_answer(answer: Answer | Listed) -> FileStamp:
+    """The stamp of the object that a store answers of."""
+    return FileStamp(answer.size, _hashed(answer.version))
+
+
+def submit_range(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
+    """Ask for bytes of a remote shard, of the version that was indexed: all of them, or a ShardError."""
+    kept = kept_as(url, stamp)
+    if not kept.version:  # what is kept of another version would not be noticed
+        return _submit(url, stamp, begin, end)
+    return read_cached(url, *kept, begin, end, partial(_submit, url, stamp))
+
+
+def kept_as(url: str, stamp: FileStamp) -> FileStamp:
+    """The version under which pages of a shard are kept; where any is expected, the one that is held, 0 if none is."""
+    return FileStamp(stamp.size, held_version(url)) if stamp.version == ANY_VERSION else stamp
+
+
+def submit_question(url: str, stamp: FileStamp) -> "Future[bytes]":
+    """Ask whether a remote shard is still of this version: a ShardError if it is not."""
+    return _submit(url, stamp, 0, 1)
+
+
+def _submit(url: str, stamp: FileStamp, begin: int, end: int) -> "Future[bytes]":
+    answer = network().submit(url, begin, end, version_of_stamp(url, stamp))
+    result: Future[bytes] = Future()
+
+    def finish(done: "Future[Answer]") -> None:
+        if not result.set_running_or_notify_cancel():
+            return
+        try:
+            data = checked_answer(url, stamp, done.result())
+            if len(data) != end - begin:
+                raise cut_short(url, begin, end - begin, len(data))
+        except BaseException as error:
+            result.set_exception(error)
+        else:
+            result.set_result(data)
+
+    answer.add_done_callback(finish)
+    result.add_done_callback(lambda done: done.cancelled() and answer.cancel())
+    return result
+
+
+def changed(url: str, expected: FileStamp, got: FileStamp) -> ShardError:
+    """The error for a file that is not the one that was indexed."""
+    version = expected.version if expected.version != ANY_VERSION else held_version(url) or "any"
+    return ShardError(
+        f"shard '{url}': it was replaced or modified after it was indexed, expected {expected.size} bytes of "
+        f"version {version}, got {got.size} bytes of version {got.version}\n"
+        "  Leave shards as they are while they are read. To use the new ones, start the run again; where a manifest "
+        "lists them, run `streamdata index` first."
+    )
+
+
+def removed(url: str) -> ShardError:
+    """The error for a file that is not there any more."""
+    return ShardError(
+        f"shard '{url}': it was removed after it was indexed, expected a file, got none\n"
+        "  Leave shards as they are while they are read; where a manifest lists them, run `streamdata index`."
+    )
+
+
+def check_stamp(url: str, expected: FileStamp) -> None:
+    """Raise ShardError unless the file is still the one that was indexed."""
+    try:
+        got = stamp_of(url)
+    except FileNotFoundError as error:
+        raise removed(url) from error
+    if not _is_expected(url, expected, got):
+        raise changed(url, expected, got)
+
+
+class LocalShard:
+    """An open local file, read at offsets. It closes itself with its last reference.
+
+    Positioned reads leave no position behind, so processes that fork share the file without harm; and unlike under a
+    memory map, a file that shrinks gives fewer bytes, not a dead process.
+
+    Raises:
+        ShardError: It is no regular file.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._path = local_path(url)
+        self.fd = -1
+        try:
+            self.fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # who opens a fifo would wait for its writer
+            status = os.fstat(self.fd)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a socket
+                check_regular(self._path, ShardError)
+            note_place(error, url)
+            raise
+        if not stat.S_ISREG(status.st_mode):
+            check_mode(url, status.st_mode, ShardError)
+        self.size: int = status.st_size
+        self._mtime_ns: int = status.st_mtime_ns
+        self._identity = (status.st_dev, status.st_ino)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at the end of the process there is no `os`
+        if self.fd >= 0:
+            close(self.fd)
+
+    def read(self, size: int, offset: int) -> bytes:
+        """`size` bytes from `offset`, fewer only at the end of the file."""
+        try:
+            data = os.pread(self.fd, size, offset)
+            while 0 < len(data) < size:  # one call reads at most 2 GiB
+                more = os.pread(self.fd, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            note_place(error, self.url, offset, offset + size)
+            raise
+        return data
+
+    def read_into(self, memory: memoryview, offset: int) -> int:
+        """Fill the memory from `offset`; return how many bytes there were, fewer only at the end of the file."""
+        try:
+            size = done = os.preadv(self.fd, (memory,), offset)
+            while done < len(memory) and size:  # one call reads at most 2 GiB
+                size = os.preadv(self.fd, (memory[done:],), offset + done)
+                done += size
+        except OSError as error:
+            note_place(error, self.url, offset, offset + len(memory))
+            raise
+        return done
+
+    def stamp(self) -> FileStamp:
+        """Which version this was when it was opened."""
+        return FileStamp(self.size, self._mtime_ns)
+
+    def check(self, expected: FileStamp, *, by_path: bool = False) -> None:
+        """Raise ShardError unless this is the version that was indexed, and the file at its path.
+
+        A file that another was renamed over lives on under its descriptor, but has no links any more. With `by_path`
+        the path is asked too, and another file at it is an error however it came there.
+        """
+        status = os.fstat(self.fd)
+        if status.st_size != expected[0] or status.st_mtime_ns != expected[1] or not status.st_nlink:
+            # Where any version will do it is no mistake that it is not the one expected.
+            is_expected = _is_expected(self.url, expected, FileStamp(status.st_size, status.st_mtime_ns))
+            if not is_expected or not status.st_nlink:
+                self._fail(expected)
+        if by_path:
+            try:
+                status = os.stat(self._path)  # this is asked often
+            except FileNotFoundError:
+                self._fail(expected)
+            except OSError as error:
+                note_place(error, self.url)
+                raise
+            if (status.st_dev, status.st_ino) != self._identity:
+                self._fail(expected)
+
+    def _fail(self, expected: FileStamp) -> NoReturn:
+        open_files.forget(self.url)
+        check_stamp(self.url, expected)
+        raise changed(self.url, expected, expected)
+
+
+def opened(url: str) -> LocalShard:
+    """The open local file, one of a bounded number per thread."""
+    found: LocalShard = open_files.get(url, LocalShard)
+    return found
+
+
+def opened_shard(url: str) -> LocalShard:
+    """As `opened`, of a shard that was indexed."""
+    try:
+        return opened(url)
+    except FileNotFoundError as error:
+        raise removed(url) from error
+
+
+def opened_anew(url: str) -> LocalShard:
+    """As `opened_shard`, open for the caller alone."""
+    try:
+        return LocalShard(url)
+    except FileNotFoundError as error:
+        raise removed(url) from error
+
+
+def advise(url: str, begin: int, end: int) -> None:
+    """Tell the kernel that these bytes of a local file are wanted soon, so that it reads them meanwhile.
+
+    It costs 10 µs for a megabyte that is in the page cache already. An error is the reader's to find.
+    """
+    with suppress(OSError, ShardError):
+        os.posix_fadvise(opened(url).fd, begin, end - begin, os.POSIX_FADV_WILLNEED)
+
+
+def close_unused(urls: Iterable[str]) -> None:
+    """Let go of files that stayed open after an earlier run: a new run reads what lies at their paths now."""
+    for url in {*open_files, *held_urls()}.intersection(urls):
+        forget_open(url)
+        if let_go(url):  # what it was met as says nothing of what lies there now
+            _versions.pop(url, None)
+
+
+def forget_open(url: str) -> None:
+    """Let go of one file: the next `opened` opens what lies at its path then."""
+    open_files.forget(url)
+
+
+def check_shards(urls: Sequence[str], stamps: Sequence[FileStamp], shards: Iterable[int]) -> None:
+    """Raise ShardError unless each of the shards is still the one that was indexed."""
+    remote: list[int] = []
+    for shard in shards:
+        if is_remote(urls[shard]):
+            remote.append(shard)
+        else:
+            opened_shard(urls[shard]).check(stamps[shard])
+    if remote:  # each is a request
+        with ThreadPoolExecutor(min(_MAX_REQUESTS, len(remote))) as pool:
+            list(pool.map(lambda shard: check_stamp(urls[shard], stamps[shard]), remote))
+
+
+def cut_short(url: str, offset: int, expected: int, got: int) -> ShardError:
+    """The error for a file that ends within what its index says is there."""
+    return ShardError(
+        f"shard '{url}': cut short at offset {offset}, expected {expected} bytes, got {got}\n"
+        "  Copy the shard again, and start the run again."
+    )

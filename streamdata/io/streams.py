@@ -1,0 +1,354 @@
+"""Shards that are read from their start: `url → opener → decompression by suffix → bytes, forward only`."""
+
+import bz2
+import io
+import logging
+import lzma
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any, Protocol
+
+from streamdata.errors import ShardError, needs, one_line
+from streamdata.io.pipes import PipeBytes
+from streamdata.io.remote import network
+from streamdata.io.signatures import HEAD_BYTES, check_compressed
+from streamdata.io.storage import FileStamp, is_pipe, is_remote, opened_anew, submit_range
+
+logger = logging.getLogger(__name__)
+_RAW_STEP = 1 << 20
+_PACKED_STEP = 1 << 16  # what is left of it is copied at each stream's end
+_UNPACKED_STEP = 1 << 15
+_ZSTD_STEP = 1 << 13  # packed bytes that are unpacked at once: four of them may stand for 128 KiB
+_MAX_ZSTD_WINDOW_BYTES = 128 << 20  # how far back a frame may refer; `zstd --ultra --long=27` asks for that
+MAX_EMPTY_STREAMS = 1000
+"""How many streams (members, frames) in a row may give no bytes. Tools write one at the end of a file, or none."""
+_MAX_XZ_BYTES = 192 << 20  # of memory: `xz -9` needs 65 MiB, and a file may ask for 4 GiB
+_SKIP_STEP = 1 << 20
+_PIECE_BYTES, _PIECES_AHEAD = 4 << 20, 3
+
+
+class DamagedFrameError(Exception):
+    """Compressed data is damaged, ends early, or asks for too much memory."""
+
+
+class _Bytes(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class ForwardStream:
+    """The uncompressed bytes of a shard, at offsets that only grow.
+
+    Raises:
+        ShardError: The compressed data is damaged or ends early.
+    """
+
+    size: int | None = None
+
+    def __init__(self, url: str, stream: _Bytes) -> None:
+        self._url, self._stream = url, stream
+        self._at = 0
+
+    def read(self, size: int, offset: int) -> bytes:
+        """`size` bytes from `offset`, fewer only at the end."""
+        assert offset >= self._at, f"offset {offset} of '{self._url}' has been passed"
+        while self._at < offset and self._some(min(offset - self._at, _SKIP_STEP)):
+            pass
+        piece = self._some(min(size, _SKIP_STEP)) if size > 0 and self._at >= offset else b""
+        if not piece or len(piece) == size:
+            return piece
+        # A buffer that grows in place and becomes the result: pieces that are joined are there twice.
+        whole = io.BytesIO()
+        while piece:
+            size -= whole.write(piece)
+            piece = self._some(min(size, _SKIP_STEP)) if size else b""
+        return whole.getvalue()
+
+    def _some(self, size: int) -> bytes:
+        try:
+            piece = self._stream.read(size)
+        except DamagedFrameError as error:
+            raise ShardError(
+                f"shard '{self._url}': offset {self._at} of the uncompressed data: expected more of it, got {error}\n"
+                "  The compressed file is damaged or incomplete: copy or write it again."
+            ) from error
+        self._at += len(piece)
+        return piece
+
+
+class _LocalBytes(io.RawIOBase):
+    """A local file from its start; whatever is read belongs to the version that was asked for."""
+
+    def __init__(self, url: str, stamp: FileStamp) -> None:
+        self._file, self._stamp = opened_anew(url), stamp
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._file.read(len(buffer), self._at)
+        self._file.check(self._stamp)
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
+
+
+class _RemoteBytes:
+    """A remote file from its start, the next pieces asked for while one is read; each is of the version asked for."""
+
+    def __init__(self, url: str, stamp: FileStamp) -> None:
+        self._url, self._stamp = url, stamp
+        self._coming: deque[Future[bytes]] = deque()
+        self._asked_to, self._piece = 0, memoryview(b"")
+
+    def read(self, size: int, /) -> bytes:
+        if not self._piece:
+            while self._asked_to < self._stamp.size and len(self._coming) < _PIECES_AHEAD:
+                self._ask()
+            if not self._coming:
+                return b""
+            with network().waiting():
+                self._piece = memoryview(self._coming.popleft().result())
+        piece = bytes(self._piece[:size])
+        self._piece = self._piece[len(piece) :]
+        return piece
+
+    def _ask(self) -> None:
+        begin, self._asked_to = self._asked_to, min(self._stamp.size, self._asked_to + _PIECE_BYTES)
+        self._coming.append(submit_range(self._url, begin, self._asked_to, self._stamp))
+
+    def close(self) -> None:
+        """What was asked for is not wanted any more."""
+        while self._coming:
+            self._coming.pop().cancel()
+
+
+_unchecked_in_this_process: set[str] = set()
+
+
+def _note_unchecked(url: str, unchecked: set[str]) -> None:
+    """Warn of the first file without checksums, and of no more: whoever wrote it wrote the others so too."""
+    if not unchecked:
+        unchecked.add(url)
+        logger.warning(
+            "shard '%s': its Zstandard frames have no checksum, so that damage in it may not be noticed; other "
+            "shards are not looked at for that. `zstd` writes one, Python's zstandard with write_checksum=True",
+            one_line(url),
+        )
+
+
+class _Headed:
+    """Some bytes that were read already, and those after them."""
+
+    def __init__(self, head: bytes, rest: _Bytes) -> None:
+        self._head, self._rest = head, rest
+
+    def read(self, size: int, /) -> bytes:
+        if not self._head:
+            return self._rest.read(size)
+        piece, self._head = self._head[:size], self._head[size:]
+        return piece
+
+
+@contextmanager
+def open_stream(
+    url: str, stamp: FileStamp, unchecked: set[str] = _unchecked_in_this_process, raw: io.RawIOBase | None = None
+) -> Iterator[ForwardStream]:
+    """The uncompressed bytes of a shard: .gz, .tgz, .zst, .zstd, .bz2 and .xz are decompressed, `pipe:` is run.
+
+    Args:
+        url: The shard.
+        stamp: Its version; a pipe has none.
+        unchecked: A file whose zstd frames have no checksum is warned of and put here, if this is empty.
+        raw: Its bytes, where they were asked for before; otherwise it is opened.
+
+    Raises:
+        ShardError: The shard is of another version, or not compressed as its suffix says.
+        ValueError: It is a pipe, and the environment does not allow commands.
+        ImportError: It is compressed with zstd, and the package zstandard is not there.
+    """
+    suffix = "" if is_pipe(url) else _compression(url)
+    with _open_raw(url, stamp) if raw is None else io.BufferedReader(raw, _RAW_STEP) as opened:
+        if not suffix:
+            yield ForwardStream(url, opened)
+            return
+        head = opened.read(HEAD_BYTES)
+        check_compressed(url, head, suffix)
+        new: Callable[[], Any]
+        if suffix == ".zst":
+            with needs("zstandard", "zstd", f"shard '{url}': reading .zst"):
+                import zstandard
+            new, padding = partial(_Unzstd, zstandard, partial(_note_unchecked, url, unchecked)), 0
+        else:
+            new, padding = _DECOMPRESSORS[suffix]
+        unpacked = _UnpackedBytes(new, padding, _Headed(head, opened))
+        yield ForwardStream(url, io.BufferedReader(unpacked, _UNPACKED_STEP))
+
+
+def _compression(url: str) -> str:
+    """By which suffix a file is compressed; "" where it is not."""
+    return next((suffix for suffix, ends in _ENDS.items() if url.endswith(ends)), "")
+
+
+class _UnpackedBytes(io.RawIOBase):
+    """Streams of gzip, bzip2, xz or zstd, one after another, uncompressed.
+
+    The library's own files take what is behind the last stream of bzip2 or xz for nothing, and go through headers,
+    zeros and empty streams of gzip in Python, a byte or some at a time.
+
+    Args:
+        new: Makes what decompresses one stream.
+        padding: How many zeros may stand behind a stream: a multiple of that, or none where it is 0.
+        stream: The file.
+    """
+
+    def __init__(self, new: Callable[[], Any], padding: int, stream: _Bytes) -> None:
+        self._new, self._padding, self._stream = new, padding, stream
+        self._unpack = new()
+        self._num_empty = 0  # streams in a row
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while (packed := self._packed()) is not None:
+            try:
+                piece: bytes = self._unpack.decompress(packed, len(buffer))
+            except (OSError, ValueError, EOFError, lzma.LZMAError, zlib.error, DamagedFrameError) as error:
+                raise DamagedFrameError(str(error)) from error
+            if piece:
+                self._num_empty = 0
+                buffer[: len(piece)] = piece
+                return len(piece)
+        return 0
+
+    def _packed(self) -> bytes | None:
+        """What is to be decompressed next; None at the end."""
+        if not self._unpack.eof:
+            packed = self._stream.read(_PACKED_STEP) if self._unpack.needs_input else b""
+            if not packed and self._unpack.needs_input:
+                raise DamagedFrameError("the end of the file within compressed data")
+            return packed
+        packed = self._unpack.unused_data
+        if self._padding:
+            packed = self._past_padding(packed)
+        packed = packed or self._stream.read(_PACKED_STEP)
+        if packed:
+            self._begin()
+        return packed or None
+
+    def _begin(self) -> None:
+        """Begin another stream."""
+        if self._num_empty > MAX_EMPTY_STREAMS:
+            raise DamagedFrameError(f"more than {MAX_EMPTY_STREAMS} empty streams in a row")
+        self._num_empty += 1
+        self._unpack = self._new()
+
+    def _past_padding(self, packed: bytes) -> bytes:
+        """What comes behind a stream and its padding: zeros, of xz by fours, as section 2.2 of its format says."""
+        padding = 0
+        while packed := packed or self._stream.read(_PACKED_STEP):
+            rest = packed.lstrip(b"\0")
+            padding, packed = padding + len(packed) - len(rest), rest
+            if rest:
+                break
+        if padding % self._padding:
+            raise DamagedFrameError(f"{padding} zero bytes behind compressed data, which xz pads by fours")
+        return packed
+
+
+class _Gunzip:
+    """Decompresses a stream of gzip, with the attributes of what does so for bzip2 and xz."""
+
+    def __init__(self) -> None:
+        self._unpack = zlib.decompressobj(16 + zlib.MAX_WBITS)
+
+    @property
+    def eof(self) -> bool:
+        return self._unpack.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._unpack.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._unpack.unused_data
+
+    def decompress(self, packed: bytes, size: int) -> bytes:
+        return self._unpack.decompress(packed or self._unpack.unconsumed_tail, size)
+
+
+class _Unzstd:
+    """Decompresses a frame of zstd, likewise; one that is to be skipped gives nothing.
+
+    Args:
+        zstandard: The package.
+        on_unchecked: Called if the frame has no checksum.
+    """
+
+    _MAGIC, _HAS_CHECKSUM = b"\x28\xb5\x2f\xfd", 4  # RFC 8878, section 3.1.1: the flag is in the byte after it
+
+    def __init__(self, zstandard: Any, on_unchecked: Callable[[], object]) -> None:
+        self._unpack = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW_BYTES).decompressobj()
+        self._error, self._on_unchecked = zstandard.ZstdError, on_unchecked
+        self._head = b""
+        self._packed = self._ready = memoryview(b"")
+
+    @property
+    def eof(self) -> bool:
+        return self._unpack.eof and not self._ready
+
+    @property
+    def needs_input(self) -> bool:
+        return not (self._packed or self._ready)
+
+    @property
+    def unused_data(self) -> bytes:
+        return bytes(self._unpack.unused_data) + bytes(self._packed)
+
+    def decompress(self, packed: bytes, size: int) -> bytes:
+        if packed:
+            self._note_head(packed)
+            self._packed = memoryview(packed)
+        if not self._ready:
+            piece, self._packed = self._packed[:_ZSTD_STEP], self._packed[_ZSTD_STEP:]
+            try:
+                self._ready = memoryview(self._unpack.decompress(piece))
+            except self._error as error:
+                raise DamagedFrameError(f"a damaged zstd frame, or other data ({error})") from error
+        found = bytes(self._ready[:size])
+        self._ready = self._ready[size:]
+        return found
+
+    def _note_head(self, packed: bytes) -> None:
+        size = len(self._MAGIC) + 1
+        if len(self._head) < size:
+            self._head += packed[: size - len(self._head)]
+            if len(self._head) == size and self._head[:-1] == self._MAGIC and not self._head[-1] & self._HAS_CHECKSUM:
+                self._on_unchecked()
+
+
+_ENDS = {".gz": (".gz", ".tgz"), ".zst": (".zst", ".zstd"), ".bz2": (".bz2",), ".xz": (".xz",)}
+_DECOMPRESSORS: dict[str, tuple[Callable[[], Any], int]] = {
+    ".gz": (_Gunzip, 1),
+    ".bz2": (bz2.BZ2Decompressor, 0),
+    ".xz": (partial(lzma.LZMADecompressor, memlimit=_MAX_XZ_BYTES), 4),
+}
+
+
+@contextmanager
+def _open_raw(url: str, stamp: FileStamp) -> Iterator[Any]:
+    if is_pipe(url):
+        with closing(PipeBytes(url)) as pipe:
+            yield pipe
+    elif is_remote(url):
+        with closing(_RemoteBytes(url, stamp)) as remote:
+            yield remote
+    else:
+        with io.BufferedReader(_LocalBytes(url, stamp), _RAW_STEP) as local:
+            yield local

@@ -1,0 +1,1 @@
+"""Reading ahead: windows that are planned → requests by due time → bytes in memory."""

@@ -1,0 +1,255 @@
+"""Bytes of shards before they are needed: `windows of all lanes' sources → portions by due time → requests → memory`.
+
+One `ReadAhead` per process. A lane's sources (`Upcoming`) make their next windows early; of these, portions are asked
+for in the order in which they fall due, as long as there is room, and what was asked for is sent in that order, too. A
+portion is what is held or let go of at once: a window, or as much of one as each source of the process has room for.
+Nothing here is part of a state, and what is read does not depend on it: only when.
+"""
+
+import heapq
+import math
+import threading
+from collections import Counter, deque
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
+
+from streamdata.io.fetching import FetchThreads, Submit
+from streamdata.io.remote.network import MAX_CONNECTIONS
+from streamdata.io.remote.retries import StoreHealth
+from streamdata.io.storage import advise
+from streamdata.run.per_process import PerProcess
+from streamdata.shards.ahead.coming import Request
+from streamdata.shards.ahead.portion import Portion, Reader
+from streamdata.shards.ahead.settings import AheadSettings
+
+_ENOUGH = 1.0  # seconds to wait for memory that others hold
+_TIMES_FREE = 3  # as many requests as there are connections free may a store have under way, where there are several
+
+
+@dataclass
+class Counts:
+    """What was asked for in this process."""
+
+    requests: int = 0
+    num_bytes: int = 0
+    held_bytes: int = 0
+    """Now: asked for, and not let go of yet."""
+    most_held_bytes: int = 0
+
+
+@dataclass
+class LaneAhead:
+    """What is known of a lane; one for all its sources."""
+
+    settings: AheadSettings = field(default_factory=AheadSettings)
+    heap: Sequence[tuple[float, int]] = ()
+    """Of the top mixture: its clocks, the lowest first."""
+    num_sources: int = 0
+    """How many sources of it are remote."""
+    upcoming: list[Reader] = field(default_factory=list)
+
+    def now(self) -> float:
+        """The lane's clock."""
+        return self.heap[0][0] if self.heap else 0.0
+
+    def close(self) -> None:
+        """Let go of all that its sources hold, and cancel what is under way."""
+        # Together: the connections that one of them frees would be taken by what the next had waiting.
+        read_ahead().drop([request for upcoming in list(self.upcoming) for request in upcoming.ended()])
+
+
+class ReadAhead:
+    """Asks for portions of all lanes of a process, by due time, within one bound.
+
+    Args:
+        submit: Asks for a range; by default threads that read.
+    """
+
+    def __init__(self, submit: Submit | None = None) -> None:
+        self.counts = Counts()
+        self._submit = submit or FetchThreads(MAX_CONNECTIONS).submit
+        # Re-entrant: what is collected as garbage while it is held may be an iterator, which is then closed.
+        self._lock = threading.RLock()
+        self._freed = threading.Condition(self._lock)
+        self._num_dropped = 0
+        """Requests that nobody wants, and that take memory yet."""
+        self._lanes: list[LaneAhead] = []
+        self._under_way: Counter[StoreHealth] = Counter()
+        """How many requests, by store."""
+        self._sending = threading.local()
+
+    def join(self, lane: LaneAhead) -> None:
+        """Note a lane that reads; those that read no more are forgotten."""
+        with self._lock:
+            self._lanes = [one for one in self._lanes if one.upcoming and one is not lane] + [lane]
+
+    def portion_bytes(self) -> int:
+        """How much of a window each source may hold: so much that half of the bound is enough for the present ones."""
+        lanes = self._lanes
+        num_sources = sum(max(lane.num_sources, len(lane.upcoming)) for lane in lanes)
+        return max(1, _most_bytes(lanes) // (2 * num_sources))
+
+    def fill(self, lane: LaneAhead) -> None:
+        """Ask for what the sources of a lane will need, the next due first, as long as there is room."""
+        sources = list(lane.upcoming)
+        dues = [(due, number) for number, one in enumerate(sources) if (due := one.next_due()) < math.inf]
+        heapq.heapify(dues)
+        while dues:
+            number = dues[0][1]
+            upcoming = sources[number]
+            portion = upcoming.next_portion()
+            if portion is not None:
+                if not self._has_room(portion):
+                    return
+                upcoming.asked()
+                self.ask_for(portion)
+            if portion is not None and (due := upcoming.next_due()) < math.inf:
+                heapq.heapreplace(dues, (due, number))
+            else:
+                heapq.heappop(dues)
+
+    def _has_room(self, portion: Portion) -> bool:
+        """Whether there is room for a portion, beside what each source that holds nothing may need at any moment."""
+        lanes = self._lanes
+        hold_nothing = sum(lane.num_sources - sum(one.holds for one in lane.upcoming) for lane in lanes)
+        hold_nothing -= not portion.upcoming.holds
+        kept = max(0, hold_nothing) * self.portion_bytes()
+        return self.counts.held_bytes + portion.num_bytes + kept <= _most_bytes(lanes)
+
+    def make_room(self, num_bytes: int) -> None:
+        """Let go of what was asked for ahead, the last due first, until there is room for what is needed now.
+
+        There is, unless another lane began to read in this process since that was asked for.
+        """
+        while self.counts.held_bytes + num_bytes > _most_bytes(self._lanes):
+            sources = [upcoming for lane in self._lanes for upcoming in lane.upcoming]
+            last = max(sources, key=lambda one: one.last_due(), default=None)
+            if last is not None and last.last_due() >= 0:
+                last.give_back()
+                continue
+            with self._lock:  # what is under way of that takes memory until it has come
+                if not self._num_dropped:
+                    return
+                self._freed.wait(_ENOUGH)
+
+    def ask_for(self, portion: Portion) -> None:
+        """Send the requests of a portion when it is their turn."""
+        requests, num_bytes = portion.unasked(), portion.num_bytes
+        with self._lock:
+            for request in requests:
+                request.asked_of = self
+                portion.upcoming.store = request.store
+            if not portion.is_advice:
+                portion.upcoming.waiting += requests
+            self.counts.held_bytes += num_bytes
+            self.counts.most_held_bytes = max(self.counts.most_held_bytes, self.counts.held_bytes)
+        if portion.is_advice:
+            for request in requests:
+                advise(request.url, request.begin, request.end)
+        else:
+            self._send()
+
+    def drop(self, requests: Sequence[Request]) -> None:
+        """Let go of what some requests brought; those that are not answered yet are cancelled."""
+        under_way = []
+        with self._lock:
+            for request in requests:
+                # One of a parent process is not this one's; one that several portions share comes several times.
+                if request.asked_of is not self or request.is_dropped:
+                    continue
+                request.is_dropped = True
+                self._num_dropped += 1
+                self._settle(request)
+                if request.is_sent and not request.is_over and request.future is not None:
+                    under_way.append(request.future)
+        for future in under_way:  # outside: whoever is told of it asks for the lock
+            future.cancel()
+
+    def _settle(self, request: Request) -> None:
+        """Count the bytes of a request no more, once nobody wants them and they are not under way."""
+        if request.asked_of is self and request.is_dropped and (request.is_over or not request.is_sent):
+            request.asked_of = None
+            self._num_dropped -= 1
+            self.counts.held_bytes -= request.end - request.begin
+            self._freed.notify_all()
+
+    def _send(self) -> None:
+        # An answer that is there at once leads back here: the loop that sent it goes on.
+        if getattr(self._sending, "is_under_way", False):
+            return
+        self._sending.is_under_way = True
+        try:
+            while (request := self._next()) is not None:
+                future = self._submitted(request)
+                request.future = future
+                future.add_done_callback(partial(self._answered, request))
+                if request.is_dropped:
+                    future.cancel()
+        finally:
+            self._sending.is_under_way = False
+
+    def _next(self) -> Request | None:
+        """The request that falls due next, of all that wait; None where no more may be under way."""
+        with self._lock:
+            most = max((lane.settings.connections for lane in self._lanes), default=1)
+            # What waits to be asked again, for up to two minutes, has no connection meanwhile.
+            free = most - sum(number for store, number in self._under_way.items() if store.failing_since is None)
+            if free <= 0:
+                return None
+            heads: list[tuple[float, deque[Request]]] = []
+            sources = [upcoming for lane in self._lanes for upcoming in lane.upcoming]
+            have_several_stores = len({upcoming.store for upcoming in sources} - {None}) > 1
+            for upcoming in sources:
+                waiting = upcoming.waiting
+                while waiting and waiting[0].is_dropped:
+                    waiting.popleft()
+                # A slow store would soon have all connections, and what is due of the others would wait for it.
+                most_of_store = _TIMES_FREE * free if have_several_stores else most
+                if waiting and self._under_way[waiting[0].store] < most_of_store:
+                    heads.append((upcoming.due(waiting[0].first_use), waiting))
+            if not heads:
+                return None
+            # Its queue, not the source: that may have been collected as garbage meanwhile, and be closed.
+            request = min(heads, key=itemgetter(0))[1].popleft()
+            request.is_sent = True
+            self._under_way[request.store] += 1
+            self.counts.requests += 1
+            self.counts.num_bytes += request.end - request.begin
+            return request
+
+    def _submitted(self, request: Request) -> "Future[bytes]":
+        try:
+            return self._submit(request.url, request.begin, request.end, request.stamp)
+        except Exception as error:  # raised by the record that needs it
+            failed: Future[bytes] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def _answered(self, request: Request, future: "Future[bytes]") -> None:
+        with self._lock:
+            self._under_way[request.store] -= 1
+            request.is_over = True
+            self._settle(request)
+        if not request.is_dropped:
+            if future.cancelled():
+                request.answer.set_exception(CancelledError())
+            elif (error := future.exception()) is not None:
+                request.answer.set_exception(error)
+            else:
+                request.answer.set_result(future.result())
+        self._send()
+
+
+def _most_bytes(lanes: Sequence[LaneAhead]) -> int:
+    return max(lane.settings.read_ahead_bytes for lane in lanes)
+
+
+_read_ahead = PerProcess(ReadAhead)
+
+
+def read_ahead() -> ReadAhead:
+    """The one of this process."""
+    return _read_ahead.get()

@@ -1,0 +1,1 @@
+"""Indexes of shards, where they are kept, and manifests that list them."""

@@ -1,0 +1,162 @@
+"""The file that an index is kept in: a checked header, rows of a fixed size, and a CRC32 per 512 rows.
+
+Layout, little-endian: a header (`_HEADER`: magic, kind, format version, bytes per row, size and version of the shard
+and of its sidecar, number of records, how much was passed over and where first, how much is noteworthy otherwise, CRC32
+of the header so far), one row per record and one more that tells where the last record ends, then the CRCs. The header
+is checked whenever it is read, rows when they are first used, so that opening costs the same for 10^3 and for 10^9
+records.
+"""
+
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.errors import ShardError, note_place, shown
+from streamdata.io.storage import FileStamp, LocalShard
+
+_MAGIC = b"sdindex\n"
+_FORMAT = 2
+_END_OF_COUNTS = 1 << 63  # of what is counted in int64
+_HEADER = struct.Struct("<8s8sIIQqQqQQQQ")
+_CRC = struct.Struct("<I")
+HEADER_BYTES = _HEADER.size + _CRC.size
+CHUNK_ROWS = 512
+
+Rows = npt.NDArray[np.void]
+
+
+class IndexDamageError(Exception):
+    """An index file is not what was published; it is to be built again."""
+
+
+class Contents(NamedTuple):
+    """What indexing a shard finds."""
+
+    rows: Rows  # one more than there are records
+    skipped: int  # what was passed over: blank lines, members without a field, records without a sidecar line
+    first_skipped: int  # where the first was: a line from 1, an offset, or a record from 0
+    # rows of JSONL with an integer that 64 bits cannot hold; lines of a sidecar that join no record; where there are no
+    # rows of records, how many records there are
+    noted: int = 0
+
+
+class IndexHeader(NamedTuple):
+    """What an index says of its shard without its rows."""
+
+    kind: str
+    row_bytes: int
+    stamps: tuple[FileStamp, FileStamp]  # of the shard, of its sidecar
+    num_records: int
+    skipped: int  # this and what follows as in `Contents`
+    first_skipped: int
+    noted: int
+
+
+def encode(header: IndexHeader, rows: Rows) -> list[bytes]:
+    """The parts of an index file; `rows` has one row more than there are records."""
+    assert len(rows) == header.num_records + 1, f"{len(rows)} rows for {header.num_records} records"
+    (shard, sidecar) = header.stamps
+    head = _HEADER.pack(
+        _MAGIC, header.kind.encode(), _FORMAT, header.row_bytes, *shard, *sidecar, header.num_records, header.skipped,
+        header.first_skipped, header.noted,
+    )  # fmt: skip
+    body = rows.tobytes()
+    step = CHUNK_ROWS * header.row_bytes
+    crcs = np.array([zlib.crc32(body[at : at + step]) for at in range(0, len(body), step)], "<u4")
+    return [head, _CRC.pack(zlib.crc32(head)), body, crcs.tobytes()]
+
+
+def _chunks(count: int) -> int:
+    return -(-(count + 1) // CHUNK_ROWS)
+
+
+def _decode(head: bytes, size: int) -> IndexHeader:
+    if len(head) < HEADER_BYTES:
+        raise IndexDamageError(f"it has {len(head)} bytes, expected at least {HEADER_BYTES}")
+    magic, kind, version, row_bytes, *numbers = _HEADER.unpack_from(head)
+    if (magic, version) != (_MAGIC, _FORMAT):
+        raise IndexDamageError(f"it is of format {shown(magic)} {version}, expected {_MAGIC!r} {_FORMAT}")
+    if zlib.crc32(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
+        raise IndexDamageError("its header does not match its CRC32")
+    if max(numbers) >= _END_OF_COUNTS:
+        raise IndexDamageError(f"its header counts {max(numbers)}, expected less than 2^63")
+    count = numbers[4]
+    expected = HEADER_BYTES + (count + 1) * row_bytes + 4 * _chunks(count)
+    if size != expected:
+        raise IndexDamageError(f"it has {size} bytes, expected {expected}")
+    stamps = (FileStamp(*numbers[0:2]), FileStamp(*numbers[2:4]))
+    return IndexHeader(kind.rstrip(b"\0").decode("ascii", "replace"), row_bytes, stamps, count, *numbers[5:8])
+
+
+def read_header(path: str | Path) -> IndexHeader:
+    """The header of an index file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        IndexDamageError: It is not as it was published, or of another format.
+    """
+    try:
+        file = LocalShard(str(path))
+    except ShardError as error:
+        raise IndexDamageError("it is no regular file") from error
+    return _decode(file.read(HEADER_BYTES, 0), file.size)
+
+
+class IndexFile:
+    """An open index. It is read by positioned reads: under a memory map, a file cut short would end the process."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
+        self.path = path
+        self._file = LocalShard(str(path))
+        self.header = _decode(self._file.read(HEADER_BYTES, 0), self._file.size)
+        # Another kind of index may lie at the path; its rows would be read at wrong offsets.
+        if self.header.row_bytes != dtype.itemsize:
+            raise IndexDamageError(f"its rows have {self.header.row_bytes} bytes, expected {dtype.itemsize}")
+        self._checked = bytearray(_chunks(self.header.num_records))
+
+    def runs(self, runs: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The rows of each run (first, count), and the row after them (which tells where the last record ends).
+
+        Raises:
+            IndexDamageError: A row is not as it was published.
+        """
+        # One loop with little in it: a window of records is some forty short runs, each of which is read on its own.
+        fd, row_bytes, checked, pieces = self._file.fd, self.header.row_bytes, self._checked, []
+        for first, count in runs:
+            last = first + count
+            if last > self.header.num_records:
+                raise IndexDamageError(f"it has {self.header.num_records} records, expected {last} or more")
+            # `find` of a zero byte: the chunks that were not compared yet, without a loop for those that were.
+            chunk, stop = first // CHUNK_ROWS, last // CHUNK_ROWS + 1
+            while (chunk := checked.find(0, chunk, stop)) >= 0:
+                self._check(chunk)
+            size, offset = (count + 1) * row_bytes, HEADER_BYTES + first * row_bytes
+            try:
+                piece = os.pread(fd, size, offset)
+            except OSError as error:
+                note_place(error, self.path, offset, offset + size)
+                raise
+            pieces.append(piece if len(piece) == size else self._read(size, offset))
+        return pieces
+
+    def _check(self, chunk: int) -> None:
+        """Compare the rows that share a CRC32, the last of them fewer, when one of them is first used."""
+        first, num_rows = chunk * CHUNK_ROWS, self.header.num_records + 1
+        row_bytes = self.header.row_bytes
+        rows = self._read(min(CHUNK_ROWS, num_rows - first) * row_bytes, HEADER_BYTES + first * row_bytes)
+        crc = self._read(_CRC.size, HEADER_BYTES + num_rows * row_bytes + chunk * _CRC.size)
+        if crc != _CRC.pack(zlib.crc32(rows)):
+            raise IndexDamageError(f"rows from {first} on do not match their CRC32")
+        self._checked[chunk] = 1
+
+    def _read(self, size: int, offset: int) -> bytes:
+        data = self._file.read(size, offset)
+        if len(data) < size:
+            raise IndexDamageError(f"it has {offset + len(data)} bytes, expected {offset + size} or more")
+        return data

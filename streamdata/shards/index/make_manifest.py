@@ -1,0 +1,352 @@
+"""Making manifests: `inventory → shards → their indexes, many at a time → one manifest beside them, or where told`.
+
+What an earlier manifest says of shards that are the same is taken from it; indexes that are built are kept in the cache
+until the manifest is there, so that a run that was killed goes on where it was.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from streamdata.errors import ShardError, one_line
+from streamdata.io.file_cache import locked
+from streamdata.io.remote import check_can_put, put_once
+from streamdata.io.storage import FileStamp, Int64s, is_remote, local_path, version_of_stamp
+from streamdata.io.suffixes import TAR_SUFFIXES, is_sequential
+from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
+from streamdata.run.publish import publish_made
+from streamdata.shards.index.build import build_missing
+from streamdata.shards.index.index_file import IndexDamageError, IndexHeader
+from streamdata.shards.index.indexing import JOIN, KINDS, IndexJob, build, find, forget_cached, open_index, sidecar_kind
+from streamdata.shards.index.inventory import Inventory
+from streamdata.shards.index.manifest import (
+    ENTRY,
+    NAME,
+    NO_FILE,
+    Directory,
+    Manifest,
+    encode_directory,
+    encode_rows,
+    place_of,
+    rows_bytes,
+)
+from streamdata.shards.index.manifest_file import ROW_SIZES, ManifestRows, RowRun, open_manifest
+from streamdata.shards.tar.sidecar import SIDECAR_KEYS
+
+logger = logging.getLogger(__name__)
+_JOINS = tuple(map(sidecar_kind, (None, *SIDECAR_KEYS)))
+
+
+class IndexProgress(NamedTuple):
+    """How far the indexing is."""
+
+    shards: int
+    total_shards: int
+    bytes: int
+    total_bytes: int
+
+
+Report = Callable[[IndexProgress], object]
+
+
+class _Index(NamedTuple):
+    """An index on its way into a manifest."""
+
+    header: IndexHeader
+    content: Hashable  # the same where the rows are
+    rows: Callable[[], bytes]  # in chunks with their CRCs
+    file: str
+    sidecar: str
+
+
+def make_manifest(
+    stock: Inventory,
+    report: Report = lambda _: None,
+    num_processes: int | None = None,
+    limits: ShardLimits = DEFAULT_LIMITS,
+) -> str:
+    """Index what has to be, and publish the manifest.
+
+    Args:
+        stock: The files.
+        report: Called after each shard.
+        num_processes: How many index local shards at the same time; by default one for each core.
+        limits: What a record may be.
+
+    Returns:
+        The manifest's url.
+
+    Raises:
+        ShardError: A shard is damaged.
+    """
+    with _saying_where_else():  # now, not when all is indexed
+        _check_can_write(stock.target)
+    # By its real path: under another name it is the same, and what it says of other files must be kept.
+    with locked("manifest", stock.target if is_remote(stock.target) else os.path.realpath(local_path(stock.target))):
+        old = _earlier(stock.target)
+        kept = _kept_from(old, stock) if old else {}
+        wanted = [job._replace(limits=limits) for job in _jobs(stock)]
+        jobs = [job for job in wanted if (job.url, job.kind) not in kept]
+        if old is not None and not jobs and _is_same(old[0], stock):
+            report(IndexProgress(0, 0, 0, 0))
+            return stock.target
+        unbuilt = _build(jobs, report, num_processes)
+        indexes = [*kept.values(), *_built(jobs, unbuilt)]
+        if old is not None:
+            stock, indexes = _with_others(stock, old, indexes)
+        _publish(stock, indexes)
+        for job in jobs:
+            forget_cached(job)
+    return stock.target
+
+
+def _check_can_write(target: str) -> None:
+    if is_remote(target):
+        check_can_put(target)
+        return
+    path = Path(local_path(target)).absolute()
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        got = "a folder" if path.is_dir() else "no permission" if path.parent.is_dir() else "no such folder"
+        raise ShardError(f"manifest '{target}': expected to write it there, got {got}\n  Look at its folder.")
+
+
+def _is_same(manifest: Manifest, stock: Inventory) -> bool:
+    is_whole = bool(stock.suffixes) and set(stock.suffixes) == set(manifest.directory.suffixes)
+    return is_whole and manifest.urls == sorted(stock.stamps) and not differences(stock, manifest)
+
+
+def _jobs(stock: Inventory) -> list[IndexJob]:
+    """The indexes of all shards, compressed ones counted; those of a tar's sidecar for all that its keys may be."""
+    jobs = []
+    for url, stamp in stock.stamps.items():
+        if is_sequential(url):
+            jobs.append(IndexJob("n-tar" if url.endswith(TAR_SUFFIXES) else "n-jsonl", url, stamp))
+        elif url.endswith(".tar"):
+            jobs.append(IndexJob("tar", url, stamp))
+            if sidecar := stock.sidecars.get(url):
+                jobs += [IndexJob(kind, url, stamp, sidecar, stock.stamps[sidecar]) for kind in _JOINS]
+        elif not url.endswith(".meta.jsonl"):
+            jobs.append(IndexJob("jsonl", url, stamp))
+    return jobs
+
+
+def _build(jobs: Sequence[IndexJob], report: Report, num_processes: int | None) -> set[IndexJob]:
+    """Build what is missing; return what cannot be built though its shard could be read."""
+    missing = [job for job in jobs if find(job) is None]
+    sizes = {job.url: job.stamp.size for job in missing}
+    done = IndexProgress(0, len(sizes), 0, sum(sizes.values()))
+    report(done)
+
+    def note(task: tuple[IndexJob, ...]) -> None:
+        nonlocal done
+        done = done._replace(shards=done.shards + 1, bytes=done.bytes + task[0].stamp.size)
+        report(done)
+
+    return build_missing(missing, num_processes=num_processes, is_kept_beside=False, report=note)
+
+
+def _built(jobs: Sequence[IndexJob], unbuilt: set[IndexJob]) -> Iterator[_Index]:
+    """The indexes of the jobs. Those of sidecars that join by no such key are left out; a source says why."""
+    unjoined = []
+    for job in jobs:
+        if job in unbuilt and job.kind in _JOINS:
+            unjoined += [job.sidecar] if job.kind == JOIN else []
+            continue
+        # What failed is tried once more, and raises what is wrong; what was built may have been deleted since.
+        header = (find(job) or build(job, is_kept_beside=False)[0]).header
+        rows = _Rows(job)
+        yield _Index(header, (job.url, rows.digest() if job.sidecar else job.kind), rows, job.url, job.sidecar)
+    if unjoined:
+        logger.warning(
+            "manifest: %d sidecars do not tell which lines are of which records, the first '%s'; the manifest does not "
+            "say it either, and a source that asks for them says why",
+            len(unjoined), one_line(unjoined[0]),
+        )  # fmt: skip
+
+
+class _Rows:
+    """The rows of an index file, read when they are written into a manifest."""
+
+    def __init__(self, job: IndexJob) -> None:
+        self._job = job
+
+    def digest(self) -> bytes:
+        """By which equal rows are known: what the keys of a sidecar are makes no difference mostly."""
+        return hashlib.blake2b(self(), digest_size=16).digest()
+
+    def __call__(self) -> bytes:
+        dtype = KINDS[self._job.kind].dtype
+        try:
+            index = open_index(self._job, is_kept_beside=False)
+            (rows,) = index.runs([(0, index.header.num_records)])
+        except IndexDamageError as damage:
+            found = find(self._job)
+            remedy = f"Delete '{found.path}', and run" if found else "Run"
+            raise ShardError(f"index of '{self._job.url}': {damage}\n  {remedy} streamdata index again.") from damage
+        return encode_rows(rows, dtype.itemsize)
+
+
+def _earlier(target: str) -> tuple[Manifest, ManifestRows] | None:
+    """The manifest that is there; one that is damaged is made anew."""
+    try:
+        found = open_manifest(target)
+    except ShardError as damage:
+        if isinstance(damage.__cause__, OSError):  # it may be as good as it was, and say more than this one would
+            raise
+        logger.warning("%s\n  It is made anew.", damage)
+        return None
+    # What was made for another place says of no file here which version it was.
+    return None if found is None or found[0].is_copy else found
+
+
+def _kept_from(old: tuple[Manifest, ManifestRows], stock: Inventory) -> dict[tuple[str, str], _Index]:
+    """What the earlier manifest says of files that are the same, by url and kind."""
+    wanted = {(job.url, job.kind, job.sidecar) for job in _jobs(stock)}
+    kept = {}
+    for index in _indexes_in(*old):
+        named = (index.file, index.header.kind, index.sidecar)
+        stamps = (stock.stamps.get(index.file), stock.stamps.get(index.sidecar, index.header.stamps[1]))
+        if named in wanted and stamps == index.header.stamps:
+            kept[index.file, index.header.kind] = index
+    return kept
+
+
+def _indexes_in(manifest: Manifest, rows: ManifestRows) -> Iterator[_Index]:
+    directory, urls = manifest.directory, manifest.urls
+    stamps = list(map(FileStamp, directory.sizes.tolist(), directory.versions.tolist()))
+    for kind, entries in directory.indexes.items():
+        row_bytes = ROW_SIZES[kind]
+        for file, sidecar, num_records, skipped, first_skipped, noted, offset in entries.tolist():
+            pair = (stamps[file], stamps[sidecar] if sidecar != NO_FILE else FileStamp(0, 0))
+            header = IndexHeader(kind, row_bytes, pair, num_records, skipped, first_skipped, noted)
+            read = _OldRows(rows, RowRun(offset, num_records, 0, num_records), row_bytes)
+            yield _Index(
+                header, (urls[file], "kept", offset), read, urls[file], urls[sidecar] if sidecar != NO_FILE else ""
+            )
+
+
+class _OldRows:
+    """The rows of an index in an earlier manifest."""
+
+    def __init__(self, rows: ManifestRows, run: RowRun, row_bytes: int) -> None:
+        self._rows, self._run, self._row_bytes = rows, run, row_bytes
+
+    def __call__(self) -> bytes:
+        (rows,) = self._rows.read([self._run], self._row_bytes)
+        return encode_rows(rows, self._row_bytes)
+
+
+def _with_others(
+    stock: Inventory, old: tuple[Manifest, ManifestRows], indexes: list[_Index]
+) -> tuple[Inventory, list[_Index]]:
+    """What the manifest is to say where only some of its files were looked at: the others stay as they were."""
+    manifest = old[0]
+    if stock.suffixes or manifest.root != stock.root:
+        return stock, indexes
+    directory = manifest.directory
+    before = zip(manifest.urls, map(FileStamp, directory.sizes.tolist(), directory.versions.tolist()), strict=True)
+    others = {url: stamp for url, stamp in before if url not in stock.stamps}
+    known = {(index.file, index.header.kind) for index in indexes}
+    indexes = indexes + [
+        index for index in _indexes_in(*old) if index.file in others and (index.file, index.header.kind) not in known
+    ]
+    stamps = dict(sorted({**others, **stock.stamps}.items()))
+    return stock._replace(stamps=stamps, suffixes=directory.suffixes), indexes
+
+
+def _publish(stock: Inventory, indexes: Sequence[_Index]) -> None:
+    urls = sorted(stock.stamps)
+    numbers = {url: number for number, url in enumerate(urls)}
+    kinds: dict[str, list[_Index]] = {}
+    for index in indexes:
+        kinds.setdefault(index.header.kind, []).append(index)
+    at, tables, in_order = 0, {}, []
+    offsets: dict[Hashable, int] = {}
+    for kind, members in sorted(kinds.items()):
+        members.sort(key=lambda index: numbers[index.file])
+        table = np.zeros(len(members), ENTRY)
+        for row, index in enumerate(members):
+            header = index.header
+            if index.content not in offsets:
+                offsets[index.content] = at
+                at += rows_bytes(header.num_records, header.row_bytes)
+                in_order.append(index)
+            sidecar = numbers[index.sidecar] if index.sidecar else NO_FILE
+            table[row] = (numbers[index.file], sidecar, *header[3:], offsets[index.content])
+        tables[kind] = table
+    directory = Directory(
+        place_of(stock.root), stock.is_beside, stock.suffixes, [url[len(stock.root) :] for url in urls],
+        _tags(stock.stamps),
+        *_columns([stock.stamps[url] for url in urls]), tables,
+    )  # fmt: skip
+    _write(stock.target, encode_directory(directory, ROW_SIZES, at), (index.rows() for index in in_order))
+
+
+def _tags(stamps: Mapping[str, FileStamp]) -> list[str]:
+    """What the store calls the version of each file, where it calls them anything."""
+    tags = [version_of_stamp(url, stamp) for url, stamp in sorted(stamps.items())]
+    return tags if any(tags) else []
+
+
+def _columns(stamps: Sequence[FileStamp]) -> tuple[Int64s, Int64s]:
+    sizes, versions = np.array(stamps, np.int64).reshape(-1, 2).T
+    return sizes, versions
+
+
+def _write(target: str, head: bytes, rows: Iterable[bytes]) -> None:
+    """Publish a manifest in one step."""
+
+    def write(temporary: Path) -> None:
+        with temporary.open("xb") as file:
+            file.write(head)
+            file.writelines(rows)
+
+    if not is_remote(target):
+        path = Path(local_path(target))
+        publish_made(path, write)
+        return
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        temporary = Path(folder, NAME)
+        write(temporary)
+        with _saying_where_else():
+            put_once(target, temporary)
+
+
+@contextmanager
+def _saying_where_else() -> Iterator[None]:
+    try:
+        yield
+    except ShardError as error:
+        error.add_note("  To write the manifest to a disk: streamdata index PATH --output streamdata.manifest.")
+        raise
+
+
+def differences(stock: Inventory, manifest: Manifest) -> list[str]:
+    """What is not as the manifest says, a line for each file.
+
+    Args:
+        stock: What is there.
+        manifest: What should be.
+    """
+    directory = manifest.directory
+    said = dict(zip(manifest.urls, map(FileStamp, directory.sizes.tolist(), directory.versions.tolist()), strict=True))
+    lines = []
+    for url in sorted({*said, *stock.stamps}):
+        expected, got = said.get(url), stock.stamps.get(url)
+        if got is None and stock.suffixes:
+            lines.append(f"{url}: it is gone, or no shard any more")
+        elif got is None or expected is None:
+            lines += [] if got is None else [f"{url}: the manifest does not name it"]
+        elif expected.size != got.size:
+            lines.append(f"{url}: expected {expected.size} bytes, got {got.size}")
+        elif expected.version != got.version and not manifest.is_copy:
+            lines.append(f"{url}: it was modified, expected version {expected.version}, got {got.version}")
+    return lines

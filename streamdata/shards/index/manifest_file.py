@@ -1,0 +1,300 @@
+"""Reading manifests: `folder → Manifest`, and `runs of records → chunks of the file → rows of their indexes`.
+
+A local manifest is read in place; of a remote one, pages (see `manifest_pages`).
+"""
+
+import errno
+import logging
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from types import MappingProxyType
+from typing import NamedTuple, NoReturn
+
+from streamdata.errors import ShardError, one_line
+from streamdata.io.remote import Answer, beside
+from streamdata.io.remote_bytes import fetch, fetch_many
+from streamdata.io.storage import FileStamp, forget_open, is_remote, opened
+from streamdata.shards.index.index_file import CHUNK_ROWS
+from streamdata.shards.index.indexing import KINDS
+from streamdata.shards.index.manifest import (
+    HEADER_BYTES,
+    NAME,
+    Manifest,
+    ManifestError,
+    decode_directory,
+    decode_header,
+    rows_bytes,
+)
+from streamdata.shards.index.manifest_pages import ManifestPages, key_of, opened_pages, replaced_manifest
+
+logger = logging.getLogger(__name__)
+_HEAD_BYTES = 1 << 20
+_CRC_BYTES = 4
+_CLOSED = (errno.EACCES, errno.EPERM, errno.ELOOP)
+_Span = tuple[int, int]
+ROW_SIZES = {kind: details.dtype.itemsize for kind, details in KINDS.items()}
+
+
+class RowRun(NamedTuple):
+    """Consecutive records of an index in a manifest: where its rows begin, how many records it has, and which."""
+
+    offset: int
+    num_records: int
+    first: int
+    num_read: int
+
+
+class ManifestRows:
+    """The rows of a manifest, read when they are asked for.
+
+    Args:
+        url: The manifest.
+        stamp: Its version.
+        rows_at: Where its rows begin.
+        tag: What its server calls its version.
+    """
+
+    def __init__(self, url: str, stamp: FileStamp, rows_at: int, tag: str = "") -> None:
+        self.url, self.stamp, self.rows_at, self._tag = url, stamp, rows_at, tag
+
+    def read(self, runs: Sequence[RowRun], row_bytes: int) -> list[bytes]:
+        """The rows of each run, and the row after it.
+
+        Raises:
+            ManifestError: They are damaged, or the manifest is another.
+        """
+        chunk_bytes = _chunk_bytes(row_bytes)
+        spans = self._spans(runs, row_bytes)
+        different = dict.fromkeys(spans)  # short runs share their chunks
+        pieces = self._remote(different, chunk_bytes) if is_remote(self.url) else self._local(different, chunk_bytes)
+        return [
+            _rows_in(pieces[span], chunk_bytes, run.first % CHUNK_ROWS * row_bytes, (run.num_read + 1) * row_bytes)
+            or self._damaged(span, pieces[span], chunk_bytes)
+            for run, span in zip(runs, spans, strict=True)
+        ]
+
+    def prefetch(self, runs: Sequence[RowRun], row_bytes: int) -> "list[Future[Answer]]":
+        """Ask for the rows of each run where they lie in a store, and wait for nothing: `read` does, if it has to.
+
+        Returns:
+            What was asked for; it may be cancelled.
+        """
+        if not is_remote(self.url):
+            return []
+        pages, chunk_bytes = self._pages(), _chunk_bytes(row_bytes)
+        spans = pages.not_seen(self._spans(runs, row_bytes))
+        missing = [span for span in spans if not _is_sound(pages.read(*span), chunk_bytes)]
+        pages.seen.update(spans.difference(missing))
+        return pages.ask_for(missing) if missing else []  # where rows are few, all are asked for with any
+
+    def _spans(self, runs: Sequence[RowRun], row_bytes: int) -> list[tuple[int, int]]:
+        """Where the chunks of each run begin and end."""
+        spans, chunk_bytes = [], _chunk_bytes(row_bytes)
+        for offset, num_records, first, num_read in runs:
+            chunk, last = first // CHUNK_ROWS, (first + num_read) // CHUNK_ROWS + 1
+            begin, size = self.rows_at + offset, rows_bytes(num_records, row_bytes)
+            spans.append((begin + chunk * chunk_bytes, begin + min(last * chunk_bytes, size)))
+        return spans
+
+    def damages(self, manifest: Manifest) -> Iterator[str]:
+        """What of the rows is damaged, a line for each shard."""
+        for kind, entries in manifest.directory.indexes.items():
+            for file, offset, num_records in entries[["file", "offset", "num_records"]].tolist():
+                try:
+                    self.read([RowRun(offset, num_records, 0, num_records)], ROW_SIZES[kind])
+                except ManifestError:
+                    yield f"{manifest.urls[file]}: its index '{kind}' in the manifest is damaged"
+
+    def _damaged(self, span: _Span, piece: bytes, chunk_bytes: int) -> NoReturn:
+        raise ManifestError(
+            f"manifest '{self.url}': offset {span[0]}: expected {span[1] - span[0]} bytes in chunks of {chunk_bytes} "
+            f"that fit their CRC32, got {len(piece)} that do not\n"
+            "  Copy it again, or make it again: streamdata index FOLDER."
+        )
+
+    def _local(self, spans: Iterable[_Span], chunk_bytes: int) -> dict[_Span, bytes]:
+        try:
+            file = opened(self.url)
+        except FileNotFoundError as error:
+            raise replaced_manifest(self.url) from error
+        if file.stamp() != self.stamp:
+            forget_open(self.url)
+            raise replaced_manifest(self.url)
+        # What lies under the descriptor stays what was opened, though another is renamed over it meanwhile.
+        pieces = {(begin, end): file.read(end - begin, begin) for begin, end in spans}
+        for span in _unsound(pieces, pieces, chunk_bytes):
+            self._damaged(span, pieces[span], chunk_bytes)
+        return pieces
+
+    def _remote(self, spans: Iterable[_Span], chunk_bytes: int) -> dict[_Span, bytes]:
+        pages = self._pages()
+        pieces = {span: pages.read(*span) for span in spans}
+        missing = _unsound(pieces, pieces, chunk_bytes)
+        for bring in (pages.wait_for, pages.fetch):
+            if missing:
+                bring(missing)
+                pieces |= {span: pages.read(*span) for span in missing}
+                missing = _unsound(pieces, missing, chunk_bytes)
+        for span in missing:
+            self._damaged(span, pieces[span], chunk_bytes)
+        return pieces
+
+    def _pages(self) -> ManifestPages:
+        return opened_pages(key_of(self.url, self._tag, self.stamp, self.rows_at))
+
+
+def _chunk_bytes(row_bytes: int) -> int:
+    return CHUNK_ROWS * row_bytes + _CRC_BYTES
+
+
+def _rows_in(piece: bytes, chunk_bytes: int, begin: int, size: int) -> bytes | None:
+    """The rows of some sound chunks from `begin` on, without the CRCs; None where they end early."""
+    if len(piece) <= chunk_bytes:
+        rows = piece[begin : min(begin + size, len(piece) - _CRC_BYTES)]
+    else:
+        chunks = (
+            piece[at : min(at + chunk_bytes, len(piece)) - _CRC_BYTES] for at in range(0, len(piece), chunk_bytes)
+        )
+        rows = b"".join(chunks)[begin : begin + size]
+    return rows if len(rows) == size else None
+
+
+def _unsound(pieces: dict[_Span, bytes], spans: Iterable[_Span], chunk_bytes: int) -> list[_Span]:
+    return [span for span in spans if not _is_sound(pieces[span], chunk_bytes)]
+
+
+def _is_sound(piece: bytes, chunk_bytes: int) -> bool:
+    for at in range(0, len(piece), chunk_bytes):
+        end = min(at + chunk_bytes, len(piece)) - _CRC_BYTES
+        if end < at or zlib.crc32(piece[at:end]) != int.from_bytes(piece[end : end + _CRC_BYTES], "little"):
+            return False
+    return True
+
+
+ListedShards = Sequence[tuple[Manifest, ManifestRows]]
+"""Manifests that know some shards, each with its rows."""
+
+
+class Known(NamedTuple):
+    """What is known of files before one of them is asked: by manifests, and by the list of a store."""
+
+    manifests: ListedShards = ()
+    stamps: Mapping[str, FileStamp] = MappingProxyType({})
+
+
+NOTHING_KNOWN = Known()
+
+
+def open_manifest(url: str) -> tuple[Manifest, ManifestRows] | None:
+    """The manifest at a url; None where there is none.
+
+    Raises:
+        ManifestError: It is damaged, or cannot be opened.
+    """
+    return _open_remote(url) if is_remote(url) else _open_local(url)
+
+
+def _open_local(url: str) -> tuple[Manifest, ManifestRows] | None:
+    forget_open(url)  # another may lie there now than when an earlier reader opened it
+    try:
+        file = opened(url)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ShardError as error:
+        raise ManifestError(
+            f"manifest '{url}': expected a regular file, got none\n"
+            "  Remove it, or make it again: streamdata index FOLDER."
+        ) from error
+    except OSError as error:
+        if error.errno not in _CLOSED:  # the disk's error, or the system's
+            raise
+        # It was made to be believed: the folder is not listed in its place.
+        raise ManifestError(
+            f"manifest '{url}': expected a file that can be read, got {error.strerror}\n"
+            "  Let this user read it, or delete it: without it, the folder is listed."
+        ) from error
+    frame = decode_header(url, file.read(HEADER_BYTES, 0))
+    if frame.size != file.size:
+        raise _cut(url, frame.size, file.size)
+    directory = decode_directory(url, frame, file.read(frame.directory, HEADER_BYTES), ROW_SIZES)
+    return Manifest(url, directory), ManifestRows(url, file.stamp(), frame.rows_at)
+
+
+def _open_remote(url: str) -> tuple[Manifest, ManifestRows] | None:
+    head = fetch(url, 0, _HEAD_BYTES)
+    if head is None:
+        return None
+    frame = decode_header(url, head.data)
+    if frame.size != head.stamp.size:
+        raise _cut(url, frame.size, head.stamp.size)
+    pages = ManifestPages(key_of(url, head.tag, head.stamp, frame.rows_at))
+    pages.write(head.data, 0)
+    if frame.rows_at > len(head.data):
+        body = pages.read(HEADER_BYTES, frame.rows_at)
+        if zlib.crc32(body) != frame.crc:
+            (rest,) = fetch_many(url, [(len(head.data), frame.rows_at)], head.tag)
+            pages.write(rest, len(head.data))
+    directory = decode_directory(url, frame, pages.read(HEADER_BYTES, frame.rows_at), ROW_SIZES)
+    return Manifest(url, directory), ManifestRows(url, head.stamp, frame.rows_at, head.tag)
+
+
+def _cut(url: str, expected: int, got: int) -> ManifestError:
+    return ManifestError(
+        f"manifest '{url}': expected {expected} bytes, got {got}\n"
+        "  It was cut short: copy it again, or make it again: streamdata index FOLDER."
+    )
+
+
+class Manifests:
+    """The manifests of some folders, each opened once.
+
+    Args:
+        is_used: Whether they are; else there are none.
+    """
+
+    def __init__(self, *, is_used: bool = True) -> None:
+        self._is_used = is_used
+        self._found: dict[str, tuple[Manifest, ManifestRows] | None] = {}
+        self.used: dict[str, tuple[Manifest, ManifestRows]] = {}
+        """By url, those whose shards are among what was found."""
+
+    def at(self, url: str) -> Manifest | None:
+        """The manifest at a url."""
+        if not self._is_used:
+            return None
+        if url not in self._found:
+            self._found[url] = open_manifest(url)
+        found = self._found[url]
+        return found[0] if found else None
+
+    def use(self, manifest: Manifest) -> None:
+        """Note that shards of this one are read."""
+        found = self._found[manifest.url]
+        if manifest.url in self.used or found is None:
+            return
+        self.used[manifest.url] = found
+        manifest.note_tags()
+        if manifest.is_copy:
+            logger.warning(
+                "manifest '%s' was made for '%s', and was copied: sizes and checksums are compared, and the versions "
+                "of shards are those that are met first; `streamdata index %s` notes them",
+                *map(one_line, (manifest.url, manifest.directory.place, manifest.root)),
+            )  # fmt: skip
+
+    def whole(self, folder: str, suffixes: Sequence[str]) -> Manifest | None:
+        """The manifest that lists all shards below a folder (with its slash) that end in these suffixes."""
+        manifest = self.at(beside(folder, folder + NAME))
+        return manifest if manifest and set(suffixes) <= set(manifest.directory.suffixes) else None
+
+    def naming(self, url: str, top: str) -> Manifest | None:
+        """The manifest that names a file: in the folder `top`, in its own, or in one between the two."""
+        folder = own = url[: url.rfind("/") + 1]
+        folders = [top] if own.startswith(top) and top else []
+        while len(folder) > len(top):
+            folders.append(folder)
+            folder = folder[: folder.rfind("/", 0, -1) + 1]
+        for folder in folders or [own]:
+            if (manifest := self.at(beside(url, folder + NAME))) and url in manifest.numbers:
+                return manifest
+        return None

@@ -1,0 +1,313 @@
+"""The lines of a JSON Lines file: `bytes at offsets → about a megabyte of whole lines at a time`.
+
+Lines end with a line feed, as JSON Lines (jsonlines.org) asks; a carriage return before it is white space to JSON. The
+last line may lack its end. A byte order mark at the beginning of the file belongs to no line. Of a file that is one
+JSON array, known by its first byte, the elements stand for lines, over however many lines each goes.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from streamdata.errors import ShardError, shown
+from streamdata.io.one_pass import ByteSource
+from streamdata.io.signatures import JSONL, refuse_foreign
+from streamdata.io.storage import Int64s
+from streamdata.recipe.limits import DEFAULT_LIMITS
+
+BOM = b"\xef\xbb\xbf"
+BLANK = b" \t\r\n"  # the white space of JSON
+_FEW_LINES = 256  # which are looked at one by one
+_MEAN_LINE = 16  # bytes; where lines are shorter, many may be empty
+_CHUNK = 1 << 20
+MAX_LINE_BYTES = DEFAULT_LIMITS.line_bytes
+_LINE_FEED = 10
+_STEPS = np.zeros(256, np.int8)
+"""By a byte outside of strings, how much deeper what follows is nested."""
+_STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
+_IS_MARK = _STEPS != 0
+_IS_MARK[list(b'",')] = True
+
+
+class Lines(NamedTuple):
+    """Consecutive lines, of which those are listed that are not blank: there may be a million others in a megabyte.
+
+    Attributes:
+        offset: Of the buffer in the file.
+        buffer: Whole lines; after the last one there may be the beginning of another.
+        starts: Where in the buffer each begins.
+        ends: Where it ends, its line end left out.
+        numbers: The number of each in the file, from 0.
+        first: The number of the first line, blank or not.
+        stop: The number of the line after the last one.
+        end: Where in the buffer that begins.
+        are_elements: Whether they are those of an array: after each stands one byte that is none of its own.
+    """
+
+    offset: int
+    buffer: bytes
+    starts: Int64s
+    ends: Int64s
+    numbers: Int64s
+    first: int
+    stop: int
+    end: int
+    are_elements: bool = False
+
+    def line(self, index: int) -> bytes:
+        """The bytes of one of the lines that are not blank."""
+        return self.buffer[int(self.starts[index]) : int(self.ends[index])]
+
+    def listed(self) -> Iterator[tuple[int, int, bytes]]:
+        """Those that are not blank: number in the file from 0, where it begins in the buffer, bytes."""
+        for number, start, end in zip(self.numbers.tolist(), self.starts.tolist(), self.ends.tolist(), strict=True):
+            yield number, start, self.buffer[start:end]
+
+    @property
+    def num_blank(self) -> int:
+        """How many lines are blank."""
+        return self.stop - self.first - len(self.numbers)
+
+    def first_blank(self) -> int:
+        """The number of the first blank line, if there is one."""
+        is_after_blank = self.numbers != np.arange(self.first, self.first + len(self.numbers))
+        return self.first + (int(is_after_blank.argmax()) if is_after_blank.any() else len(self.numbers))
+
+
+def lines_of(
+    source: ByteSource, url: str, *, is_whole: bool = True, max_bytes: int = MAX_LINE_BYTES
+) -> Iterator[Lines]:
+    """All lines of a file, which is read forward only.
+
+    Args:
+        source: The file, or a later part of it that begins with a line.
+        url: The file, for messages.
+        is_whole: Whether it is read from its beginning.
+        max_bytes: Of a line, without its end; and of blank lines in a row, since a file of nothing else has no end.
+
+    Raises:
+        ShardError: It begins as files of another format do, a line is longer, or more lines in a row are blank; or it
+            is an array that does not end where the file does.
+    """
+    number = 0
+    offset = at = 0
+    begun: list[bytes] = []  # the line that has not ended yet; joined once, since it may be long
+    blanks = _BlankRun(url, max_bytes)
+    while chunk := source.read(_CHUNK, at):
+        if is_whole and not at and not chunk.startswith(b"{"):  # which no other format begins with
+            refuse_foreign(url, chunk, JSONL)
+            if begins_array(chunk):
+                yield from _elements_of(source, url, chunk, max_bytes)
+                return
+        at += len(chunk)
+        begun.append(chunk)
+        if b"\n" in chunk:
+            lines = _split(offset, b"".join(begun), number, may_have_bom=is_whole)
+            if len(lines.buffer) > max_bytes:
+                _check_lengths(url, lines, max_bytes)
+            blanks.go_on(lines)
+            yield lines
+            number = lines.stop
+            begun = [lines.buffer[lines.end :]]
+            offset += lines.end
+        if at - offset > max_bytes:  # before more of it is kept; a carriage return at its end counts
+            raise line_too_long(f"{url}:{number + 1}", at - offset, max_bytes)
+    if at > offset:  # the last line has no line feed
+        last = _split(offset, b"".join([*begun, b"\n"]), number, may_have_bom=is_whole)
+        yield last._replace(buffer=last.buffer[:-1])
+
+
+class _BlankRun:
+    """The blank lines that come last of what was read so far."""
+
+    def __init__(self, url: str, max_bytes: int) -> None:
+        self._url, self._max_bytes = url, max_bytes
+        self._begin = self._number = 0  # its offset in the file, and the number of its first line
+
+    def go_on(self, lines: Lines) -> None:
+        """Take in the next lines: a ShardError if too many in a row are blank."""
+        end = lines.offset + lines.end
+        if end - self._begin > self._max_bytes:
+            self._check(lines)
+        if len(lines.ends):
+            self._begin, self._number = lines.offset + int(lines.ends[-1]) + 1, int(lines.numbers[-1]) + 1
+
+    def _check(self, lines: Lines) -> None:
+        begins = np.concatenate(([self._begin], lines.offset + lines.ends + 1))
+        sizes = lines.offset + np.concatenate((lines.starts, [lines.end])) - begins
+        if sizes.max() > self._max_bytes:
+            first = int((sizes > self._max_bytes).argmax())
+            number = int(lines.numbers[first - 1]) + 1 if first else self._number
+            raise too_many_blanks(f"{self._url}:{number + 1}", int(sizes[first]), self._max_bytes)
+
+
+def _check_lengths(url: str, lines: Lines, max_bytes: int) -> None:
+    """Raise if one of the lines is too long."""
+    sizes = lines.ends - lines.starts
+    if len(sizes) and sizes.max() > max_bytes:
+        first = int((sizes > max_bytes).argmax())
+        raise line_too_long(
+            f"{url}:{place_of(int(lines.numbers[first]), lines.are_elements)}", int(sizes[first]), max_bytes
+        )
+
+
+def place_of(number: int, are_elements: bool) -> int | str:
+    """What messages call the line of this number in its file: lines count from 1, and so do elements."""
+    return f"element {number + 1}" if are_elements else number + 1
+
+
+def line_too_long(where: str, size: int, max_bytes: int) -> ShardError:
+    """The error for a line of which so many bytes have been seen."""
+    return ShardError(
+        f"{where}: expected a line of at most {max_bytes} bytes, got at least {size}\n"
+        f"  Split it, or allow more in the source: limits: {{line_bytes: {max(size, 2 * max_bytes)}}}."
+    )
+
+
+def too_many_blanks(where: str, size: int, max_bytes: int) -> ShardError:
+    """The error for blank lines in a row, of which so many bytes have been seen."""
+    return ShardError(
+        f"{where}: expected at most {max_bytes} bytes of blank lines in a row, got at least {size}\n"
+        f"  Remove them, or allow more in the source: limits: {{line_bytes: {max(size, 2 * max_bytes)}}}."
+    )
+
+
+def begins_array(head: bytes) -> bool:
+    """Whether a file that begins so is one JSON array of all records; a line that is a list is an error of its own."""
+    line, _, rest = head.removeprefix(BOM).lstrip(BLANK).partition(b"\n")
+    if not line.startswith(b"["):
+        return False
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError:  # it goes on in other lines
+        return True
+    return not rest.strip(BLANK) or (len(value) > 0 and isinstance(value[0], dict))
+
+
+def _elements_of(source: ByteSource, url: str, chunk: bytes, max_bytes: int) -> Iterator[Lines]:
+    """The elements of an array, of which a chunk was read already, each as one line: its line feeds are spaces."""
+    at, number, offset = len(chunk), 0, chunk.index(b"[") + 1
+    text, is_closed = chunk[offset:].replace(b"\n", b" "), False
+    while not is_closed:
+        ends, is_closed = _ends_of_elements(text)
+        if is_closed and text[int(ends[-1])] != ord("]"):
+            raise _broken_array(url, number + len(ends), "',' or ']'", "'}'")
+        size = int(ends[-1]) + 1 if len(ends) else 0
+        if is_closed and not number and not text[: ends[0]].strip(BLANK):
+            ends = ends[1:]  # the array is empty
+        starts, stop = np.append(0, ends + 1)[: len(ends)], number + len(ends)
+        found = Lines(offset, text, starts, ends, np.arange(number, stop), number, stop, size, are_elements=True)
+        for index, _, element in found.listed():
+            if not element.strip(BLANK):
+                raise _broken_array(url, index, "another one", "none")
+        _check_lengths(url, found, max_bytes)
+        if not is_closed and len(text) - size > max_bytes:
+            raise line_too_long(f"{url}:{place_of(stop, True)}", len(text) - size, max_bytes)
+        yield found
+        number, offset, text = stop, offset + size, text[size:]
+        if not is_closed:
+            # As much again as there is, so that a long element is not searched through again and again.
+            if not (chunk := source.read(max(_CHUNK, len(text)), at)):
+                raise _broken_array(url, number, "',' or ']'", "the end of the file")
+            text, at = text + chunk.replace(b"\n", b" "), at + len(chunk)
+    _check_array_end(source, url, number, text, at)
+
+
+def _check_array_end(source: ByteSource, url: str, number: int, text: bytes, at: int) -> None:
+    """Refuse anything but white space behind an array of so many elements."""
+    while not (rest := text.strip(BLANK)):
+        if not (text := source.read(_CHUNK, at)):
+            return
+        at += len(text)
+    raise _broken_array(url, number, "the end of the file", shown(rest[:16]))
+
+
+def _broken_array(url: str, number: int, expected: str, got: str) -> ShardError:
+    return ShardError(
+        f"shard '{url}': after element {number} of its array: expected {expected}, got {got}\n"
+        "  Correct it; if it is incomplete, copy or write it again."
+    )
+
+
+def _ends_of_elements(text: bytes) -> tuple[Int64s, bool]:
+    """Where the elements end that are whole in `text`, which begins with one; and whether the array ends there, too."""
+    # Escapes are pairs of bytes from left to right: of the quotes that are left each begins or ends a string.
+    codes = np.frombuffer(text.replace(rb"\\", b"  ").replace(rb"\"", b"  "), np.uint8)
+    places = np.flatnonzero(_IS_MARK[codes])
+    places = places[np.cumsum(codes[places] == ord('"')) % 2 == 0]
+    marks = codes[places]
+    depths = np.cumsum(_STEPS[marks], dtype=np.int64)
+    closing = places[depths < 0][:1]
+    ends = places[(depths == 0) & (marks == ord(","))]
+    return np.append(ends[ends < closing[0]], closing) if len(closing) else ends, len(closing) > 0
+
+
+def _split(offset: int, buffer: bytes, first: int, *, may_have_bom: bool) -> Lines:
+    """The lines of a buffer, what follows the last line feed left out; `first` is the number of the first."""
+    size = buffer.rfind(b"\n") + 1
+    text = np.frombuffer(buffer, np.uint8, size)
+    if buffer[0] in BLANK and _is_blank(text).all():  # in no time, however many lines there are
+        none = np.zeros(0, np.int64)
+        return Lines(offset, buffer, none, none, none, first, first + int(np.count_nonzero(text == _LINE_FEED)), size)
+    starts, ends, numbers = _with_bytes(text)
+    stop = first + int(numbers[-1]) + size - int(ends[-1])
+    if may_have_bom and offset == 0 and buffer.startswith(BOM):
+        starts[0] = len(BOM)
+    numbers += first
+    maybe_blank = np.flatnonzero(_is_blank(text[starts]))  # a line of a byte order mark alone begins with its line feed
+    if len(maybe_blank):
+        blank = maybe_blank[_are_blank(text, starts[maybe_blank], ends[maybe_blank])]
+        starts, ends, numbers = (np.delete(column, blank) for column in (starts, ends, numbers))
+    return Lines(offset, buffer, starts, ends, numbers, first, stop, size)
+
+
+def _with_bytes(text: npt.NDArray[np.uint8]) -> tuple[Int64s, Int64s, Int64s]:
+    """Starts, ends and numbers of the lines that are not empty.
+
+    Empty lines are line feeds side by side. They are never listed: between the end of a line and the next start there
+    are as many line feeds as bytes.
+    """
+    is_feed = text == _LINE_FEED
+    if np.count_nonzero(is_feed) * _MEAN_LINE < len(text):  # as in most files: none is empty
+        ends = np.flatnonzero(is_feed)
+        starts = np.concatenate(([0], ends[:-1] + 1))
+        if (starts < ends).all():
+            return starts, ends, np.arange(len(ends))
+    is_start, is_end = ~is_feed, is_feed.copy()
+    is_start[1:] &= is_feed[:-1]
+    is_end[1:] &= ~is_feed[:-1]
+    is_end[0] = False
+    starts, ends = np.flatnonzero(is_start), np.flatnonzero(is_end)
+    numbers = starts.copy()
+    numbers[1:] -= ends[:-1]
+    return starts, ends, np.cumsum(numbers)
+
+
+def _is_blank(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    """Which bytes are white space. Four comparisons: `isin`, or a table, takes ten times as long."""
+    is_blank: npt.NDArray[np.bool_] = text == BLANK[0]
+    for code in BLANK[1:]:
+        is_blank |= text == code
+    return is_blank
+
+
+def _are_blank(text: npt.NDArray[np.uint8], starts: Int64s, ends: Int64s) -> npt.NDArray[np.bool_]:
+    """Which lines, each of which begins with white space, hold nothing else."""
+    if len(starts) <= _FEW_LINES:
+        spans = zip(starts.tolist(), ends.tolist(), strict=True)
+        return np.array([not text[start:end].tobytes().strip(BLANK) for start, end in spans], np.bool_)
+    is_blank = _is_blank(text)
+    others = np.flatnonzero(is_blank[:-1] & ~is_blank[1:]) + 1  # the first of each run of other bytes
+    others = np.append(others, len(text))
+    result: npt.NDArray[np.bool_] = others[np.searchsorted(others, starts)] >= ends
+    return result
+
+
+def numbered_lines(source: ByteSource, url: str, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, int, bytes]]:
+    """The lines that are not blank: number from 1, offset in the file, bytes. Raises as `lines_of`."""
+    for lines in lines_of(source, url, max_bytes=max_bytes):
+        for number, start, line in lines.listed():
+            yield number + 1, lines.offset + start, line

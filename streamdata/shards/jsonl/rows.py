@@ -1,0 +1,161 @@
+"""One line of JSON Lines → a dict whose values are exactly those written, or what is wrong with it.
+
+orjson rejects NaN, Infinity and broken text, but turns integers beyond 64 bits into floats. Those are searched for
+over whole buffers at once, and only rows that may have one are looked at closely.
+"""
+
+import json
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from streamdata.errors import ShardError, shown
+from streamdata.fields import SET_HERE
+from streamdata.io.storage import Int64s
+from streamdata.shards.readers import DamagedRecordError, Record
+
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
+_LONG_DIGITS = re.compile(rb"[0-9]{19}")
+_STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+\-]*', re.DOTALL)
+_OF_INDEX = "Delete the index; it is then built again."
+_INTEGER = re.compile(rb"-?[0-9]+")
+_MAX_DIGITS = 20
+_SHOWN = 40  # characters of a value in a message
+_STRIDE = 8
+_HIGH_NIBBLES, _MAYBE_DIGITS = np.uint64(0xF0F0F0F0F0F0F0F0), np.uint64(0x3030303030303030)  # "0" to "?"
+_FURTHER = (11, 8, 0, 10, 9, 1, 2, 3, 4, 5, 6, 7)  # of 16 digits, those that are not at multiples of four
+
+
+class Flaw(NamedTuple):
+    """What is wrong with a line."""
+
+    column: int  # in characters, from 1
+    expected: str
+    got: str
+    remedy: str = "Correct or remove the line, or let the max_bad of its source pass over it."
+
+    def error(self, url: str, number: int | str) -> ShardError:
+        """The error for line `number` (from 1), or another place, of a file.
+
+        It is a DamagedRecordError where the line itself is wrong.
+        """
+        kind = ShardError if self.remedy == _OF_INDEX else DamagedRecordError
+        return kind(f"{url}:{number}:{self.column}: expected {self.expected}, got {self.got}\n  {self.remedy}")
+
+
+def parse_row(line: bytes, url: str, number: int | str, *, doubtful: bool = True, takes_nan: bool = False) -> Record:
+    """As `row_or_flaw`, for line `number` (from 1), or another place, of a file.
+
+    Raises:
+        DamagedRecordError: The line is not a JSON object, or holds an integer that 64 bits cannot.
+    """
+    row = row_or_flaw(line, doubtful=doubtful, takes_nan=takes_nan)
+    if isinstance(row, Flaw):
+        raise row.error(url, number)
+    return row
+
+
+def row_or_flaw(line: bytes, *, doubtful: bool = True, takes_nan: bool = False) -> Record | Flaw:
+    """The object of one line, or what is wrong with it.
+
+    Args:
+        line: One physical line, with or without its line end.
+        doubtful: Whether the line may hold an integer beyond 64 bits; if not, none is searched for.
+        takes_nan: Whether numbers may be NaN and Infinity, which Python writes: of a reader that looks at some fields
+            alone, and tells where one of these is no number.
+    """
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        row = _row_with_nan(line) if takes_nan else None
+    if type(row) is not dict:
+        return syntax_flaw(line)
+    return (integer_flaw(line) if doubtful else None) or row
+
+
+def _row_with_nan(line: bytes) -> Any:
+    """The value of a line that orjson refuses, if that is for NaN or Infinity alone; else None."""
+    try:
+        row = json.loads(line) if b"NaN" in line or b"Infinity" in line else None
+        orjson.dumps(row)  # which refuses halves of surrogate pairs, and integers beyond 64 bits
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return row
+
+
+def syntax_flaw(line: bytes) -> Flaw:
+    """Why a line is not a JSON object, which it is known not to be."""
+    line = line.partition(b"\n")[0].rstrip(b"\r")
+    try:
+        row = orjson.loads(line.decode("utf-8"))  # of a text, orjson says where it is wrong in characters, not bytes
+    except UnicodeDecodeError as error:
+        column = len(line[: error.start].decode("utf-8")) + 1
+        return Flaw(column, "UTF-8", f"{error.reason} {shown(line[error.start : error.start + 1])}")
+    except orjson.JSONDecodeError as error:
+        return Flaw(error.pos + 1, "a JSON object on one line", error.msg.partition(": line ")[0])
+    if type(row) is dict:  # an index may come with a shard from anywhere
+        column = len(line.decode("utf-8")) + 1
+        return Flaw(column, "the end of the line, by the index", "another line", _OF_INDEX)
+    return Flaw(1, "a JSON object", "null" if row is None else type(row).__name__)
+
+
+def reserved_flaw(row: Record) -> Flaw:
+    """What is wrong with a row that has a field which streamdata gives to every record."""
+    names = " and ".join(repr(name) for name in sorted(SET_HERE & row.keys()))
+    return Flaw(1, "other field names", f"{names}, which streamdata sets itself")
+
+
+def integer_flaw(line: bytes) -> Flaw | None:
+    """Whether a line, if it is JSON, holds an integer below -2^63 or above 2^64 - 1."""
+    if _LONG_DIGITS.search(line) is None:
+        return None
+    for token in _STRING_OR_NUMBER.finditer(line):
+        digits = token[0]
+        if len(digits) < _MAX_DIGITS or not _INTEGER.fullmatch(digits):
+            continue
+        if len(digits) > _MAX_DIGITS or not _MIN_INTEGER <= int(digits) <= _MAX_INTEGER:
+            column = len(line[: token.start()].decode("utf-8", "replace")) + 1
+            got = digits.decode()
+            return Flaw(column, "an integer from -2^63 to 2^64 - 1", got[:_SHOWN] + "…" * (len(got) > _SHOWN))
+    return None
+
+
+def doubtful_integers(buffer: bytes | memoryview) -> Int64s:
+    """Offsets within all runs of digits that may be integers beyond 64 bits, and within few others.
+
+    Such an integer has 20 digits, or 19 after a minus sign. Aligned words of eight bytes are looked at first: of 15
+    digits in a row, some eight are such a word. What remains is looked at byte by byte, for many rows at once.
+    """
+    text = np.frombuffer(buffer, np.uint8)
+    words = text[: len(text) // _STRIDE * _STRIDE].view("<u8")
+    found = np.flatnonzero((words & _HIGH_NIBBLES) == _MAYBE_DIGITS).astype(np.int64) * _STRIDE
+    for further in _FURTHER:
+        found = found[_is_digit_at(text, found + further)]
+    return _long_integers(text, found)
+
+
+def _long_integers(text: npt.NDArray[np.uint8], found: Int64s) -> Int64s:
+    """Of offsets of 16 digits in a row, each among the first eight of a run or later, those of runs too long.
+
+    A run is too long with 20 digits, or 19 after a minus sign, unless they are a fraction.
+    """
+    start = found.copy()
+    for _ in range(_STRIDE - 1):
+        start -= _is_digit_at(text, start - 1) & (start > 0)
+    before = text.take(start - 1, mode="clip")
+    start, before = start[before != ord(".")], before[before != ord(".")]
+    for further in range(12, _MAX_DIGITS - 1):
+        inside = _is_digit_at(text, start + further)
+        start, before = start[inside], before[inside]
+    long: Int64s = start[_is_digit_at(text, start + _MAX_DIGITS - 1) | (before == ord("-"))]
+    return long
+
+
+def _is_digit_at(text: npt.NDArray[np.uint8], offsets: Int64s) -> npt.NDArray[np.bool_]:
+    """Whether there are digits at these offsets; beyond the ends, the outermost bytes count."""
+    # Bytes below "0" wrap around to large ones, so that one comparison does for both ends.
+    is_digit: npt.NDArray[np.bool_] = (text.take(offsets, mode="clip") - np.uint8(ord("0"))) <= np.uint8(9)
+    return is_digit

@@ -1,0 +1,116 @@
+"""One Arrow stream, as `save_to_disk` of Hugging Face datasets writes them: a record batch of it is a row group.
+
+Format: https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from streamdata.errors import ShardError
+from streamdata.io.one_pass import ByteSource
+from streamdata.io.storage import is_remote, local_path
+from streamdata.shards.parquet.file import MAX_BATCH_ROWS, PARQUET_SUFFIXES, GroupFacts, OpenParquet
+from streamdata.shards.parquet.stored_rows import import_pyarrow
+
+ARROW_SUFFIX = ".arrow"
+"""Folders also hold such files that are no shards, such as caches: only those are taken that their notes name."""
+ROW_SUFFIXES = (*PARQUET_SUFFIXES, ARROW_SUFFIX)
+
+
+def open_file(url: str, source: ByteSource, data: Any = None) -> OpenParquet:
+    """The file, by its name an Arrow stream or parquet; `data` as in `OpenParquet`."""
+    return (OpenArrow if url.endswith(ARROW_SUFFIX) else OpenParquet)(url, source, data)
+
+
+def saved_files(folder: str) -> list[str]:
+    """The files of a folder of this machine that `save_to_disk` wrote; nothing of another folder.
+
+    Raises:
+        ValueError: It has several splits, or rows that are chosen by a file of indices.
+    """
+    if splits := _notes(folder, "dataset_dict.json").get("splits"):
+        named = ", ".join(os.path.join(folder, str(split)) for split in splits)
+        raise ValueError(f"shards: '{folder}': expected one split, got a folder of several\n  Name one: {named}.")
+    state = _notes(folder, "state.json")
+    if state.get("_indices_data_files"):
+        raise ValueError(
+            f"shards: '{folder}': expected all rows, got indices of some\n  Save it after flatten_indices()."
+        )
+    # By the last part of their names: nothing that lies elsewhere.
+    return [os.path.join(folder, Path(file["filename"]).name) for file in state.get("_data_files") or ()]
+
+
+def _notes(folder: str, name: str) -> dict[str, Any]:
+    with suppress(FileNotFoundError, orjson.JSONDecodeError):  # of something else
+        notes = None if is_remote(folder) else orjson.loads(Path(local_path(folder), name).read_bytes())
+        return notes if isinstance(notes, dict) else {}
+    return {}
+
+
+_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
+"""What an Arrow stream ends with (format \"IPC streaming format\": a continuation, and a message of no bytes)."""
+
+
+class OpenArrow(OpenParquet):
+    """An open Arrow stream of this machine. Arguments and errors as of `OpenParquet`."""
+
+    _what, _where = "an Arrow stream", "its schema"
+
+    def _open(self) -> Any:
+        if is_remote(self._url):
+            raise ShardError(
+                f"shard '{self._url}': expected a file of this machine\n  Copy it, or write it as parquet."
+            )
+        self._own_schema = import_pyarrow().ipc.open_stream(self.file).schema
+        return self._own_schema
+
+    def groups(self, columns: Sequence[str] | None = None) -> list[GroupFacts]:
+        """The record batches that have rows."""
+        pyarrow, found = import_pyarrow(), list[GroupFacts]()
+        # Of the map only headers are read, and here alone: a file cut short would end the process.
+        with self._damage("its batches"), pyarrow.memory_map(local_path(self._url)) as stream:
+            reader = pyarrow.ipc.MessageReader.open_stream(stream)
+            reader.read_next_message()
+            begin = stream.tell()
+            for message in reader:
+                num_rows, end = pyarrow.ipc.read_record_batch(message, self._own_schema).num_rows, stream.tell()
+                if num_rows:
+                    found.append(GroupFacts(len(found), num_rows, end - begin, [(begin, end)]))
+                begin = end
+            # HF writes it always; without it batches may be missing, and the reader takes the file's end for theirs.
+            stream.seek(begin)
+            if stream.read(len(_END)) != _END:
+                raise ShardError(
+                    f"shard '{self._url}': expected the mark of its end after {len(found)} record batches, got none\n"
+                    "  The file is incomplete: copy or write it again."
+                )
+        return found
+
+    def batches(
+        self,
+        groups: Sequence[GroupFacts],
+        columns: Sequence[str] | None = None,
+        most: int = MAX_BATCH_ROWS,
+        *_: Any,
+        **__: Any,  # of what is decoded, and this is not
+    ) -> Iterator[Any]:
+        """As of parquet; each record batch is read whole."""
+        schema = import_pyarrow().schema([self.schema.field(name) for name in columns or self.schema.names])
+        where = f"batch {', '.join(str(facts.group) for facts in groups)}"
+        return self._checked(self._read(groups, schema.names, most), sum(one.num_rows for one in groups), where, schema)
+
+    def _read(self, groups: Sequence[GroupFacts], names: Sequence[str], most: int) -> Iterator[Any]:
+        read = import_pyarrow().ipc.read_record_batch
+        for facts in groups:
+            begin, end = facts.spans[0]
+            whole = read(import_pyarrow().py_buffer(self.file.bytes_at(begin, end - begin)), self._own_schema)
+            whole.validate(full=True)  # pyarrow follows offsets wherever they lead
+            for first in range(0, whole.num_rows, most):
+                part = whole.slice(first, most).select(names)
+                # Copied, since what is kept of a batch would hold all of it.
+                yield part if part.nbytes == whole.nbytes else read(part.serialize(), part.schema)

@@ -1,0 +1,325 @@
+"""Rows of parquet files and JSON Lines: `file → StoredRows in the cache, made once → rows`.
+
+A row of a parquet file costs the decoding of its row group, by default a million rows. The file in the cache holds the
+same rows one by one, so that any is read where it lies, and no process's heap grows with the file.
+Format: https://parquet.apache.org/docs/file-format.
+"""
+
+import hashlib
+import os
+import shutil
+import stat
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from streamdata.errors import ShardError, SourceError, shown
+from streamdata.io.file_cache import FileCache, FileVersion, version_of
+from streamdata.io.one_pass import byte_source
+from streamdata.io.remote import NO_OPTIONS, StorageOptions
+from streamdata.io.storage import FileStamp, LocalShard, is_remote, local_path, stamp_of
+from streamdata.io.streams import open_stream
+from streamdata.io.suffixes import JSON_SUFFIXES, JSONL_SUFFIXES
+from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
+from streamdata.run.recent import OpenFiles
+from streamdata.shards.jsonl.lines import MAX_LINE_BYTES, lines_of, place_of
+from streamdata.shards.jsonl.rows import parse_row
+from streamdata.shards.parquet.file import PARQUET_SUFFIXES, OpenParquet
+from streamdata.shards.parquet.stored_rows import Row, StoredRows, write_objects, write_rows
+from streamdata.shards.urls import expand
+
+SUFFIXES = (*PARQUET_SUFFIXES, *JSONL_SUFFIXES)
+_FETCH_BYTES = 8 << 20
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  # shared by this user's processes on purpose, see `_shared_memory_cache`
+BATCH_BYTES = 1 << 17  # of Arrow; of more, Python's own values keep its garbage collector busy
+_OPEN_FILES = 64
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class RowFile(NamedTuple):
+    """One file, as rows: its path, its content's hash, the file of rows of that content, how many they are."""
+
+    path: str
+    digest: str
+    stored: Path
+    num_rows: int
+
+
+class ParquetRows:
+    """The rows of files, one after another; each is made afresh and belongs to whoever asked for it.
+
+    It pickles as paths. Files are opened by the process that reads them.
+
+    Args:
+        data_files: A file, glob, brace expression or directory, or a list of these, here or in a store. A list keeps
+            its order, and the files that one of these finds are sorted. One that a list names twice is there twice; one
+            that two patterns find is an error.
+        cache_dir: Of the files of rows, see `FileCache`.
+        use_shm: Copy those to a directory of this user's own in /dev/shm, and read them there. They stay until
+            the machine starts anew or somebody deletes `/dev/shm/streamdata-*`, so that the next run finds them.
+        options: Of the stores that hold the files.
+        limits: What a line of JSON Lines may have: of a file that is in the cache, too.
+
+    Raises:
+        FileNotFoundError: A pattern matches nothing.
+        SourceError: A file is not one of rows, or the cache cannot be written.
+        ImportError: pyarrow is missing.
+    """
+
+    def __init__(
+        self,
+        data_files: str | Sequence[str],
+        cache_dir: str | None = None,
+        use_shm: bool = False,
+        options: StorageOptions = NO_OPTIONS,
+        limits: ShardLimits = DEFAULT_LIMITS,
+    ) -> None:
+        cache = FileCache(cache_dir)
+        paths = _files(data_files, options)
+        found = {path: _row_file(path, cache, use_shm, limits.line_bytes) for path in dict.fromkeys(paths)}
+        self.files = [found[path] for path in paths]
+        self._ends = list(accumulate(file.num_rows for file in self.files))
+
+    @cached_property
+    def _opened(self) -> OpenFiles[int, StoredRows]:
+        return OpenFiles(_OPEN_FILES)
+
+    def _stored(self, file: int) -> StoredRows:
+        return self._opened.get(file, lambda _: StoredRows(self.files[file].stored, self.files[file].path))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> Row:
+        """Row `index`, in [0, len), as a dict of Python's own types.
+
+        Raises:
+            IndexError: There is no such row.
+            SourceError: It holds what these types cannot, or the cache is damaged.
+        """
+        file, row = self.locate(index)
+        return self._stored(file).row(row)
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """The number of the file in `files`, and the row's number in it.
+
+        Raises:
+            IndexError: There is no such row.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(f"rows: expected an index in [0, {len(self)}), got {index}")
+        file = bisect_right(self._ends, index)
+        return file, index - self.first(file)
+
+    def first(self, file: int) -> int:
+        """The index of a file's first row."""
+        return self._ends[file - 1] if file else 0
+
+    def location(self, index: int) -> str:
+        """The file and number of a row, for messages."""
+        file, row = self.locate(index)
+        return f"'{self.files[file].path}', row {row}"
+
+    def uid(self, index: int) -> str:
+        """A name of the row that depends on its file's content and its number there alone: 32 hexadecimal digits.
+
+        A file that is there several times is different rows each time.
+        """
+        file, row = self.locate(index)
+        digest = self.files[file].digest
+        copy = sum(other.path == self.files[file].path for other in self.files[:file])
+        again = f" {copy}" if copy else ""
+        return hashlib.blake2b(f"{digest} {row}{again}".encode(), digest_size=16).hexdigest()
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all columns of all files, sorted."""
+        return sorted({name for file in range(len(self.files)) for name in self._stored(file).names})
+
+    @property
+    def digest(self) -> str:
+        """A hash of the content of all files in their order."""
+        return hashlib.blake2b("".join(file.digest for file in self.files).encode(), digest_size=16).hexdigest()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_opened"}
+
+
+def _files(data_files: Any, options: StorageOptions) -> list[str]:
+    """The files that are meant, in the order of a list; what is named twice by the same words is there twice.
+
+    Of a folder its parquet files, or, where it has none, its JSON Lines.
+    """
+    patterns = _patterns(data_files)
+    found = {pattern: _expand(pattern, options) for pattern in dict.fromkeys(patterns)}
+    expand([url for urls in found.values() for url in urls], SUFFIXES)  # by different words twice is an error
+    # Where rows are chosen by number, they are those of whoever else reads the same list one file after another.
+    return [url if is_remote(url) else local_path(url) for pattern in patterns for url in found[pattern]]
+
+
+def _expand(pattern: str, options: StorageOptions) -> list[str]:
+    try:
+        return expand(pattern, PARQUET_SUFFIXES, None, options)
+    except FileNotFoundError:
+        return expand(pattern, SUFFIXES, None, options)
+
+
+def _patterns(data_files: Any) -> list[str]:
+    """One text or a list of them; OmegaConf's lists and paths are welcome."""
+    is_one = isinstance(data_files, str | os.PathLike)
+    if not is_one and not isinstance(data_files, Sequence):
+        raise ValueError(f"data_files: expected a path or a list of them, got {shown(data_files)}\n  Name the files.")
+    return [os.fspath(pattern) for pattern in ([data_files] if is_one else data_files)]
+
+
+def _row_file(path: str, cache: FileCache, use_shm: bool, line_bytes: int) -> RowFile:
+    if is_remote(path):
+        digest, stored = _taken_in(path, cache, line_bytes)
+    else:
+        version = version_of(path)  # before it is hashed: rows of another version may not get this digest
+        digest = cache.digest(path)
+        stored = cache.get(_rows_name(path, digest, line_bytes), partial(_convert_version, path, version, line_bytes))
+    if use_shm:
+        stored = _shared_memory_cache().get(f"{digest}.rows", partial(_copy, stored))
+    return RowFile(path, digest, stored, len(StoredRows(stored, path)))
+
+
+def _rows_name(path: str, digest: str, line_bytes: int) -> str:
+    """The rows of a file in the cache. Under another limit than the usual one, lines are looked at anew."""
+    is_usual = line_bytes == MAX_LINE_BYTES or _suffix(path) in PARQUET_SUFFIXES
+    return f"rows/{digest}{'' if is_usual else f'-{line_bytes}'}.rows"
+
+
+def _taken_in(url: str, cache: FileCache, line_bytes: int) -> tuple[str, Path]:
+    """The digest of a remote file, and its rows: it is fetched once, and its copy does not stay."""
+    stamp = stamp_of(url)
+    name = hashlib.blake2b(repr((str(url), *stamp)).encode(), digest_size=16).hexdigest()
+    fetch = partial(_take_in, url, stamp, cache, line_bytes)
+    for again in (False, True):
+        pointer = cache.publish(f"remote/{name}", fetch) if again else cache.get(f"remote/{name}", fetch)
+        digest = pointer.read_text("ascii")
+        if (stored := cache.directory / _rows_name(url, digest, line_bytes)).exists():
+            return digest, stored
+    raise SourceError(f"'{url}': expected its rows in '{cache.directory}', got none\n  Start again.")
+
+
+def _take_in(url: str, stamp: FileStamp, cache: FileCache, line_bytes: int, target: Path) -> None:
+    """Fetch a file, keep its rows, and note its digest in `target`."""
+    copy = target.with_name(f"{target.name}.copy{_suffix(url)}")
+    try:
+        source = byte_source(url, stamp)
+        with copy.open("wb") as file:
+            for offset in range(0, stamp.size, _FETCH_BYTES):
+                file.write(source.read(min(_FETCH_BYTES, stamp.size - offset), offset))
+        digest = cache.digest(str(copy))
+        name = _rows_name(url, digest, line_bytes)
+        cache.get(name, lambda rows: convert(str(copy), rows, name=url, line_bytes=line_bytes))
+        target.write_text(digest, "ascii")
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+def _suffix(path: str) -> str:
+    return next((suffix for suffix in (*SUFFIXES, *JSON_SUFFIXES) if path.endswith(suffix)), ".jsonl")
+
+
+def _shared_memory_cache() -> FileCache:
+    """A cache in this user's own directory in shared memory."""
+    cache = FileCache(f"{SHARED_MEMORY}/streamdata-{os.getuid()}")
+    path = cache.directory
+    try:
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        # Anybody may make a directory of this name there, or a link, whose rows would be read as ours.
+        found = path.lstat()
+    except OSError as error:
+        raise SourceError(f"use_shm: expected to make '{path}', got {error}\n  Leave use_shm out.") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & _OTHERS_WRITE:
+        raise SourceError(
+            f"use_shm: expected '{path}' to be a directory that its owner, user {os.getuid()}, alone can write, got "
+            f"{stat.filemode(found.st_mode)} of user {found.st_uid}\n  Delete it, or leave use_shm out."
+        )
+    return cache
+
+
+def _copy(stored: Path, target: Path) -> None:
+    try:
+        shutil.copyfile(stored, target)
+    except OSError as error:
+        raise SourceError(
+            f"use_shm: expected room for {stored.stat().st_size} bytes in {SHARED_MEMORY}, got: {error}\n"
+            f"  Delete what is old there, or leave use_shm out."
+        ) from error
+
+
+def _convert_version(path: str, version: FileVersion, line_bytes: int, target: Path) -> None:
+    """Convert a file that was of this version before its content was hashed."""
+    convert(path, target, line_bytes=line_bytes)
+    if version_of(path) != version:
+        raise SourceError(f"'{path}': expected a file at rest, got one that changed while it was read\n  Start again.")
+
+
+def convert(
+    path: str,
+    target: Path,
+    batch_bytes: int = BATCH_BYTES,
+    name: str | None = None,
+    line_bytes: int = MAX_LINE_BYTES,
+) -> None:
+    """Stream a file into a file of rows; what is in memory is one batch of about `batch_bytes`.
+
+    Args:
+        path: A parquet file, or JSON Lines.
+        target: The file of rows.
+        batch_bytes: Of Arrow.
+        name: What the file is called in messages.
+        line_bytes: What a line of JSON Lines may have.
+
+    Raises:
+        SourceError: It is not a file of rows, or the rows cannot be written.
+    """
+    try:
+        if _suffix(path) in PARQUET_SUFFIXES:
+            _convert_parquet(path, target, batch_bytes)
+        else:
+            _convert_lines(path, target, line_bytes)
+    except (ValueError, NotImplementedError, OSError) as error:
+        got = str(error).replace(path, str(name or path))
+        if isinstance(error, ShardError):
+            raise SourceError(got) from error
+        raise SourceError(
+            f"'{name or path}': expected a file that becomes rows in '{target.parent}', got: {got}\n"
+            "  Write it again if it cannot be read; make room, or set cache_dir, if the rows cannot be written."
+        ) from error
+
+
+def _convert_parquet(path: str, target: Path, batch_bytes: int) -> None:
+    file = OpenParquet(path, LocalShard(path))
+    groups = file.groups()
+    most = [max(1, batch_bytes * facts.num_rows // max(1, facts.num_bytes)) for facts in groups]
+    batches = (batch for facts, rows in zip(groups, most, strict=True) for batch in file.batches([facts], None, rows))
+    write_rows(target, file.schema.names, sum(facts.num_rows for facts in groups), batches)
+
+
+def _convert_lines(path: str, target: Path, line_bytes: int) -> None:
+    """The columns are the fields of all rows: so it is read twice."""
+    names: dict[str, None] = {}
+    num_rows = 0
+    for rows in _parsed_lines(path, line_bytes):
+        num_rows += len(rows)
+        for row in rows:
+            names.update(dict.fromkeys(row))
+    write_objects(target, list(names), num_rows, _parsed_lines(path, line_bytes))
+
+
+def _parsed_lines(path: str, line_bytes: int) -> Iterator[list[Row]]:
+    with open_stream(path, stamp_of(path)) as stream:
+        for lines in lines_of(stream, path, max_bytes=line_bytes):
+            yield [
+                parse_row(line, path, place_of(number, lines.are_elements), takes_nan=True)
+                for number, _, line in lines.listed()
+            ]

@@ -1,0 +1,316 @@
+"""Runs of rows of parquet's row groups: `run → decoded, at once or ahead in a thread → its rows by number`."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamdata.errors import ShardError
+from streamdata.io.cache.cached import Confirmations
+from streamdata.io.cache.settings import CacheSettings, named_cache
+from streamdata.io.remote import network
+from streamdata.io.storage import (
+    FileStamp,
+    Int64s,
+    check_shards,
+    is_remote,
+    local_path,
+    opened_shard,
+    submit_question,
+    submit_range,
+)
+from streamdata.run.recent import open_files
+from streamdata.shards.ahead.spans import read_spans
+from streamdata.shards.parquet.arrow_file import open_file
+from streamdata.shards.parquet.decode_ahead import DecodeAhead
+from streamdata.shards.parquet.decoded_runs import DecodedRun, DecodedRuns, GroupRun
+from streamdata.shards.parquet.file import OpenParquet
+from streamdata.shards.parquet.footers import RowGroups
+from streamdata.shards.parquet.stored_rows import import_pyarrow
+
+logger = logging.getLogger(__name__)
+_TOGETHER_BYTES = 16 << 20  # of small groups, about: each call costs as much as hundreds of rows
+_MAX_BATCH_BYTES = 32 << 20  # one call decodes so much, about: each next one has to wait for Python's lock
+
+
+class NetworkedBytes(NamedTuple):
+    """The bytes of a remote file, as a lane reads them."""
+
+    url: str
+    stamp: FileStamp
+
+    @property
+    def size(self) -> int:
+        return self.stamp.size
+
+    def read(self, size: int, offset: int) -> bytes:
+        with network().waiting():
+            return submit_range(self.url, offset, offset + size, self.stamp).result()
+
+
+class Picks(NamedTuple):
+    """Rows of a batch in the order in which they are asked for."""
+
+    batch: Any
+    rows: Int64s | None
+    """In the batch; None: all of it, as it lies."""
+    slots: Int64s
+    """Their places among what was asked for."""
+    numbers: Int64s
+    """In their file."""
+    url: str
+
+    def taken(self) -> "Picks":
+        """The same, all copied at once where they do not lie so already."""
+        return self if self.rows is None else self._replace(batch=self.some(0, len(self.slots)), rows=None)
+
+    def some(self, begin: int, end: int) -> Any:
+        """Those of the places [begin, end), as a batch."""
+        if self.rows is None:
+            return self.batch.slice(begin, end - begin)
+        return self.batch.take(import_pyarrow().array(self.rows[begin:end]))
+
+
+def _picks(batch: Any, rows: Int64s, slots: Int64s, numbers: Int64s, url: str) -> Picks:
+    if bool((np.diff(rows) == 1).all()):  # as they lie: nothing needs to be copied
+        return Picks(batch.slice(int(rows[0]), len(rows)), None, slots, numbers, url)
+    return Picks(batch, rows, slots, numbers, url)
+
+
+class RunDecoder:
+    """Decodes runs of row groups.
+
+    Args:
+        groups: The row groups.
+        max_bytes: A run that decodes to more than this is not kept.
+        keeps_all: Whether all runs are to be kept, as footers say that they can.
+    """
+
+    def __init__(self, groups: RowGroups, max_bytes: int, *, keeps_all: bool) -> None:
+        self._groups, self._max_bytes, self._keeps_all = groups, max_bytes, keeps_all
+        self.cache: CacheSettings | None = None
+        self.confirmations = Confirmations()
+        self._own = _OpenedHere()
+        self._ahead = DecodeAhead()
+        self._found_row_bytes: dict[int, int] = {}
+        """Of each group that was decoded."""
+        self._too_large: set[GroupRun] = set()
+        self._has_dropped = False
+        self._together_bytes = min(_TOGETHER_BYTES, max_bytes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_own": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._own = _OpenedHere()
+
+    def kept_here(self) -> DecodedRuns:
+        """What this thread keeps of all windows."""
+        self._own.decoded = self._own.decoded or DecodedRuns(self._max_bytes)
+        return self._own.decoded
+
+    def ask(self, present: Sequence[GroupRun], later: Sequence[GroupRun]) -> None:
+        """Decode runs in a thread, and let go of what is neither among these nor of the present ones."""
+        self._ahead.ask(present, self._tasks(later), self._decode_apart)
+
+    def _tasks(self, runs: Sequence[GroupRun]) -> list[list[GroupRun]]:
+        """The same runs; small ones that one call can decode, whole groups of one file, are together."""
+        tasks, num_bytes, file = list[list[GroupRun]](), 0, -1
+        for run in runs:
+            size, of_run = int(self._groups.sizes[run.shard]), int(self._groups.file_of[run.shard])
+            is_whole = run.num_rows == self._groups.facts[run.shard].num_rows
+            num_bytes += size
+            if not (tasks and is_whole and of_run == file and num_bytes <= self._together_bytes):
+                tasks, num_bytes = [*tasks, []], size
+            tasks[-1].append(run)
+            file = of_run if is_whole else -1
+        return tasks
+
+    def _decode_apart(self, runs: Sequence[GroupRun], begun: Callable[[], object]) -> dict[GroupRun, DecodedRun]:
+        if len(runs) > 1:
+            try:
+                return self._decode_together(runs, begun)
+            except ShardError:
+                return {}  # when each of them is due, it is decoded by itself, and says which one it is
+        decoded = self.decode(runs[0], DecodedRuns(self._max_bytes), begun=begun)
+        return {} if decoded is None else {runs[0]: decoded}
+
+    def _decode_together(self, runs: Sequence[GroupRun], begun: Callable[[], object]) -> dict[GroupRun, DecodedRun]:
+        """Whole groups of one file; none if they come to more than may be kept of a window."""
+        facts = [self._groups.facts[run.shard] for run in runs]
+        ends = np.cumsum([run.num_rows for run in runs]).tolist()
+        found: dict[GroupRun, list[Any]] = {run: [] for run in runs}
+        first, num_bytes = 0, 0
+        with self._opened(runs[0].shard, ()) as file:
+            batches = file.batches(facts, self._groups.names, ends[-1], _MAX_BATCH_BYTES, keep_dictionaries=True)
+            begun()
+            for batch in batches:
+                num_bytes += batch.nbytes
+                if num_bytes > self._max_bytes:
+                    self._together_bytes = 0  # footers say too little
+                    return {}
+                for run, end in zip(runs, ends, strict=True):
+                    begin = max(0, end - run.num_rows - first)
+                    stop = min(batch.num_rows, end - first)
+                    if begin < stop:
+                        found[run].append(batch.slice(begin, stop - begin))
+                first += batch.num_rows
+        joined = {run: _joined(batches, self._max_bytes - num_bytes) for run, batches in found.items()}
+        return {run: DecodedRun(batches, sum(batch.nbytes for batch in batches)) for run, batches in joined.items()}
+
+    def picks(self, run: GroupRun, runs: DecodedRuns, numbers: Int64s) -> Iterator[Picks]:
+        """Some rows of a run, by their numbers in it."""
+        decoded = self.kept(run, runs)
+        batches = self._batches(run) if decoded is None else decoded.batches
+        in_file = numbers + (run.first + self._groups.first_rows[run.shard])
+        url, first, last = self._groups.url_texts[int(self._groups.file_of[run.shard])], 0, int(numbers.max(initial=0))
+        for batch in batches:
+            slots = np.flatnonzero((first <= numbers) & (numbers < first + batch.num_rows))
+            if len(slots):
+                picks = _picks(batch, numbers[slots] - first, slots, in_file[slots], url)
+                yield picks if decoded is not None else picks.taken()
+            first += batch.num_rows
+            if first > last:
+                return
+
+    def kept(self, run: GroupRun, runs: DecodedRuns) -> DecodedRun | None:
+        """A run that is decoded, now if it was not yet; None where it takes more than may be kept."""
+        found = runs.get(run)
+        if found is None and (found := self._ahead.take(run)) is not None:
+            runs.make_room(runs.max_bytes - found.num_bytes)
+            runs.add(run, found)
+        return found or self.decode(run, runs)
+
+    def bytes_of_row(self, run: GroupRun) -> int:
+        """How many bytes a row takes on average: what was found where it was decoded, else what the footer says."""
+        return max(int(self._groups.row_bytes[run.shard]), self._found_row_bytes.get(run.shard, 0))
+
+    def decode(
+        self,
+        run: GroupRun,
+        runs: DecodedRuns,
+        held: Sequence[tuple[int, memoryview]] = (),
+        begun: Callable[[], object] | None = None,
+    ) -> DecodedRun | None:
+        """Decode and keep a run; None where it takes more than may be kept.
+
+        Args:
+            run: Which rows.
+            runs: Where they are kept.
+            held: What is in memory of the file: where each piece begins in it, and its bytes.
+            begun: Called when Arrow begins to decode, which it does without Python's lock.
+        """
+        if run in self._too_large:
+            return None
+        batches, num_bytes, num_rows = list[Any](), 0, 0
+        expected = int(self._groups.sizes[run.shard]) * run.num_rows // self._groups.facts[run.shard].num_rows
+        self._make_room(run, expected, runs)
+        for batch in self._batches(run, held, begun):
+            num_bytes, num_rows = num_bytes + batch.nbytes, num_rows + batch.num_rows
+            self._found_row_bytes[run.shard] = num_bytes // num_rows
+            self._make_room(run, num_bytes, runs)
+            if num_bytes > runs.max_bytes:
+                self._note_too_large(run)
+                return None
+            batches.append(batch)
+        return runs.add(run, DecodedRun(_joined(batches, runs.max_bytes - runs.num_bytes - num_bytes), num_bytes))
+
+    def _make_room(self, run: GroupRun, num_bytes: int, runs: DecodedRuns) -> None:
+        """Let go of what was used longest ago, so that there is room for a run."""
+        if runs.make_room(runs.max_bytes - num_bytes) and self._keeps_all and not self._has_dropped:
+            self._has_dropped = True
+            logger.warning(
+                "shard '%s': its source decodes to more than the %d bytes of max_open_bytes, of which footers say "
+                "less: row groups are decoded again and again. Raise max_open_bytes, which leaves the order as it is",
+                self._groups.url_of(run.shard), runs.max_bytes,
+            )  # fmt: skip
+
+    def _note_too_large(self, run: GroupRun) -> None:
+        if not self._too_large:
+            logger.warning(
+                "shard '%s': row group %d decodes to more than the %d bytes that may be kept of a window, by "
+                "max_open_bytes, of which its footer says nothing: it is decoded again for some records at a time. "
+                "Raise max_open_bytes, or write smaller groups",
+                self._groups.url_of(run.shard), self._groups.facts[run.shard].group, self._max_bytes,
+            )  # fmt: skip
+        self._too_large.add(run)
+
+    def _batches(
+        self, run: GroupRun, held: Sequence[tuple[int, memoryview]] = (), begun: Callable[[], object] | None = None
+    ) -> Iterator[Any]:
+        """The rows of a run. Those before them are decoded too: a group has no index of its rows."""
+        first, end_of_run = 0, run.first + run.num_rows
+        facts, names = self._groups.facts[run.shard], self._groups.names
+        with self._opened(run.shard, held) as file:
+            is_whole = run.num_rows == facts.num_rows
+            batches = file.batches([facts], names, run.num_rows, _MAX_BATCH_BYTES, keep_dictionaries=is_whole)
+            if begun is not None:
+                begun()
+            for batch in batches:
+                begin, end = max(0, run.first - first), min(batch.num_rows, end_of_run - first)
+                if begin < end:
+                    yield batch.slice(begin, end - begin)
+                first += batch.num_rows
+                if first >= end_of_run < facts.num_rows:
+                    return
+
+    @contextmanager
+    def _opened(self, shard: int, held: Sequence[tuple[int, memoryview]]) -> Iterator[OpenParquet]:
+        """The file of a group, that is still of the version whose footer was read."""
+        number = int(self._groups.file_of[shard])
+        url, stamp = self._groups.urls[number], self._groups.stamps[number]
+        file: OpenParquet = open_files.get(("parquet", url, stamp), lambda _: self._open(number))
+        if is_remote(url) and not held:
+            spans = np.array([(0, *span) for span in self._groups.facts[shard].spans], np.int64).reshape(-1, 3)
+            memory, begins = read_spans([url], [stamp], spans)
+            sizes = (spans[:, 2] - spans[:, 1]).tolist()
+            pieces = zip(spans[:, 1].tolist(), begins.tolist(), sizes, strict=True)
+            held = [(begin, memory[at : at + size]) for begin, at, size in pieces]
+        file.file.held = list(held)
+        try:
+            yield file
+        except ShardError:
+            self._check_version(number)  # that it was replaced says more than that it cannot be read
+            raise
+        finally:
+            file.file.held = []
+        self._check_version(number)
+
+    def _check_version(self, number: int) -> None:
+        url, stamp = self._groups.urls[number], self._groups.stamps[number]
+        if not is_remote(url):
+            check_shards(self._groups.urls, self._groups.stamps, [number])
+            opened_shard(url).check(stamp, by_path=True)
+
+    def _open(self, number: int) -> OpenParquet:
+        url, stamp = self._groups.urls[number], self._groups.stamps[number]
+        if not is_remote(url):
+            check_shards(self._groups.urls, self._groups.stamps, [number])
+            return open_file(url, opened_shard(url), import_pyarrow().OSFile(local_path(url)))
+        if named_cache(self.cache) is not None:
+            self.confirmations.add(submit_question(url, stamp))
+        return open_file(url, NetworkedBytes(url, stamp))
+
+
+def _joined(batches: list[Any], room: int) -> list[Any]:
+    """The same rows in few batches, each of at most so many bytes if it is new. Those given are taken from the list."""
+    # Of many batches each would cost as much as several rows; while some become one, their rows are there twice.
+    joined, some, num_bytes = list[Any](), list[Any](), 0
+    while batches:
+        some.append(batches.pop(0))
+        num_bytes += some[-1].nbytes
+        if not batches or num_bytes + batches[0].nbytes > room:
+            joined.append(some[0] if len(some) == 1 else import_pyarrow().concat_batches(some))
+            some, num_bytes = [], 0
+    return joined
+
+
+class _OpenedHere(threading.local):
+    """What a thread has decoded, where all of it stays."""
+
+    def __init__(self) -> None:
+        self.decoded: DecodedRuns | None = None

@@ -1,0 +1,325 @@
+"""Parquet files as shards: `files → row groups → windows of runs of rows, each group decoded once in a window`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from streamdata.fields import KEY, URL
+from streamdata.io.cache.settings import CacheSettings
+from streamdata.io.remote.addresses import keep_in
+from streamdata.io.stamps import stamps_of
+from streamdata.io.storage import Int64s, base_name, close_unused, is_pipe, is_remote
+from streamdata.shards.ahead.coming import FileSpans
+from streamdata.shards.ahead.portion import Portion
+from streamdata.shards.index.listed import stamps_known
+from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known
+from streamdata.shards.parquet.arrow_values import VALUE_BYTES, values_of
+from streamdata.shards.parquet.decoded_runs import DecodedRuns, GroupRun
+from streamdata.shards.parquet.file import MAX_COUNT
+from streamdata.shards.parquet.footers import RowGroups
+from streamdata.shards.parquet.run_decoder import Picks, RunDecoder
+from streamdata.shards.readers import NO_FIELDS, DamagedRecordError, Record
+
+_LOOK_AHEAD, _LOOK_AHEAD_BYTES = 8192, 16 << 20
+# As many rows become Python's objects at once as stay in a processor's cache: of fresh memory each page takes a fault.
+_STEP_ROWS, _STEP_BYTES = 1024, 512 << 10
+_LEAST_OF_RUN = 8
+"""Rows of a run in a step, on average, at least: each run costs as much as several rows."""
+_MAX_RUN_ROWS = 1 << 20  # so that the positions of a window take little beside its rows
+
+
+class ParquetShards:
+    """Parquet files; what is called a shard here is one of their row groups.
+
+    Args:
+        urls: The files.
+        columns: Those that are read; None for all.
+        max_open_bytes: How much is decoded and kept at most.
+        known: What is known of the files already.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ShardError: A file is damaged, lacks a column, or has one of another type than the first file.
+    """
+
+    def __init__(
+        self, urls: list[str], columns: Sequence[str] | None, max_open_bytes: int, known: Known = NOTHING_KNOWN
+    ) -> None:
+        for url in filter(is_pipe, urls):
+            raise ValueError(f"parquet: expected files, got '{url}', which cannot be sought in\n  Write it to a file.")
+        close_unused(urls)
+        stamps = stamps_known(urls, known)
+        unknown = [url for url in urls if url not in stamps]
+        stamps.update(zip(unknown, stamps_of(unknown), strict=True))
+        self.urls, self.max_open_bytes = urls, max_open_bytes
+        self.has_remote = any(map(is_remote, urls))
+        self.groups = RowGroups(urls, [stamps[url] for url in urls], columns, at_once=self.has_remote)
+        self.num_records, self.sizes = self.groups.num_records, self.groups.sizes
+        self.fits = int(self.sizes.sum()) <= max_open_bytes
+        """Whether all of it stays decoded, by what footers say."""
+        # Else the present window and the next one are kept, each with room for what footers say too little of.
+        self.window_bytes = max(1, max_open_bytes // 3)
+        """Of a window, at most, where not all of the source stays."""
+        self.run_rows = self.num_records if self.fits else _run_rows(self.groups, self.window_bytes)
+        """Rows of each group that are decoded together, at most."""
+        self.decodes_ahead = not self.has_remote and not self.fits
+        self._kept_bytes = max_open_bytes if self.fits else max_open_bytes // 2
+        self.decoder = RunDecoder(self.groups, self._kept_bytes, keeps_all=self.fits)
+        self.cache: CacheSettings | None = None
+        self._asked: set[GroupRun] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_asked": set()}
+
+    def use_cache(self, cache: CacheSettings | None) -> None:
+        """Keep pages of the files there; None as the environment says."""
+        self.cache = self.decoder.cache = cache
+        keep_in(cache, self.urls)
+
+    def cache_keys(self) -> list[str]:
+        """None: which pages a row group takes is not known by its size."""
+        return []
+
+    def is_slow(self) -> bool:
+        """Whether groups are better asked for before they are needed."""
+        return self.has_remote
+
+    def confirm(self, *, wait: bool) -> None:
+        """Raise ShardError where what a cache had is not what the files are now."""
+        self.decoder.confirmations.check(wait=wait)
+
+    def identity(self) -> list[tuple[str, int]]:
+        """Of each row group the base name of its file, and its number of rows."""
+        names = list(map(base_name, self.urls))
+        files = self.groups.file_of.tolist()
+        return list(zip(map(names.__getitem__, files), self.num_records.tolist(), strict=True))
+
+    def url_of(self, shard: int) -> str:
+        """The file of a row group."""
+        return self.groups.url_of(shard)
+
+    def last_line(self, file: int) -> int:
+        """The number of the last row of a file, which is its key; -1 where there is none."""
+        return int(self.groups.rows_of_file[file]) - 1
+
+    def anomalies(self) -> dict[str, int]:
+        return {}
+
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "Sequence[Future[Any]]":
+        """Nothing: what is known of the groups is here."""
+        return ()
+
+    def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "ParquetWindow":
+        """The window of the runs [first, first + count) of the groups."""
+        return ParquetWindow(self, shards, firsts, counts)
+
+    def new_decoded(self) -> DecodedRuns:
+        """Where a window keeps what it decodes: its own, gone with it, unless all of the source stays."""
+        # What no later window needs is let go of first: memory that is used again costs less than new memory.
+        return self.decoder.kept_here() if self.fits else DecodedRuns(self._kept_bytes)
+
+    def decode_ahead(self, present: tuple[Int64s, Int64s], later: Sequence[tuple[Int64s, Int64s]]) -> None:
+        """Decode in a thread what the windows that come later will need, and let go of what no window needs.
+
+        Args:
+            present: Group and first row of each run of the present window.
+            later: Of other windows.
+        """
+
+        def runs_of(shards: Int64s, firsts: Int64s) -> list[GroupRun]:
+            return [self.run_at(shard, row) for shard, row in zip(shards.tolist(), firsts.tolist(), strict=True)]
+
+        self.decoder.ask(runs_of(*present), list(dict.fromkeys(run for window in later for run in runs_of(*window))))
+
+    def run_at(self, shard: int, row: int) -> GroupRun:
+        """The run in which a row of a group is decoded."""
+        size = int(self.run_rows[shard])
+        first = row // size * size
+        return GroupRun(shard, first, min(size, int(self.num_records[shard]) - first))
+
+    def spans_of(self, run: GroupRun) -> Int64s:
+        """What is asked for ahead of it, (n, 3): nothing where that was done, and what it gave stays here."""
+        if self.fits and run in self._asked:
+            return np.zeros((0, 3), np.int64)
+        self._asked.add(run)
+        file = int(self.groups.file_of[run.shard])
+        spans = self.groups.facts[run.shard].spans
+        return np.array([(file, begin, end) for begin, end in spans], np.int64).reshape(-1, 3)
+
+
+def _run_rows(groups: RowGroups, max_bytes: int) -> Int64s:
+    """All rows of each group, or those of the fewest parts, as large as each other, that may be kept."""
+    rows = groups.num_records
+    most = np.clip(np.where(groups.sizes <= max_bytes, rows, max_bytes // groups.row_bytes), 1, _MAX_RUN_ROWS)
+    parts = -(-rows // most)
+    even: Int64s = -(-rows // parts)
+    return even
+
+
+class ParquetWindow:
+    """Runs of rows of row groups; a group is decoded when the first of its rows is taken."""
+
+    def __init__(self, shards: ParquetShards, groups: Int64s, firsts: Int64s, counts: Int64s) -> None:
+        self._shards, self._groups, self._firsts = shards, groups, firsts
+        self._ends = np.cumsum(counts)
+        self._starts = self._ends - counts
+        row_bytes = int(shards.groups.row_bytes[groups].max(initial=1))
+        self.look_ahead = max(1, min(_LOOK_AHEAD, _LOOK_AHEAD_BYTES // row_bytes))
+        self._coming: Iterator[Portion | None] = iter(())
+        self._asked: list[tuple[GroupRun, int, int, bool]] = []
+        """Of each span that was asked for: whose it is, where it begins, how long it is, whether it is the last."""
+        self._done = 0
+        self._decoded = shards.new_decoded()
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def spans(self) -> list[FileSpans]:
+        """None: `spans_by_use` has them by row group."""
+        return []
+
+    def take_cached(self) -> bool:
+        """Always false: the cache is asked for each span."""
+        return False
+
+    def _runs_of(self, positions: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """The group, the number in it, and the first row of the run, of each position."""
+        runs = np.searchsorted(self._ends, positions, side="right")
+        groups = self._groups[runs]
+        rows = self._firsts[runs] + positions - self._starts[runs]
+        return groups, rows, rows // self._shards.run_rows[groups] * self._shards.run_rows[groups]
+
+    def spans_by_use(self, positions: Int64s) -> FileSpans:
+        """What is to be asked for of remote files, in the order in which these positions need it."""
+        shards = self._shards
+        groups, _, begins = self._runs_of(positions)
+        _, firsts = np.unique(np.stack([groups, begins], axis=1), axis=0, return_index=True)
+        spans = [np.zeros((0, 3), np.int64)]
+        for position in np.sort(firsts).tolist():
+            run = shards.run_at(int(groups[position]), int(begins[position]))
+            if not is_remote(shards.url_of(run.shard)):
+                continue
+            own = shards.spans_of(run)
+            spans.append(own)
+            sizes = (own[:, 2] - own[:, 1]).tolist()
+            for number, (begin, size) in enumerate(zip(own[:, 1].tolist(), sizes, strict=True), 1):
+                self._asked.append((run, begin, size, number == len(own)))
+        return FileSpans(shards.urls, shards.groups.stamps, np.concatenate(spans))
+
+    def come(self, portions: Iterator[Portion | None]) -> None:
+        """Note what brings the spans that were asked for."""
+        self._coming = portions
+
+    def take(
+        self,
+        positions: Sequence[int] | Int64s,
+        common: Mapping[str, Any] = NO_FIELDS,
+        portion: Portion | None = None,
+    ) -> Iterator[Record]:
+        """The records at these positions, in this order, each with the fields `common` beside its own.
+
+        Raises:
+            DamagedRecordError: A value of the next row has no type of Python's.
+            ShardError: A row group is damaged, or its file has changed.
+        """
+        return chain.from_iterable(self._up_to_damage(np.asarray(positions, np.int64), common))
+
+    def _up_to_damage(self, positions: Int64s, common: Mapping[str, Any]) -> Iterator[list[Record]]:
+        done = 0
+        try:
+            for records in self._steps(positions, common):
+                yield records
+                done += len(records)
+        except DamagedRecordError:  # of rows that were to become Python's together: those before it come first
+            for position in positions[done:, None]:
+                yield from self._steps(position, common)
+
+    def _steps(self, positions: Int64s, common: Mapping[str, Any]) -> Iterator[list[Record]]:
+        """Some records at a time: lists, so that nothing of Python's runs for each record."""
+        decoder = self._shards.decoder
+        groups, rows, begins = self._runs_of(positions)
+        used = self._by_use(groups, begins)
+        for run, _ in used:
+            self._wait_for(run)
+            decoder.kept(run, self._decoded)
+        # What the footer says may be too little.
+        row_bytes = max((decoder.bytes_of_row(run) for run, _ in used), default=1)
+        at_once = max(1, _LOOK_AHEAD_BYTES // row_bytes)
+        objects = row_bytes + VALUE_BYTES * len(self._shards.groups.names)
+        step = max(1, min(_STEP_ROWS, _STEP_BYTES // objects), min(_LEAST_OF_RUN * len(used), at_once))
+        for first in range(0, len(positions), at_once):
+            some = slice(first, first + at_once)
+            picks = [
+                found._replace(slots=of_run[found.slots])
+                for run, of_run in self._by_use(groups[some], begins[some])
+                for found in decoder.picks(run, self._decoded, rows[some][of_run] - run.first)
+            ]
+            yield from _in_order(picks, step, {**dict.fromkeys([*self._shards.groups.names, URL, KEY]), **common})
+
+    def _by_use(self, groups: Int64s, begins: Int64s) -> list[tuple[GroupRun, Int64s]]:
+        """The runs of some rows, in the order of their first ones, each with which of these rows are its own."""
+        if len(groups) and groups.min() == groups.max() and begins.min() == begins.max():  # often; no sort is needed
+            return [(self._shards.run_at(int(groups[0]), int(begins[0])), np.arange(len(groups)))]
+        _, firsts, which = np.unique(groups * MAX_COUNT + begins, return_index=True, return_inverse=True)
+        own = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
+        in_order = np.argsort(firsts).tolist()
+        firsts_in_order = firsts[in_order].tolist()
+        runs = [self._shards.run_at(int(groups[first]), int(begins[first])) for first in firsts_in_order]
+        return [(run, own[number]) for run, number in zip(runs, in_order, strict=True)]
+
+    def _wait_for(self, run: "GroupRun") -> None:
+        """Decode what was asked for, up to this run, as it comes."""
+        wanted = {asked for asked, *_ in self._asked[self._done :]}
+        held: list[tuple[int, memoryview]] = []
+        while run in wanted and (portion := next(self._coming, None)) is not None:
+            memories, offsets = portion.located(0, np.arange(portion.begin, portion.end))
+            for memory, offset in zip(memories, offsets, strict=True):
+                asked, begin, size, is_last = self._asked[self._done]
+                held.append((begin, memoryview(memory)[offset : offset + size]))
+                self._done += 1
+                if is_last:
+                    self._shards.decoder.decode(asked, self._decoded, held)
+                    wanted.discard(asked)
+                    held = []
+
+
+def _in_order(picks: list[Picks], step: int, empty: Record) -> Iterator[list[Record]]:
+    """The records of some picks, each at its place."""
+    count = sum(len(one.slots) for one in picks)
+    if len(picks) == 1:
+        (one,) = picks
+        for begin in range(0, count, step):
+            yield _records(one, begin, min(begin + step, count), empty)
+        return
+    picks = [one.taken() for one in picks]  # once: to take a few rows costs as much as many
+    owners = np.zeros(count, np.int64)
+    for number, one in enumerate(picks):
+        owners[one.slots] = number
+    done = [0] * len(picks)
+    for begin in range(0, count, step):
+        of_step = owners[begin : begin + step]
+        records: list[Record] = []
+        for number, more in enumerate(np.bincount(of_step, minlength=len(picks)).tolist()):
+            if more:
+                records += _records(picks[number], done[number], done[number] + more, empty)
+                done[number] += more
+        places = np.empty(len(of_step), np.int64)
+        places[np.argsort(of_step, kind="stable")] = np.arange(len(of_step))
+        yield [records[place] for place in places.tolist()]
+
+
+def _records(picks: Picks, begin: int, end: int, empty: Record) -> list[Record]:
+    """Those of the picks [begin, end): copies of a record that has all fields, filled column by column."""
+    # A loop over the fields of each record takes twice as long, and a dict that grows is made anew.
+    batch, numbers = picks.some(begin, end), picks.numbers[begin:end]
+    # An address, which may hold secrets, gets into no sample.
+    filled = {**empty, URL: picks.url}
+    records = [filled.copy() for _ in range(len(numbers))]
+    columns = zip(batch.schema.names, values_of(batch, picks.url, numbers), strict=True)
+    for name, values in [*columns, (KEY, map(str, numbers.tolist()))]:
+        for record, value in zip(records, values, strict=True):
+            record[name] = value
+    return records

@@ -1,0 +1,1 @@
+"""Tar archives of the webdataset convention: members ↔ records, with metadata from sidecars."""

@@ -1,0 +1,246 @@
+"""The members of a tar archive, one header after another: `bytes at offsets → members → end-of-archive marker`.
+
+Format: POSIX.1-1988 ustar (IEEE Std 1003.1, "pax", section "ustar Interchange Format"). Headers of the simplest kind
+are read here, and short pax headers before them that say nothing of name and size; all others by the standard library's
+tarfile. Unlike that, this reader never takes damage for the end of the archive: every checksum must match, and the
+archive must end with two blocks of zeros and nothing but zeros after them.
+"""
+
+import io
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple, NoReturn
+
+from streamdata.errors import ShardError, shown
+from streamdata.io.one_pass import ByteSource
+from streamdata.io.signatures import TAR, refuse_foreign
+from streamdata.recipe.limits import DEFAULT_LIMITS
+
+BLOCK = 512
+SHORT_PAX = 2 * BLOCK  # bytes of a pax header whose records fit into one block
+MAX_EXTENSIONS = 100  # headers before a member's own
+MAX_EXTENSION_BYTES = 1 << 20  # of all long names and pax records of a member
+MAX_END_BYTES = 64 << 20  # of zeros after the end-of-archive marker: tar fills up its last write, most often to 10 KiB
+ANY_SIZE = 1 << 63  # of archives whose members were looked at before
+MAX_MEMBER_BYTES = DEFAULT_LIMITS.member_bytes
+_ZEROS = bytes(BLOCK)
+_ZERO_STEP = 1 << 20
+_OCTAL = re.compile(rb" *([0-7]+)[ \0]*")
+_FILES, _PAX = (b"0", b"\0", b"7"), b"x"
+_SAYS_MORE = re.compile(rb" (?:path|size|GNU\.sparse\.[^=]*)=")  # in pax records
+
+
+class Member(NamedTuple):
+    """One member: a file, or a directory (`is_file` False), which has no data."""
+
+    name: bytes
+    is_file: bool
+    offset: int  # of its first header, extension headers included
+    data: int  # offset of its bytes
+    size: int  # number of its bytes
+    end: int  # offset of what follows
+    raw: bytes  # its headers, with the payload of extension headers
+    plain: bool  # its header says name and size in the simplest way
+
+
+def damaged(url: str, offset: int, member: bytes | None, expected: str, got: str, *, remedy: str = "") -> ShardError:
+    """The error for an archive that is not as the format says."""
+    name = f", member {shown(member.decode('utf-8', 'backslashreplace'))}" if member is not None else ""
+    return ShardError(
+        f"shard '{url}': offset {offset}{name}: expected {expected}, got {got}\n"
+        f"  {remedy or 'The archive is damaged or incomplete: copy or write it again.'}"
+    )
+
+
+def members_of(
+    source: ByteSource, url: str, start: int = 0, stop: int | None = None, max_bytes: int = MAX_MEMBER_BYTES
+) -> Iterator[Member]:
+    """The members from offset `start` to the end-of-archive marker, or up to offset `stop`, of `max_bytes` at most.
+
+    Headers are asked of `source` in order of offset, so that one that only reads forward will do; whoever wants a
+    member's bytes reads them before asking for the next one.
+
+    Raises:
+        ShardError: A checksum does not match, the archive ends early or not at all, or a member is no
+            file or too large.
+    """
+    offset = start
+    while stop is None or offset < stop:
+        header = _header(source, url, offset, None)
+        if header == _ZEROS:
+            _check_end(source, url, offset)
+            return
+        member = _member(source, url, offset, header)
+        if source.size is not None and member.end > source.size:
+            _truncated(url, member, source.size - member.data)
+        if member.size > max_bytes:  # before any of it is read
+            _too_large(url, member, max_bytes)
+        yield member
+        offset = member.end
+
+
+def data_of(source: ByteSource, url: str, member: Member) -> bytes:
+    """The bytes of a member."""
+    data = source.read(member.size, member.data)
+    if len(data) < member.size:
+        _truncated(url, member, len(data))
+    return data
+
+
+def _too_large(url: str, member: Member, max_bytes: int) -> NoReturn:
+    expected = f"a member of at most {max_bytes} bytes"
+    remedy = f"Split it, or allow more in the source: limits: {{member_bytes: {member.size}}}."
+    raise damaged(url, member.offset, member.name, expected, f"{member.size}", remedy=remedy)
+
+
+def _truncated(url: str, member: Member, got: int) -> NoReturn:
+    expected = f"{member.size} bytes of the member, padded to {member.end - member.data}"
+    raise damaged(url, member.data, member.name, expected, f"{max(got, 0)}, where the file ends")
+
+
+def _header(source: ByteSource, url: str, offset: int, member: bytes | None) -> bytes:
+    header = source.read(BLOCK, offset)
+    if len(header) < BLOCK:
+        _refuse_foreign(url, offset, header)
+        expected = f"a header or an end-of-archive marker of {2 * BLOCK} zeros"
+        raise damaged(url, offset, member, expected, f"{len(header)} bytes, where the file ends")
+    return header
+
+
+def _check_end(source: ByteSource, url: str, offset: int) -> None:
+    """Raise unless a second block of zeros follows the one at `offset`, and nothing but zeros after it."""
+    second = source.read(BLOCK, offset + BLOCK)
+    if second != _ZEROS:
+        got = "other data" if len(second) == BLOCK else f"{len(second)} bytes, where the file ends"
+        raise damaged(url, offset + BLOCK, None, "the second block of zeros of the end-of-archive marker", got)
+    offset += 2 * BLOCK
+    stop = offset + MAX_END_BYTES
+    while piece := source.read(_ZERO_STEP, offset):
+        if offset >= stop:
+            remedy = "It was cut short and filled up, or is no archive at all: copy or write it again."
+            expected = f"at most {MAX_END_BYTES} bytes after the end-of-archive marker"
+            raise damaged(url, offset, None, expected, "more zeros", remedy=remedy)
+        if piece.count(0) != len(piece):
+            remedy = "Archives that were joined with cat must be split again; anything else is damage."
+            at = offset + len(piece) - len(piece.lstrip(b"\0"))
+            raise damaged(
+                url, at, None, "nothing but zeros after the end-of-archive marker", "other data", remedy=remedy
+            )
+        offset += len(piece)
+
+
+def _member(source: ByteSource, url: str, start: int, header: bytes) -> Member:
+    """The member whose first header is `header`, or that of an extension before it.
+
+    webdataset's writer puts a short pax header before each member, for the fraction of a second in its mtime.
+    """
+    _check_sum(url, start, header)
+    raw, read, offset = header, header, start
+    digits = _OCTAL.fullmatch(header[124:136])
+    if header[156:157] == _PAX and digits and (size := int(digits[1], 8)) <= BLOCK:
+        read += source.read(padded(size), start + BLOCK)
+        if len(read) == SHORT_PAX and not _SAYS_MORE.search(read, BLOCK):
+            offset, header = start + SHORT_PAX, _header(source, url, start + SHORT_PAX, None)
+            raw, read = read[: BLOCK + size] + header, read + header
+            _check_sum(url, offset, header)
+    name = header[:100].rstrip(b"\0")
+    is_simple = header[156:157] in _FILES and header[124:135].isdigit() and header[135] in b" \0"
+    if not is_simple or not name or b"\0" in name or name.endswith(b"/"):
+        return _other_member(_Headers(source, url, start, read), url, start)
+    size, data = int(header[124:135], 8), offset + BLOCK
+    # Only ustar has a prefix; GNU keeps other things in its place.
+    prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
+    name = prefix + b"/" + name if prefix else name
+    return Member(name, True, start, data, size, data + padded(size), raw, not prefix)
+
+
+class _Headers:
+    """The headers before a member's data, as the file that tarfile reads them from: they are few and small."""
+
+    def __init__(self, source: ByteSource, url: str, offset: int, read: bytes) -> None:
+        self._source, self._url, self._offset, self._read = source, url, offset, read
+        self._blocks: list[bytes] = []
+
+    def tell(self) -> int:
+        return self._offset
+
+    def read(self, size: int) -> bytes:
+        num_bytes = sum(map(len, self._blocks)) + size
+        if len(self._blocks) > 2 * MAX_EXTENSIONS or num_bytes > MAX_EXTENSION_BYTES + 2 * MAX_EXTENSIONS * BLOCK:
+            expected = (
+                f"at most {MAX_EXTENSIONS} extension headers before a member, of at most {MAX_EXTENSION_BYTES} bytes"
+            )
+            raise damaged(self._url, self._offset, None, expected, "more of them")
+        data, self._read = self._read[:size], self._read[size:]
+        if len(data) < size:
+            data += self._source.read(size - len(data), self._offset + len(data))
+        if len(data) < size:
+            got = f"{len(data)}, where the file ends"
+            raise damaged(self._url, self._offset, None, f"{size} bytes of headers of a member", got)
+        self._offset += size
+        self._blocks.append(data)
+        return data
+
+    @property
+    def raw(self) -> bytes:
+        """Each header, and after those of extensions what they hold, without what fills up its last block."""
+        *extensions, own = self._blocks
+        sizes = [int(header[124:136].strip(b" \0") or b"0", 8) for header in extensions[::2]]
+        pairs = zip(extensions[::2], extensions[1::2], sizes, strict=True)
+        return b"".join([header + payload[:size] for header, payload, size in pairs]) + own
+
+
+_KINDS = {b"1": "hard link", b"2": "symbolic link", b"3": "character device", b"4": "block device", b"6": "fifo"}
+
+
+def _other_member(headers: _Headers, url: str, start: int) -> Member:
+    """The member that begins there, by the standard library."""
+    archive = tarfile.TarFile(fileobj=io.BytesIO(bytes(2 * BLOCK)), encoding="utf-8", errors="surrogateescape")
+    archive.fileobj = headers  # type: ignore[assignment]  # all that a TarInfo asks of it
+    try:
+        info = tarfile.TarInfo.fromtarfile(archive)
+    except tarfile.HeaderError as error:
+        raise damaged(url, start, None, "a member with sound headers", str(error)) from error
+    name = info.name.encode("utf-8", "surrogateescape")
+    if said := sorted({"path", "size"} & archive.pax_headers.keys()):
+        raise damaged(url, start, None, "a global pax header without path and size", said[0])
+    is_sparse = info.issparse() or any(key.startswith("GNU.sparse.") for key in info.pax_headers)
+    if is_sparse or not (info.isreg() or info.isdir()):
+        kind = "sparse file" if is_sparse else _KINDS.get(info.type, "member of unknown type")
+        remedy = "Write the archive anew, with files only."
+        got = f"{kind} (type {shown(info.type)})"
+        raise damaged(url, start, name, "a regular file or a directory", got, remedy=remedy)
+    is_file = info.isreg() and not name.endswith(b"/")  # in archives older than ustar that is a directory
+    size = info.size if is_file else 0
+    if size < 0:
+        raise damaged(url, start, name, "a size from 0 on", f"{size}")
+    return Member(name, is_file, start, info.offset_data, size, info.offset_data + padded(size), headers.raw, False)
+
+
+def padded(size: int) -> int:
+    """`size` rounded up to whole blocks."""
+    return -(-size // BLOCK) * BLOCK
+
+
+def _check_sum(url: str, offset: int, header: bytes) -> None:
+    """Raise unless the header's bytes add up to its checksum field, which counts itself as spaces.
+
+    The lower half of an Adler-32 is 1 + the sum of the bytes modulo 65521, which 256 bytes cannot reach; it is ten
+    times as fast as adding them up here.
+    """
+    blanked = header[:148] + b"        " + header[156:]
+    got = (zlib.adler32(blanked[:256]) & 0xFFFF) + (zlib.adler32(blanked[256:]) & 0xFFFF) - 2
+    field = _OCTAL.fullmatch(header[148:156])
+    if field is None or int(field[1], 8) != got:
+        _refuse_foreign(url, offset, header)
+        expected = f"a header whose checksum field {shown(header[148:156])} is its sum"
+        name = header[:100].split(b"\0", 1)[0]
+        raise damaged(url, offset, name, expected, f"the sum {got:o} (octal)")
+
+
+def _refuse_foreign(url: str, offset: int, header: bytes) -> None:
+    """Say what a file is that does not begin with a header; one that does may be named like anything."""
+    if offset == 0:
+        refuse_foreign(url, header, TAR)

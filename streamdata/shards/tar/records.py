@@ -1,0 +1,227 @@
+"""The records of a tar archive: consecutive members that share a key (the convention of webdataset).
+
+A member's key is its name up to the first dot of its base name, with its directory; its field is the lower-cased rest.
+Names are keys, never paths.
+
+`records` reads any archive, and makes of each record the CRC32 that its index keeps. `plain_record` is the fast way to
+read one again: it reads headers of the simplest kind alone, and takes a record only if that CRC32 comes out. What each
+of the two hashes is one contract, so both stand here.
+"""
+
+import hashlib
+import mmap
+import struct
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from streamdata.errors import ShardError, shown
+from streamdata.fields import KEY, URL, is_reserved
+from streamdata.io.one_pass import ByteSource
+from streamdata.shards.readers import Record
+from streamdata.shards.tar.headers import BLOCK, MAX_MEMBER_BYTES, SHORT_PAX, Member, damaged, data_of, members_of
+
+MAX_MEMBERS: Final = 50_000
+"""How many members there may be from one record's beginning to the next one's: all of a record is in memory."""
+_MAX_PLAIN_FIELD = 24  # bytes of the field of a plain member
+_MAX_FIELD_NAMES = 4096
+_PAX = ord("x")  # the type of an extended header
+_NO_NEGATIVES = (1 << 62) - BLOCK  # rounds down to blocks, and a negative size up to more than any record has
+_NOT_PLAIN = zlib.crc32(b"not plain")
+
+
+@dataclass(slots=True)
+class TarRecord:
+    """The members of one key. `fields` holds the bytes of the fields that were wanted."""
+
+    key: str
+    offset: int
+    end: int
+    plain: bool = True
+    raw: list[bytes] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    fields: dict[str, bytes] = field(default_factory=dict)
+
+    def crc(self) -> int:
+        """CRC32 by which a read knows the headers again.
+
+        Of plain records, whose members' own headers say all and all alike, it is over the key and over field and size
+        of each member. Of others it is over all of the headers, from another initial value, so that the fast reader
+        never takes them for plain.
+        """
+        if not self.plain or len({len(raw) > BLOCK for raw in self.raw}) > 1:
+            return zlib.crc32(b"".join(self.raw), _NOT_PLAIN)
+        key = self.key.encode("utf-8", "surrogateescape")
+        unpack = _unpackers[len(key)]
+        parts = [part for raw in self.raw for part in unpack(raw, len(raw) - BLOCK)]
+        return zlib.crc32(b"".join([key, *parts]))
+
+    def add(self, member: Member, *, plain: bool) -> None:
+        """Extend the record to the end of `member`."""
+        self.end = member.end
+        self.plain = self.plain and plain
+        self.raw.append(member.raw)
+
+
+class _FieldNames(dict[bytes, str]):
+    """The field of a member, by what follows the key in its header."""
+
+    def __missing__(self, suffix: bytes) -> str:
+        if len(self) >= _MAX_FIELD_NAMES:
+            self.clear()  # an archive may have a field of its own in each record
+        name = _field_name(suffix.split(b"\0", 1)[0])
+        if is_reserved(name):  # no archive that was indexed here has one; an index may come with a shard from anywhere
+            raise ValueError(f"field {name!r}")
+        self[suffix] = name
+        return name
+
+
+class _Unpackers(dict[int, Callable[..., tuple[Any, ...]]]):
+    """What takes field (padded with zeros) and size (in octal) out of a header, by the length of the key."""
+
+    def __missing__(self, key_bytes: int) -> Callable[..., tuple[Any, ...]]:
+        begin = max(0, min(key_bytes + 1, 100))  # the key and its dot; a header has 100 bytes for the name
+        field_bytes = min(_MAX_PLAIN_FIELD, 100 - begin)
+        layout = struct.Struct(f"{begin}x{field_bytes}s{124 - begin - field_bytes}x11s{BLOCK - 135}x")
+        unpack = self[key_bytes] = layout.unpack_from
+        return unpack
+
+
+_field_names = _FieldNames()
+_unpackers = _Unpackers()
+
+
+def plain_record(memory: mmap.mmap, begin: int, end: int, crc: int, url: str) -> Record | None:
+    """The record whose members, with plain headers, fill [begin, end); None if they are not those that were indexed.
+
+    This is the loop that reading tar shards lives in. It believes what it reads, because in the end the CRC32 of all
+    names and sizes is compared with the index, which has one of this kind (see `TarRecord.crc`) of plain records alone.
+    """
+    at, skip = begin, 0
+    # Either each member has a short pax header or none has: webdataset's writer puts one before each.
+    if memory[at + 156] == _PAX:
+        skip = SHORT_PAX
+        at += skip
+    name = memory[at : at + 100]
+    dot = name.find(b".", name.rfind(b"/") + 1)
+    key = name[:dot]
+    record: Record = {KEY: key.decode("utf-8", "surrogateescape"), URL: url}
+    names, unpack, seen = _field_names, _unpackers[dot], [key]
+    try:
+        while True:
+            header = suffix, digits = unpack(memory, at)
+            seen += header
+            size = int(digits, 8)
+            at += BLOCK
+            record[names[suffix]] = memory[at : at + size]
+            at += (size + 511) & _NO_NEGATIVES
+            if at >= end:
+                break
+            at += skip
+    except (ValueError, struct.error):  # no octal number, no header: these are not the members of a plain record
+        return None
+    return record if at == end and zlib.crc32(b"".join(seen)) == crc else None
+
+
+def records(
+    source: ByteSource,
+    url: str,
+    fields: Collection[str] | None = None,
+    skipped: Callable[[Member], object] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    max_bytes: int = MAX_MEMBER_BYTES,
+) -> Iterator[TarRecord]:
+    """The records of an archive, or of some of it.
+
+    Args:
+        source: The archive.
+        url: The same, for messages.
+        fields: Whose bytes are wanted; None: all.
+        skipped: Called with the files whose names have no key and field. Directories are passed over.
+        start: Offset of the first record.
+        stop: Offset of what follows the last one; None: the archive's end.
+        max_bytes: Of a member.
+
+    Raises:
+        ShardError: As `members_of`, or a record has a field twice or one of a reserved name, or too many members.
+    """
+    record: TarRecord | None = None
+    num_members = 0  # since it began, those between it and the next one too
+    for member in members_of(source, url, start, stop, max_bytes):
+        num_members += 1
+        parts = _split_name(member.name) if member.is_file else None
+        if parts is None:
+            if member.is_file and skipped is not None:
+                skipped(member)
+            if record is not None:
+                record.add(member, plain=False)
+            _check_count(url, record, member, num_members)
+            continue
+        key = _as_text(parts[0])
+        if record is None or record.key != key:
+            if record is not None:
+                yield record
+            record, num_members = TarRecord(key, member.offset, member.end), 1
+        _check_count(url, record, member, num_members)
+        record.add(member, plain=member.plain and len(parts[1]) <= _MAX_PLAIN_FIELD)
+        name = _checked_field(url, record, member, parts[1])
+        if fields is None or name in fields:
+            record.fields[name] = data_of(source, url, member)
+    if record is not None:
+        yield record
+
+
+def _check_count(url: str, record: TarRecord | None, member: Member, num_members: int) -> None:
+    if num_members > MAX_MEMBERS:
+        where = f"of record {shown(record.key)} and up to the next one" if record else "before the first record"
+        raise damaged(
+            url, member.offset, member.name, f"at most {MAX_MEMBERS} members {where}", "more of them",
+            remedy="A key is a member's name up to the first dot of its base name: give each record a key of its own.",
+        )  # fmt: skip
+
+
+def _checked_field(url: str, record: TarRecord, member: Member, suffix: bytes) -> str:
+    name = _field_name(suffix)
+    if name in record.names:
+        raise damaged(
+            url, member.offset, member.name, f"each field of record {shown(record.key)} once", f"{shown(name)} twice",
+            remedy="Names differ by more than case within a record; rename one of the two.",
+        )  # fmt: skip
+    if is_reserved(name):
+        remedy = "Names with two underscores at both ends are streamdata's own; rename the member."
+        raise damaged(url, member.offset, member.name, "another field name", shown(name), remedy=remedy)
+    record.names.add(name)
+    return name
+
+
+def _split_name(name: bytes) -> tuple[bytes, bytes] | None:
+    """Key and field of a member; None where its base name has no dot or begins with one."""
+    base = name.rfind(b"/") + 1
+    dot = name.find(b".", base)
+    return (name[:dot], name[dot + 1 :]) if dot > base else None
+
+
+def _as_text(name: bytes) -> str:
+    """A name as text; bytes that are not UTF-8 become lone surrogates, as in the standard library's tarfile."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _field_name(suffix: bytes) -> str:
+    """The field of a member whose name goes on with `suffix` after its key."""
+    return _as_text(suffix).lower()
+
+
+def key_hash(key: str) -> int:
+    """64 bits by which keys are compared."""
+    return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
+
+
+def interleaved(url: str, key: str, offset: int, first: int) -> ShardError:
+    """The error for a key that comes again after another one."""
+    return ShardError(
+        f"shard '{url}': offset {offset}: expected the members of record {shown(key)}, which began at offset {first}, "
+        "side by side, got them apart, with another record's between them\n"
+        "  Write the archive sorted by name (tar --sort=name), and give each record a key of its own."
+    )

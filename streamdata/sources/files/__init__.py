@@ -1,0 +1,1 @@
+"""Sources over files: shards, images and tables."""

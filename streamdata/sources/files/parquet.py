@@ -1,0 +1,172 @@
+"""Parquet files as a source: `row groups → blocks of rows → windows, a group decoded once in each → records`."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from streamdata.errors import shown
+from streamdata.io.cache.settings import CacheSetting, read_cache_settings
+from streamdata.io.remote import options_of_source
+from streamdata.recipe.named_source import Percent
+from streamdata.shards.ahead.coming import Coming
+from streamdata.shards.ahead.portion import Portion
+from streamdata.shards.parquet.arrow_file import ROW_SUFFIXES
+from streamdata.shards.parquet.shards import ParquetShards, ParquetWindow
+from streamdata.shards.urls import find_shards
+from streamdata.sources.files.shard_source import BlockSource, Indices, OpenedWindow, ShardDataset
+from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
+from streamdata.sources.order.blocks import BlockOrder
+from streamdata.sources.order.cut import check_cut, cut_shards
+from streamdata.sources.order.part import Part
+from streamdata.sources.source import ReadTask, Record, Stretch
+
+MAX_OPEN_BYTES = 384 << 20  # room for a group of 128 MiB and the next one, though footers may say too little of both
+_AHEAD_BYTES = 16 << 20  # of windows after the present one: of small ones many are asked for, and decoded, together
+
+
+class RowGroupSource(BlockSource):
+    """Row groups, cut into blocks: none has rows of two groups.
+
+    A row costs the decoding of its group up to it. So where not all of the source can stay decoded, a block is all of a
+    group, or as much of it as may be kept of a window; what stays is cut as other shards are.
+    """
+
+    shards: ParquetShards
+
+    def __init__(self, shards: ParquetShards, shuffle_buffer: int) -> None:
+        rows = shards.num_records  # each group has some
+        # No more than a group has, so that a window of many small groups has as many rows as others.
+        blocks = np.minimum(cut_shards(shards, None, None), rows) if shards.fits else shards.run_rows
+        super().__init__("parquet", shards, blocks, shuffle_buffer)
+        if not shards.fits:
+            most = int((-(-shards.sizes * blocks // rows)).max(initial=1))
+            # All groups of a window are open at once.
+            self._window = max(1, min(self._window, shards.window_bytes // max(1, most)))
+
+    def _windows(self, order: BlockOrder, epoch: int, window: int) -> Iterator[Indices]:
+        windows = super()._windows(order, epoch, window)
+        if not self.shards.decodes_ahead:
+            yield from windows
+            return
+        later, most = deque(islice(windows, 1)), min(_AHEAD_BYTES, self.shards.window_bytes)
+        while later:
+            blocks = later.popleft()
+            # While a window is delivered, the next ones are decoded in a thread: Arrow computes without Python's lock.
+            if not later or self._num_bytes(later) < most // 2:
+                later += self._more(windows, most - self._num_bytes(later))
+                self.shards.decode_ahead(self._runs(blocks)[:2], [self._runs(one)[:2] for one in later])
+            yield blocks
+
+    def _more(self, windows: Iterator[Indices], num_bytes: int) -> list[Indices]:
+        """At least one of these windows, if there are any, and more up to so many bytes."""
+        more = list(islice(windows, 1))
+        while more and self._num_bytes(more) < num_bytes and (window := next(windows, None)) is not None:
+            more.append(window)
+        return more
+
+    def _num_bytes(self, windows: Iterable[Indices]) -> int:
+        """What these windows come to when they are decoded, as far as footers say it."""
+        runs = map(self._runs, windows)
+        return sum(int((self.shards.groups.row_bytes[shards] * counts).sum()) for shards, _, counts in runs)
+
+    def _coming(self, stretches: Iterator[Stretch], part: Part | None) -> Iterator[Coming]:
+        for order, start, runs in self._walk(stretches):
+            opened = self._open(order, part, start, runs)
+            window: ParquetWindow = opened.window  # type: ignore[assignment]
+            spans = window.spans_by_use(opened.positions)
+            # What is planned and paced is spans, not records: all rows of a group come with the same bytes.
+            yield Coming(start[:2], opened, [spans] if len(spans.spans) else [], np.arange(len(spans.spans)))
+
+    def _read_window(
+        self, task: ReadTask, opened: OpenedWindow, portions: Iterable[Portion | None]
+    ) -> Iterator[tuple[Iterable[int], Iterator[Record]]]:
+        window: ParquetWindow = opened.window  # type: ignore[assignment]
+        # Each portion is taken up when the first group that it brings is due, and let go of when that is decoded.
+        window.come(iter(portions))
+        return super()._read_window(task, opened, (None,))
+
+    def _holds(
+        self, part: Part, positions: Indices, shards: Indices, firsts: Indices, counts: Indices
+    ) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+        # By the row's number in its file, so that a file of other row groups has the same parts.
+        return super()._holds(part, positions, shards, firsts + self.shards.groups.first_rows[shards], counts)
+
+
+class ParquetDataset(ShardDataset):
+    """Rows of parquet files: each is a dict of Python's types; its `__key__` is its number in its file, from "0".
+
+    A column of lists of integers gives int64 tensors, of shape (n,); a struct stays a dict, such as an image's
+    `{bytes, path}`. What differs between files, such as the splits of a folder, is told apart by globs.
+
+    Args:
+        path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
+            Of a folder of this machine that Hugging Face's `save_to_disk` wrote, its `.arrow` files are read, a record
+            batch as a row group.
+        process_fn: A stream function, or a list of several, see `streamdata.sources`.
+        columns: Which columns are read, by their names; None for all.
+        single_process_fn: A function of one record, called first.
+        shuffle_buffer: Records among which a lane shuffles, about, and at least those of a block. 0 keeps the order
+            inside blocks.
+        max_open_bytes: How much each lane keeps decoded. A source that fits, by what its footers say, stays: each group
+            is decoded once, and the source is cut as other shards are, into at least 512 blocks of at most 64 rows
+            and 4 MiB. Of a larger one a block is a whole row group; a group of more than a third of this is divided
+            into even parts, each of which costs the decoding of all before it.
+        name: Its name in a mixture, without a ".".
+        percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
+        cache: Where pages of remote files are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
+            top mixture says, or else STREAMDATA_DATA_CACHE.
+        storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
+
+    Raises:
+        FileNotFoundError: A pattern matches nothing.
+        ValueError: A file is listed twice.
+        ShardError: A file is damaged, lacks a column, or has one of another type than the others.
+        ImportError: pyarrow is missing.
+    """
+
+    def __init__(
+        self,
+        path: str | Sequence[str],
+        process_fn: StreamFns | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        single_process_fn: PerRecordFn | None = None,
+        shuffle_buffer: int = 1000,
+        max_open_bytes: int = MAX_OPEN_BYTES,
+        name: str | None = None,
+        percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
+        cache: CacheSetting = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(name, percent, holdout, part)
+        settings = read_cache_settings(cache)
+        self.process_fn, self.single_process_fn = process_fn, single_process_fn
+        check_cut(None, None, shuffle_buffer)
+        if isinstance(max_open_bytes, bool) or not isinstance(max_open_bytes, int) or max_open_bytes < 1:
+            raise ValueError(
+                f"ParquetDataset: expected max_open_bytes >= 1, got {shown(max_open_bytes)}\n  Leave it out."
+            )
+        urls, known = find_shards(path, ROW_SUFFIXES, None, options_of_source(storage_options, "ParquetDataset"))
+        # All footers are read here: a file of another schema is to be an error at the start, not after a day.
+        shards = ParquetShards(urls, _names(columns), max_open_bytes, known)
+        self.source = RowGroupSource(shards, shuffle_buffer)
+        self.cache = settings
+
+
+def _names(columns: Sequence[str] | None) -> list[str] | None:
+    if columns is None:
+        return None
+    names = [] if isinstance(columns, str) else list(columns)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ValueError(
+            f"ParquetDataset: expected columns to be a list of different names, got {shown(columns)}\n"
+            "  Leave it out to read all columns."
+        )
+    return names

@@ -1,0 +1,209 @@
+"""Shards that can only be read from their start, as a source: each is a block, shuffled in groups."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import chain, count, islice, repeat
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.errors import SourceError, shown
+from streamdata.fields import CURSOR, SEED
+from streamdata.io.storage import Int64s
+from streamdata.run import shuffled, stable_seed
+from streamdata.shards.ahead.chunks import ChunkBytes
+from streamdata.shards.ahead.coalesced import MAX_REQUEST_BYTES
+from streamdata.shards.ahead.coming import Coming
+from streamdata.shards.readers import DamagedRecordError, SequentialShards
+from streamdata.sources.order.blocks import BlockOrder
+from streamdata.sources.order.cut import describe_content
+from streamdata.sources.order.part import Part, shard_seeds
+from streamdata.sources.source import ReadTask, Record, Stretch, check_position, start_within_window
+from streamdata.states.cursor import Position
+from streamdata.states.headers import BlockCut
+
+_RECORDS_AT_ONCE = 256
+"""Records of a shard, read from its start, of which it is computed at once whether they are of the part."""
+
+
+class SequentialSource:
+    """Shards that can only be read from their start: each is one block, shuffled in groups held in memory.
+
+    A resume reads the shard in which it stood again from its start. Where one shard of a source is such, all of its
+    shards are read this way.
+
+    Args:
+        kind: What the shards are, for descriptions.
+        shards: The shards.
+        shuffle_buffer: Records in a group; 0 keeps their order.
+    """
+
+    def __init__(self, kind: str, shards: SequentialShards, shuffle_buffer: int) -> None:
+        self.shards, self._kind, self._group = shards, kind, shuffle_buffer
+        self.num_blocks = len(shards.urls)
+
+    @property
+    def records_per_group(self) -> int:
+        """How many records are held in memory at once, where they are shuffled."""
+        return self._group
+
+    @cached_property
+    def counted(self) -> "CountedSource":
+        """The same, its records counted; what lanes are dealt must not depend on whether somebody has counted them.
+
+        Raises:
+            ValueError: A shard is a pipe.
+            ShardError: A shard is damaged, or has changed.
+        """
+        return CountedSource(self._kind, self.shards, self._group)
+
+    def describe(self, shuffle: bool) -> str:
+        group = self._group if shuffle else 0
+        shards = f"{self.num_blocks} shards {describe_content(self.shards)} from their start"
+        return f"{self._kind}, {shards}, shuffle {shuffle}, groups of {group}"
+
+    def anomalies(self) -> dict[str, int]:
+        return {}  # what the reader counts is what this process has seen so far, which is not the same in each
+
+    def start_of(self, after: Position) -> Position:
+        return start_within_window(after)
+
+    @property
+    def blocks_per_window(self) -> int:
+        return 1
+
+    def window_start(self, order: BlockOrder, position: Position) -> Position:
+        return (*position[:2], 0, 0)
+
+    @property
+    def records_per_block(self) -> None:
+        return None
+
+    @property
+    def cut(self) -> BlockCut:
+        return BlockCut(self.num_blocks, 1, 0, divides=0, epochs=0)
+
+    def count(self, blocks: Int64s, part: Part | None) -> int | None:
+        return None
+
+    def count_taken(self, order: BlockOrder, position: Position, part: Part | None) -> int:
+        raise AssertionError("nobody knows how many records there are")
+
+    def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
+        epoch: int | None = position[0]
+        _, window, taken, _ = position
+        without_records: set[int] = set()
+        while epoch is not None:
+            task.fields[SEED] = task.order.seed(epoch)
+            while len(blocks := task.order.blocks(epoch, window, window + 1)):
+                seed = stable_seed(task.order.seed(epoch), task.order.number(epoch, window))
+                found = taken
+                for record, found in self._read_shard(task, int(blocks[0]), (epoch, window, taken, 0), seed):
+                    yield record, (epoch, window, found, 0)
+                if not found:  # only now: how many records a shard has shows at its end
+                    without_records.add(int(blocks[0]))
+                window, taken = window + 1, 0
+            epoch, window = task.next_epoch(epoch), 0
+            # It would look on without end, or train on nothing; one lane of several may have nothing.
+            if (epoch is not None or task.lane.count == 1) and len(without_records) == self.num_blocks:
+                what = "" if task.part is None else f" of the {task.part}"
+                raise SourceError(
+                    f"source {shown(task.name)}: expected records{what}, got none in its {self.num_blocks} "
+                    "shards, of which "
+                    f"the first is {self.shards.urls[0]}\n  Remove the source, or give it records."
+                )
+
+    def _read_shard(self, task: ReadTask, shard: int, start: Position, seed: int) -> Iterator[tuple[Record, int]]:
+        """Its records from the one that comes after those taken, each with how many are taken after it."""
+        taken = start[2]
+        # Groups begin at the shard's start, whatever was taken: a resume shuffles the same records together.
+        size, total = self._group_size(task.order), 0
+        stream, of_part = self._stream(task, shard, start), self._of_part(task.part, shard)
+        for group, records in enumerate(iter(lambda: list(islice(stream, size)), [])):
+            total += len(records)
+            done = min(len(records), max(0, taken - group * size))
+            order = _order_inside(len(records), size, stable_seed(seed, group))
+            holds = list(islice(of_part, len(records)))
+            for after, index in enumerate(order[done:].tolist(), group * size + done + 1):
+                if not holds[index]:
+                    continue
+                task.num_found += 1
+                record = task.sound_or_damaged(records[index])
+                record.update(task.fields)
+                if task.with_indices:
+                    # The records of the shards before it are not counted; no shard has 2**40 of them.
+                    record[CURSOR] = (shard << 40) + group * size + index
+                yield record, after
+        check_position(task.name, f"at record {taken} of {self.shards.urls[shard]}", taken, total)
+
+    def _group_size(self, order: BlockOrder) -> int:
+        return self._group if order.shuffle and self._group else 1
+
+    def _stream(self, task: ReadTask, shard: int, start: Position) -> Iterator[Record | DamagedRecordError]:
+        upcoming = task.upcoming
+        if upcoming is None or not self.shards.has_remote:
+            return self.shards.stream(shard)
+        if not upcoming.is_on:
+            upcoming.begin(self._coming(task.stretches(start)))
+        has_chunks = upcoming.enter(start[:2]).files
+        return self.shards.stream(shard, ChunkBytes(upcoming.portions()) if has_chunks else None)
+
+    def _coming(self, stretches: Iterator[Stretch]) -> Iterator[Coming]:
+        """All shards from here on, by their chunks."""
+        for order, (first, first_window, _, _) in stretches:
+            epoch: int | None = first
+            window = first_window
+            while epoch is not None:
+                while len(blocks := order.blocks(epoch, window, window + 1)):
+                    chunks = self.shards.chunks(int(blocks[0]))
+                    files = [] if chunks is None else [chunks]
+                    order_inside = np.arange(0 if chunks is None else len(chunks.spans))
+                    # Let go of one by one: the shard may be larger than any memory.
+                    yield Coming((epoch, window), None, files, order_inside, MAX_REQUEST_BYTES)
+                    window += 1
+                epoch, window = order.next_epoch(epoch), 0
+
+    def _of_part(self, part: Part | None, shard: int) -> Iterator[bool]:
+        """Which records of a shard are of the part, one after the other."""
+        if part is None:
+            return repeat(True)
+        seed = self._shard_seeds[shard]
+        chunks = (part.holds(np.arange(first, first + _RECORDS_AT_ONCE), seed) for first in count(0, _RECORDS_AT_ONCE))
+        return chain.from_iterable(chunk.tolist() for chunk in chunks)
+
+    @cached_property
+    def _shard_seeds(self) -> npt.NDArray[np.uint64]:
+        return shard_seeds([name for name, _ in self.shards.identity()])
+
+
+class CountedSource(SequentialSource):
+    """Shards whose records were counted, to tell what is left of them. No lane is dealt or reads it."""
+
+    def __init__(self, kind: str, shards: SequentialShards, shuffle_buffer: int) -> None:
+        super().__init__(kind, shards, shuffle_buffer)
+        self._records = shards.num_records
+
+    def count(self, blocks: Int64s, part: Part | None) -> int:
+        if part is None:
+            return int(self._records[blocks].sum())
+        return sum(self._num_held(part, shard, np.arange(self._records[shard])) for shard in blocks.tolist())
+
+    def count_taken(self, order: BlockOrder, position: Position, part: Part | None) -> int:
+        epoch, window, taken, _ = position
+        if part is None or not taken:
+            return taken
+        (shard,) = order.blocks(epoch, window, window + 1).tolist()
+        size = self._group_size(order)
+        first = taken // size * size
+        last = min(size, int(self._records[shard]) - first)
+        seed = stable_seed(stable_seed(order.seed(epoch), order.number(epoch, window)), taken // size)
+        of_group = first + _order_inside(last, size, seed)[: taken - first]
+        return self._num_held(part, shard, np.concatenate([np.arange(first), of_group]))
+
+    def _num_held(self, part: Part, shard: int, numbers: Int64s) -> int:
+        return int(np.count_nonzero(part.holds(numbers, self._shard_seeds[shard])))
+
+
+def _order_inside(count: int, size: int, seed: int) -> Int64s:
+    """The order in which the records of a group are read, which has up to `size`."""
+    return np.arange(count) if size == 1 else shuffled(count, seed)

@@ -1,0 +1,362 @@
+"""Shards with an index as a source, cut into blocks and read in windows; and what a recipe names of all shards."""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from copy import copy
+from functools import cached_property
+from itertools import chain, count, islice, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.fields import CURSOR, SEED
+from streamdata.io.cache.settings import CacheSettings, named_cache, page_cache
+from streamdata.run import Lane, shuffled, stable_seed
+from streamdata.run.topology import ranks_of_node
+from streamdata.shards.ahead.coming import Coming
+from streamdata.shards.ahead.portion import Portion
+from streamdata.shards.readers import IndexedShards, Window, take_all
+from streamdata.sources.alone import SourceAlone
+from streamdata.sources.files.sequential_source import SequentialSource as SequentialSource  # noqa: PLC0414  for others
+from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
+from streamdata.sources.order.blocks import BlockOrder
+from streamdata.sources.order.cut import describe_content, describe_cut
+from streamdata.sources.order.outlook import SourceOutlook
+from streamdata.sources.order.part import Part, shard_seeds
+from streamdata.sources.source import ReadTask, Record, Stretch, check_position, start_within_window
+from streamdata.states.cursor import Position
+from streamdata.states.headers import UNIT, BlockCut
+
+Indices = npt.NDArray[np.int64]
+
+_BLOCKS_AT_ONCE = 1024
+"""Blocks whose positions in the epoch's order are computed at once."""
+
+_ROWS_AHEAD = 32
+"""Windows whose index rows are asked for at most, where these lie in a store."""
+
+_Runs = tuple[Indices, Indices, Indices]
+"""Shard, first record in the shard, and number of records of each run."""
+
+
+class _Unopened(NamedTuple):
+    """A window that comes."""
+
+    order: BlockOrder
+    start: Position
+    runs: _Runs
+
+
+class OpenedWindow(NamedTuple):
+    """A window, and what of it is read."""
+
+    window: Window
+    positions: Indices
+    """In it, of the records that are left, in the order in which they are read."""
+    afters: Sequence[int]
+    """How many of the window are taken after each of them."""
+    starts: Indices
+    """Of each of its runs: the number in the whole source of its first record."""
+    counts: Indices
+    """Of each of its runs: how many records it has."""
+
+
+class BlockSource:
+    """Indexed shards, cut into blocks; a lane shuffles windows of its blocks by index.
+
+    Args:
+        kind: What the shards are, for descriptions.
+        shards: The shards.
+        block_sizes: Records in a block of each shard, int64; a shard's last block may have fewer.
+        shuffle_buffer: Records in a window, about; 0 keeps the order inside blocks.
+    """
+
+    def __init__(self, kind: str, shards: IndexedShards, block_sizes: Indices, shuffle_buffer: int) -> None:
+        self.shards, self._kind = shards, kind
+        self._records, self._block_sizes = shards.num_records, block_sizes
+        blocks = -(-self._records // block_sizes)
+        self._record_ends, self._block_ends = np.cumsum(self._records), np.cumsum(blocks)
+        self.num_records, self.num_blocks = int(self._records.sum()), int(blocks.sum())
+        # One number of blocks for all windows, so that the blocks of any window are known without those before it. What
+        # last blocks lack does not count: where all blocks have one size, that is the mean.
+        mean = int((block_sizes * blocks).sum()) // max(1, self.num_blocks)
+        self._window = max(1, shuffle_buffer // max(1, mean))
+        self._shuffle_inside = shuffle_buffer > 0
+        self.outlook: SourceOutlook | None = None
+        """What the present order says of the pages in the cache; nothing of it decides what is read."""
+
+    def describe(self, shuffle: bool) -> str:
+        window = self._window if shuffle and self._shuffle_inside else 0
+        return (
+            f"{self._kind}, {self.num_records} records in {len(self._records)} shards {describe_content(self.shards)}, "
+            f"{describe_cut(self._records, self._block_sizes)}, shuffle {shuffle}, windows of {window}"
+        )
+
+    def anomalies(self) -> dict[str, int]:
+        return {kind: count for kind, count in self.shards.anomalies().items() if count}
+
+    def start_of(self, after: Position) -> Position:
+        return start_within_window(after)
+
+    @property
+    def blocks_per_window(self) -> int:
+        return self._window
+
+    def window_start(self, order: BlockOrder, position: Position) -> Position:
+        epoch, window, taken, _ = position
+        blocks = order.blocks(epoch, window * self._window, (window + 1) * self._window)
+        # After the last record of a window, the next record is in the next one; at the end of an epoch there is none.
+        done = len(blocks) > 0 and taken >= int(self._runs(blocks)[2].sum())
+        return (epoch, window + done, 0, 0)
+
+    @property
+    def records_per_block(self) -> None:
+        return None  # the last block of a shard may have fewer
+
+    @property
+    def cut(self) -> BlockCut:
+        mean = self.num_records * UNIT // max(1, self.num_blocks)
+        return BlockCut(self.num_blocks, self._window, max(1, mean), divides=1, epochs=0)
+
+    def count(self, blocks: Indices, part: Part | None) -> int:
+        shards, firsts, counts = self._runs(blocks)
+        if part is None:
+            return int(counts.sum())
+        return int(np.count_nonzero(self._holds(part, np.arange(counts.sum()), shards, firsts, counts)))
+
+    def count_taken(self, order: BlockOrder, position: Position, part: Part | None) -> int:
+        epoch, window, taken, _ = position
+        if part is None or not taken:
+            return taken
+        runs = self._runs(order.blocks(epoch, window * self._window, (window + 1) * self._window))
+        taken_first = self._order_inside(order, epoch, window, int(runs[2].sum()))[:taken]
+        return int(np.count_nonzero(self._holds(part, taken_first, *runs)))
+
+    def block_of(self, shard: int, number: int) -> tuple[int, int]:
+        """The block of a shard's record, and which of the block's records it is."""
+        before = int(self._block_ends[shard - 1]) if shard else 0
+        block, offset = divmod(number, int(self._block_sizes[shard]))
+        return before + block, offset
+
+    def place(self, order: BlockOrder, epoch: int, window: int, block: int, offset: int) -> int:
+        """How many records of a window are read before one of its records, of a block of it."""
+        blocks = order.blocks(epoch, window * self._window, (window + 1) * self._window)
+        counts = self._runs(blocks)[2]
+        number = int(counts[: int(np.flatnonzero(blocks == block)[0])].sum()) + offset
+        return int(np.flatnonzero(self._order_inside(order, epoch, window, int(counts.sum())) == number)[0])
+
+    def foresee(self, order: BlockOrder, lane: Lane) -> None:
+        """Tell the cache, where there is one, what this node reads when."""
+        keys = [] if named_cache(self.shards.cache) is None else self.shards.cache_keys()
+        cache = page_cache(self.shards.cache) if keys else None
+        if cache is None:
+            return
+        ranks = ranks_of_node(lane.dp_size)
+        own = range(ranks.start * lane.num_workers, ranks.stop * lane.num_workers)
+        all_lanes = len(own) == lane.count
+        self.outlook = SourceOutlook(self.shards.sizes, self._block_ends, copy(order), own, reads_all=all_lanes)
+        cache.expect(keys, self.outlook)
+
+    def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
+        # Only what is C runs for each record here, and the generator in which the reader makes it.
+        return chain.from_iterable(self._takes(task, position))
+
+    def _takes(self, task: ReadTask, position: Position) -> Iterator[Iterator[tuple[Record, Position]]]:
+        epoch: int | None = position[0]
+        _, window, taken, _ = position
+        while epoch is not None:
+            task.fields[SEED] = task.order.seed(epoch)
+            for blocks in self._windows(task.order, epoch, window):
+                opened, portions = self._next(task, (epoch, window, taken, 0), blocks)
+                if taken:  # only a resume begins within a window
+                    where = f"at record {taken} of window {window} in epoch {epoch}"
+                    check_position(task.name, where, taken, len(opened.window))
+                for counts, records in self._read_window(task, opened, portions):
+                    yield zip(records, zip(repeat(epoch), repeat(window), counts, repeat(0), strict=False), strict=True)
+                if self.shards.has_remote:
+                    self.shards.confirm(wait=False)
+                window, taken = window + 1, 0
+            if self.shards.has_remote:
+                self.shards.confirm(wait=True)
+            epoch, window = task.next_epoch(epoch), 0
+
+    def _next(
+        self, task: ReadTask, start: Position, blocks: Indices
+    ) -> tuple["OpenedWindow", Iterable[Portion | None]]:
+        """The window that begins there, and its portions; None is the whole of it, which was not asked for."""
+        upcoming = task.upcoming
+        if upcoming is None or not self.shards.is_slow():
+            if upcoming is not None and upcoming.is_on:
+                upcoming.close()  # a disk that is fast now, since all of it is in memory
+            return self._open(task.order, task.part, start, self._runs(blocks)), (None,)
+        if not upcoming.is_on:
+            upcoming.begin(self._coming(task.stretches(start), task.part))
+        return upcoming.enter(start[:2]).content, upcoming.portions()
+
+    def _coming(self, stretches: Iterator[Stretch], part: Part | None) -> Iterator[Coming]:
+        """All windows from here on, each opened when it is asked for."""
+        windows = self._walk(stretches)
+        for order, start, runs in self._asked_early(windows) if self.shards.has_remote else windows:
+            opened = self._open(order, part, start, runs)
+            is_advice = not self.shards.has_remote
+            spans = [] if not is_advice and opened.window.take_cached() else opened.window.spans()
+            yield Coming(start[:2], opened, spans, opened.positions, is_advice=is_advice)
+
+    def _walk(self, stretches: Iterator[Stretch]) -> Iterator[_Unopened]:
+        # The same walk as that of `_takes`, whose ends of epochs also judge what was read: that must not happen early.
+        for order, (first, first_window, first_taken, _) in stretches:
+            epoch: int | None = first
+            window, taken = first_window, first_taken
+            while epoch is not None:
+                for blocks in self._windows(order, epoch, window):
+                    yield _Unopened(order, (epoch, window, taken, 0), self._runs(blocks))
+                    window, taken = window + 1, 0
+                epoch, window = order.next_epoch(epoch), 0
+
+    def _asked_early(self, windows: Iterator[_Unopened]) -> Iterator[_Unopened]:
+        """The same windows; index rows of those that follow are asked for, of three times as many as were opened.
+
+        Read-ahead opens at most that many more until it comes back: none of these then waits for its rows.
+        """
+        coming: deque[_Unopened] = deque()
+        asked: list[Future[Any]] = []
+        pid = os.getpid()
+        try:
+            for num_opened in count():
+                asked = [one for one in asked if not one.done()]
+                for window in islice(windows, min(3 * num_opened + 2, _ROWS_AHEAD) - len(coming)):
+                    asked += self.shards.prefetch_rows(*window.runs)
+                    coming.append(window)
+                if not coming:
+                    return
+                yield coming.popleft()
+        finally:  # also when whoever reads has dropped it
+            for one in asked if pid == os.getpid() else ():  # what a parent asked for is its own
+                one.cancel()
+
+    def _windows(self, order: BlockOrder, epoch: int, window: int) -> Iterator[Indices]:
+        """The blocks of each window from `window` on: asked for one window alone, so that it is not late, then many."""
+        size = several = self._window
+        first = window * size
+        while len(blocks := order.blocks(epoch, first, first + several)):
+            for start in range(0, len(blocks), size):
+                yield blocks[start : start + size]
+            first, several = first + several, max(1, _BLOCKS_AT_ONCE // size) * size
+
+    def _open(self, order: BlockOrder, part: Part | None, start: Position, runs: _Runs) -> "OpenedWindow":
+        """The window of these runs, of which so many records were taken as the position says."""
+        epoch, window, taken, _ = start
+        if self.outlook is not None:
+            self.outlook.now = order.number(epoch, window * self._window)
+        shards, firsts, counts = runs
+        opened = self.shards.window(shards, firsts, counts)
+        # The positions are a function of the window's seed, so that a resume goes on with any of them, and reads none.
+        positions = self._order_inside(order, epoch, window, len(opened))[taken:]
+        afters: Sequence[int] = range(taken + 1, taken + 1 + len(positions))
+        if part is not None:
+            kept = np.flatnonzero(self._holds(part, positions, shards, firsts, counts))
+            positions, afters = positions[kept], (kept + taken + 1).tolist()
+        starts = self._record_ends[shards] - self._records[shards] + firsts
+        return OpenedWindow(opened, positions, afters, starts, counts)
+
+    def _read_window(
+        self, task: ReadTask, opened: "OpenedWindow", portions: Iterable[Portion | None]
+    ) -> Iterator[tuple[Iterable[int], Iterator[Record]]]:
+        """Read ahead: some records, and how many of the window are taken after each."""
+        window, positions, afters, starts, counts = opened
+        if task.part is not None:
+            task.num_found += len(positions)
+        for portion in portions:
+            begin, stop = (0, len(positions)) if portion is None else (portion.begin, portion.end)
+            held = None if portion is None or portion.is_advice else portion
+            done = begin
+            while done < stop:
+                some = positions[done : min(stop, done + task.grow(window.look_ahead))]
+                end = done + len(some)
+                records: Iterator[Record]
+                if task.keeps_damaged:
+                    records = map(task.sound_or_damaged, take_all(window, some, task.fields, held))
+                else:
+                    records = window.take(some, task.fields, held)
+                records = _numbered(records, _numbers(starts, counts, some)) if task.with_indices else records
+                if portion is not None:
+                    portion.upcoming.used(done - begin)
+                yield afters[done:end], records
+                done = end
+
+    def _order_inside(self, order: BlockOrder, epoch: int, window: int, size: int) -> Indices:
+        """The positions of a window's records in it, in the order in which they are read."""
+        if not (order.shuffle and self._shuffle_inside):
+            return np.arange(size)
+        return shuffled(size, stable_seed(order.seed(epoch), order.number(epoch, window * self._window)))
+
+    def _holds(
+        self, part: Part, positions: Indices, shards: Indices, firsts: Indices, counts: Indices
+    ) -> npt.NDArray[np.bool_]:
+        """Which positions of some runs are records of the part."""
+        ends = np.cumsum(counts)
+        runs = np.searchsorted(ends, positions, side="right")
+        return part.holds((firsts - ends + counts)[runs] + positions, self._shard_seeds[shards][runs])
+
+    @cached_property
+    def _shard_seeds(self) -> npt.NDArray[np.uint64]:
+        return shard_seeds([name for name, _ in self.shards.identity()])
+
+    def _runs(self, blocks: Indices) -> _Runs:
+        """The blocks as runs of records: shard, first record in the shard, count; int64 each."""
+        shards = np.searchsorted(self._block_ends, blocks, side="right")
+        records, sizes = self._records[shards], self._block_sizes[shards]
+        blocks_before = self._block_ends[shards] - -(-records // sizes)
+        firsts = (blocks - blocks_before) * sizes
+        return shards, firsts, np.minimum(sizes, records - firsts)
+
+
+def _numbers(starts: Indices, counts: Indices, positions: Indices) -> list[int]:
+    """The number in the whole source of each position of a window."""
+    ends = np.cumsum(counts)
+    runs = np.searchsorted(ends, positions, side="right")
+    numbers: list[int] = (starts[runs] + positions - (ends - counts)[runs]).tolist()
+    return numbers
+
+
+def _numbered(records: Iterator[Record], numbers: list[int]) -> Iterator[Record]:
+    for record, number in zip(records, numbers, strict=True):
+        record[CURSOR] = number  # from which record_rng seeds; a shard that is named twice has a number for each copy
+        yield record
+
+
+class ShardDataset(SourceAlone):
+    """What a recipe names where records lie in shards."""
+
+    source: BlockSource | SequentialSource
+    process_fn: StreamFns | None
+    single_process_fn: PerRecordFn | None
+
+    @property
+    def urls(self) -> list[str]:
+        """Its shards, in the order in which they are read unless they are shuffled; one may be there several times."""
+        return [str(url) for url in self.source.shards.urls]
+
+    @property
+    def num_records(self) -> int:
+        """How many records its shards have, held-out ones included.
+
+        Shards that can only be read from their start are read whole for it, once on a node, where no manifest has it.
+
+        Raises:
+            ValueError: Such a shard is a pipe.
+            ShardError: Such a shard is damaged.
+        """
+        return int(self.source.shards.num_records.sum())
+
+    @property
+    def cache(self) -> CacheSettings | None:
+        """Where pages of its shards are kept, where they are remote."""
+        return self.source.shards.cache
+
+    @cache.setter
+    def cache(self, settings: CacheSettings | None) -> None:
+        self.source.shards.use_cache(settings)

@@ -1,0 +1,1 @@
+"""Sources over datasets that others wrote."""

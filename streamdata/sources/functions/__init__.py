@@ -1,0 +1,1 @@
+"""Process functions: from records to samples."""

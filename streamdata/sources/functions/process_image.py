@@ -1,0 +1,272 @@
+"""Images as tensors: decoding with Pillow or simplejpeg, within bounds, and resizing."""
+
+import io
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Final, Literal, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from streamdata.errors import names_text, shown
+from streamdata.recipe.limits import open_regular
+
+ImageDtype = Literal["uint8", "float32"]
+ImageBackend = Literal["pillow", "simplejpeg"]
+Size = int | Sequence[int]
+"""Height and width: one number for both, or a pair."""
+
+FORMATS: Final = ("JPEG", "PNG", "WEBP")
+"""Other decoders of Pillow are not reachable, whatever a file contains."""
+
+MAX_PIXELS: Final = 89_478_485
+"""Width times height that is decoded at most (256 MiB as RGB): where Pillow begins to warn of decompression bombs."""
+
+IMAGE_FIELDS: Final = ("jpg", "jpeg", "png", "webp")
+
+_OVERSAMPLING: Final = 2
+"""A JPEG is decoded at the smallest scale that has this many pixels per pixel wanted: within 2/255 of full scale."""
+
+_JPEG_START: Final = b"\xff\xd8\xff"
+_TURBO_COLORS: Final = ("Gray", "RGB", "YCbCr")
+"""What simplejpeg turns into RGB as Pillow does. The inks of a printer are left to Pillow."""
+
+
+class ImageJsonlProcessFnBuilder:
+    """Turns the PIL image in a record's `image` into a tensor: a function per record. Other fields stay.
+
+    Args:
+        img_size: Height and width of the result, one number for both or a pair: uint8, shape (3, height, width), see
+            `to_tensor`.
+        dtype: "float32" gives values in [0, 1], four times as much to move as "uint8", whose values are 0 to 255.
+
+    Raises:
+        ValueError: The size is not positive, or there is no such dtype.
+    """
+
+    def __init__(self, img_size: Size, dtype: ImageDtype = "uint8") -> None:
+        self.img_size = img_size
+        self._size = checked_size("ImageJsonlProcessFnBuilder", "img_size", img_size)
+        self.dtype: ImageDtype = one_of("ImageJsonlProcessFnBuilder", "dtype", dtype, get_args(ImageDtype))
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Return the record with its image as a tensor.
+
+        Raises:
+            ValueError: It has no PIL image in `image`.
+            OSError: The image is damaged.
+        """
+        image = record.get("image")
+        if not isinstance(image, Image.Image):
+            raise ValueError(
+                f"ImageJsonlProcessFnBuilder: expected a PIL image in field 'image', got {type(image).__name__}; "
+                f"the record has {names_text(record)}\n  Use it on a source that opens images, such as "
+                "ImageJsonlDataset."
+            )
+        return {**record, "image": to_tensor(image, self._size, self.dtype)}
+
+
+def open_image(path: Path, formats: tuple[str, ...] = FORMATS) -> Image.Image:
+    """Read a file and its image's header; pixels are decoded when they are first used.
+
+    No file stays open: an image may wait long in a batch.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        PIL.UnidentifiedImageError: It is not a valid image, or of a format not in `formats`.
+        ValueError: It has more than `MAX_PIXELS`.
+    """
+    try:
+        with open_regular(path, ValueError) as file:
+            data = file.read()
+        image: Any = decode_image(data, formats=formats)
+        image.filename = str(path)  # for who meets damage later: pixels are decoded when they are used
+        return cast("Image.Image", image)
+    except (OSError, ValueError) as error:
+        error.add_note(f"image {path}")
+        raise
+
+
+def decode_image(data: bytes, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] = FORMATS) -> Image.Image:
+    """As `open_image`, from the bytes of a file."""
+    # This reads the header alone, so that what is too large is refused before memory is taken for it.
+    try:
+        image = Image.open(io.BytesIO(data), formats=formats)
+    except Image.DecompressionBombError as error:  # of twice as many as Pillow warns of
+        raise _too_large(max_pixels, f"more ({error})") from error
+    _check_size(image.width, image.height, max_pixels)
+    return image
+
+
+def load_pixels(image: Image.Image) -> Image.Image:
+    """Decode the pixels of an image, if that was not done yet.
+
+    Raises:
+        OSError: It is damaged.
+    """
+    try:
+        image.load()
+    except SyntaxError as error:  # so Pillow says that chunks of a PNG are broken
+        raise _damaged(str(error)) from error
+    return image
+
+
+def _check_size(width: int, height: int, max_pixels: int) -> None:
+    if width * height > max_pixels:
+        raise _too_large(max_pixels, f"{width} x {height}")
+
+
+def _too_large(max_pixels: int, got: str) -> ValueError:
+    return ValueError(
+        f"image: expected at most {max_pixels} pixels, got {got}; it is not decoded\n"
+        "  Shrink it before training, or filter its record out."
+    )
+
+
+def _damaged(why: str) -> OSError:
+    return OSError(f"image: it is damaged: {why}\n  Repair it, or drop its record by max_bad.")
+
+
+def to_tensor(image: Image.Image, size: Size, dtype: ImageDtype = "uint8") -> Any:
+    """Make a tensor of shape (3, height, width), RGB: uint8, or float32 with values in [0, 1].
+
+    The whole image is resized to this, bicubic with antialiasing; its proportions are not kept. Crop before where
+    they matter. Transparent parts become white. EXIF is not looked at: what is stored is what is trained.
+
+    Args:
+        image: Any mode; a JPEG that is not decoded yet is decoded at a reduced scale where that is enough.
+        size: Height and width: one number for both, or a pair.
+        dtype: Of the tensor.
+
+    Raises:
+        OSError: It is damaged. Pillow notices what is cut off, and not each byte that is another.
+        ValueError: Its values have more than 16 bits.
+    """
+    # Before anything else asks for pixels: only a JPEG that is not decoded yet can be decoded at a smaller scale.
+    height, width = _pair(size)
+    image.draft(None, (width * _OVERSAMPLING, height * _OVERSAMPLING))
+    return _resized(np.array(_as_rgb(load_pixels(image))), (height, width), dtype)
+
+
+def scaled_to_tensor(image: Image.Image, size: tuple[int, int], resize: str, dtype: ImageDtype) -> Any:
+    """As `to_tensor`; `crop` scales an image so that it covers the size and cuts out its middle, `fit` into the size.
+
+    The scaled sides are rounded, and at least 1.
+    """
+    if resize == "squash":
+        return to_tensor(image, size, dtype)
+    ratios = size[0] / image.height, size[1] / image.width
+    # One ratio for both sides keeps the proportions; which one decides what is cut off, or missing.
+    ratio = max(ratios) if resize == "crop" else min(ratios)
+    scaled = max(1, round(image.height * ratio)), max(1, round(image.width * ratio))
+    pixels = to_tensor(image, scaled, dtype)
+    if resize == "fit":
+        return pixels
+    # Where an odd number of pixels is left over, one more of them is cut off at the bottom and on the right.
+    top, left = (scaled[0] - size[0]) // 2, (scaled[1] - size[1]) // 2
+    return pixels[:, top : top + size[0], left : left + size[1]].contiguous()
+
+
+def to_tensor_by_pillow(data: bytes, size: Size, dtype: ImageDtype, max_pixels: int = MAX_PIXELS) -> Any:
+    """Decode the bytes of an image by Pillow; see `to_tensor`."""
+    return to_tensor(decode_image(data, max_pixels), size, dtype)
+
+
+def jpeg_to_tensor(data: bytes, size: Size, dtype: ImageDtype = "uint8", max_pixels: int = MAX_PIXELS) -> Any:
+    """As `to_tensor`, from the bytes of a file; simplejpeg decodes JPEGs, except those of inks, Pillow the rest.
+
+    Which one decodes follows from the bytes alone, never from what is installed.
+
+    Raises:
+        ValueError: It has more than `max_pixels`.
+        PIL.UnidentifiedImageError: It is not a valid image, or of a format not in `FORMATS`.
+        OSError: It is damaged.
+    """
+    from simplejpeg import decode_jpeg, decode_jpeg_header
+
+    if not data.startswith(_JPEG_START):
+        return to_tensor_by_pillow(data, size, dtype, max_pixels)
+    height, width, color, _ = _by_turbo(decode_jpeg_header, data)
+    _check_size(width, height, max_pixels)
+    if color not in _TURBO_COLORS:
+        return to_tensor_by_pillow(data, size, dtype, max_pixels)
+    wanted = _pair(size)
+    least = {"min_height": wanted[0] * _OVERSAMPLING, "min_width": wanted[1] * _OVERSAMPLING}
+    return _resized(_by_turbo(decode_jpeg, data, **least), wanted, dtype)
+
+
+def _by_turbo(function: Callable[..., Any], data: bytes, **settings: int) -> Any:
+    try:
+        return function(data, **settings)
+    except ValueError as error:
+        raise _damaged(str(error)) from error
+
+
+def _resized(pixels: npt.NDArray[np.uint8], size: tuple[int, int], dtype: ImageDtype) -> Any:
+    """From (height, width, 3) to (3, height, width) of this size."""
+    import torch
+
+    # On bytes, torch computes in integers: the same result on all processors, in a fraction of Pillow's time. Both
+    # round between the two passes, in another order: photographs differ by 1/255 in less than one value of a hundred.
+    if pixels.shape[:2] == size:  # of which torch would make the same, in twice the time
+        resized = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+    else:
+        batch = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
+        resized = torch.nn.functional.interpolate(batch, size=size, mode="bicubic", antialias=True)[0].contiguous()
+    if dtype == "uint8":
+        return resized
+    # Divided in numpy: 255 / 255 is exactly 1.
+    return torch.from_numpy(np.divide(resized.numpy(), np.float32(255), dtype=np.float32))
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith(("I", "F")):
+        # 16 bits per pixel, which Pillow's own conversion would clip at 255.
+        deep: npt.NDArray[Any] = np.asarray(image)
+        # Of 32 bits a small one may be of 8 bits or a dark one of 16.
+        is_deep = image.mode != "F" and deep.min() >= 0 and deep.max() < 1 << 16
+        if not is_deep or (image.mode == "I" and deep.max() < 1 << 8):
+            got = f"mode {image.mode}, {deep.min()} to {deep.max()}"
+            raise ValueError(f"image: expected values of 8 or 16 bits, got {got}\n  Scale them, and write it again.")
+        return Image.fromarray((deep // 257).astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        opaque = image.convert("RGBA")
+        white = Image.new("RGBA", opaque.size, "white")
+        return Image.alpha_composite(white, opaque).convert("RGB")
+    # Pillow's conversion would copy what is RGB already: a twentieth of the time that a photograph takes.
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _pair(size: Size) -> tuple[int, int]:
+    return checked_size("image", "size", size)
+
+
+def checked_size(who: str, name: str, size: Any) -> tuple[int, int]:
+    """Height and width.
+
+    Raises:
+        ValueError: It is neither a positive whole number nor a pair of them.
+    """
+    sides = list(size) if isinstance(size, Sequence) and not isinstance(size, str) else [size, size]
+    is_whole = all(isinstance(side, Integral) and not isinstance(side, bool) for side in sides)
+    if len(sides) != 2 or not is_whole or min(sides) < 1:  # noqa: PLR2004  (height and width)
+        raise ValueError(
+            f"{who}: {name} is {shown(size)}, expected at least 1\n"
+            "  Set it to a positive number, or to a pair of them: height and width."
+        )
+    return int(sides[0]), int(sides[1])
+
+
+def one_of(who: str, name: str, value: Any, allowed: tuple[str, ...]) -> Any:
+    """The value, if it is allowed.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if value not in allowed:
+        raise ValueError(
+            f"{who}: {name} is {shown(value)}, expected one of {list(allowed)}\n  Leave it out for {shown(allowed[0])}."
+        )
+    return value

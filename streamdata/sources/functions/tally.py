@@ -1,0 +1,122 @@
+"""What a lane read of a source and did not deliver, counted."""
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from operator import attrgetter
+from typing import Any, NoReturn
+
+from numpy import ndarray
+
+from streamdata.errors import SourceError, printable, shown, text_of
+from streamdata.sources.functions.worker_errors import reaches_trainer
+from streamdata.states.table import COUNTS
+
+logger = logging.getLogger("streamdata")
+
+
+def raise_noted(error: Exception | SystemExit, note: str) -> NoReturn:
+    """Raise what somebody else's code raised, with a note.
+
+    StopIteration and SystemExit become the cause of a RuntimeError: one would end the loop that it passes through, the
+    other the process, and neither would say why. So does one that takes no note, such as a frozen dataclass, and in a
+    worker one that torch would not raise again in the trainer.
+    """
+    if not isinstance(error, StopIteration | SystemExit) and reaches_trainer(error):
+        with suppress(Exception):  # whatever a class does in place of `add_note` or setting an attribute
+            error.add_note(note)
+        if note in getattr(error, "__notes__", ()):
+            raise error
+    failure = RuntimeError(f"{type(error).__name__}: {text_of(error)}")
+    failure.add_note(note)
+    raise failure from error
+
+
+class Tally:
+    """Counts of one source in one lane: records dropped by a process function, and failures forgiven under `max_bad`.
+
+    Args:
+        name: The source's path of names.
+        max_bad: How many failures are forgiven.
+        dropped: Records dropped before.
+        bad: Failures forgiven before.
+        skipped: Records left out before, because they were to be skipped.
+        records: Records read before, where a function sees them; who reads one counts it, unless it is fed again.
+    """
+
+    def __init__(
+        self, name: str, max_bad: int, dropped: int = 0, bad: int = 0, skipped: int = 0, records: int = 0
+    ) -> None:
+        self.name, self.max_bad, self.dropped, self.bad = name, max_bad, dropped, bad
+        self.skipped, self.records = skipped, records
+        self._last = ""
+        self.note: Callable[[Any], None] | None = None
+        """Called with each record that a function is about to be given, where somebody wants to know."""
+        self.replaying = False
+        """Whether a burst is fed again, whose drops and failures were counted when it was first read."""
+
+    def drop(self, record: str, reason: str) -> None:
+        """Count a record that a process function did not want."""
+        self._last = f"{record}: {reason}"
+        if not self.replaying:
+            self.dropped += 1
+
+    def skip(self) -> None:
+        """Count a record that is left out, because it was to be skipped."""
+        if not self.replaying:
+            self.skipped += 1
+
+    def fail(self, error: Exception | SystemExit, record: str, what: str) -> None:
+        """Forgive a failure, or raise it once there were more than `max_bad`.
+
+        Raises:
+            Exception: `error` as `raise_noted` raises it, with the record.
+        """
+        self._last = printable(f"{record}: {what} raised {type(error).__name__}: {text_of(error)}")
+        # It was counted when the burst was first fed, and then forgiven: there is nothing to raise, either.
+        if self.replaying:
+            return
+        if self.bad >= self.max_bad:
+            raise_noted(error, f"source {shown(self.name)}: {what} failed at {record}\n{self._remedy()}")
+        self.bad += 1
+        logger.warning("source %s: skipped (%d of max_bad=%d) %s", shown(self.name), self.bad, self.max_bad, self._last)
+
+    def summary(self) -> str:
+        """Say what was dropped so far, for an error message."""
+        counts = f"{self.dropped} records dropped, {self.bad} failures skipped"
+        if self.skipped:
+            counts += f", {self.skipped} records left out by `skip`"
+        return f"{counts}; the last: {self._last}" if self._last else counts
+
+    def silence(self, what: str, passed_over: str = "") -> SourceError:
+        """The error that so much of the stream led to no sample."""
+        counts = f"{self.summary()}; {passed_over}" if passed_over else self.summary()
+        return SourceError(
+            f"source {shown(self.name)}: {what} gave no sample: {counts}\n"
+            "  Mend the data or the function, or give the lane more records (fewer ranks or workers)."
+        )
+
+    def _remedy(self) -> str:
+        if self.bad:
+            return (
+                f"  It is failure number {self.bad + 1}, and max_bad={self.max_bad}: mend the data, or raise max_bad."
+            )
+        return "  Mend the data or the function, or set the source's max_bad to skip failures, up to so many per lane."
+
+
+counts_of: Callable[[Tally], tuple[int, int, int, int]] = attrgetter(*COUNTS)
+"""What a cursor holds of a tally; made for each sample, so in C."""
+
+
+def num_tokens(ids: Any) -> int:
+    """How many token ids a sample has: of a tensor or array of any shape all, of what is not a collection none."""
+    try:
+        return ids.size if type(ids) is ndarray else len(ids) if type(ids) is list else _num_others(ids)
+    except TypeError:
+        return 0
+
+
+def _num_others(ids: Any) -> int:
+    if isinstance(ids, str | bytes | Mapping):  # a record's text may be called so
+        return 0
+    return int(ids.numel()) if hasattr(ids, "numel") else len(ids)

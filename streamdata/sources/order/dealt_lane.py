@@ -1,0 +1,277 @@
+"""What one lane reads of a source: its share of what earlier sizes left, then its share of all that follows.
+
+`position → segments → records, each with the position after it`
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, groupby, islice
+from typing import NamedTuple
+
+import numpy as np
+
+from streamdata.errors import StateError, shown
+from streamdata.run import Lane
+from streamdata.sources.order.blocks import ALL_EPOCHS, BlockOrder, Epochs
+from streamdata.sources.order.deal import Deal
+from streamdata.sources.order.part import Part
+from streamdata.sources.order.stretches import Stretches, num_windows
+from streamdata.sources.source import ReadTask, Record, Source, Stretch
+from streamdata.states.cursor import FunctionState, Position
+from streamdata.states.headers import Numbers
+
+Records = Iterator[tuple[Record, Position]]
+
+# Few at first: whether there is any shows soon.
+_FIRST_BLOCKS, _BLOCKS_AT_ONCE = 64, 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class DealtSource:
+    """What determines what a lane reads of a source, beside its share."""
+
+    name: str
+    source: Source
+    seeds: tuple[object, ...]
+    """Of its order: the seeds and names on the path from the top, and the pass."""
+    shuffle: bool
+    epochs: Epochs = ALL_EPOCHS
+    part: Part | None = None
+    """Which of its records are read; None for all."""
+
+
+class Leftover(NamedTuple):
+    """A stretch of windows that another lane would have read, as the lane reads it that was dealt it."""
+
+    number: int
+    """Of its first window, below 0, as cursors count it."""
+    windows: int
+    order: BlockOrder
+    """Its blocks."""
+    start: int
+    """Records of the first window, in their shuffled order, that come before it."""
+    outputs: int
+    """Outputs of the next record that were delivered."""
+    stop: int
+    """Records of the last window up to its end; -1 for all."""
+
+    def position(self, number: int, taken: int, outputs: int, size: int) -> Position:
+        """The position in its order where so much is taken of a window, at its beginning where that is nothing."""
+        if number == self.number and not (taken or outputs):
+            taken, outputs = self.start, self.outputs
+        return (*self.order.window_at(number - self.number, size), taken, outputs)
+
+    def end(self, size: int) -> Position:
+        """The position in its order at which it ends; `stop` is -1 for the end of its window."""
+        return (*self.order.window_at(self.windows - 1, size), self.stop, 0)
+
+    def window_number(self, epoch: int, window: int, size: int) -> int:
+        """The number, below 0, of a window of its order."""
+        return self.number + self.order.windows_before(epoch, size) + window
+
+    def records(self, source: Source, task: ReadTask, start: Position, epoch: int) -> Records:
+        """Its records from a position in its order on, each with the position after it under an epoch's number."""
+        size, end = source.blocks_per_window, (self.number + self.windows - 1, self.stop)
+        # Where the list was cut by a mean, it may begin behind the last record of its window.
+        blocks = self.order.blocks(start[0], start[1] * size, (start[1] + 1) * size)
+        if start[2] and (there := source.count(blocks, None)) is not None:
+            start = (*start[:2], min(start[2], there), start[3])
+        for of_epoch, found in groupby(source.read(task.reading(self.order), start), lambda pair: pair[1][0]):
+            number = self.window_number(of_epoch, 0, size)  # windows are numbered through, over epochs
+            for record, after in found:
+                # Not by the position after it: that of the last record of a block may stand in the next one.
+                if self.stop >= 0:
+                    _, window, taken, _ = source.start_of(after)
+                    if (number + window, taken) >= end:
+                        return
+                yield record, (epoch, number + after[1], after[2], 0)
+
+
+class Burst(NamedTuple):
+    """An open burst of a stream function, of another lane."""
+
+    number: int
+    """As that of a leftover: it counts as one window."""
+    stretches: tuple[Leftover, ...]
+    """Its records."""
+    given: int
+    """Outputs that were delivered."""
+    outputs: int
+    """Outputs of the last record that belong to it; 0 for all."""
+    function: FunctionState | None
+    left_out: str
+    """The code of what was left out of it."""
+
+    @property
+    def end(self) -> Position:
+        """As `DealtLane.section` counts: the position after the last output of its records."""
+        last = self.stretches[-1]
+        return len(self.stretches) - 1, last.windows - 1, last.stop - 1, self.outputs
+
+
+class DealtLane:
+    """What one lane reads of a source.
+
+    Args:
+        dealt: The source.
+        deal: How it is dealt out.
+        index: The number of the lane.
+    """
+
+    def __init__(self, dealt: DealtSource, deal: Deal, index: int) -> None:
+        self.dealt, left = dealt, deal.left
+        # As if each lane were a rank: the order knows lanes alone.
+        lane = Lane(dp_size=deal.lanes, dp_rank=index, num_workers=1, worker=0)
+        self.order = BlockOrder(dealt.source.num_blocks, lane, dealt.seeds, dealt.shuffle, dealt.epochs, left.offset)
+        """Its blocks from the offset on."""
+        own = slice(*np.searchsorted(deal.of_stretches[0], [index, index + 1]))
+        self.leftovers = self._leftovers(deal.stretches[own], *deal.of_stretches[1:, own])
+        """Its share of what earlier sizes left, in the sequence in which it is read."""
+        bursts = np.flatnonzero(deal.of_bursts[0] == index).tolist()
+        self.bursts = tuple(self._burst(deal, row) for row in bursts)
+        """Its open bursts of earlier lanes, which it reads before these."""
+        self._epoch = int(min(left.offset // dealt.source.num_blocks, dealt.epochs.end - 1))
+        first = min((0, *(burst.number for burst in self.bursts), *(leftover.number for leftover in self.leftovers)))
+        self.start: Position = (self._epoch, first, 0, 0)
+        """Where the lane begins."""
+
+    def _leftovers(self, stretches: Stretches, numbers: Numbers, windows: Numbers) -> tuple[Leftover, ...]:
+        rows = zip(numbers.tolist(), windows.tolist(), stretches.tolist(), strict=True)
+        return tuple(Leftover(number, some, self.order.stretch(*row[:3]), *row[3:]) for number, some, row in rows)
+
+    def _burst(self, deal: Deal, row: int) -> Burst:
+        counts = deal.left.bursts["stretches"]
+        pulled = deal.left.pulled[counts[:row].sum() : counts[: row + 1].sum()]
+        stretches = self._leftovers(pulled, np.zeros(len(pulled), np.int64), num_windows(pulled, deal.cut))
+        _, given, outputs = deal.left.bursts[row].tolist()
+        function = deal.left.functions.get(row, (None, ""))
+        return Burst(int(deal.of_bursts[1, row]), stretches, given, outputs, *function)
+
+    def has_records(self) -> bool:
+        """Whether the lane has a share: where it can be known, a record of the part that is read."""
+        is_any = self.dealt.part is None and (self.has_blocks() or any(item.windows > 1 for item in self.leftovers))
+        if self.bursts or is_any:
+            return True
+        counts = self.counts(self.start)  # of a leftover, too: it may begin behind the last record of its window
+        if counts is None:
+            return self.has_blocks() or len(self.leftovers) > 0
+        return any(counts)  # it looks no further than the first blocks that have one
+
+    def has_blocks(self) -> bool:
+        """Whether the lane has a share of what no earlier size had begun."""
+        return self.order.next_epoch(self.order.epochs.first - 1) is not None
+
+    def window_start(self, position: Position) -> Position:
+        """The beginning of the window in which the next record at the position lies."""
+        if position[1] < 0:
+            return (*position[:2], 0, 0)
+        return self.dealt.source.window_start(self.order, position)
+
+    def after_bursts(self, position: Position) -> Position:
+        """Where the lane goes on with what is not an open burst."""
+        first = self.leftovers[0].number if self.leftovers else 0
+        return position if position[1] >= first else (self._epoch, first, 0, 0)
+
+    def check(self, position: Position) -> None:
+        """Refuse a position where the lane has nothing.
+
+        Raises:
+            StateError: It is one.
+        """
+        epoch, window, _, _ = position
+        epochs, first = self.order.epochs, self.start[1] if epoch == self._epoch else 0
+        windows = -(-self.order.share(epoch) // self.dealt.source.blocks_per_window)
+        if not epochs.first <= epoch < epochs.end:
+            until = "" if epochs.end == epochs.first + 1 else f" up to, without, {epochs.end}"
+            where, expected = f"epoch {epoch}", f"{epochs.first}{until}"
+        elif not first <= window <= windows:
+            where = f"window {window} of epoch {epoch}"
+            expected = f"at least {first}" if window < first else f"at most {windows}"
+        else:
+            return
+        raise StateError(
+            f"source {shown(self.dealt.name)}: states in {where}, expected {expected}\n"
+            "  Restore the states as they were saved."
+        )
+
+    def counts(self, position: Position) -> Iterator[int] | None:
+        """How many records of the part are left from the position on, a few blocks at a time, open bursts left out.
+
+        None where nobody knows before they are read.
+        """
+        if self.dealt.source.count(np.zeros(1, np.int64), self.dealt.part) is None:
+            return None
+        return chain.from_iterable(self.counts_of(*stretch) for stretch in self.stretches(position))
+
+    def counts_of(self, leftover: Leftover | None, order: BlockOrder, start: Position) -> Iterator[int]:
+        """The same of one of `stretches`."""
+        source, part = self.dealt.source, self.dealt.part
+        if leftover is None or leftover.stop < 0:
+            return _counted(source, part, order, start)
+        end = max(start, leftover.end(source.blocks_per_window))
+        # What lies behind its end is in one window, and counted at once.
+        return iter([sum(_counted(source, part, order, start)) - next(_counted(source, part, order, end))])
+
+    def segments(self, task: ReadTask, position: Position) -> Iterator[tuple[int, Records]]:
+        """Yield runs of the lane's records from the position on, open bursts left out.
+
+        Each comes with how many outputs of its first record were given before, and with the position after each record.
+        """
+        source = self.dealt.source
+        try:
+            for number, (leftover, _, start) in enumerate(self.stretches(position)):
+                task.later = partial(self._after, position, number)
+                if leftover is not None:
+                    yield start[3], leftover.records(source, task, start, self._epoch)
+                else:
+                    yield start[3], source.read(task, start)
+        finally:  # also when whoever reads has dropped it
+            if task.upcoming is not None:
+                task.upcoming.close()
+
+    def _after(self, position: Position, number: int) -> Iterator[Stretch]:
+        """What comes after stretch `number` from the position on."""
+        return ((order, start) for _, order, start in islice(self.stretches(position), number + 1, None))
+
+    def section(self, task: ReadTask, burst: Burst) -> Iterator[tuple[int, Records]]:
+        """The records of an open burst, as `segments`; the position's epoch is the number of the stretch."""
+        source = self.dealt.source
+        for number, stretch in enumerate(burst.stretches):
+            reading = task.reading(stretch.order)
+            # Whatever is read ahead of a burst begins and ends with it.
+            reading.upcoming = task.upcoming and task.upcoming.alone()
+            start = stretch.position(0, 0, 0, source.blocks_per_window)
+            try:
+                yield start[3], stretch.records(source, reading, start, number)
+            finally:
+                if reading.upcoming is not None:
+                    reading.upcoming.close()
+
+    def stretches(self, position: Position) -> Iterator[tuple[Leftover | None, BlockOrder, Position]]:
+        """What lies from the position on: blocks and a position in them, and of which leftover they are."""
+        epoch, window, taken, outputs = position
+        # A position from 0 on lies behind all of them.
+        for leftover in self.leftovers:
+            if leftover.number + leftover.windows > window:
+                at = (window, taken, outputs) if window >= leftover.number else (leftover.number, 0, 0)
+                yield leftover, leftover.order, leftover.position(*at, self.dealt.source.blocks_per_window)
+        yield None, self.order, position if window >= 0 else (epoch, 0, 0, 0)
+
+
+def _counted(source: Source, part: Part | None, order: BlockOrder, position: Position) -> Iterator[int]:
+    """How many records of the part an order has from the position on: those of its window, then of many blocks."""
+    epoch: int | None = position[0]
+    first, several, size = position[1] * source.blocks_per_window, _FIRST_BLOCKS, source.blocks_per_window
+    of_window = source.count(order.blocks(position[0], first, first + size), part)
+    assert of_window is not None, "whoever counts one block counts all"
+    yield max(0, of_window - source.count_taken(order, position, part))
+    first += size
+    of_block = source.records_per_block if part is None else None
+    while epoch is not None:
+        if of_block is not None:  # without the blocks' numbers, each of which takes as long as its record's
+            yield max(0, order.share(epoch) - first) * of_block
+        while of_block is None and len(blocks := order.blocks(epoch, first, first + several)):
+            yield source.count(blocks, part) or 0
+            first, several = first + several, _BLOCKS_AT_ONCE
+        epoch, first = order.next_epoch(epoch), 0

@@ -1,0 +1,1 @@
+"""Process functions for tokens: tokenizing, packing, and grouping by length."""

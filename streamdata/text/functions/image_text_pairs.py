@@ -1,0 +1,100 @@
+"""Image-text pairs as tensors and token ids."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, get_args
+
+from streamdata.errors import names_text, needs
+from streamdata.sources.functions.process_image import (
+    IMAGE_FIELDS,
+    ImageBackend,
+    ImageDtype,
+    Size,
+    checked_size,
+    jpeg_to_tensor,
+    one_of,
+    to_tensor_by_pillow,
+)
+from streamdata.text import tokenize
+
+TEXT_FIELDS: Final = ("txt", "caption")
+
+
+class ImageTextPairProcessFnBuilder:
+    """Turns image-text records into tensors: a stream function, one sample per record.
+
+    The image is the first of the fields `jpg`, `jpeg`, `png`, `webp`, the text the first of `txt` and `caption` (such
+    as a sidecar's, with `meta_names: [caption]`) that the record has. A sample has
+
+    - `img`: uint8, shape (3, height, width), see `to_tensor`;
+    - `txt`: token ids, int64, shape (n,), n ≤ max_text_len, with the special tokens of the tokenizer's own format;
+    - all other fields of the record.
+
+    Args:
+        img_size: Height and width: one number for both, or a pair.
+        max_text_len: Tokens of text at most; longer ones are cut.
+        tokenizer_name: A local directory or a name, as `transformers.AutoTokenizer` takes it; loaded on first use.
+        dtype: "float32" gives values in [0, 1], four times as much to move as "uint8", whose values are 0 to 255.
+        backend: What decodes JPEGs: "simplejpeg" is faster than "pillow", and its pixels may differ from Pillow's by a
+            few 1/255. Whatever it is not made for (PNG, WebP, JPEGs of inks) is decoded by Pillow.
+
+    Raises:
+        ValueError: A size is not positive, or there is no such dtype or backend.
+        ImportError: simplejpeg is not installed.
+    """
+
+    def __init__(
+        self,
+        img_size: Size,
+        max_text_len: int,
+        tokenizer_name: str,
+        dtype: ImageDtype = "uint8",
+        backend: ImageBackend = "pillow",
+    ) -> None:
+        who = "ImageTextPairProcessFnBuilder"
+        self.img_size = img_size
+        self._size = checked_size(who, "img_size", img_size)
+        self.max_text_len = _positive(who, "max_text_len", max_text_len)
+        self.tokenizer_name = tokenizer_name
+        self.dtype = one_of(who, "dtype", dtype, get_args(ImageDtype))
+        self.backend = one_of(who, "backend", backend, get_args(ImageBackend))
+        if backend == "simplejpeg":
+            with needs("simplejpeg", "jpeg", f"{who}: backend: simplejpeg: it"):
+                import simplejpeg  # noqa: F401  # asked for here, not by the first record in a worker
+
+    def __call__(self, records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield a sample per record.
+
+        Raises:
+            ValueError: A record has no image or no text, or its image is too large.
+            PIL.UnidentifiedImageError: An image is not a valid one, or of a format not in `FORMATS`.
+            OSError: An image is damaged.
+        """
+        return map(self._sample, records)
+
+    def _sample(self, record: dict[str, Any]) -> dict[str, Any]:
+        import torch
+
+        image_field = _first_field(record, IMAGE_FIELDS, "an image")
+        text = record[_first_field(record, TEXT_FIELDS, "a text")]
+        text = text.decode() if isinstance(text, bytes) else text
+        ids = tokenize(self.tokenizer_name, text, self.max_text_len, with_special_tokens=True)
+        load = jpeg_to_tensor if self.backend == "simplejpeg" else to_tensor_by_pillow
+        img = load(record[image_field], self._size, self.dtype)
+        rest = {name: value for name, value in record.items() if name != image_field}
+        return {**rest, "img": img, "txt": torch.from_numpy(ids)}
+
+
+def _first_field(record: dict[str, Any], names: tuple[str, ...], what: str) -> str:
+    for name in names:
+        if record.get(name) is not None:
+            return name
+    raise ValueError(
+        f"ImageTextPairProcessFnBuilder: expected {what} in one of the fields {list(names)}, the record has "
+        f"{names_text(record)}\n  Rename the field with a single_process_fn, or leave such records out there."
+    )
+
+
+def _positive(who: str, name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{who}: {name} is {value}, expected at least 1\n  Set it to a positive number.")
+    return value

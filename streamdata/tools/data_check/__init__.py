@@ -1,0 +1,1 @@
+"""Every record of a recipe, read once."""

@@ -1,0 +1,283 @@
+"""Every record of a recipe, read once: `sources → tasks (a shard, or a run of records) → what is wrong, by kind`.
+
+Nothing stops at the first fault: after a record that cannot be read the next one is, after a damaged shard the next
+shard, as far as its format allows. Records of both parts of a holdout are read, and those that a run would skip.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import count
+from os import PathLike
+from typing import Any, Final, NamedTuple
+
+from PIL import Image
+
+from streamdata.errors import RecipeError, ShardError, StreamdataError, printable, shown
+from streamdata.fields import DATASET_NAME, DP_RANK, SEED, WORKER_ID
+from streamdata.io.remote import options_of_source
+from streamdata.io.remote.addresses import signed_url
+from streamdata.recipe.limits import ShardLimits, read_limits
+from streamdata.run.processes import ForkReport, ProcessDiedError
+from streamdata.shards.sequential import SequentialTar
+from streamdata.shards.urls import find_shards
+from streamdata.sources.files.shard_source import ShardDataset
+from streamdata.sources.files.suffixes import SHARD_SUFFIXES
+from streamdata.sources.foreign.map_style import leave_out_filtered
+from streamdata.sources.foreign.own_stream import is_own_stream
+from streamdata.sources.functions.process_functions import Feed, PerRecordFn, call_per_record, complete, run_bursts
+from streamdata.sources.functions.process_image import IMAGE_FIELDS, decode_image
+from streamdata.sources.functions.tally import Tally
+from streamdata.sources.source import Record, describe_record
+from streamdata.tools.data_check.data_faults import Findings, Kind, described
+from streamdata.tools.data_check.data_records import map_style_records, shard_records, streamed_records, tar_records
+from streamdata.tools.plan.recipe_sources import RecipeSource, recipe_sources
+
+_STREAM_FUNCTION: Final = "process_fn"
+_RECORDS_OF_TASK: Final = 10_000
+"""Of a map-style dataset."""
+_TAR: Final = "streamdata.MetaDistributedWebDataset"
+_READ_ALONE: Final = "\n  Its records up to what is wrong with it are read without a sidecar, and given to no function."
+
+
+class DataTask(NamedTuple):
+    """What is read at once.
+
+    Attributes:
+        source: The number of the source in the recipe.
+        url: Its shard, as it is to be reached; None where it has none, or all are read at once.
+        first: The first record of a map-style dataset.
+        last: After its last one.
+    """
+
+    source: int
+    url: str | None = None
+    first: int = 0
+    last: int = 0
+
+
+class DataCheck:
+    """Reads the records of a recipe. Each process builds the sources that it reads: an open file must not be shared.
+
+    Args:
+        recipe: The file.
+        variables: Its variables.
+        allow: See `instantiate_from_yaml`.
+        include_roots: Likewise.
+
+    Raises:
+        RecipeError: The recipe cannot be read.
+    """
+
+    def __init__(
+        self,
+        recipe: str | PathLike[str],
+        variables: Mapping[str, Any],
+        allow: Collection[str] | None,
+        include_roots: Sequence[str] = (),
+    ) -> None:
+        self._sources = recipe_sources(recipe, variables, allow, include_roots)
+        self._built: dict[int, Any] = {}
+
+    @property
+    def num_sources(self) -> int:
+        """How many sources of records there are."""
+        return len(self._sources)
+
+    def tasks(self, found: Findings) -> Iterator[DataTask]:
+        """What is to be read. Sources without files are noted.
+
+        Raises:
+            RecipeError: A source cannot be built.
+        """
+        for number, source in enumerate(self._sources):
+            try:
+                yield from self._tasks(number, source)
+            except (StreamdataError, OSError) as error:
+                if isinstance(error, RecipeError) and not _is_of_data(error.__cause__):
+                    raise
+                found.add("damaged", source.name, str(error))
+
+    def _tasks(self, number: int, source: RecipeSource) -> Iterator[DataTask]:
+        if source.target in SHARD_SUFFIXES and "path" in source.params:
+            yield from (DataTask(number, url) for url in dict.fromkeys(_shards(source, source.params["path"])))
+            return
+        dataset = source.build()
+        if isinstance(dataset, ShardDataset) or is_own_stream(dataset):
+            yield DataTask(number)
+            return
+        for first in range(0, len(dataset), _RECORDS_OF_TASK):
+            yield DataTask(number, None, first, min(len(dataset), first + _RECORDS_OF_TASK))
+
+    def __call__(self, task: DataTask, report: ForkReport) -> Findings:
+        """Read a task's records, and hand them to the source's functions.
+
+        Each fault is sent as it is found, with the task; what is returned, and marked before, has their counts alone.
+
+        Raises:
+            RecipeError: The source cannot be built.
+        """
+        source = self._sources[task.source]
+        reading = _Reading(task, source.name, report)
+        note = reading.note
+        try:
+            dataset = self._dataset(task)
+        except RecipeError as error:
+            if not _is_of_data(error.__cause__):
+                raise
+            told, is_tar = str(error.__cause__), source.target == _TAR and isinstance(error.__cause__, ShardError)
+            note("damaged", told + (_READ_ALONE if is_tar and task.url else "\n  Nothing of it was read."))
+            if is_tar and task.url:
+                _process(None, reading, tar_records(self._tar(source, task.url), told, note))
+            return reading.found
+        if isinstance(dataset, ShardDataset):
+            records = shard_records(dataset, note)
+        elif is_own_stream(dataset):
+            records = streamed_records(dataset, source.name, note)
+        else:
+            leave_out_filtered(dataset)
+            records = map_style_records(dataset, task.first, task.last, source.name, note)
+        _process(dataset, reading, records)
+        return reading.found
+
+    def note_death(self, task: DataTask, error: ProcessDiedError, found: Findings) -> None:
+        """Note that the process that read a task died, and at which record; what it had counted counts."""
+        counted, record = Findings.from_mark(error.marked)
+        found.join(counted)
+        at = f"at {printable(record)}" if record else "before its first record"
+        place = task.url or (f"records {task.first:,} to {task.last:,}" if task.last else "all of its records")
+        found.add(
+            "process died",
+            self._sources[task.source].name,
+            f"{place}: expected the process that reads it to finish, got: {error} {at}; "
+            "the records after that were not checked\n"
+            "  A function or a library ended it, or the memory ran out: then use fewer processes (-j).",
+        )
+
+    def _dataset(self, task: DataTask) -> Any:
+        """The source of a task: of all, or of one shard, whose functions are those of the first one that was built."""
+        source, first = self._sources[task.source], self._built.get(task.source)
+        if task.url is None:
+            dataset = first if first is not None else source.build()
+        else:
+            names = ("process_fn", "single_process_fn")
+            functions = {} if first is None else {name: getattr(first, name) for name in names if name in source.params}
+            folders = {"include_dirs": None} if "include_dirs" in source.params else {}
+            dataset = source.build(path=[signed_url(task.url)], **folders, **functions)
+        self._built.setdefault(task.source, dataset)
+        return dataset
+
+    def _tar(self, source: RecipeSource, url: str) -> SequentialTar:
+        """A shard without its sidecar, from its start."""
+        limits = read_limits(source.params.get("limits"), ShardLimits, source.target)
+        return SequentialTar(_shards(source, [signed_url(url)]), limits=limits)
+
+
+def _shards(source: RecipeSource, path: Any) -> list[str]:
+    """The shards that a path finds, as the source reaches them."""
+    with source.settings():
+        options = options_of_source(source.params.get("storage_options"), source.target)
+        folders = source.params.get("include_dirs") if path is source.params.get("path") else None
+        return find_shards(path, SHARD_SUFFIXES[source.target], folders, options).urls
+
+
+def _is_of_data(error: BaseException | None) -> bool:
+    return isinstance(error, StreamdataError | OSError) and not isinstance(error, RecipeError)
+
+
+class _Reading:
+    """What was found in a task so far. Its process may die at any record: each fault is sent, the counts are marked."""
+
+    def __init__(self, task: DataTask, name: str, report: ForkReport) -> None:
+        self.name, self.found = name, Findings()
+        self._task, self._report, self._record = task, report, ""
+        self.images = ""
+        """What a message says of the files of the last record's images."""
+
+    def begin(self, record: Record) -> None:
+        """Count a record that was read."""
+        self.found.num_records += 1
+        images = (getattr(value, "filename", None) for value in record.values())
+        self.images = "".join(f" (image {shown(name)})" for name in images if isinstance(name, str) and name)
+        self._record = describe_record(record) + self.images
+        self._report.mark(self.found.mark(self._record))
+
+    def note(self, kind: Kind, message: str) -> None:
+        """Note a fault."""
+        fault = self.found.add(kind, self.name, message)
+        self._report.mark(self.found.mark(self._record))
+        if fault is not None:
+            self.found.faults.clear()
+            self._report.send((self._task, fault))
+
+
+def _looked_at(records: Iterator[Record], reading: _Reading) -> Iterator[Record]:
+    """The same records, counted, with the fields of a lane; images that do not decode are noted."""
+    for record in records:
+        reading.begin(record)
+        for field in (*IMAGE_FIELDS, "image"):
+            try:
+                if isinstance(data := record.get(field), bytes):
+                    decode_image(data).load()
+                elif isinstance(data, Image.Image):
+                    data.load()
+            except Exception as error:  # Pillow raises many kinds
+                at = describe_record(record) + reading.images
+                reading.note("image", f"{at}: field {shown(field)}: {described(error)}")
+        yield record | {DATASET_NAME: reading.name, DP_RANK: 0, WORKER_ID: 0, SEED: 0}
+
+
+class _NotingTally(Tally):
+    """Notes each failure of a function, and forgives it."""
+
+    def __init__(self, reading: _Reading) -> None:
+        super().__init__(reading.name, max_bad=0)
+        self._reading, self._last_failure = reading, 0
+
+    def drop(self, record: str, reason: str) -> None:
+        """Count it there."""
+        super().drop(record, reason)
+        self._reading.found.num_dropped = self.dropped
+
+    def fail(self, error: Exception | SystemExit, record: str, what: str) -> None:
+        """Note it.
+
+        Raises:
+            Exception: `error` itself, of a stream function that would fail without end: it took no record since.
+        """
+        if what == _STREAM_FUNCTION:
+            if self._reading.found.num_records == self._last_failure:
+                raise error
+            self._last_failure = self._reading.found.num_records
+        self._reading.note("function", f"{record}{self._reading.images}: {what} raised {described(error)}")
+
+
+def _process(dataset: Any, reading: _Reading, read: Iterator[Record]) -> None:
+    """Hand records to the functions of a source, and forget what they make of them."""
+    tally, records = _NotingTally(reading), _looked_at(read, reading)
+    single, stream = (getattr(dataset, attribute, None) for attribute in ("single_process_fn", "process_fn"))
+    pairs: Any = zip(records, ((0, 0, number, 0) for number in count(1)), strict=False)
+    if single is not None:
+        pairs = call_per_record(
+            _checked(single, reading.name), pairs, 0, tally, lambda after: (*after[:2], after[2] - 1, 0)
+        )
+    if stream is not None:
+        feed = Feed(pairs, (0, 0, 0, 0), lambda _, after: after, 0, tally, _STREAM_FUNCTION)
+        pairs = run_bursts(stream, feed, None)
+    try:
+        for _ in pairs:
+            pass
+    except (Exception, SystemExit) as error:  # such as a stream function that ends before its records do
+        reading.note("function", f"{described(error)}; it was given no more records")
+        for _ in records:  # to look at, without it
+            pass
+
+
+def _checked(function: PerRecordFn, name: str) -> PerRecordFn:
+    """The same function; what it returns that is no sample is its failure."""
+
+    def call(record: Record) -> Any:
+        output = function(record)
+        for sample in output if isinstance(output, list) else [] if output is None else [output]:
+            complete(sample, record, f"source {shown(name)}: single_process_fn")
+        return output
+
+    return call

@@ -1,0 +1,249 @@
+"""The records of one shard, or some of a dataset, as far as they can be read: each fault on the way is noted."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from streamdata.errors import StreamdataError, shown
+from streamdata.fields import CURSOR, INDEX, KEY, SET_HERE, URL
+from streamdata.io.storage import NO_STAMP, is_pipe, stamp_of, told_url
+from streamdata.io.streams import open_stream
+from streamdata.shards.jsonl.lines import lines_of, place_of
+from streamdata.shards.jsonl.rows import Flaw, reserved_flaw, row_or_flaw
+from streamdata.shards.parquet.shards import ParquetShards
+from streamdata.shards.readers import DamagedRecordError, IndexedShards, SequentialShards, Window
+from streamdata.shards.sequential import SequentialTar
+from streamdata.shards.tar.records import key_hash
+from streamdata.shards.tar.shards import TarShards
+from streamdata.shards.tar.sidecar import line_key, names_of
+from streamdata.sources.files.jsonl import JsonlIterableDataset
+from streamdata.sources.files.shard_source import BlockSource, ShardDataset
+from streamdata.sources.source import Record, fields_of, no_record
+from streamdata.tools.data_check.data_faults import Kind, described
+from streamdata.tools.data_check.json_keys import twice_given
+
+Note = Callable[[Kind, str], None]
+
+_AT_ONCE: Final = 1000
+"""Records of an indexed shard in a window."""
+_MAX_NAMED: Final = 10
+"""Lines, or records, that the message about all of their kind names."""
+_NO_LINE: Final = "records without a sidecar line"
+_NO_RECORD: Final = "sidecar lines without a record"
+_NOT_READ: Final = "\n  What comes after it was not read."
+
+
+def shard_records(dataset: ShardDataset, note: Note) -> Iterator[Record]:
+    """The records of a source of one shard or several, in the order of the file; each has its number in `CURSOR`."""
+    found: Iterator[Record]
+    if isinstance(dataset, JsonlIterableDataset):
+        shards: Any = dataset.source.shards
+        found = (record for url in shards.urls for record in _json_records(url, shards.limits.line_bytes, note))
+    elif isinstance(dataset.source, BlockSource):
+        found = _windowed(dataset.source.shards, note)
+    else:
+        found = _streamed(dataset.source.shards, note)
+    sidecars = _Sidecars(dataset.source.shards)
+    for number, record in enumerate(found):
+        record[CURSOR] = number
+        sidecars.add(record)
+        yield record
+    sidecars.check(note)
+
+
+def tar_records(tar: SequentialTar, told: str, note: Note) -> Iterator[Record]:
+    """The records of a tar of which no index can be made, up to what is wrong with it.
+
+    Args:
+        tar: The shard, without its sidecar.
+        told: Why there is no index. If that lies in the tar and not in its sidecar, it is not noted again.
+        note: Takes what is wrong.
+    """
+    is_told = told.startswith(f"shard '{tar.urls[0]}': offset ")
+    for number, record in enumerate(_streamed(tar, (lambda *_: None) if is_told else note)):
+        yield record | {CURSOR: number}
+
+
+def map_style_records(dataset: Any, first: int, last: int, name: str, note: Note) -> Iterator[Record]:
+    """The records [first, last) of a map-style dataset."""
+    for index in range(first, last):
+        try:
+            record = _record_of(dataset[index], dataset, name)
+        except (Exception, SystemExit) as error:  # whatever its code raises
+            note("damaged", f"index {index}: {described(error)}")
+            continue
+        yield record | {INDEX: index}
+
+
+def streamed_records(dataset: Any, name: str, note: Note) -> Iterator[Record]:
+    """The records of an iterable dataset, until one cannot be read: nothing comes after it."""
+    number = 0
+    try:
+        for item in dataset:
+            yield _record_of(item, dataset, name) | {CURSOR: number}
+            number += 1
+    except (Exception, SystemExit) as error:  # whatever its code raises
+        note("damaged", f"record {number}, and all after it: {described(error)}")
+
+
+def _record_of(item: object, dataset: Any, name: str) -> Record:
+    if item is None and getattr(dataset, "single_process_fn", None) is None:
+        raise no_record(dataset, name)
+    return dict(fields_of(item, name))
+
+
+def _json_records(url: str, max_bytes: int, note: Note) -> Iterator[Record]:
+    """The rows of a file of lines; what is wrong with a line leaves the others as they are."""
+    try:
+        with open_stream(url, NO_STAMP if is_pipe(url) else stamp_of(url)) as stream:
+            for lines in lines_of(stream, url, max_bytes=max_bytes):
+                for number, _, line in lines.listed():
+                    row = _row(line, url, place_of(number, lines.are_elements), note)
+                    if row is not None:
+                        yield row | {URL: told_url(url), KEY: str(number)}
+    except (StreamdataError, OSError) as error:  # of the file
+        note("damaged", f"{error}{_NOT_READ}")
+
+
+def _row(line: bytes, url: str, number: int | str, note: Note) -> Record | None:
+    row = row_or_flaw(line)
+    flaw = row if isinstance(row, Flaw) else reserved_flaw(row) if not SET_HERE.isdisjoint(row) else None
+    if flaw is not None:
+        note("damaged", str(flaw.error(url, number)))
+        return None
+    _note_keys(line, f"{url}:{number}", note)
+    assert isinstance(row, dict), "what is no flaw is a row"
+    return row
+
+
+def _note_keys(line: bytes, place: str, note: Note) -> None:
+    try:
+        keys = twice_given(line)
+    except RecursionError:
+        note("key given twice", f"{place}: its keys were not compared: it is nested deeper than Python's parser reads")
+        return
+    if keys:
+        note(
+            "key given twice", f"{place}: {', '.join(map(shown, keys))} given twice in one object: the last one counts"
+        )
+
+
+def _windowed(shards: IndexedShards, note: Note) -> Iterator[Record]:
+    for shard, total in enumerate(shards.num_records.tolist()):
+        if isinstance(shards, ParquetShards):
+            yield from _rows_of_group(shards, shard, total, note)
+            continue
+        for first in range(0, total, _AT_ONCE):
+            yield from _taken(shards, shard, first, min(_AT_ONCE, total - first), note)
+
+
+def _window(shards: IndexedShards, *run: int) -> Window:
+    return shards.window(*(np.array([number], np.int64) for number in run))
+
+
+def _taken(shards: IndexedShards, shard: int, first: int, size: int, note: Note) -> Iterator[Record]:
+    """The records of a window; where one cannot be read, those after it."""
+    at = 0
+    while at < size:
+        try:
+            for record in _window(shards, shard, first, size).take(np.arange(at, size)):
+                at += 1
+                yield dict(record)
+        except (StreamdataError, OSError) as error:
+            note("damaged", str(error))
+            at += 1
+
+
+def _rows_of_group(shards: ParquetShards, shard: int, total: int, note: Note) -> Iterator[Record]:
+    """The rows of a row group but those that have no types of Python's; where it is damaged, none after that."""
+    size, at = int(shards.run_rows[shard]), 0
+    for first in range(0, total, size):
+        end = min(first + size, total)
+        window = _window(shards, shard, first, end - first)  # one for all of the run, which is decoded once in it
+        while at < end:
+            try:
+                for record in window.take(np.arange(at, end) - first):
+                    at += 1
+                    yield dict(record)
+            except DamagedRecordError as error:
+                note("damaged", str(error))
+                at += 1
+            except (StreamdataError, OSError) as error:
+                # A page of it: rows after it are not decoded either, since a group has no index of them.
+                row = int(shards.groups.first_rows[shard]) + at
+                place = f"{shards.url_of(shard)}: {total - at:,} records, from row {row} on"
+                note("damaged", f"{place}, were not read: {error}")
+                return
+
+
+def _streamed(shards: SequentialShards, note: Note) -> Iterator[Record]:
+    for shard in range(len(shards.urls)):
+        try:
+            for record in shards.stream(shard):
+                if isinstance(record, DamagedRecordError):
+                    note("damaged", str(record))
+                else:
+                    yield record
+        except (StreamdataError, OSError) as error:
+            note("damaged", f"{error}{_NOT_READ}")
+
+
+class _Sidecars:
+    """Notes keys that lines of sidecars give twice, and lines and records that join nothing.
+
+    Args:
+        shards: What the records are read from.
+    """
+
+    def __init__(self, shards: Any) -> None:
+        files: list[str] = []
+        if isinstance(shards, TarShards) and shards.sidecars is not None:
+            files = shards.sidecars.sidecar_urls
+        elif isinstance(shards, SequentialTar):
+            files = shards.sidecars
+        self._shards = shards
+        self._files = dict(zip(shards.urls, files, strict=True)) if files else {}
+        self._records: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
+
+    def add(self, record: Record) -> None:
+        """Note what the lines of a sidecar may call a record."""
+        if not self._files:
+            return
+        identifier = record.get("id")
+        identifier = identifier if isinstance(identifier, bytes) else None
+        names = names_of(record[KEY], identifier, record[URL], self._shards.sidecar_key)
+        self._records[record[URL]].append((record[KEY], key_hash(names.by_id), key_hash(names.by_key)))
+
+    def check(self, note: Note) -> None:
+        """Look at all lines, once all records were read."""
+        unfit: dict[str, list[str]] = defaultdict(list)
+        for url, file in self._files.items():
+            lines = _lines_of(file, self._shards.limits.line_bytes, note)
+            records = self._records[str(url)]
+            by_id = {called for _, called, _ in records}
+            column = 1 if not by_id.isdisjoint(lines) else 2  # as `sidecar` decides it
+            names = by_id if column == 1 else {called for *_, called in records}
+            unfit[_NO_RECORD] += [place for called, place in lines.items() if called not in names]
+            unfit[_NO_LINE] += [f"key {shown(one[0])}" for one in records if one[column] not in lines]
+        for kind, number in self._shards.anomalies().items() if self._files else ():
+            if number and "sidecar" in kind:
+                # Records that cannot be read leave it open which lines are theirs.
+                places = unfit[kind] if len(unfit[kind]) == number else []
+                more = ["…"] if len(places) > _MAX_NAMED else []
+                which = f": {'; '.join(places[:_MAX_NAMED] + more)}" if places else ""
+                note("sidecar", f"{', '.join(map(str, self._shards.urls))}: {number:,} {kind}{which}")
+
+
+def _lines_of(file: str, max_bytes: int, note: Note) -> dict[int, str]:
+    """Of the lines of a sidecar, by the hashes of their keys, which ones they are."""
+    lines: dict[int, str] = {}
+    for row in _json_records(file, max_bytes, note):
+        number = int(row[KEY]) + 1
+        try:
+            key = line_key(row, file, number)
+        except StreamdataError:  # the shard's own error told it
+            continue
+        lines[key_hash(key)] = f"{file}:{number}, key {shown(key)}"
+    return lines

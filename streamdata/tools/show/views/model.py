@@ -1,0 +1,249 @@
+"""What there is to show of a sample: plain values, the same for a terminal, an HTML file and a browser.
+
+Texts stand here as they are in the sample; who sends them anywhere does so through `visible`.
+"""
+
+import base64
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+from PIL import Image
+
+from streamdata.tools.show.views.thumbnails import Thumbnail, encode
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """Tokens side by side that are alike.
+
+    Attributes:
+        ids: The tokens.
+        pieces: The text of each; "" for one that continues a character begun before it. Empty without a tokenizer.
+        trained: Whether they are trained; None where nothing says it.
+        reason: Why they are or are not, in words; "" where nobody knows.
+        is_padding: Whether they only fill the sequence up.
+    """
+
+    ids: tuple[int, ...]
+    pieces: tuple[str, ...] = ()
+    trained: bool | None = None
+    reason: str = ""
+    is_padding: bool = False
+
+    @property
+    def text(self) -> str:
+        """Their text; ids where there is no tokenizer."""
+        return "".join(self.pieces) if self.pieces else " ".join(map(str, self.ids))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentView:
+    """A document of a packed row, a message of a chat, or a whole sequence.
+
+    Attributes:
+        runs: Its tokens, at most as many as are shown.
+        num_tokens: How many it has.
+        role: Of a message, who says it; "" of a document, and of what a template writes between messages.
+    """
+
+    runs: tuple[RunView, ...]
+    num_tokens: int
+    role: str = ""
+
+    @property
+    def num_cut(self) -> int:
+        """How many of its tokens are not shown."""
+        return self.num_tokens - sum(len(run.ids) for run in self.runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokensView:
+    """A sequence of tokens.
+
+    Attributes:
+        segments: Its documents or messages, in order; those beyond what is shown are missing.
+        num_tokens: Of the sequence, padding included.
+        num_trained: How many are trained; None where nothing says it.
+        num_padding: How many only fill it up.
+        num_segments: How many segments it has, without padding.
+        is_chat: Whether segments are messages.
+        is_packed: Whether there are borders of documents in it.
+    """
+
+    segments: tuple[SegmentView, ...]
+    num_tokens: int
+    num_trained: int | None = None
+    num_padding: int = 0
+    num_segments: int = 1
+    is_chat: bool = False
+    is_packed: bool = False
+
+    @property
+    def reasons(self) -> tuple[tuple[str, int], ...]:
+        """Why tokens that are shown are trained or not, each reason with how many they are."""
+        counts: Counter[str] = Counter()
+        for run in (run for segment in self.segments for run in segment.runs if run.reason):
+            counts[run.reason] += len(run.ids)
+        return tuple(counts.items())
+
+    @property
+    def num_cut(self) -> int:
+        """How many tokens are not shown."""
+        return self.num_tokens - sum(len(run.ids) for segment in self.segments for run in segment.runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextView:
+    """A text, cut where it is long: `num_cut` characters are missing at its end."""
+
+    text: str
+    num_cut: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageView:
+    """An image.
+
+    Attributes:
+        width: In pixels, of the sample's.
+        height: The same.
+        mode: Of Pillow, such as RGB.
+        image: It, at most `MAX_SIDE` wide and high; None where it could not be decoded.
+        problem: Why not.
+    """
+
+    width: int
+    height: int
+    mode: str
+    image: Image.Image | None
+    problem: str = ""
+
+    @property
+    def alt(self) -> str:
+        """What stands for it where it cannot be seen."""
+        return self.problem or f"image of {self.width} × {self.height} pixels, {self.mode}"
+
+    @cached_property
+    def thumbnail(self) -> Thumbnail | None:
+        """It as a file, made when it is first asked for."""
+        return None if self.image is None else encode(self.image)
+
+    @property
+    def data_uri(self) -> str:
+        """It as a `data:` URI; "" where it could not be decoded."""
+        if self.thumbnail is None:
+            return ""
+        return f"data:{self.thumbnail.media_type};base64,{base64.b64encode(self.thumbnail.data).decode()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FramesView:
+    """Several images: those of a video, or of a list; `num_frames` of which some are shown."""
+
+    frames: tuple[ImageView, ...]
+    num_frames: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageView:
+    """A message that is no tokens yet.
+
+    Attributes:
+        role: Who says it.
+        text: What.
+        images: What it shows.
+        more: Its other keys, as JSON; "" for none.
+    """
+
+    role: str
+    text: TextView
+    images: tuple[ImageView, ...] = ()
+    more: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatView:
+    """Messages that are no tokens yet: of a prompt, or a raw record."""
+
+    messages: tuple[MessageView, ...]
+    num_messages: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumbersView:
+    """Numbers: their first and last as text, and what they come to in words."""
+
+    text: str
+    summary: str = ""
+
+
+Value = TextView | TokensView | ImageView | FramesView | ChatView | NumbersView
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldView:
+    """A field of a sample or of a record.
+
+    Attributes:
+        name: Its name.
+        kind: text, tokens, image, frames, chat, numbers or json: what its value is.
+        type: The name of its type, such as Tensor.
+        value: What there is to show of it; json is a `TextView`.
+        shape: Of an array; None of other things.
+        dtype: Of an array; "" of other things.
+    """
+
+    name: str
+    kind: str
+    type: str
+    value: Value
+    shape: tuple[int, ...] | None = None
+    dtype: str = ""
+
+    @property
+    def about(self) -> str:
+        """Its type in short: `int64 (1024)`, `str`."""
+        return self.type if self.shape is None else f"{self.dtype} ({', '.join(map(str, self.shape))})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordView:
+    """A raw record.
+
+    Attributes:
+        where: Its url and key, or its index.
+        fields: Its fields.
+    """
+
+    where: str
+    fields: tuple[FieldView, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleView:
+    """A sample.
+
+    Attributes:
+        number: In what is shown, or the record's in a store.
+        source: The path of names of its source; "" of a store.
+        where: Of the record that it came from (the last one, where there are several): url and key, or index.
+        url: Of that record; "" where it has none.
+        key: The same.
+        index: The same; None where it has none.
+        fields: Its fields, without those that streamdata adds.
+        records: The raw records that were read for it, where it is something else than its record, the first of them.
+        num_records: How many there are.
+        step: Of the run; None where that is not known.
+    """
+
+    number: int
+    source: str
+    where: str
+    fields: tuple[FieldView, ...]
+    url: str = ""
+    key: str = ""
+    index: int | None = None
+    records: tuple[RecordView, ...] = ()
+    num_records: int = 0
+    step: int | None = None

@@ -1,0 +1,117 @@
+"""Samples of a mixture → their views: which tokenizer a source's tokens are of, and what was read for a sample."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from streamdata.chats.dataset import ChatDataset
+from streamdata.chats.prompts.dataset import RLHFDataset
+from streamdata.fields import DATASET_NAME, INDEX, KEY, URL
+from streamdata.mixing import MergedDataset
+from streamdata.mixing.tree import tree_of
+from streamdata.tools.show.views.chat_tokens import chat_tokens
+from streamdata.tools.show.views.fields import FieldsView
+from streamdata.tools.show.views.limits import ON_PAGE, Limits
+from streamdata.tools.show.views.model import RecordView, SampleView
+from streamdata.tools.show.views.token_sequence import TokenSequence
+from streamdata.tools.show.views.token_texts import TokenTexts, load_token_texts
+from streamdata.tools.show.views.watching import RECORDS, WatchedRecord, WatchedStream
+
+_FUNCTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "single_process_fn": WatchedRecord,
+    "process_fn": WatchedStream,
+}
+
+
+class SampleViews:
+    """Makes views of a mixture's samples.
+
+    It watches the process functions of its sources, so that a sample comes with the records that were read for it: make
+    it before the mixture is iterated. The stream and its states are as without it.
+
+    Args:
+        dataset: The top.
+        limits: How much of each sample is shown.
+    """
+
+    def __init__(self, dataset: MergedDataset, limits: Limits = ON_PAGE) -> None:
+        self._limits = limits
+        self._sources = {node.path: node.dataset for node in tree_of(dataset).walk() if not node.is_mixture}
+        self._texts: dict[str, TokenTexts | None] = {}
+        self._tokenizers: dict[str, Any] = {path: _tokenizer_of(source) for path, source in self._sources.items()}
+        for source in self._sources.values():
+            _watch(source)
+
+    def view(self, sample: Mapping[str, Any], number: int, step: int | None = None) -> SampleView:
+        """The view of a sample.
+
+        Args:
+            sample: As the mixture gave it.
+            number: In what is shown.
+            step: Of the run, if it is known.
+        """
+        path = str(sample.get(DATASET_NAME, ""))
+        records, known = self._known(path, sample)
+        fields = FieldsView(self._limits, self._texts_of(path)).of(sample, known)
+        return SampleView(
+            number=number,
+            source=path,
+            where=where(sample),
+            url=str(sample.get(URL, "")),
+            key=str(sample.get(KEY, "")),
+            index=sample.get(INDEX) if isinstance(sample.get(INDEX), int) else None,
+            fields=fields,
+            records=tuple(self._record(record) for record in records[: self._limits.records]),
+            num_records=len(records),
+            step=step,
+        )
+
+    def _known(
+        self, path: str, sample: Mapping[str, Any]
+    ) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, TokenSequence]]:
+        """The raw records of a sample, and what its source says of its tokens."""
+        source, index = self._sources.get(path), sample.get(INDEX)
+        if RECORDS in sample or not isinstance(index, int):
+            return sample.get(RECORDS, ()), {}
+        if isinstance(source, ChatDataset):
+            explained = source.explain(index)
+            return [explained.row], chat_tokens(sample, explained.chats)
+        return [source.row(index)] if isinstance(source, RLHFDataset) else (), {}
+
+    def _record(self, record: Mapping[str, Any]) -> RecordView:
+        return RecordView(where=where(record), fields=FieldsView(self._limits.of_records).of(record))
+
+    def _texts_of(self, path: str) -> TokenTexts | None:
+        if path not in self._texts:
+            found = self._tokenizers.get(path)
+            if isinstance(found, str | os.PathLike):
+                self._texts[path] = load_token_texts(os.fspath(found))
+            else:
+                self._texts[path] = None if found is None else TokenTexts(found)
+        return self._texts[path]
+
+
+def where(fields: Mapping[str, Any]) -> str:
+    """Which record it is: url and key, or index."""
+    if URL in fields:
+        return f"{fields[URL]} {fields.get(KEY, '')}".rstrip()
+    return f"index {fields[INDEX]}" if INDEX in fields else ""
+
+
+def _watch(source: Any) -> None:
+    for name, watched in _FUNCTIONS.items():
+        function = getattr(source, name, None)
+        if function is not None and not isinstance(function, WatchedRecord | WatchedStream):
+            setattr(source, name, watched(function))
+
+
+def _tokenizer_of(source: Any) -> Any:
+    """The tokenizer of a source, or its name: that of a process function, else the dataset's own; None without any."""
+    for owner in (getattr(source, "single_process_fn", None), getattr(source, "process_fn", None), source):
+        function = getattr(owner, "func", owner)  # of a partial
+        for name in ("tokenizer_name", "tokenizer"):
+            found = getattr(function, name, None)
+            if found is not None:
+                return found
+    given = getattr(source, "_given", None)
+    return given[0] if given else None

@@ -1,0 +1,140 @@
+"""Which fields of a sample are tokens, and which others say what of them is trained, padding, a border of documents.
+
+`input_ids` has `loss_mask`, `attention_mask`, `position_ids` and `labels`, `chosen_input_ids` has `chosen_loss_mask`
+and so on; `chosen` has `chosen_mask`, `responses` has `masks`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from streamdata.tools.show.views.limits import short_name
+from streamdata.tools.show.views.token_sequence import Ids, Mask, TokenSequence, sequence_of
+
+_NAMES: Final = frozenset({"tokens", "txt", "sequence", "chosen", "rejected", "prompts", "responses", "labels"})
+_ENDINGS: Final = ("input_ids", "target_ids", "prompt_ids", "completion_ids", "token_ids", "_tokens", "_labels")
+_TARGETS: Final = ("target_ids", "labels")
+"""What is predicted: the tokens themselves, or those that follow them."""
+_MASKS: Final = {"responses": ("masks", "response_mask"), "completion_ids": ("completion_mask",)}
+_IGNORED: Final = -100
+
+
+def is_tokens(name: str) -> bool:
+    """Whether a field of this name holds token ids, if it holds whole numbers."""
+    return name in _NAMES or name.endswith(_ENDINGS)
+
+
+def tokens_of(sample: Mapping[str, Any], name: str) -> TokenSequence | None:
+    """The tokens of a field, with what the other fields say of them; None where it is something else."""
+    ids = sequence_of(sample.get(name)) if is_tokens(name) else None
+    if ids is None:
+        return None
+    siblings = _Siblings(sample, name, len(ids))
+    train, reason, is_shifted = siblings.train(ids)
+    return TokenSequence(
+        ids=ids,
+        train=train,
+        masked_reason=reason,
+        first_reason="not trained: no token before it predicts it" if is_shifted else "",
+        trained_reason="trained" if train is not None else "",
+        attended=siblings.mask("attention_mask"),
+        borders=siblings.borders(),
+    )
+
+
+def target_summary(sample: Mapping[str, Any], name: str) -> str:
+    """Of targets that follow from the tokens beside them, how; "" of all other fields."""
+    if not name.endswith(_TARGETS):
+        return ""
+    targets, tokens = sequence_of(sample.get(name)), _tokens_beside(sample, name)
+    if targets is None or tokens is None or len(sample[tokens]) != len(targets):
+        return ""
+    ids, kept = sequence_of(sample[tokens]), targets != _IGNORED
+    ignored = int(np.count_nonzero(~kept))
+    more = f", {_IGNORED} at {ignored:,}" if ignored else ""
+    if ids is None or not kept.any():
+        return ""
+    if np.array_equal(targets[kept], ids[kept]):
+        return f"as {short_name(tokens)}{more}"
+    is_next = np.array_equal(targets[:-1][kept[:-1]], ids[1:][kept[:-1]])
+    return f"as {short_name(tokens)}, one token later{more}" if is_next else ""
+
+
+def _tokens_beside(sample: Mapping[str, Any], name: str) -> str | None:
+    prefix = next(name.removesuffix(ending) for ending in _TARGETS if name.endswith(ending))
+    return next((f"{prefix}{own}" for own in ("input_ids", "tokens") if f"{prefix}{own}" in sample), None)
+
+
+class _Siblings:
+    """The fields beside one of tokens that are about it: of its prefix, and of its length.
+
+    Args:
+        sample: All fields.
+        name: That of the tokens.
+        length: How many there are.
+    """
+
+    def __init__(self, sample: Mapping[str, Any], name: str, length: int) -> None:
+        self._sample, self._name, self._length = sample, name, length
+        own = next((ending for ending in ("input_ids", "tokens", *_TARGETS) if name.endswith(ending)), name)
+        self._prefix = name.removesuffix(own)
+
+    def train(self, ids: Ids) -> tuple[Mask | None, str, bool]:
+        """Which tokens are trained, why the others are not, and whether that is said of the token before each."""
+        if self._name.endswith(_TARGETS):
+            mask = self.mask("loss_mask") if self._name.endswith("target_ids") else None
+            unwanted = ids == _IGNORED
+            if mask is None and not unwanted.any():
+                return None, "", False
+            kept = ~unwanted if mask is None else mask & ~unwanted
+            return kept, f"not trained: {short_name(self._name)} is {_IGNORED} here", False
+        found = self._named_mask()
+        if found is not None:
+            name, mask = found
+            # Beside targets a mask is theirs: it says whether the token is predicted from those before it.
+            shifted = self._ids("target_ids") is not None
+            return (_later(mask) if shifted else mask), f"not trained: {short_name(name)} is 0 here", shifted
+        labels = self._ids("labels")
+        if labels is None:
+            return None, "", False
+        kept = labels != _IGNORED
+        is_shifted = not np.array_equal(labels[kept], ids[kept])
+        return (_later(kept) if is_shifted else kept), f"not trained: labels is {_IGNORED} here", is_shifted
+
+    def borders(self) -> list[int]:
+        """Where documents begin, the first excepted: where positions begin anew."""
+        positions = self._ids("position_ids")
+        ends = sequence_of(self._sample.get(f"{self._prefix}cu_seqlens"))
+        if ends is not None and len(ends) and int(ends[-1]) <= self._length:
+            return [end for end in ends.tolist() if 0 < end < self._length]
+        if positions is None:
+            return []
+        begins = np.flatnonzero(positions[1:] < positions[:-1]) + 1
+        again = np.flatnonzero((positions[1:] == 0) & (positions[:-1] == 0)) + 1  # documents of one token
+        return [int(begin) for begin in np.union1d(begins, again)]
+
+    def mask(self, name: str) -> Mask | None:
+        """A field of zeros and ones as long as the tokens."""
+        value = self._sample.get(f"{self._prefix}{name}")
+        if value is None or not hasattr(value, "shape"):
+            return None
+        array = np.asarray(value)
+        return array.astype(np.bool_) if array.shape == (self._length,) else None
+
+    def _named_mask(self) -> tuple[str, Mask] | None:
+        bare = self._name.removeprefix(self._prefix)
+        for name in ("loss_mask", f"{bare}_mask", *_MASKS.get(bare, ())):
+            mask = self.mask(name) if name != "attention_mask" else None
+            if mask is not None:
+                return f"{self._prefix}{name}", mask
+        return None
+
+    def _ids(self, name: str) -> Ids | None:
+        found = sequence_of(self._sample.get(f"{self._prefix}{name}"))
+        return found if found is not None and len(found) == self._length else None
+
+
+def _later(mask: Mask) -> Mask:
+    """What is said of the token that follows, said of it; nothing predicts the first."""
+    return np.concatenate([np.zeros(1, dtype=np.bool_), mask[:-1]])

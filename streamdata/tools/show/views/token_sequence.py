@@ -1,0 +1,176 @@
+"""Token ids, masks and borders → a `TokensView`: segments of runs that are alike."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.tools.show.views.model import RunView, SegmentView, TokensView
+from streamdata.tools.show.views.token_texts import TokenTexts
+
+Ids = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+PADDING: Final = "padding"
+_LEAST_PADDING: Final = 2
+"""Tokens in a row: a single one may be the end of a document."""
+_OF_TEMPLATE: Final = "not trained: written by the chat template"
+_LEAST_SHOWN: Final = 16
+"""Tokens of a document."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageSpan:
+    """Where a message lies in a sequence.
+
+    Attributes:
+        begin: Of its tokens, the first.
+        end: The one after its last.
+        role: Who says it; "" of what the template writes between messages.
+        trained_reason: Why what of it is trained is.
+        masked_reason: Why what of it is not is not.
+    """
+
+    begin: int
+    end: int
+    role: str
+    trained_reason: str = ""
+    masked_reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSequence:
+    """What a sample says of a sequence.
+
+    Attributes:
+        ids: The tokens, (n,).
+        train: Which are trained, (n,); None where nothing says it.
+        trained_reason: Why those are.
+        masked_reason: Why the others are not.
+        first_reason: Why the first token is not trained, where that is another reason.
+        attended: False at padding, (n,); None where nothing says it.
+        borders: Where documents begin, the first of them excepted.
+        messages: Where messages lie.
+    """
+
+    ids: Ids
+    train: Mask | None = None
+    trained_reason: str = ""
+    masked_reason: str = ""
+    first_reason: str = ""
+    attended: Mask | None = None
+    borders: Sequence[int] = ()
+    messages: Sequence[MessageSpan] = field(default=())
+
+    def view(self, texts: TokenTexts | None, limit: int) -> TokensView:
+        """What is shown of it: `limit` tokens at most, padding counted as one."""
+        padding = self._padding(texts)
+        spans = list(self._spans())
+        shown = spans[: max(1, limit // _LEAST_SHOWN)]
+        rooms = _shared(limit, [int(np.count_nonzero(~padding[span.begin : span.end])) for span in shown])
+        segments = [self._segment(span, padding, texts, room) for span, room in zip(shown, rooms, strict=True)]
+        return TokensView(
+            segments=tuple(segments),
+            num_tokens=len(self.ids),
+            num_trained=None if self.train is None else int(np.count_nonzero(self.train)),
+            num_padding=int(np.count_nonzero(padding)),
+            num_segments=sum(not padding[span.begin : span.end].all() for span in spans),
+            is_chat=bool(self.messages),
+            is_packed=bool(self.borders),
+        )
+
+    def _spans(self) -> Iterator[MessageSpan]:
+        """Its segments, which cover it; padding is one of its own."""
+        if self.messages:
+            yield from self._with_template()
+            return
+        for begin, end in pairwise([0, *self.borders, len(self.ids)]):
+            yield MessageSpan(begin=begin, end=end, role="")
+
+    def _with_template(self) -> Iterator[MessageSpan]:
+        """The messages, and what the template writes between them."""
+        begin = 0
+        for span in self.messages:
+            if span.begin > begin:
+                yield MessageSpan(begin=begin, end=span.begin, role="", masked_reason=_OF_TEMPLATE)
+            yield span
+            begin = span.end
+        if begin < len(self.ids):
+            yield MessageSpan(begin=begin, end=len(self.ids), role="", masked_reason=_OF_TEMPLATE)
+
+    def _segment(self, span: MessageSpan, padding: Mask, texts: TokenTexts | None, room: int) -> SegmentView:
+        runs = []
+        numbers = range(span.begin, span.end)
+        for (is_padding, trained, is_first), group in groupby(numbers, key=lambda at: self._kind(at, padding)):
+            indices = list(group)
+            shown = self.ids[indices if is_padding else indices[: max(0, room)]].tolist()
+            room -= 0 if is_padding else len(shown)
+            if shown:
+                runs.append(self._run(shown, span, texts, is_padding=is_padding, trained=trained, is_first=is_first))
+        return SegmentView(runs=tuple(runs), num_tokens=span.end - span.begin, role=span.role)
+
+    def _kind(self, at: int, padding: Mask) -> tuple[bool, bool | None, bool]:
+        """What tokens of a run have in common: whether they are padding, trained, first without a prediction."""
+        trained = None if self.train is None else bool(self.train[at])
+        return bool(padding[at]), trained, at == 0 and bool(self.first_reason)
+
+    def _run(
+        self,
+        ids: list[int],
+        span: MessageSpan,
+        texts: TokenTexts | None,
+        *,
+        is_padding: bool,
+        trained: bool | None,
+        is_first: bool,
+    ) -> RunView:
+        said = span.trained_reason if trained else span.masked_reason
+        own = self.trained_reason if trained else self.first_reason if is_first else self.masked_reason
+        reason = PADDING if is_padding else "" if trained is None else said or own
+        pieces = () if texts is None or is_padding else texts.pieces(ids)
+        return RunView(ids=tuple(ids), pieces=pieces, trained=trained, reason=reason, is_padding=is_padding)
+
+    def _padding(self, texts: TokenTexts | None) -> Mask:
+        """Which tokens only fill it up, at either end."""
+        if self.attended is not None:
+            return ~self.attended
+        padding = np.zeros(len(self.ids), dtype=np.bool_)
+        if texts is None or texts.padding is None or not len(self.ids):
+            return padding
+        others = np.flatnonzero((self.ids != texts.padding) | (False if self.train is None else self.train))
+        first, last = (int(others[0]), int(others[-1]) + 1) if len(others) else (0, 0)
+        if len(others) and first >= _LEAST_PADDING:
+            padding[:first] = True
+        last = self._end_of_text(last, texts)
+        if len(self.ids) - last >= _LEAST_PADDING:
+            padding[last:] = True
+        return padding
+
+    def _end_of_text(self, last: int, texts: TokenTexts) -> int:
+        """Where padding begins, at `last` or after: the same token may end the last document."""
+        border = next((border for border in self.borders if border >= last), None)
+        return border if border is not None else last + (texts.pads_with_end and last > 0)
+
+
+def _shared(room: int, needs: Sequence[int]) -> list[int]:
+    """How much each gets of a room: the same, but none more than it needs, and what that leaves is the others'."""
+    given = [0] * len(needs)
+    order = sorted(range(len(needs)), key=lambda number: needs[number])
+    for count, number in enumerate(order):
+        given[number] = min(needs[number], room // (len(needs) - count))
+        room -= given[number]
+    return given
+
+
+def sequence_of(value: Any) -> Ids | None:
+    """The tokens of a field: a tensor, an array or a list of whole numbers; None where it is something else."""
+    if isinstance(value, list | tuple):
+        is_ids = bool(value) and all(type(number) is int for number in value)
+        return np.array(value, dtype=np.int64) if is_ids else None
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return None
+    array = np.asarray(value)
+    return array.astype(np.int64) if array.ndim == 1 and array.dtype.kind in "iu" else None

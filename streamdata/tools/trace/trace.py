@@ -1,0 +1,301 @@
+"""Which records made the batch at a step: `recipe, states → the step's stretch of each rank → its records`."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any, NamedTuple
+
+from streamdata.errors import SourceError, StateError
+from streamdata.mixing.merged import MergedDataset
+from streamdata.mixing.tree import Node
+from streamdata.sources.source import Sample
+from streamdata.states.cursor import LaneKey, Standing
+from streamdata.states.table import COUNTS
+from streamdata.tools.trace.course import BatchSizes, Course, Point, Stretch, point_of
+from streamdata.tools.trace.era import Era
+from streamdata.tools.trace.find import Search, WantedRecord
+from streamdata.tools.trace.rank_stream import RankStream
+from streamdata.tools.trace.record import record_of
+
+SEEK, READ = "seek", "read"
+_EMPTY_PASSES = 2
+_LOOK_AHEAD = 1000
+_MAX_SAMPLES = 2**52
+"""Of a rank: a clock from there on moves by whole samples alone, and at last not at all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedStep:
+    """A step.
+
+    Attributes:
+        step: Its number.
+        records: What its batches are made of, by rank, then as delivered: `source`, and `url` and `key`, or `index`.
+        how: `seek` where what came before was counted, `read` where it was read.
+        origin: The step of the states from which that began, of ranks the lowest.
+    """
+
+    step: int
+    how: str
+    origin: int
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+
+class FoundBatches(NamedTuple):
+    """The batches of a rank from a step on."""
+
+    step: int
+    stretch: Stretch
+    stream: RankStream
+    origin: int
+    batch_size: int
+
+
+class Trace:
+    """A run's steps: past ones over all resumes, and those to come as a resume from its states would give them.
+
+    Args:
+        dataset: What the recipe builds; it is not changed.
+        states: Of the run, at one time or several; empty: of a run that has not begun. For steps of an earlier size:
+            also some that were saved under it, or those that it began from.
+        batch: Samples in the batch of one rank; by default what the states say, else 1.
+        dp_size: Ranks of a run that has not begun.
+        num_workers: Of each of them.
+
+    Raises:
+        StateError: The states are not of one run, or of another recipe.
+    """
+
+    def __init__(
+        self,
+        dataset: MergedDataset,
+        states: Sequence[Mapping[str, Any]],
+        batch: int | None = None,
+        dp_size: int = 1,
+        num_workers: int = 1,
+    ) -> None:
+        self._course = Course(dataset, states, dp_size, num_workers)
+        self._sizes = BatchSizes(self._course, batch)
+        self.on_progress: Callable[[int, int], None] | None = None
+        """Called with how far it is, of how much, where that may take long: batches, or a rank's lanes."""
+
+    @property
+    def dp_size(self) -> int:
+        """How many ranks there are now."""
+        return self._course.dp_size
+
+    @cached_property
+    def num_steps(self) -> int:
+        """How many steps the states say were delivered, by the rank that is furthest."""
+        ranks = range(max(era.dp_size for era in self._course.eras.values()))
+        ends = (self._end(stretch) for rank in ranks for stretch in self._course.stretches(rank, self._sizes))
+        return max(ends, default=0)
+
+    def is_indexed(self, source: str) -> bool:
+        """Whether there is a source of that path whose records have an index, not a url and a key."""
+        return any(era.is_shards.get(source) is False for era in self._course.eras.values())
+
+    def at(self, step: int) -> TracedStep:
+        """The records of a step.
+
+        Raises:
+            StateError: The states do not reach back to it, or contradict the recipe; or the stream ends before it.
+        """
+        found = [one for rank in range(self._num_ranks(step)) if (one := self._find(step, rank)) is not None]
+        if not found:
+            raise self._beyond(step)
+        records = [record for one in found for record in self._records(one)]
+        is_read = any(one.stream.why_read for one in found)
+        origin = min(one.origin for one in found)
+        return TracedStep(step=step, how=READ if is_read else SEEK, origin=origin, records=records)
+
+    def batches(self, step: int, rank: int = 0) -> Iterator[tuple[int, list[Sample]]]:
+        """What a rank got at a step and at each later one: samples as they were delivered.
+
+        Raises:
+            StateError: The states do not reach back to it, or contradict the recipe; or the stream ends before it.
+            ValueError: There is no such rank.
+        """
+        if not 0 <= rank < self._num_ranks(step):
+            raise ValueError(f"step {step}: expected a rank from 0 to {self._num_ranks(step) - 1}, got {rank}")
+        if self._find(step, rank) is None:
+            raise self._beyond(step)
+        return self._batches(step, rank)
+
+    def _batches(self, step: int, rank: int) -> Iterator[tuple[int, list[Sample]]]:
+        while (found := self._find(step, rank)) is not None:
+            end = None if found.stretch.is_open else self._end(found.stretch) - step
+            before = step
+            for batch in islice(found.stream.batches(), end):
+                yield step, batch
+                step += 1
+            if step == before:
+                return
+
+    def _num_ranks(self, step: int) -> int:
+        """How many ranks there were at a step."""
+        there = [era for era, first in self._firsts if first <= step]
+        return there[-1].dp_size if there else 0
+
+    @cached_property
+    def _firsts(self) -> list[tuple[Era, int]]:
+        """The eras, each with the step with which its topology began."""
+        found: list[tuple[Era, int]] = []
+        most = 0
+        for number, era in self._course.eras.items():
+            is_same = found and (era.dp_size, era.num_workers) == (found[-1][0].dp_size, found[-1][0].num_workers)
+            found.append((era, found[-1][1] if is_same else max(most, self._course.first_of(number))))
+            stretches = (s for r in range(era.dp_size) for s in self._course.stretches(r, self._sizes) if s.era is era)
+            most = max([most, *map(self._end, stretches)])
+        return found
+
+    def _beyond(self, step: int) -> StateError:
+        if step < self.num_steps:
+            return StateError(
+                f"states: they do not say where the ranks stood around step {step}\n"
+                "  Give states that were saved under that number of ranks and workers, or those that it began from\n"
+                "  (enough while weights, batch and pass stay the same). Later states say nothing of it."
+            )
+        return StateError(f"step {step}: the stream ends before it")
+
+    def _find(self, step: int, rank: int) -> FoundBatches | None:
+        """A rank's batches from a step on; None where it has none."""
+        last = None
+        for stretch in self._course.stretches(rank, self._sizes):
+            if stretch.first <= step < self._end(stretch):
+                return self._open(stretch, step, self._sizes.of(stretch))
+            last = stretch
+        return None if last is None or not last.is_open else self._in_later_pass(last, step, self._sizes.of(last))
+
+    def _end(self, stretch: Stretch) -> int:
+        """The step after the last one that states tell of a stretch."""
+        return stretch.first + stretch.done(stretch.points[-1], self._sizes.of(stretch))
+
+    def _in_later_pass(self, stretch: Stretch, step: int, size: int) -> FoundBatches | None:
+        """What follows the newest states: the rest of the pass, and the passes after it."""
+        empty = 0
+        while empty < _EMPTY_PASSES and step >= stretch.first:
+            found = self._open(stretch, step, size)
+            if found is not None:
+                return found
+            if self.on_progress is not None:  # a far step may be many passes away
+                self.on_progress(stretch.first, step)
+            count = self._count(stretch, size)
+            empty = 0 if count else empty + 1
+            stretch = self._next_pass(stretch, count)
+        return None
+
+    def _next_pass(self, stretch: Stretch, batches: int) -> Stretch:
+        """The pass after one that has so many batches."""
+        era, epoch_pass, rank, first = stretch[:4]
+        begin = point_of(era.begins, epoch_pass + 1, rank, era.num_workers)
+        return Stretch(era, epoch_pass + 1, rank, first + batches, (begin,), is_open=True)
+
+    def _count(self, stretch: Stretch, size: int) -> int:
+        """How many batches a stretch has that comes to its end."""
+        point = stretch.points[-1]
+        stream, _ = self._stream(stretch, point, None, size)
+        return stretch.done(point, size) + stream.skip(2**53)
+
+    def _open(self, stretch: Stretch, step: int, size: int) -> FoundBatches | None:
+        """The batches from a step on, begun at the nearest states before it; None where the pass ends before it."""
+        wanted = step - stretch.first
+        if wanted * size >= _MAX_SAMPLES:
+            raise StateError(
+                f"step {step}: expected fewer than 2**52 samples of a rank before it, got {wanted * size}\n"
+                "  Name an earlier step, or a smaller batch."
+            )
+        done = [stretch.done(point, size) for point in stretch.points]
+        number = max(i for i, count in enumerate(done) if count <= wanted)
+        later = next((stretch.points[i] for i, count in enumerate(done) if count > wanted), None)
+        stream, _ = self._stream(stretch, stretch.points[number], later, size)
+        if stream.skip(wanted - done[number]) < wanted - done[number] or not stream.has_more():
+            return None
+        return FoundBatches(step, stretch, stream, stretch.first + done[number], size)
+
+    def _stream(self, stretch: Stretch, point: Point, later: Point | None, size: int) -> tuple[RankStream, list[int]]:
+        era, progress = stretch.era, point.progress
+        assert progress is not None, "a point from which lanes can be begun"
+        workers = stretch.turns(progress)
+        runs = [era.run(progress, stretch.epoch_pass, stretch.rank, worker) for worker in workers]
+
+        def gives_one(lane: int, node: Node) -> bool:
+            if later is None or later.progress is None:
+                return False
+            key = LaneKey(stretch.epoch_pass, stretch.rank, workers[lane])
+            before, after = (entries.standing(node.path) for entries in (runs[lane].entries, later.progress.lane(key)))
+            # A lane that has read nothing yet counts on from its part of what earlier sizes had counted.
+            counts = runs[lane].deals.counts(node.path, runs[lane].lane.index)
+            return _gave_one(node, before, after, dict(zip(COUNTS, counts, strict=True)))
+
+        return RankStream(era, runs, size, gives_one, self.on_progress), workers
+
+    def find(
+        self, source: str | None = None, *, url: str | None = None, key: str | None = None, index: int | None = None
+    ) -> list[int]:
+        """The steps at which a record came, and the next one at which it comes.
+
+        Where steps have to be read, those that were delivered are, and at least a thousand that follow.
+
+        Args:
+            source: Its path; may be left out with a url, which then may be one of several sources.
+            url: With `key`, as of a sample.
+            key: As of a sample.
+            index: Of a map-style source.
+
+        Raises:
+            SourceError: No source has such records.
+        """
+        wanted = WantedRecord(source, url, key, index)
+        steps: set[int] = set()
+        newest = self.num_steps
+        for rank in range(max(era.dp_size for era in self._course.eras.values())):
+            for stretch in self._course.stretches(rank, self._sizes):
+                size = self._sizes.of(stretch)
+                search = Search(stretch, wanted, size, self._opened, self.on_progress)
+                steps.update(search.came())
+                if stretch.is_open:
+                    steps.update(self._comes(stretch, search, wanted, size))
+        if not wanted.is_known:
+            raise SourceError(f"find: expected a record of a source of the recipe, got {wanted}")
+        past, future = sorted(s for s in steps if s < newest), sorted(s for s in steps if s >= newest)
+        return [*past, *future[:1]]
+
+    def _comes(self, stretch: Stretch, search: Search, wanted: WantedRecord, size: int) -> set[int]:
+        """When it comes next: in this pass, or in the one after it."""
+        most = max(_LOOK_AHEAD, self.num_steps)
+        found = set(search.comes(most))
+        if found or not wanted.is_known or stretch.era.top.is_endless:
+            return found
+        following = self._next_pass(stretch, self._count(stretch, size))
+        return set(Search(following, wanted, size, self._opened, self.on_progress).comes(most))
+
+    def _opened(self, stretch: Stretch, size: int) -> RankStream:
+        later = stretch.points[-1] if len(stretch.points) > 1 else None
+        return self._stream(stretch, stretch.points[0], later, size)[0]
+
+    def _records(self, found: FoundBatches) -> Iterator[dict[str, Any]]:
+        is_bare = found.stream.why_read is None
+        batch = next(found.stream.batches(bare=is_bare), [])
+        return map(record_of, batch)
+
+
+def _gave_one(node: Node, before: Standing | None, after: Standing | None, counts: Mapping[str, int]) -> bool:
+    """Whether each record that a lane read between two points gave one sample, by what was counted."""
+    if not node.is_endless:
+        return False  # what was lost after its last sample, no entry says
+    if after is None:
+        return True  # nothing was drawn of it
+    if after.cursor.part or (before is not None and before.cursor.part):
+        return False
+    if before is not None:
+        counts = {name: getattr(before.cursor, name) for name in COUNTS}
+    grown = {name: getattr(after.cursor, name) - count for name, count in counts.items()}
+    if any(grown[name] for name in _LOST):
+        return False
+    drawn = after.draws - (before.draws if before else 0)
+    return getattr(node.dataset, "single_process_fn", None) is None or grown["records"] == drawn
+
+
+_LOST = ("dropped", "bad", "skipped")

@@ -1,0 +1,140 @@
+"""Whether the functions of a recipe give the same again when they are restarted from JSON states."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from streamdata.errors import shown, text_of
+from streamdata.mixing import MergedDataset
+from streamdata.states.to_state import States, to_state
+from streamdata.tools.view.fingerprint import fingerprint
+from streamdata.tools.view.nodes import NodeShare, functions_of, shares_of
+
+NUM_SAMPLES = 64
+STEPS = (1, 5, 14, 30, 47)
+"""After which samples to restart: unevenly spaced, so that they meet bursts at several of their places."""
+
+_ADVICE = (
+    "  A process function must draw its randomness from record_rng(record); what it holds from one burst to the next\n"
+    "  it must return from state_dict() and restore in load_state_dict(state)."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inexact:
+    """A node of the tree whose samples are not the same after a resume.
+
+    Attributes:
+        path: Of names, "" at the top.
+        functions: The names of its functions, by attribute.
+        what: What happened, after which sample.
+    """
+
+    path: str
+    functions: Mapping[str, str]
+    what: str
+
+    def __str__(self) -> str:
+        """The finding as a message, with a remedy."""
+        functions = ", ".join(f"{attribute} {name}" for attribute, name in self.functions.items())
+        who = f"source {shown(self.path)}" if self.path else "the top"
+        return f"{who} ({functions or 'no process function; its own __getitem__'}): {self.what}\n{_ADVICE}"
+
+
+@dataclass
+class _Recording:
+    """What a node delivered without interruption, and the states after some of its samples, as JSON."""
+
+    samples: list[dict[str, str]] = field(default_factory=list)
+    saved: dict[int, str] = field(default_factory=dict)
+
+
+def find_inexact(
+    build: Callable[[], MergedDataset], num_samples: int = NUM_SAMPLES, steps: Sequence[int] = STEPS
+) -> list[Inexact]:
+    """Draw samples, restart in their midst as a new process would, and say whose functions do not go on the same.
+
+    Each source is drawn by itself, so that one with a small weight is checked as well as the others; so is each mixture
+    that has a function of its own, unless something below it was found.
+
+    Args:
+        build: Builds the dataset anew, once to begin with and once for each step.
+        num_samples: Of each node.
+        steps: After how many samples to restart.
+
+    Raises:
+        Exception: What reading the first samples raised.
+    """
+    found: dict[str, Inexact] = {}
+    recordings: dict[str, _Recording] = {}
+    for path, share in _unfound(build(), found):
+        try:
+            recordings[path] = _record(_alone(share), num_samples, steps)
+        except _StateNotJsonError as error:
+            found[path] = _inexact(share, str(error))
+    for step in steps:
+        for path, share in _unfound(build(), found):
+            what = _difference(_alone(share), recordings[path], step, num_samples)
+            found.update({path: _inexact(share, what)} if what else {})
+    return list(found.values())
+
+
+class _StateNotJsonError(ValueError):
+    """A checkpoint of this node could not be written."""
+
+
+def _inexact(share: NodeShare, what: str) -> Inexact:
+    return Inexact(path=share.node.path, functions=functions_of(share.node.dataset), what=what)
+
+
+def _unfound(dataset: MergedDataset, found: Mapping[str, Inexact]) -> Iterator[tuple[str, NodeShare]]:
+    """Yield the nodes that could go wrong by themselves, children first, while nothing at or below them was found."""
+    for path, share in reversed(shares_of(dataset).items()):
+        below = f"{path}." if path else ""
+        known = path in found or any(other.startswith(below) for other in found)
+        if not known and (not share.node.children or functions_of(share.node.dataset)):
+            yield path, share
+
+
+def _alone(share: NodeShare) -> MergedDataset:
+    """The node as a stream of its own, in one lane."""
+    dataset, parent = share.node.dataset, share.parent
+    if not isinstance(dataset, MergedDataset):
+        assert parent is not None, "a source has a parent"
+        shuffles = parent.shuffle_unstreaming_subsets, parent.shuffle_streaming_subsets
+        dataset = MergedDataset([dataset], parent.cyclic, *shuffles, seed=parent.seed)
+    dataset.set_data_parallel(1, 0)
+    return dataset
+
+
+def _record(dataset: MergedDataset, num_samples: int, steps: Sequence[int]) -> _Recording:
+    recording, states = _Recording(), States()
+    for number, sample in enumerate(itertools.islice(dataset, num_samples), 1):
+        recording.samples.append(fingerprint(sample))
+        states.update(to_state(sample))
+        if number in steps:
+            try:
+                recording.saved[number] = json.dumps(states)
+            except (TypeError, ValueError) as error:
+                raise _StateNotJsonError(f"its state after sample {number} is not JSON: {text_of(error)}") from error
+    return recording
+
+
+def _difference(dataset: MergedDataset, recording: _Recording, step: int, num_samples: int) -> str | None:
+    """Say where the stream that is resumed after sample `step` differs from the one recorded, if it does."""
+    if step not in recording.saved:
+        return None
+    rest, where = recording.samples[step:], f"resumed after sample {step}"
+    try:
+        stream = dataset.__iter_from__(json.loads(recording.saved[step]))
+        again = [fingerprint(sample) for sample in itertools.islice(stream, num_samples - step)]
+    except Exception as error:  # a user's function may raise anything; here it is the finding
+        return f"{where}, it raised {type(error).__name__}: {text_of(error)}"
+    for number, (before, after) in enumerate(zip(rest, again, strict=False), step + 1):
+        names = [repr(name) for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+        if names:
+            return f"{where}, sample {number} differs in {', '.join(sorted(names))}"
+    if len(again) == len(rest):
+        return None
+    return f"{where}, it delivered {len(again)} more samples; uninterrupted, {len(rest)}"

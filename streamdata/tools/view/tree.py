@@ -1,0 +1,115 @@
+"""The tree of sources as text."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from streamdata.mixing import MergedDataset
+from streamdata.mixing.tree import Node
+from streamdata.recipe.named_source import STEPS
+from streamdata.sources.files.sequential_source import SequentialSource
+from streamdata.sources.foreign.own_stream import OwnStreamSource
+from streamdata.sources.order.part import range_of
+from streamdata.tools.view.nodes import NodeShare, functions_of, shares_of
+from streamdata.tools.view.table import percent_text, table
+
+_MAX_PERCENTS = 3
+_HEADER = ["source", "percent", "share", "of all", "records", "blocks", "kind and options"]
+
+
+def describe(dataset: Any) -> str:
+    """Draw the tree of sources of a mixture, or of a source alone, a line for each.
+
+    It has weight, shares, sizes, functions and options.
+
+    `share` is that among the sources of the same mixture, `of all` that of the whole stream; where they follow
+    schedules, those at the start of a pass. Where shards are read from their start, records have not been counted, and
+    the number of shards stands in their place. Of a source with a holdout the records of both parts are counted. No
+    data is read.
+
+    Raises:
+        ValueError: It is neither.
+        SourceError: A source has no records.
+    """
+    return table(tree_rows(dataset))
+
+
+def tree_rows(dataset: MergedDataset) -> list[list[str]]:
+    """The lines of `describe` in cells, the first of them the header."""
+    shares = shares_of(dataset)
+    return [_HEADER, *(_row(shares, path, drawn) for path, drawn in _drawn(shares[""].node, "", ""))]
+
+
+def _drawn(node: Node, branch: str, margin: str) -> Iterator[tuple[str, str]]:
+    """Yield the path of each node, and its name behind the branches that lead to it."""
+    yield node.path, branch + (node.path.rpartition(".")[2] or "the top")
+    for child in node.children:
+        is_last = child is node.children[-1]
+        yield from _drawn(child, margin + ("└─ " if is_last else "├─ "), margin + ("   " if is_last else "│  "))
+
+
+def _row(shares: Mapping[str, NodeShare], path: str, drawn: str) -> list[str]:
+    share = shares[path]
+    node, dataset = share.node, share.node.dataset
+    shown = [percent_text(share.share), percent_text(share.overall)]
+    weights = ["", "", ""] if share.parent is None else [_weight(shares, path), *shown]
+    functions = [f"{attribute} {name}" for attribute, name in functions_of(dataset).items()]
+    kind = [type(dataset).__name__, *_options(node), *_counts(dataset), *functions]
+    return [drawn, *weights, *_sizes(node), ", ".join(kind)]
+
+
+def _weight(shares: Mapping[str, NodeShare], path: str) -> str:
+    """What it weighs; of a schedule its percents, or the first and the last where there are many."""
+    weight = shares[path.rpartition(".")[0]].node.weights[path]
+    if isinstance(weight, int | float):
+        return f"{weight:g}"
+    points = weight[STEPS] if isinstance(weight, dict) else weight
+    percents = [f"{percent:g}" for _, percent in points]
+    shown = percents if len(percents) <= _MAX_PERCENTS else [percents[0], "…", percents[-1]]
+    return (" then " if isinstance(weight, dict) else " to ").join(shown)
+
+
+def _sizes(node: Node) -> tuple[str, str]:
+    """The numbers of records and of blocks, as texts."""
+    if node.source is None:
+        counts = [_num_records(leaf) for leaf in node.walk() if leaf.source is not None]
+        return ("" if None in counts else f"{sum(filter(None, counts)):,}"), ""
+    if isinstance(node.source, OwnStreamSource):
+        return "", ""
+    blocks, records = node.source.num_blocks, _num_records(node)
+    if isinstance(node.source, SequentialSource):
+        return _counted(blocks, "shard"), f"{blocks:,}"
+    return "" if records is None else f"{records:,}", f"{blocks:,}"
+
+
+def _num_records(node: Node) -> int | None:
+    """How many records a source has, as far as that is known without reading them."""
+    count: int | None = getattr(node.source, "num_records", None)
+    return count
+
+
+def _options(node: Node) -> list[str]:
+    if node.source is None:
+        mixture: MergedDataset = node.dataset
+        ends = "cyclic" if mixture.cyclic else f"ends when {mixture.stop.replace('_', ' ')}"
+        return [f"seed {mixture.seed}", ends]
+    if isinstance(node.source, OwnStreamSource):
+        return [node.source.describe(node.shuffle)]
+    options = ["shuffled" if node.shuffle else "not shuffled"]
+    if part := node.part or range_of(node.dataset):
+        options.append(str(part))
+    if isinstance(node.source, SequentialSource):
+        return ["read from the start", *options]
+    shards = getattr(node.source, "shards", None)
+    return options if shards is None else [_counted(len(shards.urls), "shard"), *options]
+
+
+def _counts(dataset: Any) -> list[str]:
+    """How many epochs it has and how many failures are forgiven; what in the shards is not a record, or less."""
+    shards = getattr(getattr(dataset, "source", None), "shards", None)
+    bounds = {name: getattr(dataset, name, None) or 0 for name in ("max_epochs", "max_bad")}
+    counts = {**bounds, **(shards.anomalies() if shards is not None else {})}
+    return [f"{what} {count:,}" for what, count in counts.items() if count]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
