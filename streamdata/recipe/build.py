@@ -74,7 +74,7 @@ def authorised_recipe(
     _said.update(unused)
     if unused:
         names = ", ".join(map(repr, unused))
-        warnings.warn(f"{file.locations.file}: the variables {names} are not used by the recipe", stacklevel=3)
+        warnings.warn(f"{file.locations.file}: the variables {names} are not used by the recipe", stacklevel=4)
     for part in file.files():
         for path, node in part.buildable():
             if "target" in node and (refusal := refusal_of_name(node["target"], allow)):

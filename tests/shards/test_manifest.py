@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, to_state
 from streamdata.errors import ShardError
-from streamdata.io import storage
+from streamdata.io import file_cache, storage
 from streamdata.io.file_cache import locked
 from streamdata.io.held import ANY_VERSION
 from streamdata.io.remote import StorageOptions
 from streamdata.io.storage import stamp_of
 from streamdata.io.suffixes import TAR_SUFFIXES
-from streamdata.shards.index import build, manifest, manifest_file, manifest_pages, publish
+from streamdata.shards.index import build, manifest, manifest_file, manifest_pages
 from streamdata.shards.index import make_manifest as making
 from streamdata.shards.index.inventory import take_stock
 from streamdata.shards.index.make_manifest import differences, make_manifest
@@ -458,7 +458,7 @@ def index_in_a_child(urls, go, said):
         signal.alarm(30)
         real = build.build_each
         build.build_each = lambda *jobs, **options: (os.write(said, b"built\n"), real(*jobs, **options))[1]
-        publish.logger.info = lambda *_: os.write(said, b"waits\n")
+        file_cache.logger.info = lambda *_: os.write(said, b"waits\n")
         os.read(go, 1)
         os.write(said, b"found %d\n" % JsonlShards(urls).num_records.sum())
     finally:
