@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import streamdata
+from tests.budgets import DESIGN_WORDS, GLOSSARY_WORDS
 
 PACKAGE = Path(streamdata.__file__).parent
 CORE = "recipe run states io shards sources mixing delivery".split()  # noqa: SIM905
@@ -35,8 +36,18 @@ def test_the_words_of_the_glossary_are_those_of_the_code():
     """Each of them stands in some module; one that left the code must leave the glossary."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")).lower()
     words = rows_of("Words")
-    assert len(words) > 20
+    assert 15 < len(words) <= GLOSSARY_WORDS
     assert [word for word in words if not re.search(rf"\b{word}s?\b", text)] == []
+
+
+def test_files_that_the_design_names_are_there():
+    """Paths below the package, and of tests from the repository's root."""
+    named = re.findall(r"`((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.py)?)`", DESIGN)
+    assert len(named) > 30
+    new = {"shards/avro/", "sources/files/avro.py"}  # of the kind of shard that is added there
+    missing = {name for name in named if not any((root / name).exists() for root in (PACKAGE, PACKAGE.parent))}
+    below = {f"{room.name}/" for room in PACKAGE.rglob("*") if room.is_dir()}  # `cache/` of a room's own line
+    assert missing - new - below == set()
 
 
 def test_what_the_design_shows_runs():
@@ -47,7 +58,7 @@ def test_what_the_design_shows_runs():
 
 def test_the_design_fits_into_one_sitting():
     """A page that nobody reads to its end explains nothing."""
-    assert len(DESIGN.splitlines()) <= 300
+    assert len(DESIGN.split()) <= DESIGN_WORDS
 
 
 @cache

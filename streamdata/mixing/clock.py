@@ -14,6 +14,13 @@
 
 The rules for a change look at the states before the change, and never at where the run stands by now. So all resumes of
 one generation put a clock at the same value until its source is drawn, and from then on its own entry says it.
+
+With costs of 1 and as long as no source has ended, a source of share w among n has given j·w samples after j samples of
+a lane, within 2 (1 + n·w). Proof: source i is drawn at the times s_i + k / w_i, k = 0, 1, …, with 0 ≤ s_i < 1 / w_i,
+and draws come in the order of their times. When all draws before time t (and some of those at t) are done, source i
+was drawn N_i times with |N_i - w_i t| ≤ 1. Summed over the sources, the number J of all draws has |J - t| ≤ n, so that
+|N_i - w_i J| ≤ |N_i - w_i t| + w_i |t - J| ≤ 1 + n w_i. A lane's stream is the part of this sequence from some draw
+on, so two such errors add up.
 """
 
 import math
