@@ -18,8 +18,11 @@ from streamdata.run.lane_link import Beginning
 from streamdata.states.lane_state import LaneState
 
 _PASS, _PASSES_SET, _VERSION = range(3)
-_LANES, _FIELDS = 3, 9
-_OF_VERSION, _OF_PASSES_SET, _BEGUN, _ENDED, _ITERATIONS, _BATCHES, _RESUMED, _SINCE, _GAVE = range(_FIELDS)
+_NUMBERS, _RUNS = 8, 16
+_OF_VERSION, _OF_PASSES_SET, _BEGUN, _ENDED, _ITERATIONS, _BATCHES, _RESUMED, _GAVE = range(_NUMBERS)
+# Runs of passes that a lane has ended come last. Where passes follow one another they are few: a lane that has no share
+# of what an earlier size left of one begins another run, and so does `set_epoch`. Of more than fit the oldest is lost.
+_LANES, _FIELDS = 3, _NUMBERS + 2 * _RUNS
 
 
 class Control:
@@ -70,13 +73,20 @@ class Control:
         lanes = [self._lane(worker) for worker in workers]
         return min((int(lane[_ENDED]) if lane[_OF_VERSION] == version + 1 else 0 for lane in lanes), default=0)
 
-    def resume(self, version: int, loaded: LaneState, has_ended: bool) -> None:
-        """Note that a lane goes on in a pass from an iterator's state, whatever it had come to before."""
+    def resume(self, version: int, loaded: LaneState, *, has_ended: bool, is_empty: bool) -> None:
+        """Note that a lane goes on in a pass from an iterator's state, whatever it had come to before.
+
+        Where it has ended that pass, it has given its last sample, or, of one that is empty, none.
+        """
         self.own()
         notes = self._lane(loaded.lane.worker)
         notes[_BEGUN] = notes[_BATCHES] = 0
         notes[_ENDED], notes[_RESUMED] = loaded.epoch_pass + has_ended, loaded.epoch_pass
-        notes[_SINCE] = loaded.ended_since
+        runs = _runs(notes)
+        runs[:] = 0
+        runs[_RUNS - len(loaded.ended) :] = np.array(loaded.ended, np.int64).reshape(-1, 2)
+        if has_ended and not is_empty:
+            _add(runs, loaded.epoch_pass)
         notes[_OF_VERSION] = version + 1
 
     def resumed_pass(self, version: int, workers: Iterable[int]) -> int:
@@ -84,10 +94,11 @@ class Control:
         lanes = [self._lane(worker) for worker in workers]
         return max(int(lane[_RESUMED]) for lane in lanes if lane[_OF_VERSION] == version + 1)
 
-    def ended_since(self, version: int, lane: Lane, epoch_pass: int) -> int:
-        """The pass with which a lane began; all from it to the present one it has ended."""
+    def ended(self, version: int, lane: Lane) -> list[list[int]]:
+        """The passes of which a lane has given the last sample, as `LaneState.ended` has them."""
         notes = self._lane(lane.worker)
-        return min(int(notes[_SINCE]), epoch_pass) if notes[_OF_VERSION] == version + 1 else epoch_pass
+        runs = _runs(notes)
+        return runs[runs[:, 0] < runs[:, 1]].tolist() if notes[_OF_VERSION] == version + 1 else []
 
     def begin(self, version: int, lane: Lane, epoch_pass: int) -> Beginning | None:
         """Note that a lane begins a pass; return how, or None if its states are no longer those that are set."""
@@ -96,8 +107,7 @@ class Control:
         if version != self.version:
             return None
         if notes[_OF_VERSION] != version + 1:
-            notes[_BEGUN] = notes[_ENDED] = notes[_BATCHES] = notes[_RESUMED] = 0
-            notes[_SINCE] = epoch_pass
+            notes[_BEGUN] = notes[_ENDED] = notes[_BATCHES] = notes[_RESUMED] = notes[_NUMBERS:] = 0
         notes[_ITERATIONS] += 1
         beginning = Beginning(
             rank=f"{self._name}/{lane.dp_rank}",
@@ -132,8 +142,8 @@ class Control:
         if version != self.version:
             return
         notes = self._lane(lane.worker)
-        if is_empty and notes[_SINCE] == epoch_pass:
-            notes[_SINCE] = epoch_pass + 1  # states say nothing of it, either
+        if not is_empty:  # of one that is, samples say nothing, either
+            _add(_runs(notes), epoch_pass)
         notes[_ENDED] = max(int(notes[_ENDED]), epoch_pass + 1)
         notes[_BEGUN] = 0
         if self.first_unended(version, range(lane.num_workers)) > epoch_pass:
@@ -141,7 +151,7 @@ class Control:
             for worker in range(lane.num_workers, MAX_WORKERS):
                 others = self._lane(worker)
                 others[_ENDED], others[_OF_VERSION] = epoch_pass + 1, version + 1
-                others[_SINCE] = notes[_SINCE]
+                others[_NUMBERS:] = notes[_NUMBERS:]
 
     def own(self) -> None:
         """Let go of the memory that came with a pickle, unless this is a DataLoader worker."""
@@ -165,6 +175,19 @@ class Control:
         # Whether this is a worker shows only later, when it iterates: torch tells it after unpickling.
         _received.add(self)
         _own_before_forks()
+
+
+def _runs(notes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The runs of passes that a lane has ended, int64 (_RUNS, 2), the newest last; empty ones come first."""
+    return notes[_NUMBERS:].reshape(-1, 2)
+
+
+def _add(runs: npt.NDArray[np.int64], epoch_pass: int) -> None:
+    """Add a pass to the last run, where it is not in it, or as a new one."""
+    if not epoch_pass <= runs[-1, 1] <= epoch_pass + 1:
+        runs[:-1] = runs[1:]
+        runs[-1, 0] = epoch_pass
+    runs[-1, 1] = epoch_pass + 1
 
 
 _received: "weakref.WeakSet[Control]" = weakref.WeakSet()

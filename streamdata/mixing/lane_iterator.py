@@ -107,7 +107,7 @@ class LaneIterator(Iterator[Sample]):
             epoch_pass=plan.key.epoch_pass,
             is_begun=self._plan is not None or was_begun,
             is_ended=bool(self._ends) or plan.gave_all,
-            ended_since=self._reading.ended_since(plan),
+            ended=self._reading.ended(plan.lane),
             resumed=self._resumed,
             delivered=self._texts,
         ).as_json()
@@ -160,7 +160,8 @@ class LaneIterator(Iterator[Sample]):
                 "  Call set_dataloader_states(merge_states(*[from_stateful(state) for state of each rank])) and load "
                 "nothing else."
             )
-        reading.resume(loaded, has_ended)
+        is_empty = not progress.has_ended(loaded.epoch_pass, loaded.lane.dp_rank, [loaded.lane.worker])
+        reading.resume(loaded, has_ended=has_ended, is_empty=is_empty)
         note_deal(reading.control.name, reading.version, progress.before.entry)
 
     def _refuse(self, loaded: LaneState, what: str) -> NoReturn:

@@ -1,7 +1,7 @@
 """The state of one lane's iterator, which a StatefulDataLoader asks for; and our states out of what that saved."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -10,7 +10,7 @@ from streamdata.run import Lane
 from streamdata.states.headers import HEADERS
 from streamdata.states.to_state import States
 
-_VERSION = 3
+_VERSION = 4
 # The names under which torchdata keeps the states of iterators: with workers in a snapshot, one for each of them.
 _FETCHER, _ITERATOR = "fetcher_state", "dataset_iter_state"
 _SNAPSHOT, _SINCE_SNAPSHOT = "_snapshot", "_steps_since_snapshot"
@@ -32,8 +32,9 @@ class LaneState:
     """Whether a sample was asked for. Until then lane and pass are what they would be now."""
     is_ended: bool
     """Whether it has said that there are no more."""
-    ended_since: int
-    """A pass: from it up to the present one the lane has ended all."""
+    ended: Sequence[Sequence[int]]
+    """The passes of which the lane has given the last sample since states were set: runs of them, each as its first
+    pass and the one after its last. One of which it gave nothing, or which `set_epoch` left, is not among them."""
     resumed: str
     """The states that were set when it began."""
     delivered: Mapping[str, str]
@@ -104,13 +105,14 @@ def from_stateful(state: Mapping[str, Any]) -> States:
 
 
 def _end_passes(lane: LaneState, states: States) -> None:
-    """Let states say that a lane has ended the passes before the present one, whatever they hold of it there."""
+    """Let states say that a lane has ended passes other than the present one, whatever they hold of it there."""
     generations = [int(key.partition("/")[2]) for key in lane.delivered if key.startswith("generation/")]
     if not generations:
         return
     newest, rank, worker = max(generations), lane.lane.dp_rank, lane.lane.worker
     header = states[f"generation/{newest}"]
-    for epoch_pass in range(lane.ended_since, lane.epoch_pass):
+    ended = {epoch_pass for first, end in lane.ended for epoch_pass in range(first, end)}
+    for epoch_pass in sorted(ended - {lane.epoch_pass}):
         place = [str(epoch_pass), str(rank), str(worker)]
         keys = [key.split("/", 5) for key in states if key.startswith("cursor/")]
         found = sorted((int(parts[1]), parts[5]) for parts in keys if parts[2:5] == place)

@@ -281,6 +281,38 @@ def test_ranks_that_went_on_by_their_stateful_loaders_join(ahead):
     assert passes == [Counter(range(24))] * 2
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_from_stateful_says_nothing_of_passes_that_set_epoch_left(num_workers):
+    """Of one that was broken off it does not know the place, and of one that was passed over nothing was given."""
+    dataset, left = short_passes(1, 0), Counter()
+    for epoch_pass in (0, 2):
+        dataset.set_epoch(epoch_pass)
+        loader = loader_of(dataset, num_workers)
+        take(loader, left, 1)
+    dataset = short_passes(1, 0, from_stateful(loader.state_dict()))
+    for epoch_pass in (0, 1):
+        dataset.set_epoch(epoch_pass)
+        records = Counter()
+        take(loader_of(dataset, num_workers), records)
+        assert records == Counter(range(24))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_from_stateful_says_nothing_of_a_pass_of_which_a_lane_gave_nothing(num_workers):
+    """As `to_state`: had a source been absent, the rest of the pass would be lost with that."""
+    dataset, states = short_passes(1, 0), {}
+    for epoch_pass, batches in ((1, None), (0, 1)):
+        dataset.set_epoch(epoch_pass)
+        states |= take(loader_of(dataset, 0), Counter(), batches)
+    dataset, collected = short_passes(2, 0, states), {}
+    for batches in (None, None, 1):  # the rest of pass 0, nothing of pass 1, some of pass 2
+        loader = loader_of(dataset, num_workers)
+        collected |= take(loader, Counter(), batches)
+    said = from_stateful(loader.state_dict())
+    assert {key for key in collected if key.startswith("worker/")} == {"worker/1/0/0", "worker/1/2/0"}
+    assert {key for key in said if key.startswith("worker/1/")} == {"worker/1/0/0", "worker/1/2/0"}
+
+
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 def test_simulated_lanes_save_what_a_stateful_loader_saves(num_workers):
     """`tests.elastic` has them in place of processes."""
