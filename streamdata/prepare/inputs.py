@@ -6,13 +6,24 @@ groups; a compressed file is one task, and so are a JSON array and a text file, 
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from streamdata.errors import needs
 from streamdata.io.one_pass import ByteSource, byte_source
+from streamdata.io.remote import fetch_once
 from streamdata.io.stamps import stamps_of
-from streamdata.io.storage import FileStamp, LocalShard, check_stamp, is_pipe
+from streamdata.io.storage import (
+    FileStamp,
+    LocalShard,
+    check_stamp,
+    checked_answer,
+    is_pipe,
+    is_remote,
+    version_of_stamp,
+)
 from streamdata.io.streams import open_stream
 from streamdata.io.suffixes import JSONL_SUFFIXES, is_sequential
 from streamdata.prepare.errors import PrepareError
@@ -27,6 +38,7 @@ _SUFFIXES = (*JSONL_SUFFIXES, *PARQUET_SUFFIXES, TEXT_SUFFIX)
 _SCANNED_BYTES = 1 << 16  # at once, in search of the end of a line
 _COUNTED_BYTES = 1 << 22  # at once, where lines are counted or files hashed
 _MAX_DECODED_ROWS = 256  # of parquet, at once
+_MAX_REQUESTS = 16  # at the same time, of what files begin with
 MAX_RECORD_BYTES = 1 << 26
 """A longer record is refused: it has to be in memory as a whole, and tokenizers take 0.1 to 0.2 KB per character."""
 MAX_BATCH_BYTES = 1 << 20
@@ -70,19 +82,29 @@ def plan_tasks(patterns: str | Sequence[str], task_bytes: int) -> list[Task]:
         raise PrepareError(f"inputs: {error}") from error
     for url in filter(is_pipe, urls):
         raise PrepareError(f"inputs: expected files, got '{url}', which cannot be read again\n  Write it to a file.")
+    stamps = stamps_of(urls)
+    with ThreadPoolExecutor(_MAX_REQUESTS) as pool:
+        are_whole = pool.map(partial(_is_whole, task_bytes), urls, stamps)
     tasks: list[Task] = []
-    for url, stamp in zip(urls, stamps_of(urls), strict=True):
-        is_whole = is_sequential(url) or url.endswith(TEXT_SUFFIX) or _is_array(url, stamp, task_bytes)
+    for url, stamp, is_whole in zip(urls, stamps, are_whole, strict=True):
         step = max(stamp.size, 1) if is_whole else task_bytes
         for begin in range(0, max(stamp.size, 1), step):
             tasks.append(Task(len(tasks), url, stamp, begin, min(begin + step, stamp.size)))
     return tasks
 
 
-def _is_array(url: str, stamp: FileStamp, min_bytes: int) -> bool:
-    """Whether a file of more bytes, by its name, is a JSON array: its elements are found from its start alone."""
-    is_asked = url.endswith(".json") and stamp.size > min_bytes
-    return is_asked and begins_array(byte_source(url, stamp).read(_SCANNED_BYTES, 0))
+def _is_whole(task_bytes: int, url: str, stamp: FileStamp) -> bool:
+    """Whether a file is one task, whatever its size."""
+    if stamp.size <= task_bytes or is_sequential(url) or url.endswith(TEXT_SUFFIX):
+        return True
+    if url.endswith(PARQUET_SUFFIXES):
+        return False
+    # By what it begins with, whatever its name: the elements of an array are found from its start alone.
+    if not is_remote(url):
+        return begins_array(byte_source(url, stamp).read(_SCANNED_BYTES, 0))
+    # A remote byte source would fetch megabytes.
+    answer = fetch_once(url, 0, _SCANNED_BYTES, version_of_stamp(url, stamp))
+    return begins_array(checked_answer(url, stamp, answer))
 
 
 class TaskInput:

@@ -13,6 +13,7 @@ from streamdata.errors import ShardError
 from streamdata.prepare import PrepareError
 from streamdata.prepare.inputs import Task, TaskInput, input_digest, plan_tasks
 from tests.prepare.runs import write
+from tests.remote.servers import http_server
 
 
 def read(task: Task, **limits: int) -> tuple[list[str], list[object], str]:
@@ -61,17 +62,29 @@ def test_a_compressed_file_is_one_task_of_the_same_records(tmp_path: Path, suffi
     assert read(task)[1:] == read(whole)[1:]
 
 
+@pytest.mark.parametrize("start", ["", "\ufeff \n"])
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.ndjson", "a.dat"])
 @pytest.mark.parametrize("indent", [None, 1])
-def test_a_json_array_is_one_task_of_its_elements(tmp_path: Path, indent: int | None) -> None:
-    """However long its lines are; lines of JSON by that name are cut as others are."""
+def test_a_json_array_is_one_task_of_its_elements(tmp_path: Path, indent: int | None, name: str, start: str) -> None:
+    """Whatever its name, and however long its lines are; lines of JSON by that name are cut as others are."""
     rows = [{"n": number} for number in range(40)]
-    (tmp_path / "a.json").write_text(json.dumps(rows, indent=indent))
-    (task,) = plan_tasks([str(tmp_path / "*.json")], 100)
+    (tmp_path / name).write_text(start + json.dumps(rows, indent=indent))
+    (task,) = plan_tasks([str(tmp_path / name)], 100)
     places, records, _ = read(task, max_record_bytes=100)
     assert [json.loads(record) for record in records] == rows
-    assert places[-1] == f"{tmp_path}/a.json:40"
-    write(tmp_path / "a.json", rows)
-    assert len(plan_tasks([str(tmp_path / "a.json")], 100)) > 1
+    assert places[-1] == f"{tmp_path}/{name}:40"
+    write(tmp_path / name, rows)
+    assert len(plan_tasks([str(tmp_path / name)], 100)) > 1
+
+
+def test_a_remote_json_array_is_one_task() -> None:
+    """Whatever its name; planning reads no more of it than what it begins with."""
+    rows = [{"n": number} for number in range(9)] + [{"text": "x" * 100_000}]
+    with http_server({"a.jsonl": json.dumps(rows).encode()}) as server:
+        (task,) = plan_tasks([f"{server.url}/a.jsonl"], 100)
+        ranges = [request.headers["range"] for request in server.log if request.method == "GET"]
+        assert ranges[-1] == "bytes=0-65535"
+        assert [json.loads(record) for record in read(task)[1]] == rows
 
 
 def test_what_was_read_adds_up_to_the_files(tmp_path: Path) -> None:
