@@ -188,7 +188,8 @@ def write_objects(path: Path, names: Sequence[str], num_rows: int, batches: Iter
 
 def _dumped(values: list[Any]) -> bytes:
     text = orjson.dumps(values)
-    return json.dumps(values).encode() if b"null" in text else text  # some may be NaN, which orjson writes so
+    # Some may be NaN, which orjson writes so.
+    return json.dumps(values, ensure_ascii=False).encode() if b"null" in text else text
 
 
 def _write(path: Path, names: Sequence[str], num_rows: int, batches: Iterable[Iterable[tuple[bytes, bytes]]]) -> None:
