@@ -74,7 +74,14 @@ def test_nan_of_json_lines_is_a_value_of_its_own_column(tmp_path):
     first, second = ParquetRows(str(path))[0], ParquetRows(str(path))[1]
     assert math.isnan(first["x"][0]["y"])
     assert (first["z"], second) == ("é", {"x": -math.inf, "z": None})
-    for line in ('{"x": NaN, "z": }', '{"x": NaN, "z": "\\ud800"}', f'{{"x": NaN, "z": {2**70}}}'):
+    path.write_text('{"x": 1e999, "z": [-1e999, 1]}')
+    assert ParquetRows(str(path))[0] == {"x": math.inf, "z": [-math.inf, 1]}
+    for line in (
+        '{"x": NaN, "z": }',
+        '{"x": 1e999, "z": 01}',
+        '{"x": NaN, "z": "\\ud800"}',
+        f'{{"x": NaN, "z": {2**70}}}',
+    ):
         path.write_text(line)
         with pytest.raises(SourceError, match=r"a\.jsonl:1:\d+: expected"):
             ParquetRows(str(path))

@@ -64,8 +64,8 @@ def row_or_flaw(line: bytes, *, doubtful: bool = True, takes_nan: bool = False) 
     Args:
         line: One physical line, with or without its line end.
         doubtful: Whether the line may hold an integer beyond 64 bits; if not, none is searched for.
-        takes_nan: Whether numbers may be NaN and Infinity, which Python writes: of a reader that looks at some fields
-            alone, and tells where one of these is no number.
+        takes_nan: Whether numbers may be NaN and Infinity, which Python writes, or too large for a float, which are
+            infinite: of a reader that looks at some fields alone, and tells where one of these is no number.
     """
     try:
         row = orjson.loads(line)
@@ -77,9 +77,9 @@ def row_or_flaw(line: bytes, *, doubtful: bool = True, takes_nan: bool = False) 
 
 
 def _row_with_nan(line: bytes) -> Any:
-    """The value of a line that orjson refuses, if that is for NaN or Infinity alone; else None."""
+    """The value of a line that orjson refuses, if that is for numbers that are not finite alone; else None."""
     try:
-        row = json.loads(line) if b"NaN" in line or b"Infinity" in line else None
+        row = json.loads(line.decode())  # of bytes it would guess an encoding
         orjson.dumps(row)  # which refuses halves of surrogate pairs, and integers beyond 64 bits
     except (ValueError, TypeError, RecursionError):
         return None
