@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from streamdata import MergedDataset, ParquetDataset, ShardError, StateError, to_state
+from streamdata.errors import SourceError
 from streamdata.io.one_pass import byte_source
+from streamdata.shards.parquet.arrow_file import OpenArrow
 from streamdata.shards.parquet.decoded_runs import DecodedRuns, GroupRun
 from streamdata.shards.parquet.file import OpenParquet
 from streamdata.shards.parquet.types import has_dictionary
@@ -546,6 +548,23 @@ def test_what_save_to_disk_wrote_has_columns_and_must_be_whole(tmp_path):
     path.unlink()
     with pytest.raises(FileNotFoundError, match="data-00001"):
         source(str(folder))
+
+
+@pytest.mark.parametrize(("counts", "got"), [((), "empty dataset that save_to_disk wrote"), ((0,), "empty source")])
+def test_what_save_to_disk_wrote_of_nothing_is_empty(tmp_path, counts, got):
+    """With no file, or with one that has no rows."""
+    with pytest.raises((ValueError, SourceError), match=f"got an {got}"):
+        list(MergedDataset([source(save_to_disk(tmp_path / "saved", counts))], cyclic=False))
+
+
+def test_an_arrow_stream_gives_batches_as_parquet_does(tmp_path):
+    """With the same parameters, and no others."""
+    path = f"{save_to_disk(tmp_path / 'saved', (9,))}/data-00000-of-00001.arrow"
+    file = OpenArrow(path, byte_source(path))
+    batches = file.batches(file.groups(), ["id"], 4, 1 << 20, keep_dictionaries=True)
+    assert [len(batch) for batch in batches] == [4, 3, 2]
+    with pytest.raises(TypeError, match="keep_dictionary"):
+        file.batches(file.groups(), keep_dictionary=True)
 
 
 def test_splits_that_save_to_disk_wrote_are_named(tmp_path):

@@ -14,7 +14,7 @@ import orjson
 from streamdata.errors import ShardError
 from streamdata.io.one_pass import ByteSource
 from streamdata.io.storage import is_remote, local_path
-from streamdata.shards.parquet.file import MAX_BATCH_ROWS, PARQUET_SUFFIXES, GroupFacts, OpenParquet
+from streamdata.shards.parquet.file import MAX_BATCH_BYTES, MAX_BATCH_ROWS, PARQUET_SUFFIXES, GroupFacts, OpenParquet
 from streamdata.shards.parquet.stored_rows import import_pyarrow
 
 ARROW_SUFFIX = ".arrow"
@@ -31,7 +31,7 @@ def saved_files(folder: str) -> list[str]:
     """The files of a folder of this machine that `save_to_disk` wrote; nothing of another folder.
 
     Raises:
-        ValueError: It has several splits, or rows that are chosen by a file of indices.
+        ValueError: It has several splits, or rows that are chosen by a file of indices; or no files.
     """
     if splits := _notes(folder, "dataset_dict.json").get("splits"):
         named = ", ".join(os.path.join(folder, str(split)) for split in splits)
@@ -40,6 +40,11 @@ def saved_files(folder: str) -> list[str]:
     if state.get("_indices_data_files"):
         raise ValueError(
             f"shards: '{folder}': expected all rows, got indices of some\n  Save it after flatten_indices()."
+        )
+    if state.get("_data_files") == []:
+        raise ValueError(
+            f"shards: '{folder}': expected rows, got an empty dataset that save_to_disk wrote\n"
+            "  Leave it out, or save one that has rows."
         )
     # By the last part of their names: nothing that lies elsewhere.
     return [os.path.join(folder, Path(file["filename"]).name) for file in state.get("_data_files") or ()]
@@ -96,10 +101,19 @@ class OpenArrow(OpenParquet):
         groups: Sequence[GroupFacts],
         columns: Sequence[str] | None = None,
         most: int = MAX_BATCH_ROWS,
-        *_: Any,
-        **__: Any,  # of what is decoded, and this is not
+        most_bytes: int = MAX_BATCH_BYTES,
+        *,
+        keep_dictionaries: bool = False,
     ) -> Iterator[Any]:
-        """As of parquet; each record batch is read whole."""
+        """The rows of groups, as of parquet. A record batch is read whole, and not decoded.
+
+        Args:
+            groups: Their facts, in the order in which they are read.
+            columns: Of the table; None for all.
+            most: Rows of a batch, at most.
+            most_bytes: Bounds what is decoded at once: nothing is.
+            keep_dictionaries: They stay where they are in the schema, and there alone.
+        """
         schema = import_pyarrow().schema([self.schema.field(name) for name in columns or self.schema.names])
         where = f"batch {', '.join(str(facts.group) for facts in groups)}"
         return self._checked(self._read(groups, schema.names, most), sum(one.num_rows for one in groups), where, schema)

@@ -28,7 +28,7 @@ MAX_COUNT = 1 << 40  # of rows or values of a group, so that sums of them are nu
 _TAIL_BYTES = 1 << 16  # read at once from the end: most footers are smaller
 _FOOTER_END = 8  # bytes: the length of the footer, and the magic
 _BUFFER_BYTES = 1 << 20
-_MAX_BATCH_BYTES = 4 << 20  # about, by the mean row
+MAX_BATCH_BYTES = 4 << 20  # about, by the mean row
 _MAX_REPEATED_BYTES = 128 << 20  # what a batch may come to if each of its values is the longest of a dictionary
 _PLAIN_OR_KEPT = frozenset({"PLAIN", "RLE", "BIT_PACKED", "RLE_DICTIONARY", "PLAIN_DICTIONARY"})  # by pyarrow
 _CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd"}
@@ -241,7 +241,7 @@ class OpenParquet:
         groups: Sequence[GroupFacts],
         columns: Sequence[str] | None = None,
         most: int = MAX_BATCH_ROWS,
-        most_bytes: int = _MAX_BATCH_BYTES,
+        most_bytes: int = MAX_BATCH_BYTES,
         *,
         keep_dictionaries: bool = False,
     ) -> Iterator[Any]:
