@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from streamdata.chats.prompts import RLHFDataset as RLHFDataset
     from streamdata.chats.prompts import collate_fn as collate_fn
     from streamdata.chats.prompts import prompt_collate as prompt_collate
+    from streamdata.delivery.collate import GroupCollate as GroupCollate
     from streamdata.delivery.collate import mixed_collate as mixed_collate
-    from streamdata.delivery.groups import GroupCollate as GroupCollate
     from streamdata.delivery.sampler import ResumableDistributedSampler as ResumableDistributedSampler
     from streamdata.delivery.stream_loader import StreamLoader as StreamLoader
     from streamdata.delivery.stream_state import StreamState as StreamState
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from streamdata.errors import StateError as StateError
     from streamdata.errors import StoreError as StoreError
     from streamdata.errors import StreamdataError as StreamdataError
-    from streamdata.mixing.from_yaml import instantiate_from_yaml as instantiate_from_yaml
     from streamdata.mixing.merged import MergedDataset as MergedDataset
+    from streamdata.mixing.merged import instantiate_from_yaml as instantiate_from_yaml
     from streamdata.prepare import Pipeline as Pipeline
     from streamdata.prepare import PrepareConfig as PrepareConfig
     from streamdata.prepare import PrepareError as PrepareError
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     # recipes
-    "instantiate_from_yaml": "mixing.from_yaml",
+    "instantiate_from_yaml": "mixing.merged",
     # mixtures, and what they are made of
     "MergedDataset": "mixing.merged",
     "named": "sources.foreign.named",
@@ -118,7 +118,7 @@ _MODULES = {
     "TensorCollate": "delivery.tensor_collate",
     "Pad": "delivery.tensor_collate",
     "to_float": "delivery.tensor_collate",
-    "GroupCollate": "delivery.groups",
+    "GroupCollate": "delivery.collate",
     "prompt_collate": "chats.prompts",
     "collate_fn": "chats.prompts",
     "dpo_collate": "stores.datasets.record_datasets",

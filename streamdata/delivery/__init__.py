@@ -6,6 +6,17 @@
 4. `StreamLoader` → `StreamState` → one entry of a checkpoint, for all ranks
 5. group of samples → `GroupCollate` → a batch of its samples, by any collate
 6. map-style dataset → `ResumableDistributedSampler` → this replica's indices of an epoch, from where the job stood
+
+| file | what is in it |
+|---|---|
+| `segments.py` | shared memory that a worker lends to its trainer |
+| `collate.py` | batches as lists of samples, and of groups |
+| `tensor_collate.py` | batches as dicts of tensors |
+| `even_ranks.py` | as many batches on every rank of a finite stream |
+| `stream_loader.py` | the loader, and the states after each of its last batches |
+| `to_device.py` | batches that are moved to a device ahead |
+| `stream_state.py` | the states of all ranks in a checkpoint |
+| `sampler.py` | a resumable sampler of map-style datasets |
 """
 
 from streamdata.delivery.collate import mixed_collate

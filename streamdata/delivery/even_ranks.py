@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from streamdata.delivery.recent_states import NUM_KEPT
 from streamdata.errors import StateError
 from streamdata.fields import PADDING
 from streamdata.mixing import MergedDataset
@@ -27,6 +26,10 @@ from streamdata.states.to_state import States
 logger = logging.getLogger("streamdata")
 MORE_PASSES: Final = 2
 """A rank may have no share of a pass, or of what was left of one; of one of the next two it has some."""
+
+
+NUM_KEPT: Final = 256
+"""Batches whose states are kept. A trainer asks for one that it has trained on, some batches behind what it pulled."""
 
 
 class Received(NamedTuple):

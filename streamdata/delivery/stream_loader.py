@@ -2,24 +2,26 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
+from itertools import islice
 from traceback import clear_frames
 from typing import Any, Final, NoReturn
 from weakref import WeakMethod
 
 from torch.utils.data import DataLoader
 
-from streamdata.delivery.dead_workers import note_dead_workers
-from streamdata.delivery.even_ranks import MORE_PASSES, EvenRanks, FilledCollate, Received, dropped, padded
-from streamdata.delivery.recent_states import RecentStates
+from streamdata.delivery.even_ranks import MORE_PASSES, NUM_KEPT, EvenRanks, FilledCollate, Received, dropped, padded
 from streamdata.delivery.tensor_collate import TensorCollate
 from streamdata.errors import StateError, did_you_mean, listing, shown
 from streamdata.fields import CURSOR, STATE, STATES
-from streamdata.mixing.top import top_of
+from streamdata.mixing import MergedDataset
+from streamdata.mixing.merged import top_of
 from streamdata.mixing.tree import tree_of
 from streamdata.run.traffic import Traffic
 from streamdata.states.progress import Progress
+from streamdata.states.table import LoadedStates, StatesTable
 from streamdata.states.to_state import States, is_asked, states_of_batch
 
 _OPTIONS: Final = (
@@ -378,6 +380,61 @@ class StreamLoader:
         self._stream = self._dataloader = None
 
 
+class RecentStates:
+    """What was resumed from, and what each batch since said.
+
+    Args:
+        loaded: What was resumed from.
+        num_batches: How many batches were received before these, of which nothing is kept.
+    """
+
+    def __init__(self, loaded: StatesTable, num_batches: int = 0) -> None:
+        self._loaded = loaded
+        self._forgotten: States = {}
+        self._kept: deque[Mapping[str, Any]] = deque()
+        self.num_batches = num_batches
+        """Received since the resume."""
+
+    def add(self, states: Mapping[str, Any]) -> None:
+        """Note what `to_state` gave of the next batch."""
+        self._kept.append(states)
+        self.num_batches += 1
+        if len(self._kept) > NUM_KEPT:
+            self._forgotten.update(self._kept.popleft())
+
+    def forget_last(self, count: int) -> None:
+        """Let the last batches not have been received."""
+        for _ in range(count):
+            self._kept.pop()
+        self.num_batches -= count
+
+    def amend(self, states: Mapping[str, Any]) -> None:
+        """Note what `to_state` gave of what came after the last batch, and is none."""
+        if self._kept:
+            self._kept[-1] = {**self._kept[-1], **states}
+        else:
+            self._forgotten.update(states)
+
+    def after(self, num_batches: int) -> LoadedStates:
+        """The states after so many batches since the resume; after 0 what was resumed from.
+
+        Raises:
+            StateError: More than were received, or fewer than are kept.
+        """
+        first = self.num_batches - len(self._kept)
+        if type(num_batches) is not int or not first <= num_batches <= self.num_batches:
+            raise StateError(
+                f"state_after: expected a number of batches from {first} to {self.num_batches}, got "
+                f"{shown(num_batches)}\n"
+                "  Count the batches, not the optimizer's steps, that were received since the states were loaded; the "
+                f"states after the last {NUM_KEPT} are kept."
+            )
+        states = LoadedStates(self._loaded)
+        for part in (self._forgotten, *islice(self._kept, num_batches - first)):
+            states.update(part)
+        return states
+
+
 def _received(batch: Any) -> Received:
     try:
         return Received(_without_states(batch), states_of_batch(batch))
@@ -419,4 +476,14 @@ def _check_settings(batch_size: object, steps_per_epoch: object, uneven: str, op
         known = sorted({*signature(StreamLoader).parameters, *_OPTIONS} - {"options"})
         raise ValueError(
             f"StreamLoader: unknown option {shown(name)}{did_you_mean(name, known)}\n  It takes {listing(known)}."
+        )
+
+
+def note_dead_workers(error: Exception, dataset: MergedDataset) -> None:
+    """Add to an error which workers were killed, and at which record each was, where a function of it was given one."""
+    for pid, record in dataset.dead_workers().items():
+        at = f"a function of it was last given {record}" if record else "no function of it was at a record"
+        error.add_note(
+            f"MergedDataset: worker process {pid} was killed; {at}\n"
+            "  If for lack of memory, the system's log says so: take fewer workers or smaller batches."
         )

@@ -1,13 +1,22 @@
-"""A source of records in one lane: its samples, each with the cursor after it."""
+"""A source of records in one lane: its samples, each with the cursor after it.
+
+`Run` is what all nodes of the tree share while a lane is read.
+"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain, takewhile
+from typing import Self
 
 from streamdata.errors import StateError, shown
-from streamdata.mixing.child import Pairs, Run
-from streamdata.mixing.clocks import ShareAt
+from streamdata.mixing.control import WorkerPlace
+from streamdata.mixing.deals import Deals
 from streamdata.mixing.tree import Node
+from streamdata.run import Lane
+from streamdata.run.lane_link import LaneLink
+from streamdata.run.traffic import SourceTimes
+from streamdata.shards.ahead.read_ahead import LaneAhead
 from streamdata.shards.ahead.upcoming import Upcoming
 from streamdata.sources import Burst, DealtLane
 from streamdata.sources.files.shard_source import BlockSource, ShardDataset
@@ -15,9 +24,92 @@ from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.sources.functions.process_functions import Feed, PerRecordFn, StreamFns, call_per_record, run_bursts
 from streamdata.sources.functions.stream_states import StreamStates
 from streamdata.sources.functions.tally import Tally, counts_of
-from streamdata.sources.skip import Skipping
+from streamdata.sources.skip import Skipping, Skips
 from streamdata.sources.source import DamagedRecord, ReadTask, Record, Sample, describe_record
-from streamdata.states.cursor import Cursor, PlainCursor, Position
+from streamdata.states.cursor import Cursor, LaneEntries, LaneKey, NodeKey, PlainCursor, Position
+from streamdata.states.headers import Base, Tree
+from streamdata.states.progress import Progress
+from streamdata.states.table import COUNTS
+
+Pairs = Iterator[tuple[Sample, PlainCursor]]
+"""Samples, each with the cursor after it."""
+
+ShareAt = Callable[[float], float]
+"""The share of a source in its mixture at a time."""
+
+
+@dataclass
+class Present:
+    """What mixtures with schedules are told; one for all nodes of a lane.
+
+    The top sets it when it draws of a source that such a mixture is in.
+    """
+
+    time: float = 0.0
+    """What the job has drawn of the top by now."""
+    unit: float = 1.0
+    """What the top counts for a sample of the source that is being drawn, on average: what it has cost, if there is a
+    cost."""
+    weigh: Callable[[Sample], float] | None = None
+    """The top's cost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What all nodes of the tree share while one lane is iterated."""
+
+    lane: Lane
+    key: LaneKey
+    progress: Progress
+    entries: LaneEntries
+    """Of `progress`, those of this lane in this pass."""
+    generation: int
+    base: Base
+    deals: Deals
+    tree: Tree
+    skips: Skips
+    from_window: bool = False
+    header: str = ""
+    link: LaneLink | None = None
+    present: Present = field(default_factory=Present)
+    ahead: LaneAhead = field(default_factory=LaneAhead)
+    place: WorkerPlace | None = None
+    """Where a worker notes which record it is at."""
+    times: SourceTimes = field(default_factory=dict)
+    """How long sources were read; drawing adds to it."""
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    """By path, of the nodes."""
+
+    @classmethod
+    def at(cls, progress: Progress, epoch_pass: int, lane: Lane, deals: Deals, tree: Tree, skips: Skips) -> Self:
+        """A lane where states say that it stands in a pass."""
+        key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
+        return cls(
+            lane=lane,
+            key=key,
+            progress=progress,
+            entries=progress.lane(key),
+            generation=progress.generation(tree),
+            base=progress.base(epoch_pass),
+            deals=deals,
+            tree=tree,
+            skips=skips,
+        )
+
+    def node_key(self, path: str) -> NodeKey:
+        """What all entries of a node share."""
+        return NodeKey(self.header, self.generation, self.key, path, self.link)
+
+    def tally(self, node: Node) -> Tally:
+        """What was not delivered of a node, counted on from where the states stand."""
+        standing = self.entries.standing(node.path)
+        at = None if standing is None else standing.cursor
+        counts = self.deals.counts(node.path, self.lane.index) if at is None else [getattr(at, name) for name in COUNTS]
+        max_bad = int(getattr(node.dataset, "max_bad", 0))
+        tally = self.tallies[node.path] = Tally(node.path or "the top", max_bad, *counts)
+        tally.note = None if self.place is None else self.place.noting(tally.name)
+        return tally
+
 
 Records = Iterator[tuple[Record, Position]]
 

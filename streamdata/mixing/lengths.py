@@ -1,40 +1,27 @@
-"""How often a run of so many samples reads each source: `its share of them ÷ its length → epochs, and advice`."""
+"""How much there is of each source.
+
+1. number of samples of a run → `check_lengths` → how often it reads each source, with advice
+2. a lane in a finite pass → `count_samples` → how many samples it still gets. Nothing is read for it but shards without
+   an index, whose records are counted once on a node.
+"""
 
 import math
-from collections.abc import Mapping
-from numbers import Real
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from streamdata.errors import shown
-from streamdata.mixing.node_shares import mean_node_shares, node_shares
-from streamdata.mixing.tree import Node, in_recipe
-from streamdata.mixing.weights import num_in
-
-FACTORS: Final = ("length", "length_multiplier", "length_divisor")
-"""The attributes of a source that say how many samples an epoch of it has."""
+from streamdata.mixing.checks import FACTORS, is_length
+from streamdata.mixing.clock import Clocks
+from streamdata.mixing.leaf import Run
+from streamdata.mixing.tree import Node, in_recipe, mean_node_shares, node_shares, num_in
+from streamdata.sources.files.sequential_source import SequentialSource
+from streamdata.sources.foreign.own_stream import OwnStreamSource
 
 MANY_EPOCHS: Final = 4.0
 """From which on there is something to say: text that repeats so often is still worth nearly what new text is."""
 _FEW: Final = 0.5
 """Below which there is."""
-
-
-def check_factors(dataset: Any, who: str) -> None:
-    """Refuse attributes of a source that are not what a length can be.
-
-    Raises:
-        ValueError: One of them is no number above 0.
-    """
-    for name in FACTORS:
-        value: Any = getattr(dataset, name, None)
-        # webdataset's pipelines say -1 where they do not know; others have a method of that name.
-        if value is None or callable(value) or (name == "length" and value == -1):
-            continue
-        if not _is_positive(value):
-            raise ValueError(
-                f"{who}: expected a number above 0 as {name}, got {shown(value)}\n"
-                "  An epoch has length * length_multiplier / length_divisor samples; without length, its records count."
-            )
 
 
 def check_lengths(top: Node, required: float | None) -> list[dict[str, Any]]:
@@ -52,7 +39,7 @@ def check_lengths(top: Node, required: float | None) -> list[dict[str, Any]]:
         ValueError: `required` is no number above 0; or a source neither has a number of records that is known, nor says
             its length.
     """
-    if required is not None and not _is_positive(required):
+    if required is not None and not is_length(required):
         raise ValueError(f"check_length: expected the number of samples of a run, above 0, got {shown(required)}")
     # Of schedules the shares at the start, where it is open until when they count.
     if required is None:
@@ -109,15 +96,9 @@ def _of_source(node: Node, parent: Node, share: float, taken: float | None) -> d
     }
 
 
-def _is_positive(value: Any) -> bool:
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, Real) and 0 < float(value) < math.inf
-
-
 def _factor(dataset: Any, name: str, default: Any) -> Any:
     value = getattr(dataset, name, None)
-    return value if _is_positive(value) else default
+    return value if is_length(value) else default
 
 
 def _length(node: Node) -> Any:
@@ -179,3 +160,99 @@ def _cells(each: dict[str, Any]) -> list[str]:
     epochs = "" if each["epochs"] is None else f"{each['epochs']:.3g}"
     factors = [f"{each[name]:,}" for name in ("length", "multiplier", "divisor")]
     return [each["name"], f"{100 * each['share']:.3g} %", *factors, epochs, each["advice"]]
+
+
+def check_countable(run: Run, top: Node) -> None:
+    """Refuse a tree of which some source may not give one sample for each record, in a number that is known.
+
+    Raises:
+        ValueError: It is one; the message names the source, and says what can be done.
+    """
+    why = _why_endless(top) if top.is_endless else next(_reasons(run, top), None)
+    if why is not None:
+        raise ValueError(
+            f"{why}\n  Give steps_per_epoch, which cuts the stream into stretches of as many batches on each rank."
+        )
+
+
+def _why_endless(node: Node) -> str:
+    """Names a source that goes on without end, and lets its mixture do so."""
+    while node.is_mixture and (endless := [child for child in node.children if child.is_endless]):
+        node = endless[0]
+    who = f"source {shown(node.path)}" if node.path else "the top mixture"
+    return f"{who}: how many samples are left is not known: it goes on without end"
+
+
+def _reasons(run: Run, node: Node) -> Iterator[str]:
+    """Why it is not known how many samples nodes give: of one that is endless it does not matter."""
+    if node.is_endless:
+        return
+    reason = _of_mixture(node) if node.is_mixture else _of_records(run, node)
+    if reason is not None:
+        yield f"source {shown(node.path or 'the top')}: how many samples are left is not known: {reason}"
+    for child in node.children:
+        yield from _reasons(run, child)
+
+
+def _of_mixture(node: Node) -> str | None:
+    if node.dataset.customized_yield_fn is not None:
+        return "its customized_yield_fn joins samples"
+    varies = "the costs of samples" if node.dataset.cost is not None else "schedules" if node.shares else None
+    if node.dataset.stop == "first_exhausted" and varies is not None:
+        return f"with stop='first_exhausted' that depends on {varies}"
+    return None
+
+
+def _of_records(run: Run, node: Node) -> str | None:
+    dataset = node.dataset
+    assert node.source is not None, "a source of records has blocks"
+    if functions := [name for name in ("single_process_fn", "process_fn") if getattr(dataset, name, None) is not None]:
+        return f"its {functions[0]} may give none or several of a record"
+    if getattr(dataset, "max_bad", 0):
+        return f"up to max_bad={dataset.max_bad} records may fail"
+    if run.skips.of(node.path) is not None:
+        return "`skip` leaves records of it out"
+    if isinstance(node.source, OwnStreamSource):
+        return "it is an iterable, which does not say how many records it has"
+    if isinstance(node.source, SequentialSource) and (pipe := node.source.shards.pipe):
+        return (
+            f"its shard {shown(pipe)} is what a command gives, others perhaps each time: write it to a file, whose "
+            "records `streamdata index` counts, or the run does"
+        )
+    return None
+
+
+def count_samples(run: Run, node: Node) -> float:
+    """How many samples the lane still gets of a countable node; infinitely many of an endless one."""
+    if node.is_endless:
+        return math.inf
+    if not node.is_mixture:
+        return _count_records(run, node)
+    counts = [count_samples(run, child) for child in node.children]
+    return sum(counts) if node.dataset.stop == "all_exhausted" else _until_first_ends(run, node, counts)
+
+
+def _count_records(run: Run, node: Node) -> int:
+    lane = run.deals.lane(node, run.lane.index)
+    if isinstance(lane.dealt.source, SequentialSource):
+        lane.dealt = replace(lane.dealt, source=lane.dealt.source.counted)
+    standing = run.entries.standing(node.path)
+    position = lane.start if standing is None or standing.cursor is None else standing.cursor.position
+    counts = lane.counts(lane.window_start(position) if run.from_window else position)
+    assert counts is not None, "countable"
+    return sum(counts)
+
+
+def _until_first_ends(run: Run, node: Node, counts: list[float]) -> int:
+    """How many draws a mixture makes until one finds a source at its end."""
+    clocks = Clocks(run, node, ())
+    # A source of which the lane never had a share is left out, and ends nothing.
+    there = [i for i, child in enumerate(node.children) if run.deals.has_share(child, run.lane.index)]
+    begins, pace = clocks.begin(), clocks.pace(0.0)
+    ends = [(pace.advance(i, begins[i], math.inf, counts[i]).clock, i) for i in there if counts[i] < math.inf]
+    if not ends:
+        return 0
+    end, last = min(ends)
+    # Ties go to the source that comes first.
+    limits = {i: math.nextafter(end, math.inf) if i < last else end for i in there}
+    return sum(pace.advance(i, begins[i], limits[i], counts[i]).draws for i in there)

@@ -4,7 +4,7 @@ import json
 import logging
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -20,18 +20,17 @@ from torch.utils.data import IterableDataset, get_worker_info
 from streamdata.errors import StateError, shown
 from streamdata.io.cache.settings import CacheSetting, CacheSettings, read_cache_settings
 from streamdata.io.remote.network import checked_connections, connections_of_process, network
-from streamdata.mixing.agreement import verify_mixture_agrees
-from streamdata.mixing.check_sources import check_sources
+from streamdata.mixing.checks import check_not_wrapped, check_sources, verify_mixture_agrees
 from streamdata.mixing.clock import HEADROOM
 from streamdata.mixing.control import Control
-from streamdata.mixing.deals import Deals
-from streamdata.mixing.elastic import header_of
+from streamdata.mixing.deals import Deals, header_of
 from streamdata.mixing.lane_iterator import LaneIterator
 from streamdata.mixing.lengths import check_lengths, lengths_text
 from streamdata.mixing.meter import own_traffic
 from streamdata.mixing.reading import Reading
 from streamdata.mixing.tree import MixtureSettings, Node, tree_of
-from streamdata.mixing.wrapped import check_not_wrapped
+from streamdata.recipe.build import build_recipe
+from streamdata.recipe.load import Recipe
 from streamdata.recipe.named_source import PART_NAMES, Percent, default_of
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.lane_link import note_deal, noted_deal
@@ -41,6 +40,8 @@ from streamdata.run.trainer import end_with_trainer
 from streamdata.shards.ahead.settings import ahead_settings, checked_bytes
 from streamdata.sources.alone import Alone
 from streamdata.sources.files.shard_source import ShardDataset
+from streamdata.sources.foreign.named import check_dataset, named
+from streamdata.sources.foreign.own_stream import is_own_stream
 from streamdata.sources.functions.process_functions import StreamFn
 from streamdata.sources.functions.worker_errors import end_where_batches_are_lost
 from streamdata.sources.skip import SkipList, Skips
@@ -528,3 +529,73 @@ def _checked_seed(seed: Any) -> int:
         return operator.index(seed)
     except TypeError:
         raise ValueError(f"MergedDataset: expected an integer as seed, got {shown(seed)}") from None
+
+
+def top_of(dataset: Any, who: str) -> MergedDataset:
+    """Return a mixture as it is, and a source as `MergedDataset([source], cyclic=False)`.
+
+    A source without a name has that of its class, and without a percent 1.
+
+    Args:
+        dataset: A mixture or a source of any kind.
+        who: Who asks, for the message.
+
+    Raises:
+        ValueError: It is neither, or the mixture of it is refused.
+    """
+    if not isinstance(dataset, Mapping):  # whose message below is of mixtures too
+        check_dataset(dataset, who)
+    match dataset:
+        case MergedDataset():
+            return dataset
+        case Alone():
+            mixture: MergedDataset = dataset.mixture()  # the one that it has, whose states and passes are its own
+            return mixture
+        case _ if _is_source(dataset):
+            name, percent = getattr(dataset, "name", type(dataset).__name__), getattr(dataset, "percent", 1.0)
+            return MergedDataset([named(dataset, name=name, percent=percent)], cyclic=False)
+    raise ValueError(
+        f"{who}: expected a MergedDataset or a source, got {type(dataset).__name__}\n"
+        "  A source has __len__ and __getitem__, or is a torch IterableDataset."
+    )
+
+
+def _is_source(dataset: Any) -> bool:
+    # Texts, lists and dicts have those too: more likely a path, several sources, or splits of which one must be named.
+    has_records = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    return is_own_stream(dataset) or (has_records and not isinstance(dataset, Sequence | Mapping))
+
+
+def instantiate_from_yaml(
+    config_path: Recipe,
+    variables: Mapping[str, Any] | None = None,
+    dynamic_objs: Mapping[str, object] | None = None,
+    *,
+    allow: Collection[str] | None = None,
+    include_roots: Sequence[str | os.PathLike[str]] = (),
+    limits: Mapping[str, int] | None = None,
+) -> MergedDataset:
+    """Builds what a YAML recipe describes.
+
+    A mapping with ``target`` and ``params`` becomes ``target(**params)``, its other keys become attributes; ``target``
+    alone is the imported thing itself; ``include`` names another recipe. The whole recipe is read, and every target's
+    name authorised, before anything is imported.
+
+    Type checkers see a MergedDataset, as most recipes build one; for another, write
+    ``cast(Other, instantiate_from_yaml(…))``.
+
+    Args:
+        config_path: The recipe's file, or what it would hold as a dict or DictConfig.
+        variables: Values for ``${variables:x}``: text, numbers, paths, lists, tuples and dicts.
+        dynamic_objs: Objects for ``${dynamic_objs:x}``, delivered by identity.
+        allow: The packages whose targets are accepted, beside streamdata; by default all but the standard library.
+        include_roots: Folders with files that it may include, beside its own folder and the working directory.
+        limits: How much is read: `file_bytes` (1 MiB), `num_nodes` (100,000); see `RecipeLimits`.
+
+    Raises:
+        RecipeError: The recipe cannot be read or built; the message says where, and the cause is the original error.
+    """
+    built: MergedDataset = build_recipe(
+        config_path, variables, dynamic_objs, allow=allow, include_roots=include_roots, limits=limits
+    )
+    return built

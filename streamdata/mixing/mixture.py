@@ -1,21 +1,18 @@
 """A mixture in one lane: which source is next, and what each sample says of where the stream stands."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 from time import perf_counter
 from typing import NoReturn
 from weakref import proxy
 
-from streamdata.errors import shown
-from streamdata.fields import CURSOR, STATES, TOKEN_FIELDS
+from streamdata.errors import names_text, shown
+from streamdata.fields import CURSOR, DATASET_NAME, STATES, TOKEN_FIELDS
 from streamdata.io.remote.network import network
-from streamdata.mixing.child import Child, Pairs, Run
-from streamdata.mixing.clocks import Clocks, ShareAt
-from streamdata.mixing.leaf import Leaf
-from streamdata.mixing.present import cost_function
+from streamdata.mixing.clock import Clocks
+from streamdata.mixing.leaf import Leaf, Pairs, Run, ShareAt
 from streamdata.mixing.tree import MixtureSettings, Node
-from streamdata.mixing.whole_epochs import WholeEpochs
 from streamdata.recipe.named_source import LEAST, MOST
 from streamdata.sources.functions.process_functions import Feed, StreamFn, run_bursts
 from streamdata.sources.functions.tally import counts_of, num_tokens, raise_noted
@@ -34,6 +31,27 @@ _MAX_JOINED = 1000
 
 _NO_POSITION = (0, 0, 0, 0)
 """The cursor of a mixture that has nothing to say: where it stands, its sources say."""
+
+
+def cost_function(cost: Callable[[Sample], float] | str) -> Callable[[Sample], float]:
+    """The function that weighs a sample: what was given, or what reads the field of that name."""
+    if not isinstance(cost, str):
+        return cost
+    name = cost
+
+    def field(sample: Sample) -> float:
+        try:
+            value: float = sample[name]
+        except KeyError:
+            fields = names_text(key for key in sample if not key.startswith("__"))
+            raise ValueError(
+                f"source {shown(sample.get(DATASET_NAME))}: expected the field {shown(name)} in each sample, "
+                "which cost names, "
+                f"got the fields {fields}"
+            ) from None
+        return value
+
+    return field
 
 
 class Mixture:
@@ -59,7 +77,8 @@ class Mixture:
         self._clocks = Clocks(run, node, above)
         shares_at = [self._clocks.share_at(i) for i in range(len(node.children))]
         self._children = [
-            _in_lane(run, child, (*above, share_at)) for child, share_at in zip(node.children, shares_at, strict=True)
+            (Mixture if child.is_mixture else Leaf)(run, child, (*above, share_at))
+            for child, share_at in zip(node.children, shares_at, strict=True)
         ]
         self._standings = [run.entries.standing(child.path) for child in node.children]
         self._draws = [standing.draws if standing else 0 for standing in self._standings]
@@ -293,10 +312,29 @@ class Mixture:
             yield sample, entries
 
 
-def _in_lane(run: Run, node: Node, above: tuple[ShareAt, ...]) -> Child:
-    if node.is_mixture:
-        return Mixture(run, node, above)
-    return Leaf(run, node, above)
+class WholeEpochs:
+    """Follows a merged stream by the entries of its samples.
+
+    Args:
+        paths: The sources of records.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = frozenset(paths)
+        self.begin()
+
+    def begin(self) -> None:
+        """From now on."""
+        self._first: dict[str, int] = {}
+        self._left = set(self._paths)
+
+    def are_over(self, entries: Mapping[str, PlainEntry]) -> bool:
+        """Whether, with the sample of these entries, each source has gone through a whole epoch since the beginning."""
+        for path in self._left & entries.keys():
+            epoch = Cursor(*Entry(*entries[path]).cursor).epoch
+            if epoch > self._first.setdefault(path, epoch) + 1:  # the first may have begun before
+                self._left.remove(path)
+        return not self._left
 
 
 def _entries(sample: Sample) -> dict[str, PlainEntry]:

@@ -11,15 +11,13 @@ from torch.utils.data import get_worker_info
 
 from streamdata.errors import StateError
 from streamdata.fields import CURSOR, STATES, TOKEN_FIELDS
-from streamdata.mixing.child import Run
-from streamdata.mixing.control import Control
-from streamdata.mixing.counting import check_countable, count_samples
-from streamdata.mixing.deals import Deals
-from streamdata.mixing.default_collate import refuse_default_collate
-from streamdata.mixing.elastic import begin_deal
+from streamdata.mixing.checks import refuse_default_collate
+from streamdata.mixing.control import Control, WorkerPlace
+from streamdata.mixing.deals import Deals, begin_deal
+from streamdata.mixing.leaf import Run
+from streamdata.mixing.lengths import check_countable, count_samples
 from streamdata.mixing.meter import Meter
 from streamdata.mixing.mixture import Mixture
-from streamdata.mixing.places import WorkerPlace
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink, announce, warn_once

@@ -1,4 +1,7 @@
-"""Shares that change over time, and when a source is due by them.
+"""How fast a mixture's clocks run: `(source, its clock, a draw or its cost) → its next clock`.
+
+1. steps → `SteadyPace`; schedules → `Shares` → `ScheduledPace`: a `ClockPace` says when a source is due
+2. a clock, its step → `advance` → many draws at once
 
 Percents are normalised at each point of any sibling; between two such points the shares are linear, before the first
 and after the last they are constant. So a source's share is linear by segments, its integral quadratic, and the time at
@@ -8,10 +11,64 @@ which that reaches a value is the root of a quadratic: nothing here is stepped t
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
-from streamdata.mixing.clock_runs import Advance
 from streamdata.recipe.named_source import STEPS, Points, Weight
+
+
+class Advance(NamedTuple):
+    """What a source has come to."""
+
+    draws: int
+    clock: float
+
+
+def advance(clock: float, step: float, limit: float, most: float = math.inf) -> Advance:
+    """Draw while the clock is below the limit, at most so many times, to the bit as one step after another.
+
+    A clock is a float to which a step is added at each draw, and each addition rounds. Between two powers of two all
+    floats are multiples of one unit, so there a step that rounds adds the same number of units each time: those
+    additions are one multiplication of integers. (A step that lies halfway between two multiples goes to the even one:
+    from the second addition on this is the same number of units each time, too.) So a clock goes over any number of
+    draws in a few hundred operations: a handful for each power of two.
+
+    Args:
+        clock: Of the next draw.
+        step: What a draw adds.
+        limit: A draw at this clock is not made any more; finite, unless `most` is.
+        most: How many draws there are.
+    """
+    draws = 0
+    while clock < limit and draws < most:
+        # Two additions one by one: the second one is the same as all that follow below the next power of two.
+        first = clock + step
+        second = first + step
+        unit = math.ulp(clock)
+        if clock > 0 and first < limit and draws + 2 < most and math.ulp(second) == unit == math.ulp(first):
+            skipped = _alike(second, second - first, unit, limit, most - draws - 2)
+            clock, draws = second + skipped * (second - first), draws + 2 + skipped
+        else:
+            clock, draws = first, draws + 1
+    return Advance(draws, clock)
+
+
+def _alike(clock: float, growth: float, unit: float, limit: float, most: float) -> int:
+    """How many more draws from the clock on add the same, without a rounding, and begin below the limit."""
+    if clock >= limit:
+        return 0
+    if not growth:  # the step is lost in the rounding: the clock stands still for ever
+        assert math.isfinite(most), "a clock that stands still, and a source without end"
+        return int(most)
+    present, size = int(clock / unit), int(growth / unit)
+    # The last float below the next power of two: from there on the unit is another one.
+    exponent = math.frexp(clock)[1]
+    highest = int(math.ldexp(1.0, exponent) / unit) - 1
+    within = (highest - present) // size
+    if limit < math.ldexp(1.0, exponent):
+        within = min(within, -((present - math.ceil(limit / unit)) // size))
+    return int(min(within, most))
+
 
 # What is never due still needs a clock that JSON holds: as if its share were this, it is due in 10**12 draws. A power
 # of two, so that a clock read back as cumulative share (`grown`) is what it was made of.
@@ -211,3 +268,90 @@ def _percent(weight: Weight, time: float, before: bool = False) -> float:
         return low
     # Exact at both points: at one where a source's percent is 0 its share must be 0, too.
     return high if time == end else low + (high - low) * ((time - begin) / (end - begin))
+
+
+class ClockPace(Protocol):
+    """Virtual time counts what a lane draws of the mixture, in draws or costs; a source's clock says when it is due."""
+
+    def due(self, source: int, clock: float, amount: float) -> float:
+        """The virtual time at which the source's cumulative share has grown by `amount` since `clock`."""
+
+    def grown(self, source: int, clock: float, later: float) -> float:
+        """By how much it grows from `clock` to `later`."""
+
+    def advance(self, source: int, clock: float, limit: float, most: float) -> Advance:
+        """What a source comes to that draws while its clock is below the limit, at most so many times, to the bit."""
+
+
+@dataclass(frozen=True)
+class SteadyPace:
+    """Shares that do not change."""
+
+    steps: Sequence[float]
+    """1 / share of each source."""
+
+    def due(self, source: int, clock: float, amount: float) -> float:
+        return clock + self.steps[source] * amount
+
+    def grown(self, source: int, clock: float, later: float) -> float:
+        return (later - clock) / self.steps[source]
+
+    def advance(self, source: int, clock: float, limit: float, most: float) -> Advance:
+        return advance(clock, self.steps[source], limit, most)
+
+
+@dataclass(frozen=True)
+class ScheduledPace:
+    """Shares that follow schedules, whose time at virtual time x is `time + rate * max(0, x - since)`."""
+
+    shares: Shares
+    time: float
+    since: float
+    rate: float
+    ahead: bool = True
+    """Whether that is so in later segments, too; else a clock is computed as if the present one did not end."""
+
+    def due(self, source: int, clock: float, amount: float) -> float:
+        if amount < 0:  # only what a change of topology finds too much or too little of: a part of a step
+            share = self.shares.at(self._time(clock), source)
+            return clock + amount / share if share else clock
+        if clock < self.since:
+            share = self.shares.at(self.time, source)
+            grown = (self.since - clock) * share
+            if share and amount <= grown:
+                return clock + amount / share
+            clock, amount = self.since, amount - grown
+        return clock + self.shares.reach(source, self._time(clock), self.rate, amount, self.ahead)
+
+    def grown(self, source: int, clock: float, later: float) -> float:
+        still = max(0.0, min(later, self.since) - clock)
+        start = max(clock, self.since)
+        moving = self.shares.grown(source, self._time(start), self.rate, max(0.0, later - start))
+        return still * self.shares.at(self.time, source) + moving
+
+    def advance(self, source: int, clock: float, limit: float, most: float) -> Advance:
+        draws = 0
+        while clock < limit and draws < most:
+            # What is quick goes as far as it can; a draw over the end of a segment is made as `due` makes it.
+            some = self._within_segment(source, clock, limit, most - draws)
+            clock, draws = some.clock, draws + some.draws
+            if clock < limit and draws < most:
+                clock, draws = self.due(source, clock, 1.0), draws + 1
+        return Advance(draws, clock)
+
+    def _within_segment(self, source: int, clock: float, limit: float, most: float) -> Advance:
+        """The draws that surely end in the segment in which the clock lies, and after `since`."""
+        time = self._time(clock)
+        segment = self.shares.segment(time)
+        if clock < self.since or not self.ahead:
+            return Advance(0, clock)
+        growth = self.shares.steady_growth(source, segment)
+        if growth is None:
+            return self.shares.advance(source, segment, (self.time, self.since, self.rate), clock, limit, most)
+        if segment < len(self.shares.times):
+            # Two draws before its end: rounding does not matter there.
+            limit = min(limit, clock + (self.shares.times[segment] - time) / self.rate - 2 * growth)
+        return advance(clock, growth, limit, most) if math.isfinite(growth) else Advance(0, clock)
+
+    def _time(self, clock: float) -> float:
+        return self.time + self.rate * max(0.0, clock - self.since)

@@ -1,25 +1,122 @@
-"""The tree of sources that a recipe built, walked once: what its nodes are, and what follows from that for a lane."""
+"""The tree of sources that a recipe built.
+
+1. mixture → `tree_of` → `Node`s, one walk of the tree for all that is asked of it
+2. percents, sizes → `resolved_weights` → each mixture's weights
+3. weights, schedules → `node_shares`, `mean_node_shares` → each node's share of the stream
+"""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from streamdata.errors import SourceError, shown
 from streamdata.mixing.schedule import Shares
-from streamdata.mixing.weights import resolved_weights, shares_of_weights
-from streamdata.recipe.named_source import NamedSource, Weight, is_absent
+from streamdata.recipe.named_source import LEAST, MOST, NamedSource, SizeWeight, Weight, is_absent, read_percent
 from streamdata.sources import MapStyleSource, Source
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.own_stream import OwnStreamSource, is_own_stream
 from streamdata.sources.functions.process_functions import StreamFn
 from streamdata.sources.order.blocks import ALL_EPOCHS, Epochs
-from streamdata.sources.order.part import Part, part_of
+from streamdata.sources.order.part import Part, part_of, range_of
 from streamdata.sources.source import Sample
 from streamdata.states.headers import BY_COST, MIXTURE, BlockCut, Tree
+
+
+def resolved_weights(children: "tuple[Any, ...]") -> dict[str, Weight]:
+    """The weight of each child node of a mixture, by its path.
+
+    Raises:
+        ValueError: A `percent` is not one, only some follow from sizes, a size is not known, or at some time all are 0.
+    """
+    read = {child.path: _read(child) for child in children}
+    by_size = {path: weight for path, weight in read.items() if isinstance(weight, SizeWeight)}
+    # Numbers beside sizes would be weighed against millions of tokens.
+    if by_size:
+        _check_all_by_size(read, by_size)
+    weights = {
+        child.path: _of_size(child, weight) if isinstance(weight := read[child.path], SizeWeight) else weight
+        for child in children
+    }
+    shares_of_weights(weights)
+    return weights
+
+
+def shares_of_weights(weights: dict[str, Weight]) -> Shares | None:
+    """The shares over time of sources with these weights; None where none has a schedule.
+
+    Raises:
+        ValueError: At some time all are 0.
+    """
+    if not any(isinstance(weight, list | dict) for weight in weights.values()):
+        return None
+    return Shares(list(weights), list(weights.values()))
+
+
+def num_in(node: Any, what: str) -> int | None:
+    """How many `records` or `tokens` a node of the tree has, as far as that is known without reading them.
+
+    A mixture has what its sources have together.
+    """
+    if node.is_mixture:
+        counts = [num_in(child, what) for child in node.children]
+        return None if None in counts else sum(filter(None, counts))
+    if what == "tokens":
+        count, parts = getattr(node.dataset, "num_tokens", None), range_of(node.dataset)  # what token stores have
+        if count is not None and parts is not None:
+            return max(1, round(int(count) * parts.share))
+    else:
+        count = getattr(node.source, "num_records", None)
+    if count is None:
+        return None
+    # As many as a part has on average: to count them, all would be looked at.
+    return int(count) if node.part is None else max(1, round(count * node.part.share))
+
+
+def _read(child: Any) -> Weight | SizeWeight:
+    try:
+        return read_percent(getattr(child.dataset, "percent", None))
+    except ValueError as error:
+        raise ValueError(f"source {shown(child.path)}: {error}") from None
+
+
+def _check_all_by_size(read: dict[str, Weight | SizeWeight], by_size: dict[str, SizeWeight]) -> None:
+    first, size = next(iter(by_size.items()))
+    for path, weight in read.items():
+        if not isinstance(weight, SizeWeight):
+            raise ValueError(
+                f"source {shown(first)}: percent is by {size.by}, that of source {shown(path)} beside it is "
+                f"{shown(weight)}\n"
+                "  Give all sources of a mixture a percent by size, or none."
+            )
+        if weight.by != size.by:
+            raise ValueError(
+                f"source {shown(first)}: percent is by {size.by}, that of source {shown(path)} beside it by "
+                f"{weight.by}\n"
+                "  Count one thing in all sources of a mixture."
+            )
+
+
+def _of_size(child: Any, weight: SizeWeight) -> float:
+    size = num_in(child, weight.by)
+    if not size:
+        of_what = "token stores alone" if weight.by == "tokens" else "map-style datasets and of shards with an index"
+        raise ValueError(
+            f"source {shown(child.path)}: percent is by {weight.by}, and how many it has is "
+            f"{'not known' if size is None else 'none'}\n  That is known of {of_what}: give numbers as percent."
+        )
+    # As logarithms: the power itself may be no float.
+    if not math.log(LEAST) <= weight.exponent * math.log(size) <= math.log(MOST):
+        raise ValueError(
+            f"source {shown(child.path)}: expected a percent from {LEAST:g} to {MOST:g}, got {size} {weight.by} to the "
+            f"power of {weight.exponent:g}\n  Give an exponent that is nearer to 0."
+        )
+    return math.pow(size, weight.exponent)
+
 
 _MAY_LEAVE_OUT = ("single_process_fn", "process_fn", "max_bad")
 
@@ -283,3 +380,54 @@ def _check_part(source: Source, part: Part, name: str) -> None:
         f"source {shown(name)}: expected records of the {part}, got none in its {source.num_blocks} blocks\n"
         "  Raise its holdout, or give it more records."
     )
+
+
+# Gauss's rule with three nodes, on [-1, 1]: exact up to degree 5. Between two points a source's share of the whole is a
+# product of linear functions, one for each mixture with schedules above it.
+_GAUSS = ((-math.sqrt(0.6), 5 / 9), (0.0, 8 / 9), (math.sqrt(0.6), 5 / 9))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeShare:
+    """A node of the tree, with its share of the stream.
+
+    Attributes:
+        node: A mixture, or a source within one.
+        share: Its weight among its parent's children, in [0, 1].
+        overall: Its share of the whole stream: the shares on the path from the top, multiplied.
+        parent: The mixture that holds it; None at the top.
+    """
+
+    node: Node
+    share: float = 1.0
+    overall: float = 1.0
+    parent: MixtureSettings | None = None
+
+
+def node_shares(top: Node, time: float = 0.0) -> dict[str, NodeShare]:
+    """The nodes of a tree by path, parents first, with their shares; of schedules those at this time of a pass."""
+    shares = {top.path: NodeShare(node=top)}
+    for mixture in top.walk():
+        for child, share in zip(mixture.children, _shares_at(mixture, time), strict=True):
+            overall = shares[mixture.path].overall * share  # known: a walk meets parents first
+            shares[child.path] = NodeShare(node=child, share=share, overall=overall, parent=mixture.dataset)
+    return {node.path: shares[node.path] for node in top.walk()}
+
+
+def mean_node_shares(top: Node, until: float) -> dict[str, float]:
+    """The share of the whole stream of each source, on average from the start of a pass to a time of it, above 0."""
+    points = {time for node in top.walk() if node.shares is not None for time in node.shares.times if time < until}
+    means = dict.fromkeys((node.path for node in top.walk() if not node.children), 0.0)
+    for begin, end in pairwise(sorted({0.0, until, *points})):
+        for offset, weight in _GAUSS:
+            shares = node_shares(top, (begin + end) / 2 + offset * (end - begin) / 2)
+            for path in means:
+                means[path] += shares[path].overall * weight / 2 * (end - begin) / until
+    return means
+
+
+def _shares_at(mixture: Node, time: float) -> list[float]:
+    if mixture.shares is not None:
+        return [mixture.shares.at(time, number) for number in range(len(mixture.children))]
+    weights = [weight for weight in mixture.weights.values() if isinstance(weight, int | float)]
+    return [weight / sum(weights) for weight in weights]

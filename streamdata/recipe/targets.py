@@ -133,7 +133,7 @@ _STANDARD = sys.stdlib_module_names | set(sys.builtin_module_names) | {"test", "
 _OWN_REFUSED = (
     "streamdata.recipe",
     "streamdata.tools.cli",
-    "streamdata.mixing.from_yaml",
+    "streamdata.mixing.merged.instantiate_from_yaml",
     "streamdata.instantiate_from_yaml",
 )
 

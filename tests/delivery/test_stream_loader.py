@@ -20,7 +20,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from streamdata import MergedDataset, StateError, StreamLoader, merge_states, mixed_collate, named
-from streamdata.delivery.recent_states import NUM_KEPT, RecentStates
+from streamdata.delivery.even_ranks import NUM_KEPT
+from streamdata.delivery.stream_loader import RecentStates
 from streamdata.states.table import LoadedStates, table_of
 from tests.ranks import CONTEXT
 from tests.streams import through_json

@@ -5,9 +5,7 @@ import random
 
 import pytest
 
-from streamdata.mixing.clock_runs import advance
-from streamdata.mixing.pace import ScheduledPace
-from streamdata.mixing.schedule import Shares
+from streamdata.mixing.schedule import ScheduledPace, Shares, advance
 
 
 def one_by_one(due, clock, limit, most):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from streamdata import MergedDataset, StreamLoader, named
-from streamdata.mixing.places import WorkerPlaces
+from streamdata.mixing.control import WorkerPlaces
 from streamdata.sources.functions.process_functions import Feed, run_bursts
 from streamdata.sources.functions.tally import Tally
 

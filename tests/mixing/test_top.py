@@ -4,7 +4,7 @@ import pytest
 from torch.utils.data import Dataset, IterableDataset
 
 from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader
-from streamdata.mixing.top import top_of
+from streamdata.mixing.merged import top_of
 from tests.shard_files import write_jsonl
 
 

@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from streamdata import MergedDataset, SourceError, to_state
-from streamdata.mixing.whole_epochs import WholeEpochs
+from streamdata.mixing.mixture import WholeEpochs
 from tests.mixing.test_resume import Packer
 from tests.streams import Numbers, assert_exact_resume
 

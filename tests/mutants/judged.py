@@ -41,7 +41,7 @@ JUDGED: dict[tuple[str, str, str], str] = {
     ): "It is only counted up to, by range(), which takes NumPy's integers as well.",
     ("stores/blend/blendable.py", "if len(some) <= _FEW:", "if len(some) < _FEW:"): _ONLY_TIME,
     (
-        "mixing/counting.py",
+        "mixing/lengths.py",
         "if node.source.count(np.zeros(1, np.int64), node.part) is None:",
         "if node.source.count(np.zeros(2, np.int64), node.part) is None:",
     ): "Whether there is a count counts, not how large it is.",

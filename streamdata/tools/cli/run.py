@@ -11,11 +11,10 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from streamdata.delivery import mixed_collate
-from streamdata.delivery.dead_workers import note_dead_workers
+from streamdata.delivery.stream_loader import note_dead_workers
 from streamdata.errors import RecipeError
 from streamdata.mixing import MergedDataset
-from streamdata.mixing.from_yaml import instantiate_from_yaml
-from streamdata.mixing.top import top_of
+from streamdata.mixing.merged import instantiate_from_yaml, top_of
 from streamdata.run.traffic import Traffic
 from streamdata.tools.cli.interrupt import Interrupt, TerminatedError, leave_interrupts_to_trainer
 from streamdata.tools.cli.messages import say

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from streamdata.mixing.node_shares import mean_node_shares
-from streamdata.mixing.tree import Node
-from streamdata.mixing.weights import num_in
+from streamdata.mixing.tree import Node, mean_node_shares, num_in
 from streamdata.tools.plan.blanks import Costs
 
 

@@ -6,9 +6,9 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from streamdata.fields import CURSOR, DATASET_NAME, INDEX, URL
-from streamdata.mixing.child import Run
-from streamdata.mixing.clocks import Clocks, ShareAt
+from streamdata.mixing.clock import Clocks
 from streamdata.mixing.deals import Deals
+from streamdata.mixing.leaf import Run, ShareAt
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane

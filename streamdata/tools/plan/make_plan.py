@@ -8,9 +8,7 @@ from typing import Any, Final, NamedTuple
 from streamdata.errors import SourceError, shown
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.lengths import MANY_EPOCHS, lengths_by
-from streamdata.mixing.node_shares import mean_node_shares
-from streamdata.mixing.tree import Node, tree_of
-from streamdata.mixing.weights import num_in
+from streamdata.mixing.tree import Node, mean_node_shares, num_in, tree_of
 from streamdata.run import Lane
 from streamdata.shards.ahead.settings import ahead_settings
 from streamdata.sources.files.parquet import RowGroupSource

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, SEED, STATES, URL, WORKER_ID
-from streamdata.mixing.mixture import Mixture
-from streamdata.mixing.present import cost_function
+from streamdata.mixing.mixture import Mixture, cost_function
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane, stable_seed
 from streamdata.shards.readers import DamagedRecordError, Record, take_all

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from streamdata.mixing.node_shares import node_shares
-from streamdata.mixing.tree import Node
+from streamdata.mixing.tree import Node, node_shares
 
 NUM_MOMENTS: Final = 48
 _MAX_SOURCES: Final = 32

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from streamdata.errors import StateError
-from streamdata.mixing.elastic import header_of
+from streamdata.mixing.deals import header_of
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import tree_of
 from streamdata.states.checks import check_nodes

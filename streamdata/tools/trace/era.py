@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Final
 
-from streamdata.mixing.child import Run
 from streamdata.mixing.deals import Deals
+from streamdata.mixing.leaf import Run
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.reading import lane_samples
 from streamdata.mixing.tree import Node, tree_of

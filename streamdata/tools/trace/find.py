@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from streamdata.fields import KEY
-from streamdata.mixing.child import Run
+from streamdata.mixing.leaf import Run
 from streamdata.mixing.tree import Node
 from streamdata.shards.readers import DamagedRecordError, IndexedShards, take_all
 from streamdata.sources import DealtLane, MapStyleSource

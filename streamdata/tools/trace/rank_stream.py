@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from streamdata.mixing.child import Run
+from streamdata.mixing.leaf import Run
 from streamdata.mixing.tree import Node
 from streamdata.sources.source import Sample
 from streamdata.tools.trace.era import Era

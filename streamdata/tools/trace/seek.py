@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamdata.errors import shown
-from streamdata.mixing.child import Run
-from streamdata.mixing.clocks import Clocks
-from streamdata.mixing.counting import count_samples
-from streamdata.mixing.pace import ClockPace
+from streamdata.mixing.clock import Clocks
+from streamdata.mixing.leaf import Run
+from streamdata.mixing.lengths import count_samples
+from streamdata.mixing.schedule import ClockPace
 from streamdata.mixing.tree import Node
 from streamdata.sources.order.leap import position_after
 from streamdata.states.cursor import LaneEntries, Standing

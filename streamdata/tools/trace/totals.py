@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from streamdata.mixing.weights import shares_of_weights
+from streamdata.mixing.tree import shares_of_weights
 from streamdata.recipe.named_source import PART_NAMES
 from streamdata.states.history import history_of, totals_of_nodes
 from streamdata.states.progress import Progress

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from streamdata.mixing import MergedDataset
-from streamdata.mixing.node_shares import NodeShare, mean_node_shares, node_shares
-from streamdata.mixing.top import top_of
-from streamdata.mixing.tree import tree_of
+from streamdata.mixing.merged import top_of
+from streamdata.mixing.tree import NodeShare, mean_node_shares, node_shares, tree_of
 
 __all__ = ["NodeShare", "functions_of", "mean_shares", "shares_of"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamdata.fields import is_reserved
-from streamdata.mixing.top import top_of
+from streamdata.mixing.merged import top_of
 from streamdata.states.to_state import States, to_state
 from streamdata.tools.view.nodes import functions_of, mean_shares, shares_of
 from streamdata.tools.view.table import percent_text, table

@@ -1,21 +1,40 @@
-"""What the sources of a mixture must be: checked when it is built, where the recipe's line is known."""
+"""Refuses what cannot be streamed: sources, readers and ranks that do not fit.
 
-from numbers import Integral
-from typing import Any
+1. sources → `check_sources` → an error where the mixture is built, with the recipe's line
+2. a DataLoader with torch's `default_collate` → `refuse_default_collate`; one that divides the stream once more among
+   ranks → `check_not_wrapped`
+3. topology, seeds, recipe, states of all ranks → `verify_mixture_agrees`
+"""
 
-from torch.utils.data import IterableDataset
+import json
+import math
+import sys
+from collections.abc import Mapping
+from hashlib import blake2b
+from numbers import Integral, Real
+from types import FrameType
+from typing import Any, Final, NoReturn
 
-from streamdata.errors import shown
-from streamdata.mixing.lengths import check_factors
+from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from streamdata.errors import StateError, shown
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
 from streamdata.recipe.named_source import is_absent, read_percent
 from streamdata.recipe.targets import is_stage
+from streamdata.run import DataParallel
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.map_style import leave_out_filtered
 from streamdata.sources.foreign.named import check_dataset
 from streamdata.sources.foreign.own_stream import LANES, is_own_stream
 from streamdata.sources.functions.starts import is_stateful
 from streamdata.sources.order.part import part_of, range_of
+from streamdata.sources.skip import Skips
+from streamdata.states.cursor import NodeKey
+from streamdata.states.gathering import states_digests, verify_ranks_agree
+
+FACTORS: Final = ("length", "length_multiplier", "length_divisor")
+"""The attributes of a source that say how many samples an epoch of it has."""
 
 
 def check_sources(mixture: MixtureSettings) -> None:
@@ -45,7 +64,7 @@ def check_sources(mixture: MixtureSettings) -> None:
         _check_functions(dataset, f"{who}, {shown(name)}")
         leave_out_filtered(dataset)
         _check_own_stream(dataset, f"{who}, {shown(name)}")
-        check_factors(dataset, f"{who}, {shown(name)}")
+        _check_factors(dataset, f"{who}, {shown(name)}")
         _check_of_top(dataset, f"{who}, {shown(name)}")
     _check_any_is_there(mixture)
     _check_cost(mixture.cost)
@@ -192,6 +211,24 @@ def _check_function(function: Any, who: str, name: str) -> None:
         )
 
 
+def _check_factors(dataset: Any, who: str) -> None:
+    for name in FACTORS:
+        value: Any = getattr(dataset, name, None)
+        # webdataset's pipelines say -1 where they do not know; others have a method of that name.
+        if value is None or callable(value) or (name == "length" and value == -1):
+            continue
+        if not is_length(value):
+            raise ValueError(
+                f"{who}: expected a number above 0 as {name}, got {shown(value)}\n"
+                "  An epoch has length * length_multiplier / length_divisor samples; without length, its records count."
+            )
+
+
+def is_length(value: Any) -> bool:
+    """Whether a length, or a factor of one, can have this value."""
+    return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < math.inf
+
+
 def _check_of_top(dataset: Any, who: str) -> None:
     if not isinstance(dataset, MixtureSettings):
         return
@@ -248,3 +285,106 @@ def _check_end(parent: MixtureSettings, mixture: MixtureSettings) -> None:
             f"MergedDataset: stop='all_exhausted' waits forever for {shown(mixture.name)}, which is cyclic\n"
             "  Give that mixture cyclic=False, or stop at the first that is exhausted."
         )
+
+
+def verify_mixture_agrees(
+    mixture: MixtureSettings, group: DataParallel, states: Mapping[str, Any], skips: Skips
+) -> None:
+    """Compare topology, seeds, recipe, what is skipped and states with those of the other ranks; call it on every rank.
+
+    Raises:
+        StateError: Some rank has others; on every rank.
+    """
+    top = tree_of(mixture)
+    # Of the whole tree: a nested mixture has a seed of its own, and orders of its own by it.
+    seeds = {node.path: node.dataset.seed for node in top.walk() if node.is_mixture}
+    tree = top.tree()
+    # Without the seeds, which a mixture's line names: who has another seed has no other recipe.
+    nodes = {path: text.replace(f"seed {seeds.get(path)},", "seed,") for path, text in tree.nodes.items()}
+    recipe = json.dumps([nodes, dict(tree.weights)], sort_keys=True)
+    # Seeds and sizes as text, which a message can show; trees are long, and told by their digest.
+    facts = {
+        "topology": f"{group.dp_size} ranks",
+        "seed": ", ".join(f"{seed} of {shown(path)}" if path else str(seed) for path, seed in sorted(seeds.items())),
+        "recipe": blake2b(recipe.encode(), digest_size=16).hexdigest(),
+        "skip": f"{skips.num_records} records, digest {skips.digest('')}",
+        **states_digests(states, group.dp_rank),
+    }
+    verify_ranks_agree(facts, group)
+
+
+_FETCHES: Final = "torch.utils.data._utils.fetch"
+"""The module whose code asks a dataset for the samples of a batch, and collates them."""
+
+
+def refuse_default_collate() -> None:
+    """Raise where the DataLoader that asks for the first sample is about to give it to `default_collate`.
+
+    That would stack every field, those with the stream's state too; where sources have different fields, such as
+    `__key__` and `__index__`, it would end in a KeyError that names none of this.
+
+    Asked by another function that gives samples to `default_collate`, torch finds in its table of types that what tells
+    the state in each of them cannot be collated: the table is what torch documents for extending it.
+
+    Raises:
+        StateError: It is.
+    """
+    default_collate_fn_map[NodeKey] = _refuse
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  what the inspect module itself uses
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("streamdata."):
+        frame = frame.f_back
+    if frame is not None and frame.f_globals.get("__name__") == _FETCHES:
+        fetcher = frame.f_locals.get("self")
+        if getattr(fetcher, "collate_fn", None) is default_collate:
+            _refuse()
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise StateError(
+        "MergedDataset: torch's default_collate cannot make a batch of its samples, which carry the stream's state\n"
+        "  Write StreamLoader(dataset, batch_size) in place of the DataLoader; or give it collate_fn=TensorCollate() "
+        "for dicts of tensors, or collate_fn=mixed_collate for lists of samples."
+    )
+
+
+_PACKAGES: Final = ("accelerate", "transformers")
+_WRAPPERS: Final = {
+    "DataLoaderDispatcher": "reads the stream on rank 0 alone, which has one of {} shares of it",
+    "IterableDatasetShard": "keeps one batch of {} of each rank's own share, and drops the others",
+}
+"""How Accelerate, and HF Trainer through it, share out a stock DataLoader: as if each rank read the whole stream."""
+
+
+def check_not_wrapped(dp_size: int) -> None:
+    """Refuse to be read through a wrapper that divides the stream, where it is divided already.
+
+    The wrappers have no look at the dataset that they wrap, and the dataset none at them but while they call it. Each
+    time that they begin to iterate, both call `set_epoch` of it in the trainer's process, on all ranks, so that none
+    waits for another that has failed. Beside that they are on the stack when `iter` is called: in the trainer without
+    workers, in workers that are forked, and `IterableDatasetShard` in all.
+
+    Raises:
+        ValueError: So it is.
+    """
+    if dp_size == 1:
+        return
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  what the inspect module itself uses
+    while frame is not None:
+        name = _wrapper(frame.f_locals.get("self"))
+        if name is not None:
+            raise ValueError(
+                f"MergedDataset: Accelerate's {name} {_WRAPPERS[name].format(dp_size)}: the rest of the data would "
+                "never be read\n"
+                "  Write StreamLoader(dataset, batch_size, num_workers) in place of the DataLoader: `prepare` leaves "
+                "it alone, and a Trainer takes it from get_train_dataloader. Or call "
+                "dataset.set_data_parallel(1, 0), and the wrapper divides the whole stream."
+            )
+        frame = frame.f_back
+
+
+def _wrapper(owner: Any) -> str | None:
+    # Not isinstance: Accelerate's loaders say that they are of the class that they wrap.
+    for base in type(owner).__mro__:
+        if base.__name__ in _WRAPPERS and base.__module__.partition(".")[0] in _PACKAGES:
+            return base.__name__
+    return None
