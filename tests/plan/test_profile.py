@@ -145,12 +145,12 @@ def large(record):
 def test_a_worker_is_observed_from_within():
     """Its stages are its time; sending is one of them; rates are of what came."""
     dataset = MergedDataset([Numbers("a", 99, 1, single_process_fn=large)])
-    profile = make_profile(dataset, seconds=2, workers=[0, 1], batch_size=8, step_time_s=1e-5)
+    profile = make_profile(dataset, seconds=1, workers=[0, 1], batch_size=8, step_time_s=1e-5)
     assert [rate.workers for rate in profile.rates] == [0, 1]
     assert {stage.stage for stage in profile.stages} >= {PROCESS, "send"}
     assert {stage.stage for stage in profile.stages} <= set(STAGES)
     assert sum(stage.share for stage in profile.stages) == pytest.approx(1)
-    assert 0.2 < profile.busy_s + profile.idle_s < 2
+    assert 0.1 < profile.busy_s + profile.idle_s < 2
     assert next(stage.function for stage in profile.stages if stage.stage == PROCESS) == "large"
     assert profile.enough_workers is None
     assert "more than was measured" in profile_text(profile)

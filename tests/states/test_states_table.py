@@ -55,7 +55,7 @@ def loaded(states):
     return LoadedStates(table_of(states))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(STATES, STATES, STATES)
 def test_a_table_is_the_flat_dict(states, first, second):
     """Whatever is loaded, written over it, turned into a table again and written over: keys, values and types."""
@@ -73,7 +73,7 @@ def test_a_table_is_the_flat_dict(states, first, second):
         assert typed(dict(pickle.loads(pickle.dumps(held)))) == typed(want)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(STATES, st.randoms())
 def test_the_digest_is_of_what_is_held(states, random):
     """Whatever sequence it came in; another value is another digest."""

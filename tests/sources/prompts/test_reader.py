@@ -71,8 +71,8 @@ def digests(folder, seed):
 def test_the_digest_of_a_function_is_the_same_in_each_process(tmp_path):
     """Whatever the addresses there, the order of sets, and whether the module was compiled before."""
     (tmp_path / "templates.py").write_text(MODULE)
-    first, second, third = (digests(tmp_path, seed) for seed in (1, 2, 3))
-    assert first == second == third
+    first, second = (digests(tmp_path, seed) for seed in (1, 2))
+    assert first == second
     assert len(set(first.split(","))) == len(NAMES)
 
 
