@@ -17,8 +17,7 @@ from streamdata import MergedDataset, describe, instantiate_from_yaml, mixed_col
 from streamdata.tools.show.page import write_page
 from streamdata.tools.show.recipe_page import recipe_page
 from streamdata.tools.show.streams import Place
-from streamdata.tools.view.fingerprint import fingerprint
-from streamdata.tools.view.shares import Delivery
+from streamdata.tools.view import Delivery, fingerprint
 
 RECIPE = Path(__file__).parents[1] / "configs" / "demo.yaml"
 NUM_BATCHES, STOP_AFTER = 300, 113

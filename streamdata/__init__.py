@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     )
     from streamdata.text.functions.pack_tokens import PackTokens as PackTokens
     from streamdata.text.functions.process_text import TextJsonlProcessFnBuilder as TextJsonlProcessFnBuilder
-    from streamdata.tools.trace.report import report as report
+    from streamdata.tools.trace.totals import report as report
     from streamdata.tools.view.tree import describe as describe
 
 _MODULES = {
@@ -156,7 +156,7 @@ _MODULES = {
     "postprocess_data": "text",
     # looking at it
     "describe": "tools.view.tree",
-    "report": "tools.trace.report",
+    "report": "tools.trace.totals",
     # errors
     "StreamdataError": "errors",
     "RecipeError": "errors",

@@ -12,7 +12,7 @@ from PIL import Image
 
 from streamdata.run.processes import ForkReport
 from streamdata.tools.data_check.data_check import DataCheck
-from streamdata.tools.data_check.data_faults import MAX_LISTED, Findings
+from streamdata.tools.data_check.data_records import MAX_LISTED, Findings
 from tests.remote.servers import http_server
 from tests.shard_files import write_jsonl, write_tars
 

@@ -12,10 +12,8 @@ from torch.utils.data import DataLoader
 
 from streamdata import JsonlIterableDataset, MergedDataset, mixed_collate
 from streamdata.errors import SourceError
-from streamdata.tools.profile.make_profile import counts_up_to, make_profile
-from streamdata.tools.profile.profile_text import profile_json, profile_text
-from streamdata.tools.profile.stage_times import INTERVAL_S, StageTimes
-from streamdata.tools.profile.stages import IDLE, PACK, PROCESS, READ, STAGES, WAIT
+from streamdata.tools.profile.make_profile import counts_up_to, make_profile, profile_json, profile_text
+from streamdata.tools.profile.stage_times import IDLE, INTERVAL_S, PACK, PROCESS, READ, STAGES, WAIT, StageTimes
 from tests.remote.servers import http_server
 from tests.shard_files import write_jsonl
 from tests.streams import Numbers, plain

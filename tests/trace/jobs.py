@@ -6,7 +6,7 @@ from itertools import chain, count, islice
 
 from streamdata import merge_states, mixed_collate, to_state
 from streamdata.tools.trace import Trace
-from streamdata.tools.trace.record import record_of
+from streamdata.tools.trace.era import record_of
 from tests.elastic.worlds import Config, Leaf, Mix
 from tests.streams import loaded
 

@@ -8,7 +8,7 @@ import pytest
 
 from streamdata import MergedDataset, StateError, named, to_state
 from streamdata.tools.trace import Trace
-from streamdata.tools.trace.record import record_of
+from streamdata.tools.trace.era import record_of
 from tests.elastic.worlds import Config, Leaf, Mix
 from tests.streams import Numbers, loaded
 from tests.trace.jobs import SteppedJob, random_job

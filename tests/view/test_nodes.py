@@ -4,7 +4,7 @@ import pytest
 
 from streamdata import MergedDataset
 from streamdata.tools.view import shares_of
-from streamdata.tools.view.nodes import functions_of
+from streamdata.tools.view.tree import functions_of
 from tests.streams import Numbers
 from tests.view.functions import Totals, noisy, pairs
 

@@ -1,6 +1,6 @@
 import pytest
 
-from streamdata.tools.view.table import percent_text, table
+from streamdata.tools.view.tree import percent_text, table
 
 
 def test_numbers_are_aligned_to_the_right_and_names_to_the_left() -> None:

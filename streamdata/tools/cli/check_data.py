@@ -16,7 +16,7 @@ from streamdata.errors import one_line
 from streamdata.run.processes import ProcessDiedError, forks
 from streamdata.tools.cli.ticker import Ticker
 from streamdata.tools.data_check.data_check import DataCheck, DataTask
-from streamdata.tools.data_check.data_faults import Fault, Findings
+from streamdata.tools.data_check.data_records import Fault, Findings
 
 _REMEDY = re.compile(r"\.?\n  (?=\S)")
 """Where a message goes on with what to do."""

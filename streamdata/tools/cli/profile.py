@@ -11,8 +11,7 @@ import typer
 from streamdata.tools.cli.messages import say
 from streamdata.tools.cli.plan import bar
 from streamdata.tools.cli.run import build_mixture
-from streamdata.tools.profile.make_profile import make_profile
-from streamdata.tools.profile.profile_text import profile_json, profile_text
+from streamdata.tools.profile.make_profile import make_profile, profile_json, profile_text
 
 
 def show_profile(

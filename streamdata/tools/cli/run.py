@@ -20,7 +20,7 @@ from streamdata.tools.cli.interrupt import Interrupt, TerminatedError, leave_int
 from streamdata.tools.cli.messages import say
 from streamdata.tools.cli.ticker import Ticker
 from streamdata.tools.view import Delivery, describe
-from streamdata.tools.view.table import percent_text
+from streamdata.tools.view.tree import percent_text
 
 _MAX_SHARES = 6
 """Sources that the live line names; the summary names all."""

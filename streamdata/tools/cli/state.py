@@ -14,8 +14,8 @@ from streamdata.states.joining import merge_states
 from streamdata.states.loading import read_states
 from streamdata.tools.cli.messages import say
 from streamdata.tools.trace import SourceTotals, Totals, totals_of
-from streamdata.tools.view.states import describe_states, states_as_json
-from streamdata.tools.view.table import percent_text, table
+from streamdata.tools.trace.totals import describe_states, states_as_json
+from streamdata.tools.view.tree import percent_text, table
 
 _COUNTS: Final = ("records", "dropped", "bad", "skipped")
 

@@ -17,7 +17,7 @@ from streamdata.states.loading import is_rank_file, read_states
 from streamdata.tools.cli.run import build_mixture
 from streamdata.tools.cli.ticker import Ticker
 from streamdata.tools.trace import Trace
-from streamdata.tools.view.table import table
+from streamdata.tools.view.tree import table
 
 _QUIET_S = 2.0
 """So long nothing is shown of how far it is."""

@@ -1,12 +1,17 @@
-"""The records of one shard, or some of a dataset, as far as they can be read: each fault on the way is noted."""
+"""The records of one shard, or some of a dataset, as far as they can be read: each fault on the way is noted.
 
-from collections import defaultdict
+Faults are of some kinds; of each kind the first ones are listed with their places, the others counted.
+"""
+
+import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
-from streamdata.errors import StreamdataError, shown
+from streamdata.errors import StreamdataError, one_line, shown, text_of, without_secrets
 from streamdata.fields import CURSOR, INDEX, KEY, SET_HERE, URL
 from streamdata.io.storage import NO_STAMP, is_pipe, stamp_of, told_url
 from streamdata.io.streams import open_stream
@@ -21,8 +26,106 @@ from streamdata.shards.tar.sidecar import line_key, names_of
 from streamdata.sources.files.jsonl import JsonlIterableDataset
 from streamdata.sources.files.shard_source import BlockSource, ShardDataset
 from streamdata.sources.source import Record, fields_of, no_record
-from streamdata.tools.data_check.data_faults import Kind, described
-from streamdata.tools.data_check.json_keys import twice_given
+
+Kind = Literal["damaged", "key given twice", "sidecar", "image", "function", "process died"]
+MAX_LISTED: Final = 100
+"""Faults of one kind that are listed of each shard; the others are counted."""
+
+
+_MAX_CHARS: Final = 100
+"""Of the message of an error of somebody else's code."""
+_MAX_OUR_CHARS: Final = 1000
+"""Of one of streamdata's own classes, which has places and what to do in it; a function may raise these too."""
+
+
+class Fault(NamedTuple):
+    """Something that is wrong.
+
+    Attributes:
+        kind: What kind of thing.
+        source: The dotted name of the source.
+        message: Where it is, what was expected and what was found.
+    """
+
+    kind: Kind
+    source: str
+    message: str
+
+
+@dataclass
+class Findings:
+    """What was read, and what was wrong with it.
+
+    Attributes:
+        num_records: Records that could be read.
+        num_dropped: Those of them of which a function made nothing.
+        faults: Those that are listed.
+        counts: How many there are of each kind, listed or not.
+    """
+
+    num_records: int = 0
+    num_dropped: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    counts: Counter[Kind] = field(default_factory=Counter)
+
+    def add(self, kind: Kind, source: str, message: str) -> Fault | None:
+        """Note a fault, and return it if it is listed."""
+        self.counts[kind] += 1
+        if self.counts[kind] > MAX_LISTED:
+            return None
+        self.faults.append(Fault(kind, source, without_secrets(message)))
+        return self.faults[-1]
+
+    def join(self, other: "Findings") -> None:
+        """Add what was found elsewhere."""
+        self.num_records += other.num_records
+        self.num_dropped += other.num_dropped
+        self.faults += other.faults
+        self.counts += other.counts
+
+    def mark(self, at: str) -> str:
+        """What is counted, and where, as a text that may lose its end."""
+        kinds = (self.counts.get(kind, 0) for kind in get_args(Kind))
+        return " ".join(map(str, (self.num_records, self.num_dropped, *kinds, at)))
+
+    @classmethod
+    def from_mark(cls, text: str) -> tuple[Self, str]:
+        """What a mark says; an empty one, that there is nothing yet."""
+        if not text:
+            return cls(), ""
+        records, dropped, *counts, at = text.split(" ", 2 + len(get_args(Kind)))
+        kinds = zip(get_args(Kind), map(int, counts), strict=True)
+        return cls(int(records), int(dropped), counts=Counter({kind: count for kind, count in kinds if count})), at
+
+
+def described(error: BaseException) -> str:
+    """What an error of somebody else's code is: its type, its message in one line, cut where it is long, and its notes.
+
+    The notes say where it was: the image, or the file and row.
+    """
+    text, is_ours = text_of(error), isinstance(error, StreamdataError)
+    most = _MAX_OUR_CHARS if is_ours else _MAX_CHARS
+    cut = text[:most] + ("…" if len(text) > most else "")
+    notes = "".join(f"; {one_line(str(note).strip())[:_MAX_OUR_CHARS]}" for note in getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {cut if is_ours else one_line(cut)}{notes}"
+
+
+def twice_given(line: bytes) -> list[str]:
+    """The keys that some object in a line of valid JSON has more than once, at any depth.
+
+    Raises:
+        RecursionError: It is nested deeper than Python's parser reads.
+    """
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        if len(pairs) > len({key for key, _ in pairs}):
+            keys = [key for key, _ in pairs]
+            found.extend(sorted({key for key in keys if keys.count(key) > 1}))
+
+    json.loads(line, object_pairs_hook=look)
+    return found
+
 
 Note = Callable[[Kind, str], None]
 

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from streamdata.errors import one_line
 from streamdata.mixing.lengths import count_text
+from streamdata.tools.plan.demand import NUM_MOMENTS, bars
 from streamdata.tools.plan.draws import Draw
 from streamdata.tools.plan.make_plan import RunPlan, SourcePlan
-from streamdata.tools.plan.shares_over_time import NUM_MOMENTS, bars
-from streamdata.tools.view.table import percent_text, table
+from streamdata.tools.view.tree import percent_text, table
 
 Paint = Callable[[str, str], str]
 """Colours a text by how much there is to do."""

@@ -5,19 +5,29 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from torch.utils.data import DataLoader
 
 from streamdata.delivery import mixed_collate
-from streamdata.errors import SourceError
+from streamdata.errors import SourceError, one_line
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
-from streamdata.tools.profile.stage_times import InWorker, Seconds, StageTimes, read_times
-from streamdata.tools.profile.stages import IDLE, MIXING, PACK, PROCESS, SEND
-from streamdata.tools.view.nodes import functions_of
+from streamdata.tools.plan.plan_text import counted
+from streamdata.tools.profile.stage_times import (
+    IDLE,
+    MIXING,
+    PACK,
+    PROCESS,
+    SEND,
+    InWorker,
+    Seconds,
+    StageTimes,
+    read_times,
+)
+from streamdata.tools.view.tree import functions_of, percent_text, table
 
 _ENOUGH: Final = 0.9
 """Of the highest rate: the fewest workers that have so much are where more add little."""
@@ -222,3 +232,53 @@ def _advice(stages: Sequence[StageShare]) -> str:
     what = f"{first.function} ({first.stage}{of})" if first.function else f"{first.stage}{of}"
     times = f"; without it a worker would do {1 / (1 - first.share):.2g} times as much" if first.share < 0.95 else ""  # noqa: PLR2004
     return f"{what} takes {100 * first.share:.0f} % of a worker's time{times}. What helps: {_REMEDIES[first.stage]}"
+
+
+def profile_json(profile: Profile) -> dict[str, Any]:
+    """The profile as plain JSON."""
+    sources: dict[str, dict[str, float]] = {}
+    for stage in profile.stages:
+        of_source = sources.setdefault(stage.source, {})
+        of_source[stage.stage] = of_source.get(stage.stage, 0.0) + stage.seconds
+    whole = asdict(profile)
+    whole["rates"] = [rate._asdict() for rate in profile.rates]
+    whole["sources"] = [{"name": name, **stages} for name, stages in sources.items()]
+    return whole
+
+
+def profile_text(profile: Profile) -> str:
+    """The profile for a person to read."""
+    parts = [_stages(profile), f"most of all: {one_line(profile.advice)}" if profile.advice else "", _rates(profile)]
+    return "\n\n".join(part for part in [*parts, _step(profile)] if part)
+
+
+def _stages(profile: Profile) -> str:
+    rows = [["source", "stage", "function", "of its time", ""]]
+    for stage in profile.stages:
+        cells = [one_line(stage.source) or "all", stage.stage, one_line(stage.function), percent_text(stage.share)]
+        rows.append([*cells, ""])
+    return f"where a worker's {profile.busy_s:.1f} s went\n{table(rows)}"
+
+
+def _rates(profile: Profile) -> str:
+    rows = [["workers", "samples/s", "first batch", ""]]
+    for rate in profile.rates:
+        knee = "more than this add little" if rate.workers == profile.knee else ""
+        shown = f"{rate.samples_per_s:,.0f}" if rate.samples_per_s else "none in this time"
+        rows.append([str(rate.workers), shown, f"{rate.first_batch_s:.2f} s", knee])
+    return f"{table(rows)}\nthis machine has {counted(profile.cores, 'core')}; of more workers nothing is said"
+
+
+def _step(profile: Profile) -> str:
+    if profile.step_time_s is None or profile.wanted_samples_per_s is None:
+        return ""
+    wants = (
+        f"a step of {profile.step_time_s:g} s with {profile.batch_size} samples needs "
+        f"{profile.wanted_samples_per_s:,.0f} samples/s"
+    )
+    if profile.enough_workers is not None:
+        who = counted(profile.enough_workers, "worker") if profile.enough_workers else "the trainer's own process"
+        return f"{wants}: {who} can give it"
+    best = max(profile.rates, key=lambda rate: rate.samples_per_s)
+    most = f"at most {best.samples_per_s:,.0f} by {counted(best.workers, 'worker')}"
+    return f"{wants}: more than was measured, {most}; what more cores would give is not said here"

@@ -19,9 +19,7 @@ from streamdata.sources import DealtLane, MapStyleSource
 from streamdata.sources.files.shard_source import BlockSource
 from streamdata.sources.source import Sample
 from streamdata.tools.trace.course import Point, Stretch
-from streamdata.tools.trace.era import Era
-from streamdata.tools.trace.rank_stream import OnProgress, RankStream
-from streamdata.tools.trace.record import record_of
+from streamdata.tools.trace.era import Era, OnProgress, RankStream, record_of
 
 _FEW, _MANY = 64, 1 << 20
 _MAX_PASSED_OVER = 4

@@ -13,10 +13,8 @@ from streamdata.sources.source import Sample
 from streamdata.states.cursor import LaneKey, Standing
 from streamdata.states.table import COUNTS
 from streamdata.tools.trace.course import BatchSizes, Course, Point, Stretch, point_of
-from streamdata.tools.trace.era import Era
+from streamdata.tools.trace.era import Era, RankStream, record_of
 from streamdata.tools.trace.find import Search, WantedRecord
-from streamdata.tools.trace.rank_stream import RankStream
-from streamdata.tools.trace.record import record_of
 
 SEEK, READ = "seek", "read"
 _EMPTY_PASSES = 2

@@ -4,12 +4,14 @@
 2. dataset → `describe` → that tree as text
 3. batches → `Delivery` → what a run delivered: samples, bytes, wanted and achieved shares, drops
 4. sample → `fingerprint` → what it holds, comparable; recipe → `find_inexact` → functions that a resume does not repeat
+
+- `tree.py`: shares and functions of the nodes, the tree as text, and tables.
+- `shares.py`: samples, bytes and shares that were delivered.
+- `exactness.py`: digests of samples, and the comparison of a stream with itself after a resume.
 """
 
-from streamdata.tools.view.exactness import Inexact, find_inexact
-from streamdata.tools.view.fingerprint import fingerprint
-from streamdata.tools.view.nodes import NodeShare, shares_of
+from streamdata.tools.view.exactness import Inexact, find_inexact, fingerprint
 from streamdata.tools.view.shares import Delivery, SourceCount
-from streamdata.tools.view.tree import describe
+from streamdata.tools.view.tree import describe, shares_of
 
-__all__ = ["Delivery", "Inexact", "NodeShare", "SourceCount", "describe", "find_inexact", "fingerprint", "shares_of"]
+__all__ = ["Delivery", "Inexact", "SourceCount", "describe", "find_inexact", "fingerprint", "shares_of"]

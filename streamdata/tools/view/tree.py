@@ -1,16 +1,76 @@
-"""The tree of sources as text."""
+"""The tree of sources: the share of each node, its functions, and all of it as a table."""
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from streamdata.errors import one_line
 from streamdata.mixing import MergedDataset
-from streamdata.mixing.tree import Node
+from streamdata.mixing.merged import top_of
+from streamdata.mixing.tree import Node, NodeShare, mean_node_shares, node_shares, tree_of
 from streamdata.recipe.named_source import STEPS
 from streamdata.sources.files.sequential_source import SequentialSource
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.sources.order.part import range_of
-from streamdata.tools.view.nodes import NodeShare, functions_of, shares_of
-from streamdata.tools.view.table import percent_text, table
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Align rows of cells: the first and last column to the left, those between, which are numbers, to the right."""
+    rows = [[one_line(cell) for cell in row] for row in rows]  # a line end in a name would end the row
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    last = len(widths) - 1
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column in (0, last) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def percent_text(share: float) -> str:
+    """A share in percent, to three digits: 0.75 is "75 %"."""
+    return f"{100 * share:.3g} %"
+
+
+def shares_of(dataset: Any, time: float = 0.0) -> dict[str, NodeShare]:
+    """Return the nodes of a dataset's tree by path, parents first, with their shares.
+
+    Args:
+        dataset: A mixture, or a source alone.
+        time: Where shares follow schedules, those of this time of a pass.
+
+    Raises:
+        ValueError: It is neither.
+        SourceError: A source has no records.
+    """
+    return node_shares(tree_of(top_of(dataset, "describe")), time)
+
+
+def mean_shares(dataset: MergedDataset, until: float) -> dict[str, float]:
+    """The share of the whole stream that each source should have had from the start of a pass to a time of it."""
+    return mean_node_shares(tree_of(dataset), until)
+
+
+def functions_of(dataset: Any) -> dict[str, str]:
+    """Return the names of the functions that a dataset's samples pass, by attribute."""
+    attributes = ("single_process_fn", "process_fn", "customized_yield_fn", "cost")
+    found = {attribute: getattr(dataset, attribute, None) for attribute in attributes}
+    return {
+        attribute: function if isinstance(function, str) else _name_of(function)  # a cost may name a field
+        for attribute, function in found.items()
+        if function is not None
+    }
+
+
+def _name_of(function: Callable[..., Any] | list[Any]) -> str:
+    if isinstance(function, list):
+        return " + ".join(map(_name_of, function))
+    if isinstance(function, functools.partial):
+        return f"partial of {_name_of(function.func)}"
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
+
 
 _MAX_PERCENTS = 3
 _HEADER = ["source", "percent", "share", "of all", "records", "blocks", "kind and options"]

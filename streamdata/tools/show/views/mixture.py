@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from streamdata.mixing import MergedDataset
+from streamdata.mixing.tree import NodeShare
 from streamdata.tools.show.charts import Histogram, LinesChart, histogram, lines_chart
 from streamdata.tools.show.views.model import SampleView, TextView, TokensView
-from streamdata.tools.view.nodes import NodeShare, shares_of
-from streamdata.tools.view.tree import tree_rows
+from streamdata.tools.view.tree import shares_of, tree_rows
 
 
 @dataclass(frozen=True, kw_only=True)
