@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from streamdata.prepare import Pipeline as Pipeline
     from streamdata.prepare import PrepareConfig as PrepareConfig
     from streamdata.prepare import PrepareError as PrepareError
+    from streamdata.run.seeds import record_rng as record_rng
     from streamdata.shards.tar.write import write_shards as write_shards
-    from streamdata.sources.files.csv import CsvDataset as CsvDataset
-    from streamdata.sources.files.image_folder import ImageFolderDataset as ImageFolderDataset
-    from streamdata.sources.files.image_jsonl import ImageJsonlDataset as ImageJsonlDataset
-    from streamdata.sources.files.jsonl import JsonlIterableDataset as JsonlIterableDataset
+    from streamdata.sources.files.image_datasets import ImageFolderDataset as ImageFolderDataset
+    from streamdata.sources.files.image_datasets import ImageJsonlDataset as ImageJsonlDataset
     from streamdata.sources.files.parquet import ParquetDataset as ParquetDataset
-    from streamdata.sources.files.webdataset import MetaDistributedWebDataset as MetaDistributedWebDataset
+    from streamdata.sources.files.shard_datasets import CsvDataset as CsvDataset
+    from streamdata.sources.files.shard_datasets import JsonlIterableDataset as JsonlIterableDataset
+    from streamdata.sources.files.shard_datasets import MetaDistributedWebDataset as MetaDistributedWebDataset
     from streamdata.sources.foreign.named import named as named
-    from streamdata.sources.functions.decode_images import DecodeImages as DecodeImages
-    from streamdata.sources.functions.process_image import ImageJsonlProcessFnBuilder as ImageJsonlProcessFnBuilder
-    from streamdata.sources.order.randomness import record_rng as record_rng
-    from streamdata.states.gathering import gather_states as gather_states
+    from streamdata.sources.functions.images import DecodeImages as DecodeImages
+    from streamdata.sources.functions.images import ImageJsonlProcessFnBuilder as ImageJsonlProcessFnBuilder
+    from streamdata.states.cursor import to_state as to_state
+    from streamdata.states.joining import gather_states as gather_states
     from streamdata.states.joining import merge_states as merge_states
     from streamdata.states.lane_state import from_stateful as from_stateful
     from streamdata.states.loading import load_states as load_states
     from streamdata.states.saving import save_states as save_states
-    from streamdata.states.to_state import to_state as to_state
     from streamdata.stores.blend.blendable import BlendableDataset as BlendableDataset
     from streamdata.stores.blend.blendable import make_blendable_dataset as make_blendable_dataset
     from streamdata.stores.datasets.base_dataset import BaseDataset as BaseDataset
@@ -93,23 +93,23 @@ _MODULES = {
     "BlendableDataset": "stores.blend.blendable",
     "make_blendable_dataset": "stores.blend.blendable",
     # sources of records
-    "JsonlIterableDataset": "sources.files.jsonl",
-    "MetaDistributedWebDataset": "sources.files.webdataset",
+    "JsonlIterableDataset": "sources.files.shard_datasets",
+    "MetaDistributedWebDataset": "sources.files.shard_datasets",
     "ParquetDataset": "sources.files.parquet",
-    "ImageJsonlDataset": "sources.files.image_jsonl",
-    "ImageFolderDataset": "sources.files.image_folder",
-    "CsvDataset": "sources.files.csv",
+    "ImageJsonlDataset": "sources.files.image_datasets",
+    "ImageFolderDataset": "sources.files.image_datasets",
+    "CsvDataset": "sources.files.shard_datasets",
     "RLHFDataset": "chats.prompts",
     "SFTChatDataset": "chats",
     "PreferenceDataset": "chats",
     # functions of records
     "TextJsonlProcessFnBuilder": "text.functions.process_text",
-    "DecodeImages": "sources.functions.decode_images",
-    "ImageJsonlProcessFnBuilder": "sources.functions.process_image",
+    "DecodeImages": "sources.functions.images",
+    "ImageJsonlProcessFnBuilder": "sources.functions.images",
     "ImageTextPairProcessFnBuilder": "text.functions.image_text_pairs",
     "PackTokens": "text.functions.pack_tokens",
     "GroupByLength": "text.functions.group_by_length",
-    "record_rng": "sources.order.randomness",
+    "record_rng": "run.seeds",
     # from samples to batches
     "mixed_collate": "delivery.collate",
     "StreamLoader": "delivery.stream_loader",
@@ -125,11 +125,11 @@ _MODULES = {
     "grpo_collate": "stores.datasets.record_datasets",
     "ResumableDistributedSampler": "delivery.sampler",
     # states
-    "to_state": "states.to_state",
+    "to_state": "states.cursor",
     "merge_states": "states.joining",
     "save_states": "states.saving",
     "load_states": "states.loading",
-    "gather_states": "states.gathering",
+    "gather_states": "states.joining",
     "from_stateful": "states.lane_state",
     # token stores, and datasets over them
     "DatasetFactory": "stores.datasets.dataset_factory",

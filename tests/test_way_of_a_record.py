@@ -14,7 +14,7 @@ import pytest
 
 import streamdata
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset
-from streamdata.run.recent import open_files
+from streamdata.run.per_process import open_files
 from tests.shard_files import write_jsonl, write_tars
 
 PACKAGE = str(Path(streamdata.__file__).parent) + "/"

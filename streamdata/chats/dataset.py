@@ -17,7 +17,7 @@ from streamdata.errors import shown
 from streamdata.io.remote import options_of_source
 from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import NamedSource, Percent
-from streamdata.run.recent import Recent
+from streamdata.run.per_process import Recent
 from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.shards.parquet.rows import ParquetRows
 from streamdata.shards.parquet.stored_rows import Row

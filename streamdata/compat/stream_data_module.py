@@ -6,7 +6,7 @@ from typing import Any, Final
 from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.errors import StateError
 from streamdata.mixing.tree import tree_of
-from streamdata.states.gathering import gather_states
+from streamdata.states.joining import gather_states
 
 try:
     from lightning.pytorch import LightningDataModule

@@ -20,8 +20,8 @@ from streamdata.errors import StateError
 from streamdata.fields import PADDING
 from streamdata.mixing import MergedDataset
 from streamdata.run import Lane
+from streamdata.states.cursor import States
 from streamdata.states.progress import Progress
-from streamdata.states.to_state import States
 
 logger = logging.getLogger("streamdata")
 MORE_PASSES: Final = 2

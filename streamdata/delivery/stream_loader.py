@@ -19,10 +19,10 @@ from streamdata.fields import CURSOR, STATE, STATES
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.merged import top_of
 from streamdata.mixing.tree import tree_of
-from streamdata.run.traffic import Traffic
+from streamdata.run.lane_link import Traffic
+from streamdata.states.cursor import States, is_asked, states_of_batch
 from streamdata.states.progress import Progress
 from streamdata.states.table import LoadedStates, StatesTable
-from streamdata.states.to_state import States, is_asked, states_of_batch
 
 _OPTIONS: Final = (
     "generator",

@@ -7,7 +7,7 @@ from typing import Any, Final
 from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.delivery.to_device import DeviceLoader
 from streamdata.errors import StateError
-from streamdata.states.gathering import gather_states
+from streamdata.states.joining import gather_states
 from streamdata.states.table import LoadedStates, table_of
 
 _KEY: Final = "states"

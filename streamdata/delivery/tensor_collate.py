@@ -15,8 +15,7 @@ from torch.utils.data import get_worker_info
 from streamdata.delivery.collate import listed, pack
 from streamdata.errors import did_you_mean, shown
 from streamdata.fields import CURSOR, DATASET_NAME, STATE, STATES, is_reserved
-from streamdata.states.cursor import links_of, number_batch
-from streamdata.states.to_state import state_text
+from streamdata.states.cursor import links_of, number_batch, state_text
 
 _WHO: Final = "TensorCollate"
 _BOUNDS: Final = "cu_seqlens"

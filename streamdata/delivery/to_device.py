@@ -9,8 +9,8 @@ import torch
 from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.errors import StateError, shown
 from streamdata.mixing import MergedDataset
-from streamdata.run.traffic import Traffic
-from streamdata.states.to_state import States
+from streamdata.run.lane_link import Traffic
+from streamdata.states.cursor import States
 
 
 def to_device(loader: StreamLoader, device: torch.device | str | int, ahead: int = 2) -> "DeviceLoader":

@@ -23,7 +23,7 @@ from streamdata.io.held import ANY_VERSION, held_urls, held_version, hold, let_g
 from streamdata.io.remote import Answer, Listed, network, stat_once
 from streamdata.recipe.limits import check_mode, check_regular
 from streamdata.recipe.permission import PIPE, refusal_of_url
-from streamdata.run.recent import open_files
+from streamdata.run.per_process import open_files
 
 Int64s = npt.NDArray[np.int64]
 

@@ -24,14 +24,13 @@ from streamdata.recipe.named_source import is_absent, read_percent
 from streamdata.recipe.targets import is_stage
 from streamdata.run import DataParallel
 from streamdata.sources.files.shard_source import ShardDataset
-from streamdata.sources.foreign.map_style import leave_out_filtered
-from streamdata.sources.foreign.named import check_dataset
-from streamdata.sources.foreign.own_stream import LANES, is_own_stream
+from streamdata.sources.foreign.named import check_dataset, is_own_stream, leave_out_filtered
+from streamdata.sources.foreign.own_stream import LANES
 from streamdata.sources.functions.starts import is_stateful
-from streamdata.sources.order.part import part_of, range_of
+from streamdata.sources.order.blocks import part_of, range_of
 from streamdata.sources.skip import Skips
 from streamdata.states.cursor import NodeKey
-from streamdata.states.gathering import states_digests, verify_ranks_agree
+from streamdata.states.joining import states_digests, verify_ranks_agree
 
 FACTORS: Final = ("length", "length_multiplier", "length_divisor")
 """The attributes of a source that say how many samples an epoch of it has."""

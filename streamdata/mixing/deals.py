@@ -17,8 +17,7 @@ from streamdata.run import Lane
 from streamdata.sources import Deal, DealtLane, DealtSource
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.states.headers import Base, DealHeader, Leftovers, Tree
-from streamdata.states.history import history_of, totals_of_nodes
-from streamdata.states.progress import Progress, share_out
+from streamdata.states.progress import Progress, history_of, share_out, totals_of_nodes
 from streamdata.states.table import COUNTS
 
 

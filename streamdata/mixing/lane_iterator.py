@@ -16,10 +16,9 @@ from streamdata.run.lane_link import note_deal
 from streamdata.shards.ahead.read_ahead import LaneAhead
 from streamdata.sources.source import Sample
 from streamdata.states.checks import check_nodes, describe_changes
-from streamdata.states.cursor import Entry, NodeKey, PlainEntry, node_of
+from streamdata.states.cursor import Entry, NodeKey, PlainEntry, node_of, to_state
 from streamdata.states.lane_state import LaneState, lane_state_of
 from streamdata.states.progress import Progress
-from streamdata.states.to_state import to_state
 
 logger = logging.getLogger("streamdata")
 

@@ -14,18 +14,16 @@ from streamdata.mixing.control import WorkerPlace
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
-from streamdata.run.lane_link import LaneLink
-from streamdata.run.traffic import SourceTimes
+from streamdata.run.lane_link import LaneLink, SourceTimes
 from streamdata.shards.ahead.read_ahead import LaneAhead
 from streamdata.shards.ahead.upcoming import Upcoming
 from streamdata.sources import Burst, DealtLane
 from streamdata.sources.files.shard_source import BlockSource, ShardDataset
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.sources.functions.process_functions import Feed, PerRecordFn, StreamFns, call_per_record, run_bursts
-from streamdata.sources.functions.stream_states import StreamStates
 from streamdata.sources.functions.tally import Tally, counts_of
 from streamdata.sources.skip import Skipping, Skips
-from streamdata.sources.source import DamagedRecord, ReadTask, Record, Sample, describe_record
+from streamdata.sources.source import DamagedRecord, ReadTask, Record, Sample, StreamStates, describe_record
 from streamdata.states.cursor import Cursor, LaneEntries, LaneKey, NodeKey, PlainCursor, Position
 from streamdata.states.headers import Base, Tree
 from streamdata.states.progress import Progress

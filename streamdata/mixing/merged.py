@@ -33,17 +33,15 @@ from streamdata.recipe.build import build_recipe
 from streamdata.recipe.load import Recipe
 from streamdata.recipe.named_source import PART_NAMES, Percent, default_of
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
-from streamdata.run.lane_link import note_deal, noted_deal
+from streamdata.run.lane_link import Traffic, note_deal, noted_deal, times_of, traffic_of
 from streamdata.run.topology import data_parallel_at_fork, data_parallel_of, remember_data_parallel_at_fork
-from streamdata.run.traffic import Traffic, times_of, traffic_of
 from streamdata.run.trainer import end_with_trainer
 from streamdata.shards.ahead.settings import ahead_settings, checked_bytes
 from streamdata.sources.alone import Alone
 from streamdata.sources.files.shard_source import ShardDataset
-from streamdata.sources.foreign.named import check_dataset, named
-from streamdata.sources.foreign.own_stream import is_own_stream
+from streamdata.sources.foreign.named import check_dataset, is_own_stream, named
 from streamdata.sources.functions.process_functions import StreamFn
-from streamdata.sources.functions.worker_errors import end_where_batches_are_lost
+from streamdata.sources.functions.tally import end_where_batches_are_lost
 from streamdata.sources.skip import SkipList, Skips
 from streamdata.sources.source import Sample
 from streamdata.states.checks import check_complete, check_nodes, describe_changes

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from streamdata.io.cache.settings import cache_counts
 from streamdata.io.remote.network import MAX_CONNECTIONS, network
 from streamdata.run import Lane
-from streamdata.run.traffic import Traffic, TrafficReport, own_times
+from streamdata.run.lane_link import Traffic, TrafficReport, own_times
 from streamdata.shards.ahead.settings import AheadSettings
 
 _STRETCH_S: Final = 30.0

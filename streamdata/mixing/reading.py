@@ -20,8 +20,7 @@ from streamdata.mixing.meter import Meter
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
-from streamdata.run.lane_link import LaneLink, announce, warn_once
-from streamdata.run.traffic import note
+from streamdata.run.lane_link import LaneLink, announce, note, warn_once
 from streamdata.shards.ahead.read_ahead import LaneAhead
 from streamdata.shards.ahead.settings import AheadSettings
 from streamdata.sources.functions.tally import Tally, counts_of, num_tokens

@@ -19,10 +19,10 @@ from streamdata.mixing.schedule import Shares
 from streamdata.recipe.named_source import LEAST, MOST, NamedSource, SizeWeight, Weight, is_absent, read_percent
 from streamdata.sources import MapStyleSource, Source
 from streamdata.sources.files.shard_source import ShardDataset
-from streamdata.sources.foreign.own_stream import OwnStreamSource, is_own_stream
+from streamdata.sources.foreign.named import is_own_stream
+from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.sources.functions.process_functions import StreamFn
-from streamdata.sources.order.blocks import ALL_EPOCHS, Epochs
-from streamdata.sources.order.part import Part, part_of, range_of
+from streamdata.sources.order.blocks import ALL_EPOCHS, Epochs, Part, part_of, range_of
 from streamdata.sources.source import Sample
 from streamdata.states.headers import BY_COST, MIXTURE, BlockCut, Tree
 

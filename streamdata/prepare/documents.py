@@ -12,7 +12,7 @@ from streamdata.prepare.encode import Backend, Ids, encode_texts, special_finder
 from streamdata.prepare.errors import BadRecordError, DroppedRecordError
 from streamdata.prepare.record_formats import FormatExtractor
 from streamdata.prepare.sections import ChatPart, Extract, Extractor, Part, Record, TextPart
-from streamdata.run.recent import Recent
+from streamdata.run.per_process import Recent
 from streamdata.stores.dtypes import SOURCES
 from streamdata.text.masks import ChatEncoder, shared_ids
 from streamdata.text.templates import ChatRenderer

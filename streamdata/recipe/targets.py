@@ -187,7 +187,7 @@ def refusal_of_origin(name: str, allow: Collection[str] | None = None, *, permit
     """Returns why a class or function is refused, by the dotted name of where it is defined, or None.
 
     Args:
-        name: Such as ``streamdata.sources.files.jsonl.JsonlIterableDataset``.
+        name: Such as ``streamdata.sources.files.shard_datasets.JsonlIterableDataset``.
         allow: The packages that the caller accepts.
         permitted: Whether it is one of `PERMITTED`.
     """

@@ -1,18 +1,21 @@
 """Facts of this process, and the numbers that follow from them alone.
 
 1. environment → `DataParallel`, `Lane` → who reads
-2. names and seeds → `stable_seed` → 63-bit seeds, the same on every machine
-3. seed and size → `Permutation` → an order that is computed, never stored; `shuffled` → one of few enough to be listed;
-   `hashes_of` → numbers without an order
-4. temporary file → `publish` → what readers see whole or not at all
-5. function and tasks → `processes`, or in a command `forks` → results, from other processes that end with this one
-6. key → `recent` → what a thread keeps for its next reading: open files, memory
-7. what makes it → `PerProcess` → a value that each process has for itself, over forks
-8. samples of a lane → `lane_link`, `traffic` → how the lane began, and what its process asked of stores, to the trainer
+2. names → seeds → orders
+3. function and tasks → other processes → results
+
+- `topology.py`: who reads: `DataParallel`, `Lane`
+- `seeds.py`: `stable_seed`, the same on every machine; `Permutation`, an order that is computed, never stored;
+  `record_rng`, a random generator of one record
+- `per_process.py`: `PerProcess`, a value that each process has for itself, over forks; `Recent` and `ReadBuffer`, open
+  files and memory that a thread keeps for its next reading
+- `processes.py`: `processes`, or in a command `forks`, do tasks and end with this process
+- `trainer.py`: a worker ends with the trainer that it works for
+- `lane_link.py`: how a lane began, and what its process asked of stores, for the trainer
+- `publish.py`: files that readers see whole or not at all
 """
 
-from streamdata.run.permutation import Permutation, hashes_of, shuffled
-from streamdata.run.seeds import stable_seed
+from streamdata.run.seeds import Permutation, hashes_of, shuffled, stable_seed
 from streamdata.run.topology import MAX_RANKS, MAX_WORKERS, DataParallel, Lane, find_data_parallel
 
 __all__ = [

@@ -1,8 +1,11 @@
-"""What each process has for itself: `make → the value of this process`, over forks."""
+"""Values that each process, or each thread, has for itself: `make → PerProcess`, over forks; `key → Recent → value`."""
 
+import mmap
 import os
+import resource
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
@@ -59,3 +62,113 @@ def _all_forked() -> None:
 
 
 os.register_at_fork(after_in_child=_all_forked)
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+MAX_OPEN_FILES = 256
+_FEWEST_FILES = 8
+
+
+class Recent(threading.local, Generic[Key, Value]):
+    """Keeps the last `capacity` values that were asked for.
+
+    A value that falls out is only dropped, not closed: whoever is still using it keeps it alive, and it closes itself
+    with its last reference. One set per thread needs no lock, which a fork could leave locked in the child.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._values: dict[Key, Value] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._values)
+
+    def get(self, key: Key, make: Callable[[Key], Value]) -> Value:
+        """The value of `key`, made by `make` where it is not among the recent ones."""
+        values = self._values
+        # It is inserted again below: the first in the dict is the least recently used.
+        value = values.pop(key, None)
+        if value is None:
+            value = make(key)
+            while len(values) >= self._most():
+                del values[next(iter(values))]
+        values[key] = value
+        return value
+
+    def _most(self) -> int:
+        return self._capacity
+
+    def forget(self, key: Key) -> None:
+        """Drop `key`, so that the next `get` makes it afresh."""
+        self._values.pop(key, None)
+
+
+def most_open_files() -> int:
+    """How many files a thread keeps open: a quarter of what the process may have open, at most `MAX_OPEN_FILES`.
+
+    The rest is of workers' pipes, shared memory, sockets, and of what others in the process open.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_OPEN_FILES if limit == resource.RLIM_INFINITY else max(_FEWEST_FILES, min(MAX_OPEN_FILES, limit // 4))
+
+
+class OpenFiles(Recent[Key, Value]):
+    """The files that a thread used last, of any kind, by keys that tell these apart.
+
+    Args:
+        capacity: How many there are at most, where the process's limit allows as many.
+    """
+
+    is_helping = False
+    """Whether the thread reads for another one, beside it: then it keeps a fourth as many."""
+
+    def _most(self) -> int:
+        most = most_open_files() // 4 if self.is_helping else most_open_files()
+        return min(self._capacity, most)  # asked for each file that is opened: the limit may be set late
+
+
+open_files: OpenFiles[Any, Any] = OpenFiles(MAX_OPEN_FILES)
+"""Shards by their urls, indexes by what these were built for, arrays, pages of caches …: they share one number."""
+
+
+class ReadBuffer(threading.local):
+    """Memory to read into, lent to one reader at a time, for as long as that holds the view which it was given.
+
+    Fresh memory comes from the kernel each time, with a page fault for every 4 KiB, and goes back when it is no longer
+    used; that took longer than to read the file. Each thread has its own; a copy in another process begins empty.
+
+    Args:
+        max_kept_bytes: Larger memory is not kept: what one huge record took goes back.
+    """
+
+    def __init__(self, max_kept_bytes: int = 16 << 20) -> None:
+        self._max_kept_bytes = max_kept_bytes
+        self._memory: mmap.mmap | None = None
+        self._lent: weakref.ref[memoryview] | None = None
+
+    def lend(self, size: int) -> memoryview:
+        """At least `size` bytes, with anything in them; the same as before if nobody holds the last view.
+
+        Slices of the map, which is the view's `obj`, are bytes; slices of the view are views.
+        """
+        if size > self._max_kept_bytes:
+            return memoryview(_new_memory(size))
+        is_lent = self._lent is not None and self._lent() is not None
+        if self._memory is None or is_lent or len(self._memory) < size:
+            self._memory = _new_memory(size)
+        view = memoryview(self._memory)
+        self._lent = weakref.ref(view)
+        return view
+
+    def __reduce__(self) -> tuple[type["ReadBuffer"], tuple[int]]:
+        return ReadBuffer, (self._max_kept_bytes,)
+
+
+def _new_memory(size: int) -> mmap.mmap:
+    """At least `size` bytes, a power of two, of this process alone (by default a map is shared with forks)."""
+    return mmap.mmap(-1, 1 << size.bit_length(), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

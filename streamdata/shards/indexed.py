@@ -30,7 +30,7 @@ from streamdata.io.storage import (
     submit_question,
 )
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
-from streamdata.run.recent import ReadBuffer, open_files
+from streamdata.run.per_process import ReadBuffer, open_files
 from streamdata.shards.ahead.coming import FileSpans
 from streamdata.shards.ahead.shard_pages import remote_pages
 from streamdata.shards.ahead.spans import read_spans

@@ -30,7 +30,7 @@ from streamdata.io.storage import (
 from streamdata.io.streams import open_stream
 from streamdata.io.suffixes import sidecars_of
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
-from streamdata.run.recent import Recent
+from streamdata.run.per_process import Recent
 from streamdata.shards.ahead.chunks import ChunkBytes, chunk_spans
 from streamdata.shards.ahead.coming import FileSpans
 from streamdata.shards.ahead.spans import read_spans

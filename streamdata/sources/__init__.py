@@ -5,6 +5,11 @@
 3. blocks, position → `Source.read` → records, each with the position after it
 4. records → process functions (`call_per_record`, `run_bursts`) → samples
 
+- `source.py`: the contract of a source, and `ReadTask`, who reads it
+- `alone.py`: a source that is iterated by itself
+- `skip.py`: records that a run leaves out
+- `order/`, `files/`, `foreign/`, `functions/`: which records in which order; the sources; what is made of records
+
 A process function is one of three kinds:
 
 - per record, `single_process_fn`: `fn(record) -> sample | None | list of samples`;
@@ -20,11 +25,11 @@ A record that a function sees carries its fields, `__url__` and `__key__` or `__
 `record_rng(record)`.
 """
 
+from streamdata.run.seeds import record_rng
 from streamdata.sources.foreign.map_style import MapStyleSource
 from streamdata.sources.order.blocks import BlockOrder
 from streamdata.sources.order.deal import Deal
 from streamdata.sources.order.dealt_lane import Burst, DealtLane, DealtSource, Leftover
-from streamdata.sources.order.randomness import record_rng
 from streamdata.sources.source import Source
 
 __all__ = [

@@ -17,7 +17,7 @@ from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.parquet.shards import ParquetShards
 from streamdata.shards.urls import expand_home
 from streamdata.sources.files.shard_source import ShardDataset
-from streamdata.sources.foreign.own_stream import is_own_stream
+from streamdata.sources.foreign.named import is_own_stream
 from streamdata.sources.functions.tally import Tally
 from streamdata.sources.source import Record
 from streamdata.states.cursor import Position

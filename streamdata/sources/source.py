@@ -1,6 +1,7 @@
-"""What a lane needs of a source."""
+"""The contract of a source: `Source`, records in blocks, and `ReadTask`, who reads which of them for a lane."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from copy import copy
 from itertools import chain
@@ -14,11 +15,9 @@ from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, STATES,
 from streamdata.run import Lane
 from streamdata.shards.ahead.upcoming import Upcoming
 from streamdata.shards.readers import DamagedRecordError
-from streamdata.sources.functions.stream_states import StreamStates
 from streamdata.sources.functions.tally import Tally
-from streamdata.sources.order.blocks import BlockOrder
-from streamdata.sources.order.part import Part
-from streamdata.states.cursor import Position
+from streamdata.sources.order.blocks import BlockOrder, Part
+from streamdata.states.cursor import Cursor, PlainCursor, Position
 from streamdata.states.headers import BlockCut
 
 Record: TypeAlias = dict[str, Any]
@@ -70,6 +69,53 @@ class Source(Protocol):
 
     def window_start(self, order: BlockOrder, position: Position) -> Position:
         """The beginning of the window in which the next record at `position` lies."""
+
+
+_FIELDS = Cursor()
+_Taken = tuple[int, int, int]
+"""A position without its part: the outputs of a record have one state, that before it."""
+
+
+class StreamStates:
+    """The states of one source's iterable in one lane, since the start of its open burst.
+
+    Args:
+        epoch_pass: The pass.
+        start: Where the lane begins to read.
+        state: Of the iterable there, None where it said nothing.
+    """
+
+    def __init__(self, epoch_pass: int, start: Position, state: list[Any] | None) -> None:
+        self.epoch_pass = epoch_pass
+        self._held: deque[tuple[_Taken, list[Any] | None]] = deque([(start[:3], state)])
+
+    def beginning(self, taken: _Taken) -> list[Any] | None:
+        """The state with which the lane begins to read there, if that is where it began."""
+        at, state = self._held[0]
+        return state if at == taken else None
+
+    def note(self, taken: _Taken, state: list[Any] | None) -> None:
+        """Keep what the iterable says after a record."""
+        if state is not None:
+            self._held.append((taken, state))
+
+    def join(self, pairs: Iterator[tuple[dict[str, Any], PlainCursor]]) -> Iterator[tuple[dict[str, Any], PlainCursor]]:
+        """Each sample with its cursor, to which the state there is added."""
+        for sample, cursor in pairs:
+            state = self._at(cursor[:3])
+            yield sample, cursor if state is None else _with_stream(cursor, state)
+
+    def _at(self, taken: _Taken) -> list[Any] | None:
+        held = self._held
+        # Cursors only go on, so what lies before one is never asked for again.
+        while len(held) > 1 and held[0][0] < taken:
+            held.popleft()
+        at, state = held[0]
+        return state if at == taken else None
+
+
+def _with_stream(cursor: PlainCursor, state: list[Any]) -> PlainCursor:
+    return (*cursor, *_FIELDS[len(cursor) : -1], state)
 
 
 class ReadTask:

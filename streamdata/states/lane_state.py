@@ -7,8 +7,8 @@ from typing import Any
 
 from streamdata.errors import StateError
 from streamdata.run import Lane
+from streamdata.states.cursor import States
 from streamdata.states.headers import HEADERS
-from streamdata.states.to_state import States
 
 _VERSION = 4
 # The names under which torchdata keeps the states of iterators: with workers in a snapshot, one for each of them.

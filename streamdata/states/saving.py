@@ -21,10 +21,10 @@ import orjson
 from streamdata.errors import StateError, shown
 from streamdata.run import MAX_RANKS, DataParallel, find_data_parallel
 from streamdata.run.publish import make_directory, publish
+from streamdata.states.cursor import is_asked
 from streamdata.states.headers import DAMAGE, DEAL, canonical, check_header, checked_header, digest_of
 from streamdata.states.ranks import group_name
 from streamdata.states.table import LoadedStates, StatesTable, columns_of, join, rows_of, table_of
-from streamdata.states.to_state import is_asked
 
 VERSION: Final = 4
 # No leading zeros: two folders would be the same step, and two files the same rank.

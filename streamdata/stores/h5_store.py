@@ -11,7 +11,7 @@ import numpy as np
 
 from streamdata.errors import StoreError, shown
 from streamdata.recipe.limits import check_regular
-from streamdata.run.recent import OpenFiles
+from streamdata.run.per_process import OpenFiles
 from streamdata.stores.dtypes import stored_dtype
 from streamdata.stores.mmap_store import decode, parsed, shaped_segment
 from streamdata.stores.segments import Even, Segment, Shard, StoredArray

@@ -14,7 +14,7 @@ import numpy as np
 
 from streamdata.errors import StoreError, names_text, one_line, shown
 from streamdata.run import stable_seed
-from streamdata.run.recent import open_files
+from streamdata.run.per_process import open_files
 from streamdata.stores.dtypes import Int64s, Values, possible_train_types
 from streamdata.stores.segments import Column, Segment, Shard, StoredArray
 from streamdata.stores.stored_values import StoredValues

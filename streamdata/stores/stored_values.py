@@ -27,8 +27,8 @@ from xxhash import xxh3_64_intdigest
 from streamdata.errors import StoreError
 from streamdata.io.storage import LocalShard
 from streamdata.recipe.limits import open_regular
+from streamdata.run.per_process import Recent
 from streamdata.run.publish import publish_made
-from streamdata.run.recent import Recent
 from streamdata.stores.dtypes import Values
 from streamdata.stores.segments import StoredArray
 

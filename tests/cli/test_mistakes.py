@@ -58,7 +58,8 @@ MISTAKES = {
         "target: streamdata.JsonlIterableDataset", "target: JsonlIterableDataset", 15, "expected a dotted name"
     ),
     "a target by its file": Mistake(
-        "target: streamdata.JsonlIterableDataset", "target: streamdata.sources.files.jsonl.JsonlIterableDataset", 15,
+        "target: streamdata.JsonlIterableDataset",
+        "target: streamdata.sources.files.shard_datasets.JsonlIterableDataset", 15,
         "Write 'streamdata.JsonlIterableDataset'",
     ),
     "a package that is not installed": Mistake(

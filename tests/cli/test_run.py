@@ -13,7 +13,7 @@ from typer.testing import Result
 from streamdata import MergedDataset, RecipeError
 from streamdata.io.cache.settings import _caches
 from streamdata.io.remote.network import _network
-from streamdata.run.traffic import Traffic
+from streamdata.run.lane_link import Traffic
 from streamdata.tools.cli.run import Pace, build_mixture
 from streamdata.tools.view import Delivery
 from tests.remote.servers import http_server

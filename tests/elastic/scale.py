@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamdata import MergedDataset, load_states, merge_states, save_states, to_state
-from streamdata.sources.order.deal import Deal
-from streamdata.sources.order.stretches import num_windows
+from streamdata.sources.order.deal import Deal, num_windows
 from streamdata.states.headers import UNIT, BlockCut, Leftovers
 from streamdata.states.progress import LastCursors
 from streamdata.states.table import empty_rows, table_of

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from examples import make_demo_data
-from streamdata.sources.functions.process_image import open_image
+from streamdata.sources.functions.images import open_image
 from streamdata.text import load_tokenizer
 from streamdata.text.functions.image_text_pairs import ImageTextPairProcessFnBuilder
 

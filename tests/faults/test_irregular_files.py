@@ -13,7 +13,7 @@ import streamdata
 from streamdata.chats.prompts.videos import decode_video
 from streamdata.errors import StreamdataError
 from streamdata.io.file_cache import FileCache
-from streamdata.sources.functions.process_image import open_image
+from streamdata.sources.functions.images import open_image
 from streamdata.states.loading import read_states, read_step
 from streamdata.stores.stored_values import publish_sums
 from streamdata.text.messages import read_tool_file

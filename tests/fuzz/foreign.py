@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from streamdata import DecodeImages, ParquetDataset, StreamdataError
-from streamdata.sources.functions.process_image import jpeg_to_tensor
+from streamdata.sources.functions.images import jpeg_to_tensor
 from tests.fuzz.case import Files, Kind
 
 _PICTURE = np.random.default_rng(0).integers(0, 255, (24, 20, 4), dtype=np.uint8)

@@ -16,7 +16,7 @@ from streamdata.io.cache.settings import CacheSettings, _caches, cache_counts, p
 from streamdata.io.remote.network import Network, NetworkCounts, _network
 from streamdata.mixing import meter
 from streamdata.run import Lane
-from streamdata.run.traffic import Traffic, TrafficReport, note, traffic_of
+from streamdata.run.lane_link import Traffic, TrafficReport, note, traffic_of
 from streamdata.shards.ahead.settings import AheadSettings
 from streamdata.states.cursor import node_of
 from tests.remote.servers import http_server, slow_proxy

@@ -34,7 +34,7 @@ MODULES = (
     "sources/order.py",
     "sources/functions.py",
     "shards/tar*.py",
-    "run/permutation.py",
+    "run/seeds.py",
 )
 SUITES = {
     "stores/blend/": ("stores/blend/test_blend_*.py", "stores/blend/test_blend*.py"),

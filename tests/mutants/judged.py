@@ -46,7 +46,7 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "if node.source.count(np.zeros(2, np.int64), node.part) is None:",
     ): "Whether there is a count counts, not how large it is.",
     (
-        "run/permutation.py",
+        "run/seeds.py",
         "self._left, self._right = np.uint64(left), np.uint64(-(-size // left))",
         "self._left, self._right = np.uint64(left), (-(-size // left))",
     ): "With an array of uint64 NumPy computes with one of Python's integers that fits as with its own.",

@@ -69,7 +69,7 @@ def test_each_public_name_is_a_target_or_is_none_on_purpose() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("streamdata.sources.files.jsonl.JsonlIterableDataset", "Write 'streamdata.JsonlIterableDataset'."),
+        ("streamdata.sources.files.shard_datasets.JsonlIterableDataset", "Write 'streamdata.JsonlIterableDataset'."),
         ("streamdata.stores.datasets.dataset_factory.DatasetFactory.load", "Write 'streamdata.DatasetFactory.load'."),
         ("streamdata.JsonlIterableDatset", "did you mean 'JsonlIterableDataset'?"),
         ("streamdata.StoreWriter", "expected one of streamdata's targets"),

@@ -15,7 +15,7 @@ from streamdata.io.cache.files import PAGE_BYTES, PageDamageError, PageKey, rese
 from streamdata.io.cache.page_cache import PageCache
 from streamdata.io.cache.pages import PageFiles
 from streamdata.io.cache.settings import _MIN_BYTES
-from streamdata.run.recent import MAX_OPEN_FILES
+from streamdata.run.per_process import MAX_OPEN_FILES
 from tests.remote.child import forked
 from tests.remote.test_page_cache import MB, URL, Store, below, pages, settled
 

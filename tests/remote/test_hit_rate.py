@@ -16,8 +16,7 @@ from streamdata.io.cache import worth as cache_worth
 from streamdata.io.cache.files import charge_of, file_size_of, shard_key
 from streamdata.io.cache.page_cache import PageCache
 from streamdata.run import Lane
-from streamdata.sources.order.blocks import BlockOrder
-from streamdata.sources.order.outlook import SourceOutlook
+from streamdata.sources.order.blocks import BlockOrder, SourceOutlook
 from tests.remote.child import forked
 
 PAGE = 16 << 10

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from streamdata.run.recent import ReadBuffer
+from streamdata.run.per_process import ReadBuffer
 from streamdata.shards.jsonl.shards import JsonlShards
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from torch.utils.data import DataLoader
 
 from streamdata import JsonlIterableDataset, MergedDataset
-from streamdata.run.recent import MAX_OPEN_FILES
+from streamdata.run.per_process import MAX_OPEN_FILES
 from tests.benchmarks.measure import resident_mb
 
 MAX_BYTES = 1024

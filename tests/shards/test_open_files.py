@@ -18,7 +18,7 @@ from streamdata import (
     StoreWriter,
     named,
 )
-from streamdata.run.recent import MAX_OPEN_FILES, most_open_files
+from streamdata.run.per_process import MAX_OPEN_FILES, most_open_files
 from tests.shard_files import write_jsonl, write_tars
 
 

@@ -9,7 +9,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from streamdata.errors import ShardError
 from streamdata.io.storage import LocalShard, opened, stamp_of
-from streamdata.run.recent import Recent
+from streamdata.run.per_process import Recent
 from streamdata.shards.ahead.spans import read_spans
 from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl

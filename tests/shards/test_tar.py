@@ -14,7 +14,7 @@ import webdataset
 
 from streamdata.errors import ShardError
 from streamdata.io.storage import LocalShard
-from streamdata.run.recent import MAX_OPEN_FILES
+from streamdata.run.per_process import MAX_OPEN_FILES
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.tar import shards as tar
 from streamdata.shards.tar.shards import TarShards

@@ -18,7 +18,7 @@ from streamdata import (
     to_state,
 )
 from streamdata.sources.files.shard_source import BlockSource
-from streamdata.sources.order.cut import cut_shards, describe_cut
+from streamdata.sources.order.blocks import cut_shards, describe_cut
 from tests.shard_files import write_jsonl, write_tars
 from tests.streams import plain, resumed, signed
 

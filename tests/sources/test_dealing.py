@@ -8,8 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamdata.errors import StateError
-from streamdata.sources.order.deal import Deal
-from streamdata.sources.order.stretches import begin_of_window, joined, num_windows, window_of_block
+from streamdata.sources.order.deal import Deal, begin_of_window, joined, num_windows, window_of_block
 from streamdata.states.headers import STRETCH, UNIT, BlockCut, Leftovers, leftovers_of
 from streamdata.states.progress import LastCursors
 from streamdata.states.table import POSITION, empty_rows

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from streamdata.run import Lane
-from streamdata.sources.order.blocks import BlockOrder
-from streamdata.sources.order.outlook import SourceOutlook
+from streamdata.sources.order.blocks import BlockOrder, SourceOutlook
 
 SIZES, BLOCK_ENDS = np.array([4000, 1000, 2500]), np.array([40, 50, 75])
 SEEDS = (3, "name", 0)

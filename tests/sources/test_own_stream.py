@@ -18,7 +18,7 @@ from streamdata import (
     save_states,
     to_state,
 )
-from streamdata.sources.foreign import open_stream
+from streamdata.sources.foreign import own_stream
 from tests.mixing.test_resume import Packer, irregular_stream, many_to_one_stream, one_to_many
 from tests.sources.own_streams import Counting, IterDataset, Sharded, SplitsItself, Stateful, WithStatefulIterator
 from tests.streams import Numbers, assert_exact_resume, loaded, resumed
@@ -169,7 +169,7 @@ def test_one_that_says_where_it_is_reads_nothing_again(kind):
 
 def test_others_skip_by_reading_and_say_so_once(caplog, monkeypatch):
     """One message per process, whatever the number of sources."""
-    monkeypatch.setattr(open_stream, "_said_that_it_skips", [])
+    monkeypatch.setattr(own_stream, "_said_that_it_skips", [])
     states = after(15, MergedDataset([Counting()]))
     dataset = resumed(lambda: MergedDataset([Counting()]), states)
     with caplog.at_level(logging.WARNING, "streamdata"):

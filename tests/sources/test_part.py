@@ -27,7 +27,7 @@ from streamdata import (
 )
 from streamdata.chats import SFTChatDataset
 from streamdata.recipe import check_recipe
-from streamdata.sources.order.part import MAP_STYLE_SEED, Part, shard_seeds
+from streamdata.sources.order.blocks import MAP_STYLE_SEED, Part, shard_seeds
 from tests.mixing.test_counting import in_world, stop_at
 from tests.mixing.test_resume import Packer
 from tests.shard_files import jpeg, write_jsonl, write_tars

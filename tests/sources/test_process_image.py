@@ -14,7 +14,7 @@ import simplejpeg
 import torch
 from PIL import Image, UnidentifiedImageError
 
-from streamdata.sources.functions.process_image import (
+from streamdata.sources.functions.images import (
     MAX_PIXELS,
     ImageJsonlProcessFnBuilder,
     decode_image,

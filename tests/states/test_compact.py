@@ -5,8 +5,7 @@ from itertools import islice
 import pytest
 
 from streamdata import MergedDataset, merge_states, mixed_collate, to_state
-from streamdata.states.history import history_of, totals_of_nodes
-from streamdata.states.progress import Progress
+from streamdata.states.progress import Progress, history_of, totals_of_nodes
 from tests.streams import Numbers, loaded, plain, resumed, through_json
 
 

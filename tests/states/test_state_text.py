@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from streamdata import MergedDataset, StateError, to_state
-from streamdata.states.to_state import state_text
+from streamdata.states.cursor import state_text
 from tests.streams import Numbers
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamdata.errors import StoreError
-from streamdata.run.recent import Recent
+from streamdata.run.per_process import Recent
 from streamdata.stores import store
 from streamdata.stores.factory import StoreFactory, open_store
 from streamdata.stores.h5_store import H5Store

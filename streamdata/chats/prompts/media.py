@@ -15,7 +15,7 @@ from PIL import Image
 from streamdata.chats.prompts.sizes import SIZE_KEYS, Size, frame_size, image_size
 from streamdata.chats.prompts.videos import FPS, TIME_KEYS, VideoFrames, decode_video, with_metadata
 from streamdata.errors import did_you_mean, names_text
-from streamdata.sources.functions.process_image import decode_image, load_pixels, open_image
+from streamdata.sources.functions.images import decode_image, load_pixels, open_image
 from streamdata.text.messages import Medium
 
 DEFAULT_PATCH: Final = 14

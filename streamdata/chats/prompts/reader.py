@@ -16,7 +16,7 @@ from streamdata.chats.prompts.encoding import Encoded, Encoder
 from streamdata.chats.prompts.fitting import MediaCutError, fit
 from streamdata.chats.prompts.media import open_media, patch_size_of
 from streamdata.errors import shown, text_of
-from streamdata.run.recent import Recent
+from streamdata.run.per_process import Recent
 from streamdata.shards.parquet.rows import ParquetRows
 from streamdata.shards.parquet.stored_rows import Row
 from streamdata.text.formats import Style, text_alone

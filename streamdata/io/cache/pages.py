@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from streamdata.io.cache.files import CHUNK_BYTES, PAGE_BYTES, PageDamageError, PageKey, file_size_of
-from streamdata.run.recent import open_files
+from streamdata.run.per_process import open_files
 
 _MAX_CHECKED: Final = 1 << 14
 _SETTLED_NS: Final = 50_000_000

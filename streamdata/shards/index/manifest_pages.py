@@ -17,8 +17,7 @@ from streamdata.io.remote import Answer, StorageOptions, network, options_of
 from streamdata.io.remote.addresses import signed_url
 from streamdata.io.remote_bytes import fetch_many
 from streamdata.io.storage import FileStamp
-from streamdata.run.per_process import PerProcess
-from streamdata.run.recent import OpenFiles
+from streamdata.run.per_process import OpenFiles, PerProcess
 from streamdata.shards.ahead.coalesced import MAX_REQUEST_BYTES
 from streamdata.shards.index.manifest import ManifestError
 

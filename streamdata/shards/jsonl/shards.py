@@ -11,7 +11,7 @@ from streamdata.errors import ShardError
 from streamdata.fields import INDEX, KEY, STATES, URL
 from streamdata.io.storage import Int64s
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
-from streamdata.run.recent import ReadBuffer
+from streamdata.run.per_process import ReadBuffer
 from streamdata.shards.ahead.coming import FileSpans
 from streamdata.shards.ahead.portion import Portion
 from streamdata.shards.index.index_file import Rows

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from threading import Event
 
-from streamdata.run.recent import open_files
+from streamdata.run.per_process import open_files
 from streamdata.shards.parquet.decoded_runs import DecodedRun, GroupRun
 
 Decode = Callable[[Sequence[GroupRun], Callable[[], object]], Mapping[GroupRun, DecodedRun]]

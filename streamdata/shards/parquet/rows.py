@@ -25,7 +25,7 @@ from streamdata.io.storage import FileStamp, LocalShard, is_remote, local_path, 
 from streamdata.io.streams import open_stream
 from streamdata.io.suffixes import JSON_SUFFIXES, JSONL_SUFFIXES
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
-from streamdata.run.recent import OpenFiles
+from streamdata.run.per_process import OpenFiles
 from streamdata.shards.jsonl.lines import MAX_LINE_BYTES, lines_of, place_of
 from streamdata.shards.jsonl.rows import parse_row
 from streamdata.shards.parquet.file import PARQUET_SUFFIXES, OpenParquet

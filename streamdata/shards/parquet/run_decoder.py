@@ -22,7 +22,7 @@ from streamdata.io.storage import (
     submit_question,
     submit_range,
 )
-from streamdata.run.recent import open_files
+from streamdata.run.per_process import open_files
 from streamdata.shards.ahead.spans import read_spans
 from streamdata.shards.parquet.arrow_file import open_file
 from streamdata.shards.parquet.decode_ahead import DecodeAhead

@@ -12,7 +12,7 @@ from streamdata.io.cache.settings import CacheSettings
 from streamdata.io.remote import Answer
 from streamdata.io.storage import Int64s
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
-from streamdata.run.recent import ReadBuffer
+from streamdata.run.per_process import ReadBuffer
 from streamdata.shards.ahead.coming import FileSpans
 from streamdata.shards.ahead.portion import Portion
 from streamdata.shards.ahead.spans import read_spans

@@ -18,9 +18,7 @@ from streamdata.shards.parquet.shards import ParquetShards, ParquetWindow
 from streamdata.shards.urls import find_shards
 from streamdata.sources.files.shard_source import BlockSource, Indices, OpenedWindow, ShardDataset
 from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
-from streamdata.sources.order.blocks import BlockOrder
-from streamdata.sources.order.cut import check_cut, cut_shards
-from streamdata.sources.order.part import Part
+from streamdata.sources.order.blocks import BlockOrder, Part, check_cut, cut_shards
 from streamdata.sources.source import ReadTask, Record, Stretch
 
 MAX_OPEN_BYTES = 384 << 20  # room for a group of 128 MiB and the next one, though footers may say too little of both

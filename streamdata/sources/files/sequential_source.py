@@ -15,9 +15,7 @@ from streamdata.shards.ahead.chunks import ChunkBytes
 from streamdata.shards.ahead.coalesced import MAX_REQUEST_BYTES
 from streamdata.shards.ahead.coming import Coming
 from streamdata.shards.readers import DamagedRecordError, SequentialShards
-from streamdata.sources.order.blocks import BlockOrder
-from streamdata.sources.order.cut import describe_content
-from streamdata.sources.order.part import Part, shard_seeds
+from streamdata.sources.order.blocks import BlockOrder, Part, describe_content, shard_seeds
 from streamdata.sources.source import ReadTask, Record, Stretch, check_position, start_within_window
 from streamdata.states.cursor import Position
 from streamdata.states.headers import BlockCut

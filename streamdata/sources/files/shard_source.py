@@ -22,10 +22,7 @@ from streamdata.shards.readers import IndexedShards, Window, take_all
 from streamdata.sources.alone import SourceAlone
 from streamdata.sources.files.sequential_source import SequentialSource as SequentialSource  # noqa: PLC0414  for others
 from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
-from streamdata.sources.order.blocks import BlockOrder
-from streamdata.sources.order.cut import describe_content, describe_cut
-from streamdata.sources.order.outlook import SourceOutlook
-from streamdata.sources.order.part import Part, shard_seeds
+from streamdata.sources.order.blocks import BlockOrder, Part, SourceOutlook, describe_content, describe_cut, shard_seeds
 from streamdata.sources.source import ReadTask, Record, Stretch, check_position, start_within_window
 from streamdata.states.cursor import Position
 from streamdata.states.headers import UNIT, BlockCut

@@ -9,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import SourceError, shown
-from streamdata.fields import DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID, is_reserved
+from streamdata.fields import DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID
 from streamdata.recipe.named_source import SEED as SEED_PARTS
 from streamdata.recipe.named_source import Span
 from streamdata.run import Permutation, stable_seed
 from streamdata.sources.functions.tally import raise_noted
-from streamdata.sources.order.blocks import BlockOrder
-from streamdata.sources.order.part import MAP_STYLE_SEED, Part, range_of
-from streamdata.sources.source import DamagedRecord, ReadTask, Record, Sample, check_position, fields_of, no_record
+from streamdata.sources.order.blocks import MAP_STYLE_SEED, BlockOrder, Part, range_of
+from streamdata.sources.source import DamagedRecord, ReadTask, Record, check_position, fields_of, no_record
 from streamdata.states.cursor import Position
 from streamdata.states.headers import UNIT, BlockCut
 
@@ -222,35 +221,6 @@ class MapStyleSource:
                         task.tally.fail(no_record(self._dataset, task.name), f"index {index}", "__getitems__")
                         continue
                     yield {**fields_of(item, task.name), **task.fields, SEED: seed, INDEX: index}, after
-
-
-class GrainFilter:
-    """The `single_process_fn` of Grain's MapDataset: leaves out what its filters took out, where it has None.
-
-    Args:
-        function: The one that it was given, if any, for the others.
-    """
-
-    def __init__(self, function: Callable[[Record], Sample | list[Sample] | None] | None) -> None:
-        self._function = function
-
-    def __call__(self, record: Record) -> Sample | list[Sample] | None:
-        if record.get("data", record) is None and all(name == "data" or is_reserved(name) for name in record):
-            return None
-        return record if self._function is None else self._function(record)
-
-
-def is_of_grain(value: Any, name: str) -> bool:
-    """Whether a value is of the class of this name in Grain."""
-    # By name: Grain need not be installed.
-    return any(kind.__name__ == name and kind.__module__.partition(".")[0] == "grain" for kind in type(value).__mro__)
-
-
-def leave_out_filtered(dataset: Any) -> None:
-    """Let what Grain's MapDataset has filtered be left out and counted; other datasets stay as they are."""
-    if is_of_grain(dataset, "MapDataset"):
-        function = getattr(dataset, "single_process_fn", None)
-        dataset.single_process_fn = function if isinstance(function, GrainFilter) else GrainFilter(function)
 
 
 def _check_items(items: object, indices: list[int], name: str) -> None:

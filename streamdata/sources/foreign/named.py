@@ -1,11 +1,13 @@
-"""Datasets of other libraries as sources: with the attributes that a recipe would set."""
+"""Datasets of other libraries: which kind one is, and `named`, the attributes that a recipe would set."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from streamdata.fields import is_reserved
 from streamdata.recipe.named_source import Percent
+from streamdata.sources.source import Record, Sample
 
 _ATTRIBUTES: Final = (
     "holdout", "lanes", "length", "length_divisor", "length_multiplier", "max_bad", "max_epochs", "part", "parts",
@@ -76,3 +78,39 @@ class _Wrapped:
 
     def __getitem__(self, index: int) -> Any:
         return self._dataset[index]
+
+
+def is_own_stream(dataset: Any) -> bool:
+    """Whether a dataset can only be iterated."""
+    # Each of torch's datasets has a `__getitem__`, which raises unless it is another one; Hugging Face's gives columns.
+    has_records = hasattr(dataset, "__len__") and type(dataset).__getitem__ is not Dataset.__getitem__
+    return (isinstance(dataset, IterableDataset) and not has_records) or is_of_grain(dataset, "IterDataset")
+
+
+class GrainFilter:
+    """The `single_process_fn` of Grain's MapDataset: leaves out what its filters took out, where it has None.
+
+    Args:
+        function: The one that it was given, if any, for the others.
+    """
+
+    def __init__(self, function: Callable[[Record], Sample | list[Sample] | None] | None) -> None:
+        self._function = function
+
+    def __call__(self, record: Record) -> Sample | list[Sample] | None:
+        if record.get("data", record) is None and all(name == "data" or is_reserved(name) for name in record):
+            return None
+        return record if self._function is None else self._function(record)
+
+
+def is_of_grain(value: Any, name: str) -> bool:
+    """Whether a value is of the class of this name in Grain."""
+    # By name: Grain need not be installed.
+    return any(kind.__name__ == name and kind.__module__.partition(".")[0] == "grain" for kind in type(value).__mro__)
+
+
+def leave_out_filtered(dataset: Any) -> None:
+    """Let what Grain's MapDataset has filtered be left out and counted; other datasets stay as they are."""
+    if is_of_grain(dataset, "MapDataset"):
+        function = getattr(dataset, "single_process_fn", None)
+        dataset.single_process_fn = function if isinstance(function, GrainFilter) else GrainFilter(function)

@@ -1,14 +1,176 @@
-"""The order in which a lane reads the blocks of a source."""
+"""Blocks of a source: how shards are cut into them, which of their records are read, and in which order.
+
+`sizes and numbers of records → cut_shards → records in each block`
+`holdout, part → Part → which records are read`, by a stable hash of each record's identity
+`seeds, epoch, lane → BlockOrder → the lane's blocks`, and the inverse: `SourceOutlook`, when a node reads bytes again
+"""
 
 import math
+from collections.abc import Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from hashlib import blake2b
+from numbers import Integral
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.run import Lane, Permutation, stable_seed
+from streamdata.errors import shown
+from streamdata.io.storage import Int64s
+from streamdata.recipe.named_source import HOLDOUT_KEYS, VALID, PartRange, read_selection
+from streamdata.run import Lane, Permutation, hashes_of, stable_seed
+from streamdata.shards.readers import IndexedShards, SequentialShards
+
+Seeds = np.uint64 | npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is held out of a source, or the rest.
+
+    A record's identity is the name of its shard and its number in that; of a map-style dataset the index, or of
+    records that belong together the number of their block. Neither seed nor other shards count, nor what is in it, so
+    that the part is known before the record is read, and both parts together are all records, each once.
+    """
+
+    holdout: float
+    """The share of the records that is held out."""
+    name: str
+    """One of `PARTS`."""
+
+    def __str__(self) -> str:
+        return f"part {self.name} of holdout {self.holdout:g}"
+
+    @property
+    def share(self) -> float:
+        """Which share of the records is of it, on average."""
+        return self.holdout if self.name == VALID else 1 - self.holdout
+
+    def holds(self, numbers: npt.NDArray[np.int64], seeds: Seeds) -> npt.NDArray[np.bool_]:
+        """Which records are of it, bool (n,).
+
+        Args:
+            numbers: Of the records in their shards, int64 (n,).
+            seeds: Of their shard, or of the shard of each (n,).
+        """
+        # What a smaller holdout holds out lies below its bound, and so below that of a larger one.
+        is_held_out = hashes_of(numbers, seeds) < np.uint64(int(self.holdout * 2.0**64))
+        return is_held_out if self.name == VALID else ~is_held_out
+
+
+def part_of(dataset: Any) -> Part | None:
+    """The part of a source that its attributes `holdout` and `part` ask for; None for all of it.
+
+    Raises:
+        ValueError: They are not valid.
+    """
+    read = _selection_of(dataset)
+    return None if read is None or isinstance(read, PartRange) else Part(*read)
+
+
+def range_of(dataset: Any) -> PartRange | None:
+    """The part of a map-style dataset that its attributes `parts`, `parts_by` and `part` ask for; None for all of it.
+
+    Raises:
+        ValueError: They are not valid.
+    """
+    read = _selection_of(dataset)
+    return read if isinstance(read, PartRange) else None
+
+
+def _selection_of(dataset: Any) -> tuple[float, str] | PartRange | None:
+    return read_selection(**{key: getattr(dataset, key, None) for key in HOLDOUT_KEYS})
+
+
+# Not with the source's name: training and validation may call the same data by two.
+MAP_STYLE_SEED = np.uint64(stable_seed("holdout"))
+
+
+def shard_seeds(names: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """The seed of each shard, by its name without its directory: data may be moved."""
+    return np.array([stable_seed("holdout", name) for name in names], np.uint64)
+
+
+# A window of the default 1,000 records that is read at once (they have up to 130 KB each) then takes an object store at
+# most 0.04 requests per sample; with larger blocks, fewer shards would be mixed in one of 100 KB records than in one of
+# text.
+_BLOCK_BYTES = 4 << 20
+# So that a window of the default 1,000 mixes 15 blocks of records however small: by bytes alone it would be one block
+# of 1 KB records, that is, one shard after the other. Who reads a larger window may give larger blocks.
+_MAX_RECORDS = 64
+# A source of as many records has as many blocks, however it is cut by default: many lanes find work even in a few small
+# shards. Not more, so that 240 MB in a store are blocks of 400 KB and more, each of them a request.
+_MIN_BLOCKS = 512
+# What a source has at least, about, where `block_bytes` is given.
+_MIN_BLOCKS_BY_BYTES = 2048
+
+
+def cut_shards(shards: IndexedShards, block_size: int | None, block_bytes: int | None) -> Int64s:
+    """Say how many records a block of each shard has, its last one perhaps less.
+
+    It follows from facts of the shards alone, never from the topology, and these are the same wherever the shards lie.
+
+    Args:
+        shards: What is cut, by their numbers of records and their sizes in bytes.
+        block_size: Records in a block, exactly.
+        block_bytes: Bytes in a block at most, by the mean record of each shard, and at most 1/2,048 of the source.
+            Where neither is given, a block has at most 4 MiB, 64 records and 1/512 of the source's records.
+
+    Returns:
+        Records in a block, at least 1, int64, one per shard.
+    """
+    records = shards.num_records
+    if block_size is not None:
+        return np.full_like(records, block_size)
+    # In whole bytes, rounded up, so that blocks do not exceed their bytes. No floats: they may differ by machine.
+    record_bytes = np.maximum(1, -(-shards.sizes // np.maximum(1, records)))
+    limit, most = _BLOCK_BYTES, None
+    if block_bytes is not None:
+        limit = min(block_bytes, int(shards.sizes.sum()) // _MIN_BLOCKS_BY_BYTES)
+    else:
+        # By records, not by bytes: a few large records may have most of the bytes, and the others would be one block.
+        most = max(1, min(_MAX_RECORDS, int(records.sum()) // _MIN_BLOCKS))
+    sizes: Int64s = np.clip(limit // record_bytes, 1, most)
+    return sizes
+
+
+def describe_cut(records: Int64s, block_sizes: Int64s) -> str:
+    """Describe what determines a cut, beside the shards' numbers of records."""
+    # Not the shards' bytes, from which sizes may follow: other bytes that lead to this cut give this order.
+    sizes = block_sizes[records > 0].astype("<i8")
+    different = np.unique(sizes).tolist() or [1]
+    if len(different) == 1:
+        return f"blocks of {different[0]}"
+    return f"blocks of {different[0]} to {different[-1]} {blake2b(sizes.tobytes(), digest_size=6).hexdigest()}"
+
+
+def check_cut(block_size: int | None, block_bytes: int | None, shuffle_buffer: int) -> None:
+    """Raise ValueError unless these parameters of a source of shards are possible, each and together."""
+    if block_size is not None and block_bytes is not None:
+        raise ValueError(
+            f"expected block_size (records) or block_bytes, got both: {block_size} and {block_bytes}\n  Remove one."
+        )
+    given: dict[str, Any] = {"block_size": block_size, "block_bytes": block_bytes}
+    for name, value in [*given.items(), ("shuffle_buffer", shuffle_buffer)]:
+        # A fraction would be cut by, and fail only where records are read.
+        if (value is not None or name not in given) and (isinstance(value, bool) or not isinstance(value, Integral)):
+            raise ValueError(f"expected a whole number as {name}, got {shown(value)}")
+    wrong = {name: value for name, value in given.items() if value is not None and value < 1}
+    if wrong or shuffle_buffer < 0:
+        raise ValueError(
+            "expected block_size >= 1 and shuffle_buffer >= 0 (records), or block_bytes >= 1, "
+            f"got {wrong | {'shuffle_buffer': shuffle_buffer}}\n"
+            "  shuffle_buffer=0 keeps the order inside blocks."
+        )
+
+
+def describe_content(shards: IndexedShards | SequentialShards) -> str:
+    """Say which shards they are, by a hash."""
+    # Base names and sizes, not paths: a resume may find the shards in another directory.
+    text = repr([tuple(pair) for pair in shards.identity()])
+    return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 class Epochs(NamedTuple):
@@ -167,3 +329,60 @@ class BlockOrder:
 @lru_cache(64)
 def _permutation(num_blocks: int, seed: int) -> Permutation:
     return Permutation(num_blocks, seed)
+
+
+Indices = npt.NDArray[np.int64]
+
+# Of eight nodes that read all of a source together, each reads two thirds of it again within so many epochs.
+_EPOCHS_AHEAD = 8
+_MAX_KNOWN = 1 << 16
+
+
+class SourceOutlook:
+    """What the order of a source says of its shards.
+
+    Records are taken to be spread evenly over their shard: where exactly each lies is in its index, which may itself be
+    remote.
+
+    Args:
+        sizes: Bytes of each shard, int64.
+        block_ends: How many blocks the shards up to each have, int64.
+        order: Of any lane.
+        own: The lanes whose processes are on this node.
+        reads_all: Whether these are all lanes.
+    """
+
+    def __init__(self, sizes: Indices, block_ends: Indices, order: BlockOrder, own: range, *, reads_all: bool) -> None:
+        self._sizes, self._block_ends, self._order, self._own = sizes, block_ends, order, own
+        self.reads_all = reads_all
+        self._epoch, self._known = -1, dict[tuple[int, int, int], list[float]]()
+        self.now = 0
+        """The number of the block with which the present window of this process's lane begins."""
+
+    def wanted(self, shard: int, begin: int, end: int) -> list[float]:
+        """How many of these bytes the node reads yet in this epoch, and how many in each of the next ones."""
+        epoch = self.now // self._order.num_blocks
+        if epoch != self._epoch or len(self._known) > _MAX_KNOWN:
+            self._epoch, self._known = epoch, {}
+        # Of the next epochs it is the same until this one ends, and is asked for at each read of the page.
+        later = self._known.get((shard, begin, end))
+        blocks, sizes = self._blocks(shard, begin, end)
+        if later is None:
+            later = [self._read_in(epoch + 1 + ahead, blocks, sizes) for ahead in range(_EPOCHS_AHEAD)]
+            self._known[shard, begin, end] = later
+        return [self._read_in(epoch, blocks, sizes), *later]
+
+    def _read_in(self, epoch: int, blocks: Indices, sizes: npt.NDArray[np.float64]) -> float:
+        numbers, lanes = self._order.dealt(epoch, blocks)
+        is_read = (lanes >= self._own.start) & (lanes < self._own.stop) & (numbers > self.now)
+        return float(is_read @ sizes)
+
+    def _blocks(self, shard: int, begin: int, end: int) -> tuple[Indices, npt.NDArray[np.float64]]:
+        """The blocks that have some of the bytes, and how many of them each has."""
+        first = int(self._block_ends[shard - 1]) if shard else 0
+        count, size = int(self._block_ends[shard]) - first, max(1, int(self._sizes[shard]))
+        end = min(end, size)
+        blocks = np.arange(begin * count // size, max(begin * count // size + 1, -(-end * count // size)))
+        # What a block has beyond the range, at either end, is not asked for.
+        bounds = np.clip(np.append(blocks, blocks[-1] + 1) * (size / max(1, count)), begin, end)
+        return blocks + first, np.diff(bounds)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, get_args
 
 from streamdata.errors import names_text, needs
-from streamdata.sources.functions.process_image import (
+from streamdata.sources.functions.images import (
     IMAGE_FIELDS,
     ImageBackend,
     ImageDtype,

@@ -15,7 +15,7 @@ from streamdata.shards.braces import check_braces
 from streamdata.shards.listing import is_glob
 from streamdata.shards.tar.sidecar import find_sidecars
 from streamdata.shards.urls import expand_home, find_shards, split_commas
-from streamdata.sources.files.suffixes import SHARD_SUFFIXES
+from streamdata.sources.files.shard_datasets import SHARD_SUFFIXES
 from streamdata.stores.factory import detect_format
 from streamdata.stores.store import store_files
 from streamdata.text.tokenizer import check_name

@@ -15,7 +15,7 @@ from streamdata.delivery.stream_loader import note_dead_workers
 from streamdata.errors import RecipeError
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.merged import instantiate_from_yaml, top_of
-from streamdata.run.traffic import Traffic
+from streamdata.run.lane_link import Traffic
 from streamdata.tools.cli.interrupt import Interrupt, TerminatedError, leave_interrupts_to_trainer
 from streamdata.tools.cli.messages import say
 from streamdata.tools.cli.ticker import Ticker

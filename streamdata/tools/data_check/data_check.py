@@ -30,12 +30,11 @@ from streamdata.recipe.targets import validated_allow
 from streamdata.run.processes import ForkReport, ProcessDiedError
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.urls import find_shards
+from streamdata.sources.files.shard_datasets import SHARD_SUFFIXES
 from streamdata.sources.files.shard_source import ShardDataset
-from streamdata.sources.files.suffixes import SHARD_SUFFIXES
-from streamdata.sources.foreign.map_style import leave_out_filtered
-from streamdata.sources.foreign.own_stream import is_own_stream
+from streamdata.sources.foreign.named import is_own_stream, leave_out_filtered
+from streamdata.sources.functions.images import IMAGE_FIELDS, decode_image
 from streamdata.sources.functions.process_functions import Feed, PerRecordFn, call_per_record, complete, run_bursts
-from streamdata.sources.functions.process_image import IMAGE_FIELDS, decode_image
 from streamdata.sources.functions.tally import Tally
 from streamdata.sources.source import Record, describe_record
 from streamdata.tools.data_check.data_records import (

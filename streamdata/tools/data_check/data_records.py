@@ -23,7 +23,7 @@ from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.tar.records import key_hash
 from streamdata.shards.tar.shards import TarShards
 from streamdata.shards.tar.sidecar import line_key, names_of
-from streamdata.sources.files.jsonl import JsonlIterableDataset
+from streamdata.sources.files.shard_datasets import JsonlIterableDataset
 from streamdata.sources.files.shard_source import BlockSource, ShardDataset
 from streamdata.sources.source import Record, fields_of, no_record
 

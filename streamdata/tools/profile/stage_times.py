@@ -29,7 +29,7 @@ import streamdata.sources.functions.process_functions as own_functions
 from streamdata.mixing.mixture import Mixture
 from streamdata.shards.parquet.run_decoder import NetworkedBytes
 from streamdata.sources.foreign.map_style import MapStyleSource
-from streamdata.sources.foreign.open_stream import OpenStream
+from streamdata.sources.foreign.own_stream import OpenStream
 
 READ: Final = "read"
 DECODE: Final = "decode"

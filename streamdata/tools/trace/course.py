@@ -19,9 +19,8 @@ from streamdata.mixing.tree import tree_of
 from streamdata.states.checks import check_nodes
 from streamdata.states.cursor import LaneEntries, LaneKey
 from streamdata.states.headers import DealHeader, Topology
-from streamdata.states.history import history_of
 from streamdata.states.joining import merge_states
-from streamdata.states.progress import Progress
+from streamdata.states.progress import Progress, history_of
 from streamdata.tools.trace.era import Era
 
 _NEEDED: Final = {"weights", "samples", "batch_size"}

@@ -3,7 +3,7 @@
 The clocks of a mixture's sources do not depend on one another: each is drawn whenever its own is due. So it is counted
 how often each is due before a time, to the bit as drawing one after another would (`ClockPace.advance`), that time is
 chosen just below the draw that is looked for, and the few draws that are left are made one by one. How far a source has
-come then is a matter of counting its blocks (`sources/leap.py`), and of a mixture within the mixture the same again.
+come then is a matter of counting its blocks (`position_after`), and of a mixture within the mixture the same again.
 """
 
 import math
@@ -19,7 +19,7 @@ from streamdata.mixing.leaf import Run
 from streamdata.mixing.lengths import count_samples
 from streamdata.mixing.schedule import ClockPace
 from streamdata.mixing.tree import Node
-from streamdata.sources.order.leap import position_after
+from streamdata.sources.order.dealt_lane import position_after
 from streamdata.states.cursor import LaneEntries, Standing
 from streamdata.states.table import COUNTS
 

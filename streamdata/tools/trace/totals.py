@@ -14,9 +14,8 @@ from typing import Any, Final
 
 from streamdata.mixing.tree import shares_of_weights
 from streamdata.recipe.named_source import PART_NAMES, STEPS, Weight
-from streamdata.states.history import history_of, totals_of_nodes
 from streamdata.states.loading import named_ranks
-from streamdata.states.progress import Progress
+from streamdata.states.progress import Progress, history_of, totals_of_nodes
 
 _RECORDS: Final = re.compile(r"(?:map-style, (\d+) records|[^,]+, (\d+) records in )")
 _HOLDOUT: Final = re.compile(r", part (train|valid) of holdout ([^,]+)")

@@ -17,7 +17,7 @@ from streamdata.errors import shown, text_of
 from streamdata.fields import CURSOR, STATES
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import NodeShare
-from streamdata.states.to_state import States, to_state
+from streamdata.states.cursor import States, to_state
 from streamdata.tools.view.tree import functions_of, shares_of
 
 

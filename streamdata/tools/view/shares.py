@@ -7,7 +7,7 @@ from typing import Any
 
 from streamdata.fields import is_reserved
 from streamdata.mixing.merged import top_of
-from streamdata.states.to_state import States, to_state
+from streamdata.states.cursor import States, to_state
 from streamdata.tools.view.tree import functions_of, mean_shares, percent_text, shares_of, table
 
 _NUMBER_BYTES = 8

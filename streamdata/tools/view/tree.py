@@ -11,7 +11,7 @@ from streamdata.mixing.tree import Node, NodeShare, mean_node_shares, node_share
 from streamdata.recipe.named_source import STEPS
 from streamdata.sources.files.sequential_source import SequentialSource
 from streamdata.sources.foreign.own_stream import OwnStreamSource
-from streamdata.sources.order.part import range_of
+from streamdata.sources.order.blocks import range_of
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

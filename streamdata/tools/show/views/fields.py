@@ -9,7 +9,7 @@ from PIL import Image
 
 from streamdata.errors import text_of
 from streamdata.fields import is_reserved
-from streamdata.sources.functions.process_image import decode_image
+from streamdata.sources.functions.images import decode_image
 from streamdata.tools.show.views.limits import Limits, short_name
 from streamdata.tools.show.views.model import (
     ChatView,

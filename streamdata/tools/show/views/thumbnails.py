@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from PIL import Image
 
-from streamdata.sources.functions.process_image import load_pixels
+from streamdata.sources.functions.images import load_pixels
 
 MAX_SIDE: Final = 320
 """Pixels, of the longer side."""

@@ -1,0 +1,222 @@
+"""Shards that a recipe names by their format: CSV, JSONL, and tars of the webdataset convention."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from streamdata.io.cache.settings import CacheSetting, read_cache_settings
+from streamdata.io.remote import options_of_source
+from streamdata.io.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential
+from streamdata.recipe.limits import Limits, ShardLimits, read_limits
+from streamdata.recipe.named_source import Percent
+from streamdata.shards.jsonl.csv_rows import CSV_SUFFIXES
+from streamdata.shards.jsonl.shards import JsonlShards
+from streamdata.shards.parquet.arrow_file import ROW_SUFFIXES
+from streamdata.shards.sequential import SequentialCsv, SequentialJsonl, SequentialTar
+from streamdata.shards.tar.shards import TarShards
+from streamdata.shards.urls import find_shards
+from streamdata.sources.files.sequential_source import SequentialSource
+from streamdata.sources.files.shard_source import BlockSource, ShardDataset
+from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
+from streamdata.sources.order.blocks import check_cut, cut_shards
+
+
+class CsvDataset(ShardDataset):
+    """Rows of CSV files: the header names the fields, and values stay text; `__key__` is the row's number, from "0".
+
+    Each file is read from its start, by one lane: write as many files as there are workers, or more.
+
+    Args:
+        path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas:
+            files of `.csv` and `.tsv`, compressed or not.
+        process_fn: A stream function, or a list of several, see `streamdata.sources`.
+        delimiter: What stands between values, one character. None: a tab in files called `.tsv`, a comma in others.
+        single_process_fn: A function of one record, called first.
+        shuffle_buffer: Records among which a lane shuffles; 0 keeps their order.
+        name: Its name in a mixture, without a ".".
+        percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
+        cache: Where pages of remote files are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
+            top mixture says, or else STREAMDATA_DATA_CACHE.
+        storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `line_bytes` (64 MiB), what a line, and a value over several, may have at most.
+
+    Raises:
+        FileNotFoundError: A pattern matches nothing.
+        ValueError: A file is listed twice, or the delimiter is not one character.
+        ShardError: A row has another number of fields than the header; raised when it is read, with file and line.
+    """
+
+    def __init__(
+        self,
+        path: str | Sequence[str],
+        process_fn: StreamFns | None = None,
+        *,
+        delimiter: str | None = None,
+        single_process_fn: PerRecordFn | None = None,
+        shuffle_buffer: int = 1000,
+        name: str | None = None,
+        percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
+        cache: CacheSetting = None,
+        storage_options: Mapping[str, Any] | None = None,
+        limits: Limits = None,
+    ) -> None:
+        super().__init__(name, percent, holdout, part)
+        settings, bounds = read_cache_settings(cache), read_limits(limits, ShardLimits, "CsvDataset")
+        self.process_fn, self.single_process_fn = process_fn, single_process_fn
+        check_cut(None, None, shuffle_buffer)
+        urls, known = find_shards(path, CSV_SUFFIXES, None, options_of_source(storage_options, "CsvDataset"))
+        # Where a row begins is known only to who has read all quotes before it: so a file is read from its start.
+        kind = "csv" if delimiter is None else f"csv by {delimiter!r}"  # other rows, and other ones
+        self.source = SequentialSource(kind, SequentialCsv(urls, known, bounds, delimiter), shuffle_buffer)
+        self.cache = settings
+
+
+class JsonlIterableDataset(ShardDataset):
+    """Records of JSONL shards: each line is an object; its `__key__` is the line's number, as a string from "0".
+
+    A file that is one JSON array of objects, which its first byte tells, is read as if each element were a line.
+
+    Blank lines are skipped and counted. A folder's shards are its `.jsonl` and `.ndjson`, and those compressed by gzip,
+    Zstandard, bzip2 or xz (`.gz`, `.zst`, `.zstd`, `.bz2`, `.xz`), which are read from their start; `.json` and
+    `.json.gz`, of lines or an array, are those that a glob ends in, or a list names.
+
+    Args:
+        path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
+        process_fn: A stream function, or a list of several, see `streamdata.sources`.
+        single_process_fn: A function of one record, called first.
+        block_size: Records that are dealt to a lane at once, exactly. Without it bytes decide.
+        block_bytes: Bytes that are dealt to a lane at once, about: each shard is cut by its mean record. A source
+            smaller than 2,048 blocks is cut finer, into about as many. None: 4 MiB and 64 records at most, and 512
+            blocks at least where there are as many records.
+        shuffle_buffer: Records among which a lane shuffles, about: a window has as many blocks as have that many
+            records on average. 0 keeps the order inside blocks.
+        name: Its name in a mixture, without a ".".
+        percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
+        cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
+            top mixture says, or else STREAMDATA_DATA_CACHE.
+        storage_options: Of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `line_bytes` (64 MiB), what a line may have at most.
+
+    Raises:
+        FileNotFoundError: A pattern matches nothing.
+        ValueError: A shard is listed twice, or both block_size and block_bytes are given.
+        ShardError: A line is not a JSON object that Python can hold exactly; raised when it is read.
+    """
+
+    def __init__(
+        self,
+        path: str | Sequence[str],
+        process_fn: StreamFns | None = None,
+        *,
+        single_process_fn: PerRecordFn | None = None,
+        block_size: int | None = None,
+        block_bytes: int | None = None,
+        shuffle_buffer: int = 1000,
+        name: str | None = None,
+        percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
+        cache: CacheSetting = None,
+        storage_options: Mapping[str, Any] | None = None,
+        limits: Limits = None,
+    ) -> None:
+        super().__init__(name, percent, holdout, part)
+        settings, bounds = read_cache_settings(cache), read_limits(limits, ShardLimits, "JsonlIterableDataset")
+        self.process_fn, self.single_process_fn = process_fn, single_process_fn
+        check_cut(block_size, block_bytes, shuffle_buffer)
+        options = options_of_source(storage_options, "JsonlIterableDataset")
+        urls, known = find_shards(path, JSONL_SUFFIXES, None, options)
+        # One for all shards, so that a record has one kind of position, whichever shard it is in.
+        if any(map(is_sequential, urls)):
+            self.source = SequentialSource("jsonl", SequentialJsonl(urls, known, bounds), shuffle_buffer)
+        else:
+            shards = JsonlShards(urls, known=known, limits=bounds)
+            self.source = BlockSource("jsonl", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)
+        self.cache = settings
+
+
+class MetaDistributedWebDataset(ShardDataset):
+    """Records of tar shards; beside `x/00001.tar` may lie its metadata, `x/00001.meta.jsonl` or `x/00001.jsonl`.
+
+    A record is a dict of the members that share a key: raw bytes under what follows the first dot of the member's
+    base name, lower-cased. See https://github.com/webdataset/webdataset for the convention.
+
+    Args:
+        path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
+        process_fn: A stream function, or a list of several, see `streamdata.sources`.
+        meta_names: Fields of a record's metadata line that join the record; None where the line or the field is
+            missing. A line belongs to the record whose `.id` member, or else whose key, is its `key`.
+        sidecar_key: What the `key` of a line is: `id`, the text of the record's `.id` member where it has one, or
+            `key`, the record's own key. Without it each shard tells: ids if any line joins so, else keys.
+        include_dirs: Further directories, with all below them; `dir*3` reads its shards three times per epoch.
+        single_process_fn: A function of one record, called first.
+        block_size: Records that are dealt to a lane at once, exactly. Without it bytes decide.
+        block_bytes: Bytes that are dealt to a lane at once, about: each shard is cut by its mean record. A source
+            smaller than 2,048 blocks is cut finer, into about as many. None: 4 MiB and 64 records at most, and 512
+            blocks at least where there are as many records.
+        shuffle_buffer: Records among which a lane shuffles, about: a window has as many blocks as have that many
+            records on average. 0 keeps the order inside blocks.
+        name: Its name in a mixture, without a ".".
+        percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
+        cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
+            top mixture says, or else STREAMDATA_DATA_CACHE.
+        storage_options: Of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `member_bytes` (1 GiB) and `line_bytes` (64 MiB), what a member and a line of a
+            sidecar may have at most.
+
+    Raises:
+        FileNotFoundError: A pattern matches nothing.
+        ValueError: A shard is listed twice, or both block_size and block_bytes are given.
+        ShardError: A shard or sidecar is damaged; no line of a sidecar joins, or by ids some do, and by keys others.
+    """
+
+    def __init__(
+        self,
+        path: str | Sequence[str],
+        process_fn: StreamFns | None = None,
+        *,
+        meta_names: Sequence[str] = (),
+        include_dirs: str | Sequence[str] | None = None,
+        single_process_fn: PerRecordFn | None = None,
+        block_size: int | None = None,
+        block_bytes: int | None = None,
+        shuffle_buffer: int = 1000,
+        sidecar_key: str | None = None,
+        name: str | None = None,
+        percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
+        cache: CacheSetting = None,
+        storage_options: Mapping[str, Any] | None = None,
+        limits: Limits = None,
+    ) -> None:
+        super().__init__(name, percent, holdout, part)
+        settings, bounds = read_cache_settings(cache), read_limits(limits, ShardLimits, "MetaDistributedWebDataset")
+        self.process_fn, self.single_process_fn = process_fn, single_process_fn
+        check_cut(block_size, block_bytes, shuffle_buffer)
+        options = options_of_source(storage_options, "MetaDistributedWebDataset")
+        urls, known = find_shards(path, TAR_SUFFIXES, include_dirs, options)
+        # One for all shards, so that a record has one kind of position, whichever shard it is in.
+        if any(map(is_sequential, urls)):
+            forward = SequentialTar(urls, meta_names, sidecar_key, known, bounds)
+            self.source = SequentialSource("tar", forward, shuffle_buffer)
+        else:
+            shards = TarShards(urls, meta_names, sidecar_key, known=known, limits=bounds)
+            self.source = BlockSource("tar", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)
+        self.cache = settings
+
+
+SHARD_SUFFIXES: Final = {
+    "streamdata.CsvDataset": CSV_SUFFIXES,
+    "streamdata.JsonlIterableDataset": JSONL_SUFFIXES,
+    "streamdata.MetaDistributedWebDataset": TAR_SUFFIXES,
+    "streamdata.ParquetDataset": ROW_SUFFIXES,
+}
+"""By the target of each source with a parameter `path` of shards."""
