@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from streamdata.delivery.tensor_collate import TensorCollate as TensorCollate
     from streamdata.delivery.tensor_collate import to_float as to_float
     from streamdata.delivery.to_device import to_device as to_device
+    from streamdata.errors import PrepareError as PrepareError
     from streamdata.errors import RecipeError as RecipeError
     from streamdata.errors import ShardError as ShardError
     from streamdata.errors import SourceError as SourceError
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from streamdata.mixing.merged import instantiate_from_yaml as instantiate_from_yaml
     from streamdata.prepare import Pipeline as Pipeline
     from streamdata.prepare import PrepareConfig as PrepareConfig
-    from streamdata.prepare import PrepareError as PrepareError
     from streamdata.run.seeds import record_rng as record_rng
     from streamdata.shards.tar.write import write_shards as write_shards
     from streamdata.sources.files.image_datasets import ImageFolderDataset as ImageFolderDataset
@@ -164,7 +164,7 @@ _MODULES = {
     "SourceError": "errors",
     "StateError": "errors",
     "StoreError": "errors",
-    "PrepareError": "prepare",
+    "PrepareError": "errors",
 }
 """The public names by what they are for, and the module of each."""
 

@@ -56,6 +56,10 @@ class StoreError(StreamdataError, ValueError):
         return cls(f"{who}: expected {expected}, got {got}\n  {remedy}")
 
 
+class PrepareError(StreamdataError, ValueError):
+    """A run of `prepare` cannot go on: because of its output directory, its inputs, a worker, or a bad record."""
+
+
 class StateError(StreamdataError, ValueError):
     """States do not belong to this dataset, seed or topology, or are not states at all."""
 

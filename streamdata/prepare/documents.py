@@ -1,4 +1,4 @@
-"""Records to tokens: `a batch of records → texts and chats → ids and masks → documents`, or why there is none."""
+"""Turns records into tokens: `records → texts and chats → ids and masks → documents`, or why there is none."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.prepare.config import STREAMED, PrepareConfig, Section
+from streamdata.prepare.config import PrepareConfig, Section
 from streamdata.prepare.encode import Backend, Ids, encode_texts, special_finder, vocabulary_size
-from streamdata.prepare.errors import BadRecordError, DroppedRecordError
-from streamdata.prepare.record_formats import FormatExtractor
-from streamdata.prepare.sections import ChatPart, Extract, Extractor, Part, Record, TextPart
+from streamdata.prepare.extract import ChatPart, Extract, Extractor, Part, Record, TextPart
+from streamdata.prepare.inputs import BadRecordError, DroppedRecordError
 from streamdata.run.per_process import Recent
 from streamdata.stores.dtypes import SOURCES
 from streamdata.text.masks import ChatEncoder, shared_ids
@@ -60,12 +59,9 @@ class DocumentMaker:
 
     def __init__(self, config: PrepareConfig, tokenizer: Any, backend: Backend) -> None:
         self._config, self._tokenizer, self._backend = config, tokenizer, backend
-        has_special = special_finder(tokenizer)
-        self._extract: Callable[[Record], Extract] = (
-            FormatExtractor(config, has_special, tokenizer.eos_token)
-            if config.has_known_records()
-            else Extractor(config, has_special)
-        )
+        # The TextTokenizer of other records has no text of its end token.
+        end = tokenizer.eos_token if config.has_known_records() else None
+        self._extract = Extractor(config, special_finder(tokenizer), end)
         self._end = np.array([tokenizer.eos_token_id], np.uint32) if config.end_of_document else None
         self._vocabulary = vocabulary_size(tokenizer)
         self._keys = SOURCES[config.train_type]
@@ -95,35 +91,24 @@ class DocumentMaker:
 
     def _document(self, extract: Extract, encoded: Iterator[Ids | None]) -> TokenizedDocument:
         found = {
-            name: [self._joined([self._tokens(part, next(encoded)) for part in row]) for row in rows]
+            name: [_joined([self._tokens(part, next(encoded)) for part in row]) for row in rows]
             for name, rows in extract.sequences.items()
         }
         if extract.has_shared_beginning:
-            _mask_beginning(*(tokens for (tokens,) in found.values()))
+            (one,), (other,) = found.values()
+            shared = shared_ids(one.ids, other.ids)
+            one.train[:shared] = other.train[:shared] = False
         sequences = {name: [self._fitted(tokens, name) for tokens in rows] for name, rows in found.items()}
-        document = TokenizedDocument(extract.domain, sequences, extract.values)
-        self._check(document, extract.lists)
-        return document
+        return TokenizedDocument(extract.domain, sequences, extract.values)
 
     def _tokens(self, part: Part, ids: Ids | None) -> Tokens:
         if isinstance(part, TextPart):
             assert ids is not None, "a text that was not encoded"
             return Tokens(ids, np.full(len(ids), part.train))
-        return self._chat(part)
-
-    def _chat(self, chat: ChatPart) -> Tokens:
         try:
-            ids, train = self._chats[id(chat.section)](chat)
+            return self._chats[id(part.section)](part)
         except ValueError as error:
-            raise BadRecordError("chat template", chat.section.field, str(error)) from error
-        return Tokens(ids.astype(np.uint32), train)
-
-    @staticmethod
-    def _joined(parts: list[Tokens]) -> Tokens:
-        if len(parts) == 1:
-            return parts[0]
-        empty = Tokens(np.zeros(0, np.uint32), np.zeros(0, np.bool_))
-        return Tokens(*(np.concatenate(column) for column in zip(*(parts or [empty]), strict=True)))
+            raise BadRecordError("chat template", part.section.field, str(error)) from error
 
     def _fitted(self, tokens: Tokens, name: str) -> Tokens:
         """The sequence within max_seq_len, with its end token."""
@@ -157,39 +142,26 @@ class DocumentMaker:
             raise DroppedRecordError(_SHORTENED[part])
         return part
 
-    def _check(self, document: TokenizedDocument, lists: frozenset[str]) -> None:
-        if self._config.train_type in STREAMED:
-            if not document.sequences["sequence"]:  # an empty list
-                raise DroppedRecordError("no tokens")
-            return
-        for name, found in document.sequences.items():
-            if name in lists and name != "responses":
-                raise BadRecordError("wrong type", name, f"expected one text, got a list of {len(found)}")
-        responses = document.sequences.get("responses")
-        if responses is not None and len(responses) != len(document.values["rewards"]):
-            got = f"{len(responses)} responses and {len(document.values['rewards'])} rewards"
-            raise BadRecordError("wrong number", "rewards", f"expected one reward per response, got {got}")
-        if responses is not None and not responses:
-            raise DroppedRecordError("no responses")
+
+def _joined(parts: list[Tokens]) -> Tokens:
+    if len(parts) == 1:
+        return parts[0]
+    empty = Tokens(np.zeros(0, np.uint32), np.zeros(0, np.bool_))
+    return Tokens(*(np.concatenate(column) for column in zip(*(parts or [empty]), strict=True)))
 
 
-def _mask_beginning(one: Tokens, other: Tokens) -> None:
-    shared = shared_ids(one.ids, other.ids)
-    one.train[:shared] = other.train[:shared] = False
-
-
-def _chat_encoder(tokenizer: Any, section: Section) -> Callable[[ChatPart], tuple[npt.NDArray[np.int64], Mask]]:
-    """What turns the chats of a section into ids and a mask."""
+def _chat_encoder(tokenizer: Any, section: Section) -> Callable[[ChatPart], Tokens]:
+    """A function that turns the chats of a section into ids and a mask."""
     settings = dict(section.template_kwargs)
     if section.template is not None:
         settings["chat_template"] = section.template
     if section.add_generation_prompt:
         renderer = ChatRenderer(tokenizer, template_kwargs=settings)
 
-        def encode_prompt(chat: ChatPart) -> tuple[npt.NDArray[np.int64], Mask]:
+        def encode_prompt(chat: ChatPart) -> Tokens:
             text = renderer.render(chat.messages, tools=chat.tools, add_generation_prompt=True)
-            ids = token_ids(tokenizer, text)
-            return ids, np.zeros(len(ids), np.bool_)
+            ids = token_ids(tokenizer, text).astype(np.uint32)
+            return Tokens(ids, np.zeros(len(ids), np.bool_))
 
         return encode_prompt
 
@@ -200,9 +172,9 @@ def _chat_encoder(tokenizer: Any, section: Section) -> Callable[[ChatPart], tupl
     encoders: Recent[str, ChatEncoder] = Recent(_ENCODERS)
     encoders.get("{}", make)  # what is wrong with the tokenizer is said at once
 
-    def encode(chat: ChatPart) -> tuple[npt.NDArray[np.int64], Mask]:
+    def encode(chat: ChatPart) -> Tokens:
         encoder = encoders.get(json.dumps(chat.template_kwargs, sort_keys=True), make)
         found = encoder.encode(chat.messages, tools=chat.tools)
-        return found.input_ids, found.train
+        return Tokens(found.input_ids.astype(np.uint32), found.train)
 
     return encode

@@ -1,4 +1,7 @@
-"""Texts to token ids: `texts → the tokenizer's own batch encoder, or gigatoken → uint32 arrays`."""
+"""Encodes texts: `texts → the tokenizer's own batch encoder, or gigatoken → uint32 arrays`.
+
+Gigatoken is used only if it agrees with the tokenizer itself on a sample of the input.
+"""
 
 import functools
 import itertools
@@ -9,26 +12,22 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import needs
-from streamdata.prepare.errors import PrepareError, shown
-from streamdata.prepare.sections import TextPart
+from streamdata.errors import PrepareError, needs, shown
+from streamdata.prepare.config import PrepareConfig
+from streamdata.prepare.extract import Extractor, TextPart
+from streamdata.prepare.inputs import BadRecordError, DroppedRecordError, Task, TaskInput, parse
 from streamdata.run.publish import publish
 
 Ids = npt.NDArray[np.uint32]
-_PARALLEL = "TOKENIZERS_PARALLELISM"
-
-
-class Backend(Protocol):
-    """Encodes a batch of texts, all of one kind."""
-
-    def __call__(self, texts: list[str], *, is_data: bool, add_special_tokens: bool) -> list[Ids]:
-        """The ids of each text."""
-        ...
+_PARALLEL: Final = "TOKENIZERS_PARALLELISM"
+_CHECKED_TASKS: Final = 8
+_CHECKED_TEXTS: Final = 100
+"""Of each of these tasks."""
 
 
 def fast_tokenizer(tokenizer: Any) -> Any:
@@ -184,6 +183,14 @@ def special_finder(tokenizer: Any) -> Callable[[str], bool]:
     return lambda text: common in text and pattern.search(text) is not None
 
 
+Backend = TokenizersBackend | GigatokenBackend
+
+
+def make_backend(config: PrepareConfig, tokenizer: Any) -> Backend:
+    """The encoder of texts that the config names."""
+    return GigatokenBackend(tokenizer) if config.backend == "gigatoken" else TokenizersBackend(tokenizer)
+
+
 def encode_texts(backend: Backend, texts: Sequence[TextPart]) -> list[Ids]:
     """The ids of each text; those of one kind are encoded together."""
     found: list[Ids] = [np.zeros(0, np.uint32)] * len(texts)
@@ -195,3 +202,32 @@ def encode_texts(backend: Backend, texts: Sequence[TextPart]) -> list[Ids]:
         for number, ids in zip(numbers, batch, strict=True):
             found[number] = ids
     return found
+
+
+def check_backend(config: PrepareConfig, tokenizer: Any, tasks: Sequence[Task]) -> None:
+    """Compare gigatoken, where the config names it, with the tokenizer, on records from all over the input.
+
+    Raises:
+        PrepareError: They differ.
+    """
+    if config.backend != "gigatoken" or not tasks:
+        return
+    backend = GigatokenBackend(tokenizer)
+    extract = Extractor(config, special_finder(tokenizer), tokenizer.eos_token)
+    count = min(_CHECKED_TASKS, len(tasks))
+    for number in range(count):
+        task = tasks[number * (len(tasks) - 1) // max(count - 1, 1)]  # the first, the last, and some between
+        found = list(itertools.islice(_located_texts(extract, task), _CHECKED_TEXTS))
+        backend.check([text for text, _ in found], [location for _, location in found])
+
+
+def _located_texts(extract: Extractor, task: Task) -> Iterator[tuple[str, str]]:
+    """The texts of a task, each with its location."""
+    source = TaskInput(task)
+    for batch in source.batches():
+        for number, raw in enumerate(batch.records, batch.first):
+            try:
+                parts = [] if raw is None else list(extract(parse(raw, task.url)).parts())
+            except (BadRecordError, DroppedRecordError):
+                continue  # its task meets it again, and counts it
+            yield from ((part.text, source.location(number)) for part in parts if isinstance(part, TextPart))

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from streamdata.errors import needs
+from streamdata.errors import PrepareError, needs
 from streamdata.io.one_pass import ByteSource, byte_source
 from streamdata.io.remote import fetch_once
 from streamdata.io.stamps import stamps_of
@@ -26,14 +26,14 @@ from streamdata.io.storage import (
 )
 from streamdata.io.streams import open_stream
 from streamdata.io.suffixes import JSONL_SUFFIXES, is_sequential
-from streamdata.prepare.errors import PrepareError
-from streamdata.prepare.records import TEXT_SUFFIX
 from streamdata.shards.jsonl.lines import begins_array, lines_of
+from streamdata.shards.jsonl.rows import Flaw, row_or_flaw
 from streamdata.shards.parquet.file import PARQUET_SUFFIXES, OpenParquet
 from streamdata.shards.parquet.stored_rows import import_pyarrow, json_decoder
 from streamdata.shards.urls import expand
 from streamdata.text.messages import without_nulls
 
+TEXT_SUFFIX: Final = ".txt"
 _SUFFIXES = (*JSONL_SUFFIXES, *PARQUET_SUFFIXES, TEXT_SUFFIX)
 _SCANNED_BYTES = 1 << 16  # at once, in search of the end of a line
 _COUNTED_BYTES = 1 << 22  # at once, where lines are counted or files hashed
@@ -42,6 +42,32 @@ _MAX_REQUESTS = 16  # at the same time, of what files begin with
 MAX_RECORD_BYTES = 1 << 26
 """A longer record is refused: it has to be in memory as a whole, and tokenizers take 0.1 to 0.2 KB per character."""
 MAX_BATCH_BYTES = 1 << 20
+
+
+class BadRecordError(Exception):
+    """One record cannot become tokens; it ends the run, or is quarantined and counted.
+
+    Args:
+        reason: What `quarantine.jsonl` and the manifest count it under, such as "missing field".
+        field: The path of the field, empty where it is the record as a whole.
+        message: What was expected, and what was found.
+    """
+
+    def __init__(self, reason: str, field: str, message: str) -> None:
+        super().__init__(reason, field, message)  # its arguments: exceptions are pickled with these
+        self.reason, self.field, self.message = reason, field, message
+
+
+class DroppedRecordError(Exception):
+    """One record is left out as the config asks; its reason is counted.
+
+    Args:
+        reason: What the manifest counts it under, such as "fewer than min_chars".
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Task(NamedTuple):
@@ -105,6 +131,32 @@ def _is_whole(task_bytes: int, url: str, stamp: FileStamp) -> bool:
     # A remote byte source would fetch megabytes.
     answer = fetch_once(url, 0, _SCANNED_BYTES, version_of_stamp(url, stamp))
     return begins_array(checked_answer(url, stamp, answer))
+
+
+def parse(raw: bytes | dict[str, Any], url: str, *, exact: bool = False) -> dict[str, Any]:
+    """Reads a line of JSON, or a text file, which is `{"text": …}`; a row of parquet is a record already.
+
+    Args:
+        raw: The line as it is in the file, or all of the file.
+        url: The file, whose name says which.
+        exact: Whether to refuse an integer beyond 64 bits, which would become a float.
+
+    Raises:
+        BadRecordError: It is no JSON object, or has such an integer; or it is a text that is not UTF-8.
+    """
+    if isinstance(raw, dict):
+        return raw
+    if url.endswith(TEXT_SUFFIX):
+        try:
+            return {"text": raw.decode("utf-8-sig")}  # an editor's byte order mark is no part of the document
+        except UnicodeDecodeError as error:
+            detail = f"expected UTF-8, got the byte 0x{raw[error.start]:02x} at offset {error.start}"
+            raise BadRecordError("not UTF-8", "text", detail) from error
+    record = row_or_flaw(raw, doubtful=exact, takes_nan=True)
+    if isinstance(record, Flaw):
+        detail = f"column {record.column}: expected {record.expected}, got {record.got}"
+        raise BadRecordError("broken line", "", detail)
+    return record
 
 
 class TaskInput:

@@ -1,4 +1,4 @@
-"""A whole run: `inputs → tasks → an engine that does them → a store, its manifest and what was bad`."""
+"""Runs all of it: `inputs → tasks → an engine that does them → a store, its manifest and what was bad`."""
 
 import os
 import platform
@@ -7,25 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from streamdata.errors import one_of_two
-from streamdata.prepare.compare_backends import check_backend
-from streamdata.prepare.config import PrepareConfig
-from streamdata.prepare.encode import TextTokenizer
-from streamdata.prepare.errors import PrepareError
+from streamdata.errors import PrepareError, one_of_two
+from streamdata.prepare.config import PrepareConfig, load_config
+from streamdata.prepare.encode import TextTokenizer, check_backend
+from streamdata.prepare.extract import with_record_format
 from streamdata.prepare.inputs import Task, plan_tasks
-from streamdata.prepare.load_config import load_config
-from streamdata.prepare.local import run_local
-from streamdata.prepare.manifest import Json, make_plan
-from streamdata.prepare.on_ray import run_on_ray
-from streamdata.prepare.quarantine import first_bad
-from streamdata.prepare.record_formats import with_record_format
-from streamdata.prepare.run_directory import RunDirectory
-from streamdata.prepare.run_progress import RunProgress
-from streamdata.prepare.worker import Marker, RunSpec
+from streamdata.prepare.run_directory import Json, RunDirectory, make_plan
+from streamdata.prepare.worker import Marker, RunSpec, run_local, run_on_ray
 from streamdata.text.tokenizer import load_tokenizer
 
 Engine = Literal["local", "ray"]
-ShowProgress = Callable[[RunProgress], None]
+ShowProgress = Callable[["RunProgress"], None]
 
 
 class Pipeline:
@@ -104,6 +96,42 @@ class Pipeline:
             return run.finish(plan, {"engine": engine, "workers": workers})
 
 
+class RunProgress:
+    """How far a run is, and how fast.
+
+    Args:
+        total_bytes: Of input, in all.
+
+    Attributes:
+        counts: Records, bytes, tokens … since this process began.
+        skipped_bytes: Input that an earlier run has done.
+    """
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self.counts: Counter[str] = Counter()
+        self.skipped_bytes = 0
+        self._began = time.monotonic()
+
+    def line(self) -> str:
+        """Records, tokens a second, megabytes a second and the time left, in one line."""
+        took = max(time.monotonic() - self._began, 1e-9)
+        done, left = self.counts["bytes"], max(self.total_bytes - self.skipped_bytes - self.counts["bytes"], 0)
+        part = (self.skipped_bytes + done) / self.total_bytes if self.total_bytes else 1
+        remaining = f"{_duration(left * took / done)} left" if done else "starting"
+        percent, tokens = f"{min(part, 1):4.0%}", f"{self.counts['tokens'] / took:,.0f} tokens/s"
+        bad = f"  {self.counts['bad']:,} bad" if self.counts["bad"] else ""
+        return (
+            f"{percent}  {self.counts['records']:,} records{bad}  {tokens}  {done / took / 1e6:.3g} MB/s  {remaining}"
+        )
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
 class _Run:
     """The tasks of one run, and what is known of them so far."""
 
@@ -154,6 +182,6 @@ class _Run:
 
     def _too_many(self, expected: str) -> PrepareError:
         return PrepareError(
-            f"prepare: expected {expected}, got {self._bad:,} in {self._records:,}{first_bad(self._directory)}\n"
+            f"prepare: expected {expected}, got {self._bad:,} in {self._records:,}{self._directory.first_bad()}\n"
             f"  See {self._directory.tasks}/*.quarantine.jsonl; correct them, or raise max_bad, and run again."
         )

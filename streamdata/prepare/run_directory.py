@@ -1,21 +1,78 @@
-"""The output directory of a run: of this run alone, and either unfinished or finished."""
+"""Keeps the output directory of a run: of one run alone, and either unfinished or finished.
+
+`config, tokenizer, inputs → plan`, which tells runs apart; `plan, markers of tasks → manifest`. Its files:
+
+manifest.json                 what came of the run; written when all tasks are done
+run.json                      when, where and how fast: the only file that differs between runs
+quarantine.jsonl              bad records, if there are any
+data/                         the store; it appears by one rename, when all else is there
+tasks/NNNNN.json              the marker of a task: once it is there, the task is done
+tasks/NNNNN.quarantine.jsonl  the bad records of a task, if there are any
+.work/                        only while the run is under way:
+  plan.json                   what determines its output, so that another run is not mistaken for it
+  lock, workers.lock          held by the run; shared by the processes that do its tasks
+  tokenizer.json              for workers that encode texts alone
+  staging/                    what tasks under way write
+  data/                       what finished tasks wrote, each in directories `task_NNNNN`
+"""
 
 import fcntl
+import hashlib
 import json
+import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, Final
 
-from streamdata.prepare.errors import PrepareError
-from streamdata.prepare.layout import Layout
-from streamdata.prepare.manifest import Json, differences, json_bytes, make_manifest
-from streamdata.prepare.quarantine import first_bad
+from streamdata.errors import PrepareError, shown
+from streamdata.prepare.config import PrepareConfig
+from streamdata.prepare.encode import vocabulary_size
+from streamdata.prepare.inputs import Task, input_digest
 from streamdata.run.publish import publish, sync
+from streamdata.text.tokenizer import tokenizer_digest
+
+Json = dict[str, Any]
+VERSION: Final = 3
+RESULTS: Final = ("counts", "dropped", "bad", "files")
+"""The keys that a manifest has beside its plan, and the digests of inputs."""
+_NOT_IN_DIGEST: Final = {"max_bad"}
+"""Keys that change no output: more bad records may be accepted when an interrupted run goes on."""
+_MAX_FIELDS: Final = 20
 
 
-class RunDirectory(Layout):
-    """The output directory of a run, for the one process that leads it."""
+class RunDirectory:
+    """The output directory of a run, with the paths of its files.
+
+    Args:
+        output: The directory; it need not exist.
+    """
+
+    def __init__(self, output: str | os.PathLike[str]) -> None:
+        self.path = Path(output)
+        self.manifest, self.facts = self.path / "manifest.json", self.path / "run.json"
+        self.quarantine = self.path / "quarantine.jsonl"
+        self.data, self.tasks, self.work = self.path / "data", self.path / "tasks", self.path / ".work"
+        self.plan, self.tokenizer = self.work / "plan.json", self.work / "tokenizer.json"
+        self.staging, self.finished_data = self.work / "staging", self.work / "data"
+
+    def marker(self, task: int) -> Path:
+        """The path of a task's marker."""
+        return self.tasks / f"{task:05d}.json"
+
+    def task_quarantine(self, task: int) -> Path:
+        """The path of a task's bad records."""
+        return self.tasks / f"{task:05d}.quarantine.jsonl"
+
+    def read_marker(self, task: int) -> Json:
+        """The marker of a task that is done.
+
+        Raises:
+            PrepareError: It is damaged.
+        """
+        return _read_json(self.marker(task))
 
     def read_plan(self) -> Json | None:
         """The plan of the run that is there, or its manifest; None if the directory is missing or empty.
@@ -25,20 +82,35 @@ class RunDirectory(Layout):
         """
         for path in (self.manifest, self.plan):
             if path.exists():
-                plan = read_json(path)
+                plan = _read_json(path)
                 if "made_by" not in plan:
-                    raise _foreign(self.path, path.name)
+                    raise self._foreign(path.name)
                 return plan
         if self.path.exists() and not self.path.is_dir():
-            raise _foreign(self.path, "a file")
-        others = [entry.name for entry in self.path.iterdir()] if self.path.exists() else []
-        if set(others) - {".work"}:
-            raise _foreign(self.path, ", ".join(sorted(others)[:4]))
+            raise self._foreign("a file")
+        if others := {entry.name for entry in self.path.glob("*")} - {".work"}:
+            raise self._foreign(", ".join(sorted(others)[:4]))
         return None
+
+    def _foreign(self, what: str) -> PrepareError:
+        return PrepareError(
+            f"output '{self.path}': expected an empty directory or one of this command, got {what}\n"
+            "  Name another directory."
+        )
 
     def is_finished(self) -> bool:
         """Whether the run has ended, and its store is there."""
         return self.data.exists() and not self.work.exists()
+
+    def first_bad(self) -> str:
+        """A message about the first bad record: what is wrong with one is mostly wrong with all; empty without one."""
+        for path in (self.quarantine, *sorted(self.tasks.glob("*.quarantine.jsonl"))):
+            if path.exists():
+                with path.open("rb") as file:
+                    entry = json.loads(file.readline())
+                where = f"{entry['place']}: {entry['field']}: " if entry["field"] else f"{entry['place']}: "
+                return f"\n  The first is {where}{entry['reason']}: {entry['message']}{_fields_said(entry)}"
+        return ""
 
     @contextmanager
     def opened(self, plan: Json, *, overwrite: bool) -> Iterator[None]:
@@ -56,7 +128,15 @@ class RunDirectory(Layout):
                 + "\n  Name another directory, or use overwrite (--overwrite) to start again."
             )
         self.work.mkdir(parents=True, exist_ok=True)
-        with self._locked():
+        with (self.work / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise PrepareError(
+                    f"output '{self.path}': expected no other run, got one that is under way\n  Wait for its end."
+                ) from error
+            with self.workers_locked(fcntl.LOCK_EX):
+                pass  # the workers of a run that was killed may still write
             if overwrite:
                 self._clear()
             publish(self.plan, [json_bytes(plan)])  # first: without it, the rest would be taken for somebody else's
@@ -68,13 +148,20 @@ class RunDirectory(Layout):
                 self._remove_left_behind()
                 raise
 
-    def read_marker(self, task: int) -> Json:
-        """The marker of a task that is done.
+    @contextmanager
+    def workers_locked(self, how: int) -> Iterator[None]:
+        """Hold the lock of workers: shared by those at a task, alone by a run that lets none begin.
+
+        Args:
+            how: As for `fcntl.flock`.
 
         Raises:
-            PrepareError: It is damaged.
+            FileNotFoundError: The run has ended.
+            BlockingIOError: A worker is at a task, and `how` is not to wait for it.
         """
-        return read_json(self.marker(task))
+        with (self.work / "workers.lock").open("a") as lock:
+            fcntl.flock(lock, how)
+            yield
 
     def finish(self, plan: Json, tasks: Sequence[int], facts: Json) -> Json:
         """Finish the run, from its markers. If it is killed before the end of this, the next run does it again.
@@ -88,7 +175,7 @@ class RunDirectory(Layout):
             The manifest.
 
         Raises:
-            PrepareError: What a task wrote is missing, or a run that is not a part of another has no tokens.
+            PrepareError: A file that a task wrote is missing, or a run that is not a part of another has no tokens.
         """
         manifest = make_manifest(plan, map(self._kept_marker, tasks))
         if not manifest["counts"].get("tokens") and plan["shard"] is None:
@@ -96,7 +183,7 @@ class RunDirectory(Layout):
             reasons = ", ".join(f"{count} {reason}" for reason, count in left_out)
             raise PrepareError(
                 f"output '{self.path}': expected tokens, got none of {manifest['counts'].get('records', 0)} records: "
-                f"{reasons or 'the inputs are empty'}{first_bad(self)}\n  Check the config and the inputs."
+                f"{reasons or 'the inputs are empty'}{self.first_bad()}\n  Check the config and the inputs."
             )
         parts = [path.read_bytes() for task in tasks if (path := self.task_quarantine(task)).exists()]
         if parts:
@@ -114,20 +201,6 @@ class RunDirectory(Layout):
         shutil.rmtree(self.work)
         return manifest
 
-    def _remove_left_behind(self) -> None:
-        """Remove what workers of this run were writing when they were killed.
-
-        While one lives on, as in a cluster, that is left to the next run.
-        """
-        with suppress(BlockingIOError, FileNotFoundError), self._workers_locked(fcntl.LOCK_NB):
-            self._remove_unpublished()
-
-    def _remove_unpublished(self) -> None:
-        """Remove what processes were writing when they were killed."""
-        shutil.rmtree(self.staging, ignore_errors=True)
-        for path in (*self.path.glob(".*.tmp"), *self.tasks.glob(".*.tmp")):
-            path.unlink()
-
     def _kept_marker(self, task: int) -> Json:
         """The marker of a task whose files are there, where `finish` takes them from."""
         marker = self.read_marker(task)
@@ -139,6 +212,19 @@ class RunDirectory(Layout):
                     "  Use overwrite (--overwrite) to start again; if this is a merge, for the part of that task first."
                 )
         return marker
+
+    def _remove_left_behind(self) -> None:
+        """Remove what workers of this run were writing when they were killed.
+
+        While one lives on, as in a cluster, that is left to the next run.
+        """
+        with suppress(BlockingIOError, FileNotFoundError), self.workers_locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
+            self._remove_unpublished()
+
+    def _remove_unpublished(self) -> None:
+        shutil.rmtree(self.staging, ignore_errors=True)
+        for path in (*self.path.glob(".*.tmp"), *self.tasks.glob(".*.tmp")):
+            path.unlink()
 
     def _clear(self) -> None:
         """Remove what an earlier run has written.
@@ -155,31 +241,6 @@ class RunDirectory(Layout):
         for path in (self.facts, self.quarantine, self.manifest):
             path.unlink(missing_ok=True)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the run's lock, and wait for the workers of a run that was killed, which may still write."""
-        with self.lock.open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise PrepareError(
-                    f"output '{self.path}': expected no other run, got one that is under way\n  Wait for its end."
-                ) from error
-            with self._workers_locked():
-                pass
-            yield
-
-    @contextmanager
-    def _workers_locked(self, how: int = 0) -> Iterator[None]:
-        """Let no worker begin a task.
-
-        Raises:
-            BlockingIOError: One is at a task, and `how` is not to wait for it.
-        """
-        with self.workers_lock.open("a") as workers:
-            fcntl.flock(workers, fcntl.LOCK_EX | how)
-            yield
-
 
 def remove(path: Path) -> None:
     """Remove a directory, if it is there."""
@@ -187,26 +248,111 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def read_json(path: Path) -> Json:
-    """What a file of a run says.
+def json_bytes(value: Any) -> bytes:
+    """JSON to read and to compare."""
+    return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
 
-    Raises:
-        PrepareError: It is damaged.
-    """
+
+def _read_json(path: Path) -> Json:
     try:
         found = json.loads(path.read_bytes())
+        got = type(found).__name__
     except ValueError as error:
-        raise _damaged(path, str(error)) from error
+        found, got = None, str(error)
     if not isinstance(found, dict):
-        raise _damaged(path, type(found).__name__)
+        raise PrepareError(
+            f"file '{path}': expected a JSON object, got {got}\n  Remove what is damaged, and run again."
+        )
     return found
 
 
-def _damaged(path: Path, got: str) -> PrepareError:
-    return PrepareError(f"file '{path}': expected a JSON object, got {got}\n  Remove what is damaged, and run again.")
+def _fields_said(entry: Json) -> str:
+    """The names of a bad record's fields, where it has any and they are not named yet."""
+    if "the fields" in entry["message"]:
+        return ""
+    found = entry["record"]
+    if isinstance(found, str):  # a line; a row of parquet has its fields already
+        try:
+            found = json.loads(found)
+        except ValueError:
+            return ""
+    if not isinstance(found, dict):
+        return f"\n  It is {shown(found)}."
+    more = ", …" if len(found) > _MAX_FIELDS else ""
+    return f"\n  Its fields are {', '.join(shown(name) for name in list(found)[:_MAX_FIELDS])}{more}." if found else ""
 
 
-def _foreign(path: Path, what: str) -> PrepareError:
-    return PrepareError(
-        f"output '{path}': expected an empty directory or one of this command, got {what}\n  Name another directory."
-    )
+def make_plan(
+    config: PrepareConfig, name: str, tokenizer: Any, tasks: Sequence[Task], shard: tuple[int, int] | None
+) -> Json:
+    """All that determines the output of a run, as plain JSON.
+
+    Args:
+        config: As it was given.
+        name: The tokenizer's, for people who read the manifest.
+        tokenizer: The tokenizer itself.
+        tasks: Of all inputs.
+        shard: Which part of the tasks this run does, and of how many parts; None for all.
+    """
+    digested = json.dumps(config.model_dump(exclude=_NOT_IN_DIGEST), sort_keys=True)
+    stamps = {task.url: task.stamp for task in tasks}
+    size = vocabulary_size(tokenizer)
+    return {
+        "made_by": f"streamdata prepare {VERSION}",
+        "config": config.model_dump(exclude_defaults=True),
+        "config_digest": hashlib.blake2b(digested.encode(), digest_size=16).hexdigest(),
+        "tokenizer": {"name": name, "digest": tokenizer_digest(tokenizer), "vocabulary": size},
+        "inputs": [{"url": url, "size": stamp.size, "mtime_ns": stamp.version} for url, stamp in stamps.items()],
+        "num_tasks": len(tasks),
+        "shard": None if shard is None else list(shard),
+    }
+
+
+def differences(before: Json, now: Json) -> list[str]:
+    """The differences between two plans, in words."""
+    if before.get("made_by") != now["made_by"]:
+        return [f"it was made by {shown(before.get('made_by'))}, this is {shown(now['made_by'])}"]
+    found = []
+    if before["config_digest"] != now["config_digest"]:
+        configs = (PrepareConfig.model_validate(plan["config"]) for plan in (before, now))
+        old, new = (config.model_dump(exclude=_NOT_IN_DIGEST) for config in configs)
+        found.append(f"the config: {', '.join(key for key in new if old[key] != new[key])}")
+    if before["tokenizer"]["digest"] != now["tokenizer"]["digest"]:
+        found.append(f"the tokenizer: was {before['tokenizer']['name']}, is {now['tokenizer']['name']}")
+    if before["shard"] != now["shard"]:
+        found.append(f"the shard: was {before['shard']}, is {now['shard']}")
+    stamps: list[dict[str, str]] = [
+        {entry["url"]: f"{entry['size']} bytes of mtime {entry['mtime_ns']}" for entry in plan["inputs"]}
+        for plan in (before, now)
+    ]
+    for url in sorted(stamps[0].keys() | stamps[1].keys()):
+        was, is_now = (each.get(url, "not there") for each in stamps)
+        if was != is_now:
+            found.append(f"the input '{url}': was {was}, is {is_now}")
+    return found
+
+
+def make_manifest(plan: Json, markers: Iterable[Json]) -> Json:
+    """The results of a run, from its markers alone: the same on one machine and on many, and in any order of tasks.
+
+    Args:
+        plan: The run's.
+        markers: Of all its tasks, in the order of tasks.
+    """
+    totals: dict[str, Counter[str]] = {name: Counter() for name in ("counts", "dropped", "bad")}
+    digests: dict[str, list[str]] = {}
+    files, num_files = hashlib.sha256(), 0
+    for marker in markers:
+        for name, total in totals.items():
+            total.update(marker[name])
+        digests.setdefault(marker["input"]["url"], []).append(marker["input"]["digest"])
+        for path, (size, digest) in sorted(marker["files"].items()):
+            files.update(f"{path} {size} {digest}\n".encode())
+            num_files += 1
+    inputs = [entry | {"digest": input_digest(digests.get(entry["url"], []))} for entry in plan["inputs"]]
+    return {
+        **plan,
+        "inputs": inputs,
+        **{name: dict(sorted(total.items())) for name, total in totals.items()},
+        "files": {"number": num_files, "digest": files.hexdigest()},
+    }

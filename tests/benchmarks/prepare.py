@@ -16,12 +16,11 @@ from typing import NamedTuple
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from streamdata.prepare.config import load_config
 from streamdata.prepare.encode import TextTokenizer, one_thread
 from streamdata.prepare.inputs import Task, plan_tasks
-from streamdata.prepare.layout import Layout
-from streamdata.prepare.load_config import load_config
-from streamdata.prepare.local import run_local
-from streamdata.prepare.worker import RunSpec, Worker
+from streamdata.prepare.run_directory import RunDirectory
+from streamdata.prepare.worker import RunSpec, Worker, run_local
 from streamdata.text import load_tokenizer
 from tests.benchmarks.data import cached
 from tests.benchmarks.measure import Row, Scale, by_turns
@@ -93,12 +92,12 @@ class Prepared:
     def job(self, **options: object) -> RunSpec:
         """What the tasks of one run have in common."""
         self._number += 1
-        layout = Layout(self._root / str(self._number))
-        layout.work.mkdir(parents=True)
-        layout.tasks.mkdir()
-        TextTokenizer.save(self.tokenizer, layout.tokenizer)
+        directory = RunDirectory(self._root / str(self._number))
+        directory.work.mkdir(parents=True)
+        directory.tasks.mkdir()
+        TextTokenizer.save(self.tokenizer, directory.tokenizer)
         config = load_config({**CONFIG, **options}).model_dump_json()
-        return RunSpec(config, str(self._place / "tokenizer"), str(layout.path), os.getcwd())
+        return RunSpec(config, str(self._place / "tokenizer"), str(directory.path), os.getcwd())
 
     def tasks(self, count: int) -> list[Task]:
         """So many tasks of one size; by default a task has more bytes than all of these texts."""
@@ -124,7 +123,7 @@ class Prepared:
         A first turn, which fills the tokenizers' caches, does not count.
         """
         worker, tasks = Worker(self.job()), self.tasks(1)
-        tokenizer = TextTokenizer.load(Layout(self.job().output).tokenizer).backend_tokenizer
+        tokenizer = TextTokenizer.load(RunDirectory(self.job().output).tokenizer).backend_tokenizer
         tokenizer.encode_special_tokens = True
 
         def prepare() -> None:

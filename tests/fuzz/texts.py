@@ -11,7 +11,7 @@ import yaml
 
 import streamdata
 from streamdata import MergedDataset, StreamdataError, instantiate_from_yaml, load_states, save_states, to_state
-from streamdata.prepare.load_config import load_config
+from streamdata.prepare.config import load_config
 from streamdata.recipe.check import check_recipe
 from streamdata.states.loading import read_states
 from tests.fuzz.case import JSON, Files, Kind

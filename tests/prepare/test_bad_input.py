@@ -2,13 +2,12 @@
 
 import json
 import math
-from functools import partial
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
 from streamdata.prepare import PrepareError
-from streamdata.prepare.worker import TaskRun
 from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write
 
@@ -144,7 +143,7 @@ def test_a_task_that_is_all_bad_ends_before_memory_does(
     tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A compressed file of any size is one task; whether too many of all are bad is not known before its end."""
-    monkeypatch.setattr("streamdata.prepare.worker.TaskRun", partial(TaskRun, max_bad_bytes=1000))
+    monkeypatch.setattr("streamdata.prepare.worker.MAX_BAD_BYTES", 1000)
     path = write(tmp_path / "a.jsonl.gz", [{"txt": "x"}] * 100)
     with pytest.raises(PrepareError, match=r"gz:\d: expected bad records of at most 1000 bytes .*: missing field"):
         run(SMALL | {"max_bad": "50%"}, tokenizer, path, tmp_path / "out")
@@ -158,3 +157,10 @@ def test_an_input_of_which_nothing_is_left_is_an_error(tokenizer: str, tmp_path:
     write(tmp_path / "a.jsonl", [{"text": 1}] * 5)
     with pytest.raises(PrepareError, match="got none of 5 records: 5 wrong type"):
         run(SMALL | {"max_bad": "100%"}, tokenizer, path, tmp_path / "bad")
+
+
+def test_the_first_bad_row_of_a_parquet_file_is_told(tokenizer: str, tmp_path: Path) -> None:
+    """Its fields too: it was never text."""
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["x", None, "y"], "id": [1, 2, 3]}), tmp_path / "a.parquet")
+    with pytest.raises(PrepareError, match=r"a.parquet:2: text: wrong type: .*\n  Its fields are 'text', 'id'"):
+        run(PRETRAIN | {"max_bad": "1%"}, tokenizer, str(tmp_path / "a.parquet"), tmp_path / "out")

@@ -144,7 +144,7 @@ def test_rollouts_keep_their_groups(tokenizer: str) -> None:
         words(tokenizer, text) for text in record["r"]
     ]
     assert document.values == {"rewards": [0.25, 1.0]}
-    assert failed == ["2 wrong type", "1 wrong number", "3 no responses"]
+    assert failed == ["1 wrong number", "2 wrong type", "3 no responses"]
 
 
 def test_an_id_outside_the_vocabulary_is_bad(tokenizer: str) -> None:

@@ -15,7 +15,7 @@ from streamdata.prepare.encode import (
     special_finder,
     vocabulary_size,
 )
-from streamdata.prepare.sections import TextPart
+from streamdata.prepare.extract import TextPart
 from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import functions
 from tests.text.tiny_tokenizer import END, START, save_tiny_tokenizer

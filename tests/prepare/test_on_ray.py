@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from streamdata.prepare import PrepareError, on_ray, worker
+from streamdata.prepare import PrepareError, worker
 from streamdata.prepare.inputs import Task
-from streamdata.prepare.layout import Layout
+from streamdata.prepare.run_directory import RunDirectory
 from streamdata.prepare.worker import RunSpec
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write
 
@@ -74,21 +74,21 @@ def test_a_bad_record_ends_the_run_on_ray_too(
 def test_a_task_on_ray_holds_the_workers_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that takes the directory over waits for tasks that were not cancelled in time."""
     held: list[bool] = []
-    layout = Layout(tmp_path)
-    layout.work.mkdir()
+    directory = RunDirectory(tmp_path)
+    directory.work.mkdir()
 
     class Looking:
         def do(self, *_: object) -> None:
-            with layout.workers_lock.open() as lock, pytest.raises(BlockingIOError):
+            with (directory.work / "workers.lock").open() as lock, pytest.raises(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             held.append(True)
 
     monkeypatch.setattr(worker, "_worker", lambda _: Looking())
     monkeypatch.chdir(tmp_path)
-    assert on_ray._do_task(RunSpec("{}", "", str(tmp_path), str(tmp_path)), Task(0, "", None, 0, 0)) is None
+    assert worker._do_on_ray(RunSpec("{}", "", str(tmp_path), str(tmp_path)), Task(0, "", None, 0, 0)) is None
     assert held
     ended = RunSpec("{}", "", str(tmp_path / "gone"), str(tmp_path))
-    assert isinstance(on_ray._do_task(ended, Task(0, "", None, 0, 0)), FileNotFoundError)
+    assert isinstance(worker._do_on_ray(ended, Task(0, "", None, 0, 0)), FileNotFoundError)
 
 
 def test_ray_that_is_not_there_is_named_with_its_extra(

@@ -4,17 +4,15 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from streamdata.prepare import PrepareError, load_config, pack
+from streamdata.prepare import PrepareError, load_config, output
 from streamdata.prepare.encode import TextTokenizer
 from streamdata.prepare.inputs import Task, plan_tasks
-from streamdata.prepare.layout import Layout
-from streamdata.prepare.output import Staging, store_keys
-from streamdata.prepare.pack import Packer
+from streamdata.prepare.output import store_keys
+from streamdata.prepare.run_directory import RunDirectory
 from streamdata.prepare.worker import RunSpec, Worker
 from streamdata.stores.datasets.dataset_factory import DatasetFactory
 from streamdata.stores.factory import open_store
@@ -62,9 +60,14 @@ def test_many_domains_hold_no_file_open_and_no_more_tokens_than_one(
     tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that hold the most are packed first."""
-    monkeypatch.setattr("streamdata.prepare.output.Packer", partial(Packer, max_held=2000))
-    plan, planned = pack.plan_simple, [0]
-    monkeypatch.setitem(pack._PLANS, "simple", lambda lengths, row: planned.append(lengths.sum()) or plan(lengths, row))
+    monkeypatch.setattr(output, "MAX_HELD", 2000)
+    plan, planned = output.plan_simple, [0]
+
+    def plan_and_count(lengths: object, row: int) -> object:
+        planned.append(lengths.sum())
+        return plan(lengths, row)
+
+    monkeypatch.setitem(output._PLANS, "simple", plan_and_count)
     seen: list[tuple[int, int]] = []
 
     def look(_: Counter[str]) -> None:
@@ -82,7 +85,7 @@ def test_many_domains_hold_no_file_open_and_no_more_tokens_than_one(
 
 def test_too_many_domains_are_an_error(tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the field."""
-    monkeypatch.setattr("streamdata.prepare.worker.Staging", partial(Staging, max_domains=2))
+    monkeypatch.setattr(output, "MAX_DOMAINS", 2)
     path = write(tmp_path / "a.jsonl", of_kinds(9, 3))
     with pytest.raises(PrepareError, match="domain_key 'kind': expected at most 2 domains in a task, got 'k2' too"):
         run(DOMAINS, tokenizer, path, tmp_path / "out")
@@ -135,12 +138,12 @@ def test_dtypes_hold_every_id_and_position(options: dict, vocabulary: int, dtype
 @contextmanager
 def worker(config: dict, tokenizer: str, path: str, folder: Path) -> Iterator[tuple[Worker, list[Task]]]:
     """A worker by itself, and its tasks."""
-    layout = Layout(folder / "out")
-    layout.work.mkdir(parents=True)
-    layout.tasks.mkdir()
-    TextTokenizer.save(load_tokenizer(tokenizer), layout.tokenizer)
+    directory = RunDirectory(folder / "out")
+    directory.work.mkdir(parents=True)
+    directory.tasks.mkdir()
+    TextTokenizer.save(load_tokenizer(tokenizer), directory.tokenizer)
     loaded = load_config(config)
-    job = RunSpec(loaded.model_dump_json(), tokenizer, str(layout.path), str(folder))
+    job = RunSpec(loaded.model_dump_json(), tokenizer, str(directory.path), str(folder))
     yield Worker(job), plan_tasks([path], loaded.task_bytes)
 
 
@@ -172,5 +175,5 @@ def killed(*_: object) -> None:
 def test_who_is_late_does_not_begin_a_run_that_has_ended(tokenizer: str, texts: str, tmp_path: Path) -> None:
     """Its directory would look like one that is under way."""
     with worker(PRETRAIN, tokenizer, texts, tmp_path) as (made, (task,)), pytest.raises(FileNotFoundError):
-        made.do(task, lambda _: shutil.rmtree(Layout(tmp_path / "out").work))
-    assert not Layout(tmp_path / "out").work.exists()
+        made.do(task, lambda _: shutil.rmtree(RunDirectory(tmp_path / "out").work))
+    assert not RunDirectory(tmp_path / "out").work.exists()

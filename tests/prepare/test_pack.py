@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.prepare import load_config
+from streamdata.prepare import load_config, output
 from streamdata.prepare.documents import Tokens
-from streamdata.prepare.pack import Block, Packer, positions
+from streamdata.prepare.output import Block, Packer
+from streamdata.text.packing import positions
 
 PADDING = 9999
 ROW = 8
@@ -17,15 +18,13 @@ LENGTHS = st.lists(st.integers(1, 8), max_size=40)
 LONG_LENGTHS = st.lists(st.integers(1, 30), max_size=20)
 
 
-def pack(
-    lengths: list[int], packing: str, portions: int = 1, limits: dict[str, int] | None = None, **options: object
-) -> tuple[list[Block], Counter]:
+def pack(lengths: list[int], packing: str, portions: int = 1, **options: object) -> tuple[list[Block], Counter]:
     """The blocks of documents of these lengths: ids count up over all of them, every third token is not trained."""
     config = MASKED | {"packing": packing, **options}
     if packing != "none":
         config |= {"max_packed_len": ROW} | ({"max_seq_len": ROW} if packing == "bfd" else {})
     counts: Counter = Counter()
-    packer = Packer(load_config(config), PADDING, counts, **limits or {})
+    packer = Packer(load_config(config), PADDING, counts)
     ends = np.cumsum(lengths) if lengths else np.zeros(0, int)
     found = [np.arange(end - size, end, dtype=np.uint32) for end, size in zip(ends, lengths, strict=True)]
     documents = [Tokens(ids, ids % 3 != 0) for ids in found]
@@ -104,9 +103,11 @@ def test_a_piece_does_not_train_its_first_token(packing: str) -> None:
     assert block.flat["loss_mask"].all()
 
 
-def test_large_tasks_are_packed_in_groups() -> None:
+def test_large_tasks_are_packed_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that memory is bounded; blocks of rows are small too."""
-    blocks, counts = pack([5] * 30, "simple", portions=15, limits={"max_held": 20, "block_tokens": 16})
+    monkeypatch.setattr(output, "MAX_HELD", 20)
+    monkeypatch.setattr(output, "BLOCK_TOKENS", 16)
+    blocks, counts = pack([5] * 30, "simple", portions=15)
     assert sorted(token for piece in pieces(blocks) for token in piece) == list(range(150))
     assert max(len(block.lengths) for block in blocks) == 2
     assert counts["rows"] == 7 * 3 + 2  # groups of four documents in three rows each, the last of two in two

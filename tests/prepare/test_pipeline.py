@@ -1,5 +1,6 @@
 import contextlib
 import errno
+import fcntl
 import itertools
 import json
 import shutil
@@ -10,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from streamdata.prepare import Pipeline, PrepareError, merge, run_directory
-from streamdata.prepare.layout import Layout
-from streamdata.prepare.worker import workers_locked
 from tests.prepare.runs import PRETRAIN, documents, interrupt, run, tree, write
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
@@ -223,7 +222,7 @@ def test_a_run_waits_for_those_who_are_still_at_a_task(tokenizer: str, texts: st
     """Of a run that was killed: what they leave half done would be in its way."""
     interrupt(SMALL, tokenizer, texts, tmp_path / "out")
     following = threading.Thread(target=run, args=(SMALL, tokenizer, texts, tmp_path / "out"))
-    with workers_locked(Layout(tmp_path / "out")):
+    with run_directory.RunDirectory(tmp_path / "out").workers_locked(fcntl.LOCK_SH):
         following.start()
         following.join(0.3)
         assert following.is_alive()
@@ -271,6 +270,17 @@ def test_gigatoken_is_checked_on_the_input_before_anything_is_written(
     run(SMALL | {"backend": "gigatoken"}, tokenizer, texts, tmp_path / "out")
     assert len(seen) > 3
     assert seen[-1] == f"{texts}:60"
+
+
+def test_gigatoken_is_compared_on_records_of_a_known_format_too(
+    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their texts are no sections."""
+    seen: list[str] = []
+    monkeypatch.setattr("streamdata.prepare.encode.GigatokenBackend.check", lambda _, found, __: seen.extend(found))
+    path = write(tmp_path / "a.jsonl", [{"text": "the cat"}])
+    run({"train_type": "seq", "backend": "gigatoken"}, tokenizer, path, tmp_path / "out")
+    assert seen[0] == "the cat"
 
 
 def test_a_merge_takes_the_place_of_another_run_only_where_it_is_told_to(

@@ -4,8 +4,8 @@ import pytest
 
 from streamdata.errors import StoreError
 from streamdata.prepare import load_config
-from streamdata.prepare.preview import first_records
-from streamdata.prepare.stored_record import Shown, manifest_of, stored_record
+from streamdata.prepare.finished_runs import manifest_of
+from streamdata.prepare.preview import Shown, first_records, stored_record
 from streamdata.stores.factory import open_store
 from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import PRETRAIN, run, write

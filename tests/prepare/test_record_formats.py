@@ -3,8 +3,7 @@ import logging
 import pytest
 
 from streamdata.errors import RecipeError
-from streamdata.prepare import load_config
-from streamdata.prepare.errors import PrepareError
+from streamdata.prepare import PrepareError, load_config
 from streamdata.prepare.preview import first_records
 from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import run, write

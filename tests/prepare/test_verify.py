@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from streamdata.prepare import PrepareError
-from streamdata.prepare.manifest import make_manifest
-from streamdata.prepare.verify import verify, without_sums, write_sums
+from streamdata.prepare.finished_runs import verify, without_sums, write_sums
+from streamdata.prepare.run_directory import make_manifest
 from tests.prepare.runs import PRETRAIN, run
 
 CONFIG = PRETRAIN | {"task_bytes": 20_000}

@@ -10,12 +10,10 @@ from rich.console import Console
 
 from streamdata.errors import RecipeError
 from streamdata.prepare import Pipeline, PrepareConfig, load_config, merge
-from streamdata.prepare.layout import Layout
-from streamdata.prepare.load_config import config_path
-from streamdata.prepare.manifest import summary
+from streamdata.prepare.config import config_path
+from streamdata.prepare.finished_runs import summary, verify, without_sums, write_sums
 from streamdata.prepare.preview import first_records
-from streamdata.prepare.quarantine import first_bad
-from streamdata.prepare.verify import verify, without_sums, write_sums
+from streamdata.prepare.run_directory import RunDirectory
 from streamdata.text.tokenizer import load_tokenizer
 from streamdata.tools.cli.messages import say
 from streamdata.tools.cli.show import show_prepared
@@ -50,7 +48,7 @@ def run_pipeline(pipeline: Pipeline, inputs: Sequence[str], output: Path, **opti
     """
     with Ticker(Console(stderr=True)) as ticker:
         manifest = pipeline.run(list(inputs), output, progress=lambda progress: ticker.tick(progress.line), **options)
-    say(summary(manifest) + first_bad(Layout(output)))
+    say(summary(manifest) + RunDirectory(output).first_bad())
 
 
 def show_first(pipeline: Pipeline, inputs: Sequence[str], count: int) -> None:
@@ -61,7 +59,7 @@ def show_first(pipeline: Pipeline, inputs: Sequence[str], count: int) -> None:
 
 def merge_parts(parts: Sequence[Path], output: Path, *, overwrite: bool) -> None:
     """Join the parts, and show what they are together."""
-    say(summary(merge(parts, output, overwrite=overwrite)) + first_bad(Layout(output)))
+    say(summary(merge(parts, output, overwrite=overwrite)) + RunDirectory(output).first_bad())
 
 
 def show_problems(store: Path, *, add_sums: bool) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from rich.console import Console
 
-from streamdata.prepare.stored_record import Shown
+from streamdata.prepare.preview import Shown
 from streamdata.tools.cli.messages import say
 from streamdata.tools.cli.ticker import Ticker
 from streamdata.tools.show.as_json import sample_json

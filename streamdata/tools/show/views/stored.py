@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from streamdata.prepare.stored_record import Piece, Shown, manifest_of, stored_record
+from streamdata.prepare.finished_runs import manifest_of
+from streamdata.prepare.preview import Piece, Shown, stored_record
 from streamdata.stores.dtypes import SOURCES
 from streamdata.stores.factory import open_store
 from streamdata.stores.store import Store
