@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.sources.chats.chat_files import assistant, user, write
+from tests.chats.chat_files import assistant, user, write
 from tests.text.chat_templates import CHATML, chat_tokenizer
 
 

@@ -8,7 +8,7 @@ import pytest
 from streamdata.errors import SourceError
 from streamdata.io.storage import LocalShard
 from streamdata.shards.parquet.stored_rows import StoredRows, write_objects, write_rows
-from tests.sources.prompts.prompt_files import sums
+from tests.chats.prompts.prompt_files import sums
 
 NESTED = [
     pa.array(["a", None, "é"]),

@@ -28,11 +28,11 @@ from streamdata import (
 from streamdata.chats import SFTChatDataset
 from streamdata.recipe import check_recipe
 from streamdata.sources.order.blocks import MAP_STYLE_SEED, Part, shard_seeds
+from tests.chats.chat_files import chats
+from tests.chats.prompts.prompt_files import sums
 from tests.mixing.test_counting import in_world, stop_at
 from tests.mixing.test_resume import Packer
 from tests.shard_files import jpeg, write_jsonl, write_tars
-from tests.sources.chats.chat_files import chats
-from tests.sources.prompts.prompt_files import sums
 from tests.sources.tiny_processors import tiny_tokenizer
 from tests.stores.tiny_stores import write
 from tests.streams import Numbers, NumbersAhead, assert_exact_resume, delivered, identity, in_lane, plain, resumed

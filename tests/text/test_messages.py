@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata.text.messages import Medium, is_empty, read_chat, read_tools, without_nulls
-from tests.sources.prompts.prompt_files import user
+from tests.chats.prompts.prompt_files import user
 
 KEYS = {"image": "images", "video": "videos"}
 TEXT, IMAGE, VIDEO = {"type": "text", "text": "x"}, {"type": "image"}, {"type": "video"}

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from streamdata import SFTChatDataset, instantiate_from_yaml
-from tests.sources.chats.chat_files import assistant, user, write
+from tests.chats.chat_files import assistant, user, write
 from tests.text.chat_templates import chat_tokenizer
 
 SFT = [{"prompt": "what is it", "completion": " a good answer"}]

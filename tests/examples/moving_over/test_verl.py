@@ -9,9 +9,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from streamdata import RLHFDataset, instantiate_from_yaml
+from tests.chats.prompts.prompt_files import sums
+from tests.chats.prompts.verl_sections import VERL_SECTIONS
 from tests.sources import tiny_processors
-from tests.sources.prompts.prompt_files import sums
-from tests.sources.prompts.verl_sections import VERL_SECTIONS
 
 FOLDER = Path("examples/moving_over")
 

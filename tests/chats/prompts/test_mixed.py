@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader
 from streamdata import MergedDataset, instantiate_from_yaml, mixed_collate, to_state
 from streamdata.chats.prompts import RLHFDataset, prompt_collate
 from streamdata.delivery.sampler import ResumableDistributedSampler
-from tests.sources.prompts.prompt_files import IMAGES, image, mixed, sums, user, write
+from tests.chats.prompts.prompt_files import IMAGES, image, mixed, sums, user, write
 from tests.streams import Numbers, assert_exact_resume, loaded, plain, resumed
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streamdata.chats.prompts import RLHFDataset
-from tests.sources.prompts.prompt_files import IMAGES, image, mixed, sums, user, write
+from tests.chats.prompts.prompt_files import IMAGES, image, mixed, sums, user, write
 from tests.sources.tiny_processors import picture, png
 
 CONFIG = {"max_prompt_length": 64, "return_full_prompt": True}

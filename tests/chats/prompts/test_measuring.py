@@ -95,8 +95,8 @@ def run_as_main(script, output):
 
 def test_what_others_cannot_import_says_so(tmp_path):
     """A class of the script itself, which is not run again for them; no `__main__` guard is needed otherwise."""
+    from tests.chats.prompts.prompt_files import sums
     from tests.ranks import apart  # neither of them by the processes that the other tests start
-    from tests.sources.prompts.prompt_files import sums
 
     script = tmp_path / "script.py"
     script.write_text(

@@ -4,7 +4,7 @@ from PIL import Image
 
 from streamdata.chats.prompts.media import open_media
 from streamdata.text.messages import Medium
-from tests.sources.prompts.prompt_files import frames
+from tests.chats.prompts.prompt_files import frames
 from tests.sources.tiny_processors import picture, png
 
 PICTURE = picture(6, 4)

@@ -4,7 +4,7 @@ import logging
 import pytest
 
 from streamdata.chats.prompts import RLHFDataset
-from tests.sources.prompts.prompt_files import user, write
+from tests.chats.prompts.prompt_files import user, write
 
 CONFIG = {"max_prompt_length": 64, "return_full_prompt": True, "return_raw_chat": True}
 HEADER = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"

@@ -14,7 +14,7 @@ from streamdata.chats.prompts import RLHFDataset, prompt_collate
 from streamdata.errors import StateError
 from streamdata.shards.parquet import rows as parquet_rows
 from streamdata.text.truncation import compute_position_id_with_mask, postprocess_data
-from tests.sources.prompts.prompt_files import IMAGES, image, mixed, sums, user, write
+from tests.chats.prompts.prompt_files import IMAGES, image, mixed, sums, user, write
 from tests.sources.tiny_processors import tiny_llava, tiny_llava_model, tiny_qwen2_vl_model, tiny_tokenizer
 from tests.streams import plain
 

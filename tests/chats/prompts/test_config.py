@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from streamdata.chats.prompts.config import WHO, PromptConfig
-from tests.sources.prompts.verl_sections import VERL_SECTIONS
+from tests.chats.prompts.verl_sections import VERL_SECTIONS
 
 
 def read_config(config):

@@ -7,7 +7,7 @@ import pytest
 from streamdata.chats.prompts import RLHFDataset, lengths
 from streamdata.chats.prompts.reader import PromptReader
 from streamdata.errors import SourceError
-from tests.sources.prompts.prompt_files import image, mixed, sums, user, write
+from tests.chats.prompts.prompt_files import image, mixed, sums, user, write
 from tests.sources.tiny_processors import CHATML, tiny_llava, tiny_qwen2_vl, tiny_tokenizer
 
 

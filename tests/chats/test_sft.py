@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from streamdata import MergedDataset, StateError, instantiate_from_yaml, to_state
 from streamdata.chats import SFTChatDataset
 from streamdata.text import OverlongError
-from tests.sources.chats.chat_files import assistant, chats, user, write
+from tests.chats.chat_files import assistant, chats, user, write
 from tests.streams import assert_exact_resume, plain
 from tests.text.chat_templates import encode_chat
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from streamdata.chats import PreferenceDataset
-from tests.sources.chats.chat_files import assistant, user, write
+from tests.chats.chat_files import assistant, user, write
 from tests.text.chat_templates import encode_chat
 
 ASK, AGAIN = [user("what is it"), assistant("a cat")], [user("so")]

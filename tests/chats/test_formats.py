@@ -10,9 +10,9 @@ from transformers import AutoTokenizer
 
 from streamdata import mixed_collate
 from streamdata.chats import PreferenceDataset, SFTChatDataset
+from tests.chats.chat_files import assistant, user, write
+from tests.chats.prompts.prompt_files import image
 from tests.sources import tiny_processors
-from tests.sources.chats.chat_files import assistant, user, write
-from tests.sources.prompts.prompt_files import image
 from tests.text.chat_templates import encode_chat
 
 END = "<|im_end|>"
