@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 # `A as A` tells type checkers that `A` is public; they cannot read an `__all__` that is computed.
 if TYPE_CHECKING:
-    from streamdata.chats import PreferenceDataset as PreferenceDataset
-    from streamdata.chats import SFTChatDataset as SFTChatDataset
+    from streamdata.chats.chat_dataset import PreferenceDataset as PreferenceDataset
+    from streamdata.chats.chat_dataset import SFTChatDataset as SFTChatDataset
     from streamdata.chats.prompts import RLHFDataset as RLHFDataset
     from streamdata.chats.prompts import collate_fn as collate_fn
     from streamdata.chats.prompts import prompt_collate as prompt_collate
@@ -100,8 +100,8 @@ _MODULES = {
     "ImageFolderDataset": "sources.files.image_datasets",
     "CsvDataset": "sources.files.shard_datasets",
     "RLHFDataset": "chats.prompts",
-    "SFTChatDataset": "chats",
-    "PreferenceDataset": "chats",
+    "SFTChatDataset": "chats.chat_dataset",
+    "PreferenceDataset": "chats.chat_dataset",
     # functions of records
     "TextJsonlProcessFnBuilder": "text.functions.process_text",
     "DecodeImages": "sources.functions.images",

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamdata.chats.prompts import RLHFDataset, lengths, measuring
+from streamdata.chats import lengths
+from streamdata.chats.prompts import RLHFDataset
 from streamdata.run.processes import Team, processes
 from tests.benchmarks.measure import Row, Scale, by_turns, per_second
 from tests.sources.tiny_processors import tiny_tokenizer
@@ -80,7 +81,7 @@ def _encoding_row(dataset: RLHFDataset, scale: Scale) -> Row:
 
     def bare() -> None:
         for one in encoded:
-            _ = reader.tokenizer(one.text, add_special_tokens=False)["input_ids"]
+            _ = reader.encoder.tokenizer(one.text, add_special_tokens=False)["input_ids"]
 
     def ours() -> None:
         for number, row in enumerate(some):
@@ -107,16 +108,16 @@ def _filter_row(dataset: RLHFDataset, scale: Scale) -> Row:
 
     def measure(team: Team) -> None:
         values = np.zeros(len(indices), np.int32)
-        assert sum(measuring.share_out(team, reader, indices, values)) == len(indices)
+        assert sum(lengths.share_out(team, reader, indices, values)) == len(indices)
 
     def apart(team: Team) -> None:
         """A half in each process, with one message there and back: what two processes can do on this machine."""
         halves = [(0, half.tolist()) for half in np.array_split(indices, 2)]
-        lengths = [found for _, found in team.run(halves, here=lambda half: list(map(reader.measure, half[1])))]
-        assert all(map(all, lengths))
+        found = [part for _, part in team.run(halves, here=lambda half: list(map(reader.measure, half[1])))]
+        assert all(map(all, found))
 
     begin = perf_counter()
-    with processes(partial(measuring.lengths_of, reader), 1) as team:
+    with processes(partial(lengths.lengths_of, reader), 1) as team:
         list(team.run([(0, [0])]))
         start = perf_counter() - begin
         works = {"one": partial(measure, Team([])), "two": partial(measure, team), "apart": partial(apart, team)}

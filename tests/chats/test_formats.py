@@ -8,8 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from streamdata import mixed_collate
-from streamdata.chats import PreferenceDataset, SFTChatDataset
+from streamdata import PreferenceDataset, SFTChatDataset, mixed_collate
 from tests.chats.chat_files import assistant, user, write
 from tests.chats.prompts.prompt_files import image
 from tests.sources import tiny_processors

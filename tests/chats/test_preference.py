@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from streamdata.chats import PreferenceDataset
+from streamdata import PreferenceDataset
 from tests.chats.chat_files import assistant, user, write
 from tests.text.chat_templates import encode_chat
 

@@ -8,8 +8,7 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
-from streamdata import MergedDataset, StateError, instantiate_from_yaml, to_state
-from streamdata.chats import SFTChatDataset
+from streamdata import MergedDataset, SFTChatDataset, StateError, instantiate_from_yaml, to_state
 from streamdata.text import OverlongError
 from tests.chats.chat_files import assistant, chats, user, write
 from tests.streams import assert_exact_resume, plain

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import streamdata
-from streamdata.chats.prompts.videos import decode_video
+from streamdata.chats.media import decode_video
 from streamdata.errors import StreamdataError
 from streamdata.io.file_cache import FileCache
 from streamdata.sources.functions.images import open_image
@@ -41,7 +41,7 @@ OPENED: dict[str, Callable[[Path], object]] = {
     "states.json": lambda path: read_states([path]),
     "step-1/rank-0.states": lambda path: read_step(path.parents[1], 1),
     "image.png": open_image,
-    "video.mp4": lambda path: decode_video(str(path), {}, lambda height, width: (height, width)),
+    "video.mp4": lambda path: decode_video(str(path), {}, 28),
     "tokenizer.json": lambda path: load_directory(str(path.parent)),
     "tokenizer_config.json": lambda path: load_without_code(None, path.parent),
     "digest": lambda path: FileCache(str(path.parent / "cache")).digest(str(path)),

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader
 
-from streamdata.chats import PreferenceDataset
+from streamdata import PreferenceDataset
 from streamdata.errors import RecipeError
 from streamdata.prepare import load_config
 from streamdata.stores.datasets.dataset_factory import DatasetFactory

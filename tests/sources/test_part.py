@@ -18,6 +18,7 @@ from streamdata import (
     MetaDistributedWebDataset,
     RLHFDataset,
     SeqDataset,
+    SFTChatDataset,
     SourceError,
     StateError,
     instantiate_from_yaml,
@@ -25,7 +26,6 @@ from streamdata import (
     named,
     to_state,
 )
-from streamdata.chats import SFTChatDataset
 from streamdata.recipe import check_recipe
 from streamdata.sources.order.blocks import MAP_STYLE_SEED, Part, shard_seeds
 from tests.chats.chat_files import chats

@@ -27,9 +27,9 @@ _FILES: Final = ("jsonl_path", "data_files")
 _TARS: Final = "streamdata.MetaDistributedWebDataset"
 _CONFIG: Final = "config"
 _SETTINGS: Final = {
-    "streamdata.SFTChatDataset": ("streamdata.chats.sft", "SFTChatConfig"),
-    "streamdata.PreferenceDataset": ("streamdata.chats.preference", "PreferenceConfig"),
-    "streamdata.RLHFDataset": ("streamdata.chats.prompts.config", "PromptConfig"),
+    "streamdata.SFTChatDataset": ("streamdata.chats.chat_dataset", "SFTChatConfig"),
+    "streamdata.PreferenceDataset": ("streamdata.chats.chat_dataset", "PreferenceConfig"),
+    "streamdata.RLHFDataset": ("streamdata.chats.settings", "PromptConfig"),
 }
 """By a target with `config`: the module and class that know its keys, imported where one is."""
 _PLAIN: Final = (str, int, float, bool, type(None))

@@ -3,7 +3,7 @@ import os
 import pytest
 from omegaconf import OmegaConf
 
-from streamdata.chats.prompts.config import WHO, PromptConfig
+from streamdata.chats.settings import WHO, PromptConfig
 from tests.chats.prompts.verl_sections import VERL_SECTIONS
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from streamdata.chats.prompts.encoding import Encoder, media_by_kind, training_features
+from streamdata.chats.encoding import Encoder, media_by_kind, training_features
 from streamdata.text.tokenizer import token_ids
 from tests.sources.tiny_processors import picture, tiny_tokenizer
 
@@ -109,13 +109,13 @@ def test_a_tokenizer_needs_a_pad_token():
     tokenizer = tiny_tokenizer()
     tokenizer.pad_token = None
     with pytest.raises(ValueError, match=r"Set tokenizer.pad_token"):
-        Encoder(tokenizer)
+        _ = Encoder(tokenizer).pad_token_id
 
 
 def test_a_tokenizer_of_another_model_is_refused(qwen):
     """It has no one token for an image."""
     with pytest.raises(ValueError, match="expected one id for the processor's token"):
-        Encoder(tiny_tokenizer(), qwen)
+        Encoder(tiny_tokenizer(), qwen).encode("x")
 
 
 def test_seconds_are_for_positions_alone():

@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.chats.prompts.encoding import Encoder
-from streamdata.chats.prompts.fitting import MediaCutError, fit
+from streamdata.chats.encoding import Encoder, MediaCutError, fit
 from streamdata.text.truncation import OverlongError, cut
 from tests.sources.tiny_processors import picture, tiny_tokenizer
 

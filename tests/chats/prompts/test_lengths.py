@@ -4,8 +4,9 @@ import os
 import numpy as np
 import pytest
 
-from streamdata.chats.prompts import RLHFDataset, lengths
-from streamdata.chats.prompts.reader import PromptReader
+from streamdata.chats import lengths
+from streamdata.chats.prompt_reader import PromptReader
+from streamdata.chats.prompts import RLHFDataset
 from streamdata.errors import SourceError
 from tests.chats.prompts.prompt_files import image, mixed, sums, user, write
 from tests.sources.tiny_processors import CHATML, tiny_llava, tiny_qwen2_vl, tiny_tokenizer
@@ -95,7 +96,7 @@ def test_what_lengths_depend_on_is_noticed(change, tokenizer, tmp_path, monkeypa
     path = sums(tmp_path / "a.parquet", 3)
     RLHFDataset(path, tokenizer, {})
     monkeypatch.setattr(lengths, "measure_rows", lambda *_: pytest.fail("measured"))
-    monkeypatch.setattr("streamdata.chats.prompts.reader.pickle.dumps", lambda _: b"")
+    monkeypatch.setattr("streamdata.chats.prompt_reader.pickle.dumps", lambda _: b"")
     with pytest.raises(pytest.fail.Exception, match="measured"):
         RLHFDataset(path, tokenizer, change)
 
@@ -283,9 +284,7 @@ def test_damaged_lengths_are_measured_again(length, tokenizer, tmp_path):
 def test_the_numbers_of_kept_rows_are_not_in_the_heap(tokenizer, tmp_path):
     """Each is read where it lies, and none is pickled; a file cut short meanwhile is an error, never a dead process."""
     dataset = RLHFDataset(sums(tmp_path / "a.parquet", 12, words=2), tokenizer, {"max_prompt_length": 45})
-    numbers = dataset._numbers
-    assert [numbers[index] for index in range(len(dataset))] == [0, 1, 2]
-    _ = dataset[0]
+    assert [dataset[number]["index"] for number in range(len(dataset))] == [100, 101, 102]
     (stored,) = (tmp_path / "cache").rglob("*.i64")
     os.truncate(stored, 12)
     with pytest.raises(SourceError, match=f"'{stored}': expected the number of row 1 .*\n.*Start again"):

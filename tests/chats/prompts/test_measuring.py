@@ -7,8 +7,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from streamdata.chats.prompts import measuring
-from streamdata.chats.prompts.measuring import NOT_MEASURED, measure_rows
+from streamdata.chats.lengths import NOT_MEASURED, measure_rows
 from streamdata.errors import SourceError
 
 
@@ -51,8 +50,8 @@ def test_the_others_measure_too(tmp_path):
 
 def test_the_others_need_no_torch():
     """To import it would take most of the time in which they begin."""
-    code = "import sys, streamdata.chats.prompts.reader, {}; print('torch' in sys.modules)"
-    command = [sys.executable, "-c", code.format(measuring.__name__)]
+    code = "import sys, streamdata.chats.lengths; print('torch' in sys.modules)"
+    command = [sys.executable, "-c", code]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
 
 
@@ -104,7 +103,8 @@ def test_what_others_cannot_import_says_so(tmp_path):
             f"""
             import sys
             from functools import partial
-            from streamdata.chats.prompts import RLHFDataset, lengths
+            from streamdata.chats import lengths
+            from streamdata.chats.prompts import RLHFDataset
             from tests.sources.tiny_processors import tiny_tokenizer
             lengths.measure_rows = partial(lengths.measure_rows, worth_a_process=1, ahead=1000)
             def render(messages, **kwargs):

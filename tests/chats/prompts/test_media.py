@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from streamdata.chats.prompts.media import open_media
+from streamdata.chats.media import open_media
 from streamdata.text.messages import Medium
 from tests.chats.prompts.prompt_files import frames
 from tests.sources.tiny_processors import picture, png

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from streamdata.chats.prompts.reader import _function_digest
+from streamdata.chats.prompt_reader import function_digest
 
 MODULE = """
 import functools
@@ -56,8 +56,8 @@ NAMES = ("nested", "default", "keyword", "swapped", "partly", "decorated", "call
 DIGESTS = f"""
 import sys
 import templates
-from streamdata.chats.prompts.reader import _function_digest
-print([_function_digest(getattr(templates, name)) for name in {NAMES}])
+from streamdata.chats.prompt_reader import function_digest
+print([function_digest(getattr(templates, name)) for name in {NAMES}])
 """
 
 
@@ -108,7 +108,7 @@ def test_a_function_that_does_something_else_has_another_digest(name, old, new, 
         module = ModuleType("templates")
         monkeypatch.setitem(sys.modules, "templates", module)
         exec(text, vars(module))  # noqa: S102  # as its import would
-        found.append(_function_digest(getattr(module, name)))
+        found.append(function_digest(getattr(module, name)))
     assert found[0] == found[2] != found[1]
 
 
@@ -116,4 +116,4 @@ def test_a_function_that_cannot_be_sent_is_refused():
     """It is sent to the processes that measure."""
     for function in (lambda messages, **_: "", functools.partial(print, threading.Lock())):
         with pytest.raises(ValueError, match="expected a chat_template_func that can be sent"):
-            _function_digest(function)
+            function_digest(function)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.chats.prompts.rope_positions import RopeRule, VisualGrid, read_grids, rope_rule
+from streamdata.chats.encoding import RopeRule, VisualGrid, read_grids, rope_rule
 from tests.sources.tiny_processors import tiny_qwen2_vl_model
 
 IMAGE, VIDEO = 90, 91

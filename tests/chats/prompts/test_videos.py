@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from streamdata.chats.prompts.media import open_media
-from streamdata.chats.prompts.sizes import Size, frame_size, image_size
-from streamdata.chats.prompts.videos import num_frames
+from streamdata.chats.media import Size, frame_size, image_size, num_frames, open_media
 from streamdata.text.messages import Medium
 from tests.sources.tiny_processors import picture
 

@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from streamdata.chats.dataset import ChatDataset
-from streamdata.chats.prompts.dataset import RLHFDataset
+from streamdata.chats.chat_dataset import ChatDataset
+from streamdata.chats.prompts import RLHFDataset
 from streamdata.fields import DATASET_NAME, INDEX, KEY, URL
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
@@ -113,5 +113,4 @@ def _tokenizer_of(source: Any) -> Any:
             found = getattr(function, name, None)
             if found is not None:
                 return found
-    given = getattr(source, "_given", None)
-    return given[0] if given else None
+    return None

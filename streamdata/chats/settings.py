@@ -1,13 +1,13 @@
-"""Settings of datasets of rows: `mapping or DictConfig → model, or all that is wrong with it at once`."""
+"""Settings of datasets of rows, and those of prompts: `mapping or DictConfig → model, or all its errors at once`."""
 
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, ClassVar, Final, Self, get_args
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from streamdata.errors import did_you_mean, listing, names_text, shown
@@ -32,14 +32,12 @@ _EXPECTED: Final = {
 
 
 class RowSettings(BaseModel):
-    """What all datasets of rows have in common."""
+    """Settings that all datasets of rows have."""
 
     # Strict: YAML's "no" for a flag, or a number for a name, is a mistake that conversion would hide.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    elsewhere: ClassVar[Mapping[str, str]] = {}
-    """Keys that others would look for here, and what to do instead."""
-    trainer_keys: ClassVar[Mapping[str, frozenset[str]]] = {}
-    """By version, the keys of a trainer whose settings stand in the same section; without any, no other key may."""
+    trainer_keys: ClassVar[frozenset[str]] = frozenset()
+    """The keys of a trainer whose settings stand in the same section; without any, no other key may."""
 
     format: str = "auto"
     """What rows are: `auto` for what their fields say, or a name of `streamdata.text.formats`."""
@@ -85,7 +83,7 @@ class RowSettings(BaseModel):
         return settings
 
     def format_of(self, row: Mapping[str, Any], named: RowFormat | None, who: str) -> RowFormat:
-        """The format of the rows, which is said in the log.
+        """Recognises the format of the rows, and logs it.
 
         Args:
             row: The first.
@@ -100,7 +98,8 @@ class RowSettings(BaseModel):
             return named or RowFormat(choices[0], "conversational")
         if asked != "auto":
             # Whoever names it has decided what a label is for.
-            found = named if named and named.name == asked else recognise(_without_label(row, asked), (asked,), who)
+            shown_row = {**row, "label": None} if asked == "prompt-completion" else row
+            found = named if named and named.name == asked else recognise(shown_row, (asked,), who)
         elif named and ("format" not in self.model_fields_set or len(fitting(row, choices)) < 2):  # noqa: PLR2004
             # Where nobody asked, rows stay what they were before others than these were known.
             found = named
@@ -119,7 +118,7 @@ class RowSettings(BaseModel):
 
     @classmethod
     def trainer_problems(cls, config: Mapping[Any, Any], who: str) -> Iterator[str]:  # noqa: ARG003  # for others
-        """What a trainer's keys ask for that these datasets cannot do."""
+        """Yields errors about a trainer's keys that ask for what these datasets cannot do."""
         yield from ()
 
     @classmethod
@@ -129,7 +128,7 @@ class RowSettings(BaseModel):
             return dict(config)
         # Near ones stay, and are refused with the rest: a setting that is misspelt would be its default, silently.
         others = {key for key in map(str, config) if key not in cls.model_fields}
-        theirs = others & frozenset().union(*cls.trainer_keys.values())
+        theirs = others & cls.trainer_keys
         foreign = {key for key in others - theirs if not cls._nearest(key)}
         if foreign:
             logger.warning("%s: ignores the keys %s, which neither it nor its trainer knows", who, names_text(foreign))
@@ -137,8 +136,7 @@ class RowSettings(BaseModel):
 
     @classmethod
     def _nearest(cls, key: str) -> list[str]:
-        known = {*cls.model_fields, *cls.elsewhere}.union(*cls.trainer_keys.values())
-        return get_close_matches(key, sorted(known), n=1, cutoff=_NEAR)
+        return get_close_matches(key, sorted({*cls.model_fields, *cls.trainer_keys}), n=1, cutoff=_NEAR)
 
     @model_validator(mode="before")
     @classmethod
@@ -163,17 +161,12 @@ class RowSettings(BaseModel):
     def _problems(cls, error: ValidationError, who: str) -> Iterator[str]:
         details = error.errors(include_url=False)
         if unknown := [str(detail["loc"][0]) for detail in details if detail["type"] == "extra_forbidden"]:
-            hints = "; ".join(f"{shown(key)}{cls._hint(key)}" for key in unknown)
+            near = {key: did_you_mean(key, cls._nearest(key) or cls.model_fields) for key in unknown}
+            hints = "; ".join(f"{shown(key)}{hint}" for key, hint in near.items())
             yield f"{who}: expected keys that it knows, got {hints}\n  It knows {listing(cls.model_fields)}."
         for detail in details:
             if detail["type"] != "extra_forbidden":
                 yield f"{who}: expected {cls._sentence(detail)}"
-
-    @classmethod
-    def _hint(cls, key: str) -> str:
-        if key in cls.elsewhere:
-            return f" ({cls.elsewhere[key]})"
-        return did_you_mean(key, cls._nearest(key) or cls.model_fields)
 
     @classmethod
     def _sentence(cls, detail: ErrorDetails) -> str:
@@ -185,5 +178,101 @@ class RowSettings(BaseModel):
         return f"{expected} as {name}, got {shown(got)}{did_you_mean(str(got), choices)}\n  Mend {name} in the config."
 
 
-def _without_label(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    return {**row, "label": None} if name == "prompt-completion" else row
+WHO: Final = "RLHFDataset"
+# From `verl/trainer/config/data/legacy_data.yaml` of versions 0.6.1 and 0.9.1, and `verl/trainer` itself.
+_VERL_KEYS: Final = frozenset({
+    "audio_key", "custom_cls", "datagen", "dataloader_num_workers", "function_tool_path", "gen_batch_size",
+    "max_response_length", "return_raw_input_ids", "reward_fn_key", "sampler", "tokenizer", "train_batch_size",
+    "train_files", "train_max_samples", "trust_remote_code", "val_batch_size", "val_files", "val_max_samples",
+    "validation_shuffle",
+})  # fmt: skip
+"""The keys of verl's section `data` that its trainer reads and a dataset need not know."""
+
+
+class PromptConfig(RowSettings):
+    """How rows become prompts. verl's whole section `data` is welcome: the keys of its trainer are passed over."""
+
+    trainer_keys: ClassVar = _VERL_KEYS
+
+    format: Literal["auto", "prompt-only", "sharegpt", "alpaca"] = "auto"
+    """What rows are, see `streamdata.text.formats`; `auto` for what the fields of the first say."""
+    prompt_key: str = "prompt"
+    """The column of messages."""
+    image_key: str = "images"
+    """The column of images."""
+    video_key: str = "videos"
+    """The column of videos."""
+    max_prompt_length: int = Field(1024, ge=1)
+    """Tokens of a prompt; the length of its tensors."""
+    truncation_media: Literal["error", "drop_sample", "drop_media"] = "error"
+    """What happens when a cut meets an image or video, which is kept entirely or not at all: error, drop_sample (the
+    row is dropped before training), drop_media (its tokens go, and its features)."""
+    filter_overlong_prompts: bool = True
+    """Drop rows of more than `max_prompt_length` tokens, counted as they would be emitted."""
+    # A quarter: the ranks of one machine start at the same time, and tokenizers have threads of their own.
+    filter_overlong_prompts_workers: int = Field(max(1, (os.cpu_count() or 1) // 4), ge=1)
+    """Processes that count; by default a quarter of the cores, at least one."""
+    filter_prompts: bool = True
+    """Drop rows whose messages say nothing."""
+    return_raw_chat: bool = False
+    """Emit the messages as `raw_prompt`."""
+    return_full_prompt: bool = False
+    """Emit the rendered text as `full_prompts`."""
+    image_patch_size: int | None = Field(None, ge=1)
+    """Pixels of a patch's side, for media with sizes of their own; None for the processor's (14 if it has none)."""
+    mm_processor_kwargs: Mapping[Any, Any] = {}
+    """Further arguments of the processor, such as `videos_kwargs`."""
+    position_rows: Literal[3, 4] = 3
+    """Rows of multimodal rope positions: 3, or 4 with the numbers of the tokens first, as verl has them."""
+    return_multi_modal_inputs: bool = True
+    """Emit what the processor made of the media, not only the media."""
+    need_tools_kwargs: bool = False
+    """Warn of a row without tools_kwargs; a row's own `extra_info.need_tools_kwargs` goes first."""
+    chat_template_func: Callable[..., str] | None = None
+    """Renders instead of the template: `fn(messages, tools=…, **apply_chat_template_kwargs)`. Among these,
+    `add_generation_prompt` is True unless it is given."""
+    tool_config_path: str | None = None
+    """A YAML file of tools for all rows that bring none."""
+    mode: Literal["tensors", "raw"] = "tensors"
+    """`tensors`, or `raw` for trainers that tokenize later."""
+    repeat: int = Field(1, ge=1)
+    """How often each prompt comes, one right after another."""
+    max_samples: int = Field(-1, ge=-1)
+    """The most rows to take, before they are filtered; -1 for all."""
+    shuffle: bool = False
+    """Whether these are a random choice, in its order, or the first."""
+    seed: int | None = Field(None, ge=0)
+    """Of that choice; None counts as 0."""
+
+    @classmethod
+    def trainer_problems(cls, config: Mapping[Any, Any], who: str) -> Iterator[str]:
+        """Yields errors about a class or tools that this dataset would not load."""
+        custom = config.get("custom_cls") or {}
+        # verl's trainer has loaded the class already, and this is it; in a recipe nobody would.
+        if not isinstance(custom, Mapping):
+            yield f"{who}: expected custom_cls to be a mapping of path and name, got {shown(custom)}\n  Leave it out."
+        elif custom.get("path") is not None and custom.get("name") != who:
+            yield (
+                f"{who}: expected custom_cls to name {who}, got {shown(custom.get('name'))}\n"
+                "  A class of your own is the recipe's `target`: write it there instead of streamdata.RLHFDataset."
+            )
+        if config.get("function_tool_path") is not None:
+            yield (
+                f"{who}: expected tools as schemas, got function_tool_path {shown(config['function_tool_path'])}\n"
+                "  Write their schemas to a file, and name it as tool_config_path."
+            )
+
+    @field_validator("max_samples")
+    @classmethod
+    def _some_rows(cls, max_samples: int) -> int:
+        if max_samples == 0:
+            raise PydanticCustomError("no_rows", "-1 for all rows, or a positive number")
+        return max_samples
+
+    @field_validator("apply_chat_template_kwargs")
+    @classmethod
+    def _flag(cls, kwargs: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        # Of prompts alone: where answers are trained, the variable is refused whatever its value.
+        if type(kwargs.get("add_generation_prompt", True)) is not bool:
+            raise PydanticCustomError("not_a_flag", "a mapping whose add_generation_prompt is true or false")
+        return kwargs

@@ -7,22 +7,27 @@ import os
 import pickle
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple
 
-from streamdata.chats.prompts.config import WHO, PromptConfig
-from streamdata.chats.prompts.encoding import Encoded, Encoder
-from streamdata.chats.prompts.fitting import MediaCutError, fit
-from streamdata.chats.prompts.media import open_media, patch_size_of
+from streamdata.chats.encoding import Encoded, Encoder, MediaCutError, fit
+from streamdata.chats.settings import WHO, PromptConfig
 from streamdata.errors import shown, text_of
-from streamdata.run.per_process import Recent
 from streamdata.shards.parquet.rows import ParquetRows
 from streamdata.shards.parquet.stored_rows import Row
-from streamdata.text.formats import Style, text_alone
-from streamdata.text.messages import MediaChat, is_empty, read_chat, read_tool_file, read_tools
+from streamdata.text.formats import RowFormat, prompt_said, text_alone
+from streamdata.text.messages import (
+    MediaChat,
+    is_empty,
+    is_given,
+    read_chat,
+    read_tool_file,
+    read_tools,
+    with_images_first,
+)
 from streamdata.text.templates import ChatRenderer, row_template_kwargs
-from streamdata.text.tokenizer import as_tokenizer, load_without_code, tokenizer_digest
+from streamdata.text.tokenizer import tokenizer_digest
 
 EMPTY: Final = -2
 MEDIA_CUT: Final = -3
@@ -37,101 +42,70 @@ class Prompt(NamedTuple):
 
 
 class PromptReader:
-    """Encodes rows. It pickles as paths and settings, with tokenizer and processor as they were given.
+    """Reads and encodes rows. It pickles as paths and settings, with tokenizer and processor as they were given.
 
     Args:
         rows: The rows; none is changed.
-        tokenizer: Of transformers, or what its `AutoTokenizer` takes.
-        processor: Of transformers, or what its `AutoProcessor` takes; None for text alone.
+        encoder: Encodes their texts and media.
         config: The settings.
-        prepare: Makes a prompt of a row that is none as it lies.
-        prepared: What names `prepare` and all it does, since lengths depend on it.
-        style: `standard` where prompts are texts, which no template renders.
+        found: The format of the rows.
+        build: Makes the row that holds a prompt, where a class of one's own does.
+        built: A hash of all that `build` does, since lengths depend on it.
 
     Raises:
-        ValueError: The tokenizer has no pad token, or the tools are invalid.
-        OSError: There is no such tokenizer, processor or file of tools.
+        ValueError: The tools are invalid.
+        OSError: There is no such file of tools.
     """
 
     def __init__(
         self,
         rows: ParquetRows,
-        tokenizer: Any,
-        processor: Any,
+        encoder: Encoder,
         config: PromptConfig,
-        prepare: Callable[[Row], Row] | None = None,
-        prepared: str = "",
-        style: Style = "conversational",
+        found: RowFormat,
+        build: Callable[[Row], Row] | None = None,
+        built: str = "",
     ) -> None:
-        self.rows, self.config = rows, config
-        self._prepare, self._prepared, self._style = prepare, prepared, style
-        self._tokenizer, self._processor = tokenizer, processor
+        self.rows, self.encoder, self.config = rows, encoder, config
+        self._format, self._build, self._built = found, build, built
         self._tools = read_tool_file(config.tool_config_path) if config.tool_config_path else None
         self._media_keys = {"image": config.image_key, "video": config.video_key}
         self._template_kwargs = {"add_generation_prompt": True, **config.apply_chat_template_kwargs}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in _LOADED}
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        """The tokenizer itself."""
-        return as_tokenizer(self._tokenizer)
-
-    @cached_property
-    def processor(self) -> Any:
-        """The processor itself, if there is one."""
-        if not isinstance(self._processor, str | os.PathLike):
-            return self._processor
-        # Imported here: who reads text alone does not wait for it.
-        from transformers import AutoProcessor
-
-        return load_without_code(AutoProcessor, self._processor)
-
-    @cached_property
-    def encoder(self) -> Encoder:
-        """What encodes rendered texts."""
-        return Encoder(self.tokenizer, self.processor, self.config.mm_processor_kwargs)
-
-    @cached_property
-    def _renderers(self) -> Recent[str, ChatRenderer]:
-        """The template of the processor or tokenizer, by the variables that rows bring for it, as JSON."""
-        return Recent(_RENDERERS)
-
-    def _renderer(self, row_kwargs: str) -> ChatRenderer:
-        kwargs = {key: value for key, value in self._template_kwargs.items() if key != "add_generation_prompt"}
-        return ChatRenderer(self.processor or self.tokenizer, template_kwargs={**kwargs, **json.loads(row_kwargs)})
+        columns = rows.columns if encoder.has_processor else ()
+        self._has_single_images = "image" in columns and config.image_key not in columns
 
     def row(self, index: int) -> Row:
-        """Row `index`, as a prompt."""
-        row = self.rows[index]
-        return row if self._prepare is None else self._prepare(row)
+        """Returns row `index`, as a prompt: other formats become one, and a single image in `image` a list."""
+        row, key, image_key = self.rows[index], self.config.prompt_key, self.config.image_key
+        if self._build is not None:
+            return self._build(row)
+        if self._format.name != "prompt-only":
+            row[key] = prompt_said(row, self._format, WHO)
+        if self._has_single_images and is_given(row.get("image")):
+            row |= {image_key: [row.pop("image")], key: with_images_first(row[key], 1)}
+        return row
 
-    # A processor as it was given, not loaded: whether there is one is all that matters for messages.
     def chat(self, row: Row) -> MediaChat:
-        """The messages of a row, none for a text, and its media unopened."""
-        if self._style == "standard":
+        """Returns the messages of a row, none for a text, and its media unopened."""
+        if self._format.style == "standard":
             text_alone(row, self.config.prompt_key, WHO)
             return MediaChat([], [])
-        return read_chat(row, self.config.prompt_key, self._media_keys, typed=self._processor is not None)
+        return read_chat(row, self.config.prompt_key, self._media_keys, typed=self.encoder.has_processor)
 
     def media(self, chat: MediaChat, index: int) -> list[Any]:
-        """The media of a row, opened; relative paths begin where its file lies."""
-        if not chat.media:
-            return []
+        """Returns the media of a row, opened; relative paths begin where its file lies."""
         file, _ = self.rows.locate(index)
-        patch_size = self.config.image_patch_size or patch_size_of(self.processor)
-        return open_media(chat.media, os.path.dirname(self.rows.files[file].path), patch_size)
+        return self.encoder.open(chat.media, os.path.dirname(self.rows.files[file].path))
 
     def encode(self, row: Row, index: int) -> Prompt:
-        """The one function that encodes a row.
+        """Encodes a row: the one function that does.
 
         Raises:
             ValueError: The row is not a prompt, or the template or processor cannot take it.
         """
         chat = self.chat(row)
         media = self.media(chat, index)
-        if self._style == "standard":
+        if self._format.style == "standard":
             return Prompt(chat, media, self.encoder.encode_text(row[self.config.prompt_key]))
         text = self._render(chat, row)
         return Prompt(chat, media, self.encoder.encode(text, [medium.kind for medium in chat.media], media))
@@ -139,35 +113,40 @@ class PromptReader:
     def _render(self, chat: MediaChat, row: Row) -> str:
         """The text of a prompt, by the template or by the config's own function."""
         tools = read_tools(row.get("tools")) or self._tools
-        row_kwargs = row_template_kwargs(row)
-        kwargs = {**self._template_kwargs, **row_kwargs}
         if self.config.chat_template_func is not None:
+            kwargs = {**self._template_kwargs, **row_template_kwargs(row)}
             return self.config.chat_template_func(chat.messages, tools=tools, **kwargs)
-        add = bool(kwargs["add_generation_prompt"])
-        renderer = self._renderers.get(json.dumps(row_kwargs, sort_keys=True), self._renderer)
+        kwargs = dict(self._template_kwargs)
+        add = bool(kwargs.pop("add_generation_prompt"))
+        owner = self.encoder.processor or self.encoder.tokenizer
+        renderer = self.encoder.for_variables(
+            row, lambda variables: ChatRenderer(owner, template_kwargs={**kwargs, **variables})
+        )
         return renderer.render(chat.messages, tools=tools, add_generation_prompt=add)
 
     def measure(self, index: int) -> int:
-        """How many tokens row `index` has when it is emitted, before it is cut; or EMPTY, or MEDIA_CUT.
+        """Returns how many tokens row `index` has when it is emitted, before it is cut; or EMPTY, or MEDIA_CUT.
 
         Raises:
-            Exception: As `encode`, with the row's location in a note.
+            Exception: See `encode`; the row's location is in a note.
         """
+        config = self.config
         try:
-            return self._measured(index)
+            row = self.row(index)
+            if config.filter_prompts and is_empty(row, config.prompt_key):
+                return EMPTY
+            if not self.measures_tokens:
+                return 0  # any length that is not negative: the row stays
+            prompt = self.encode(row, index)
+            if self._drops_samples:
+                # "error", since drop_sample drops exactly those rows for which that raises.
+                fit(prompt.encoded, prompt.media, self.encoder, config.max_prompt_length, config.truncation, "error")
+            return len(prompt.encoded.input_ids)
+        except MediaCutError:
+            return MEDIA_CUT
         except Exception as error:  # a template or processor may raise anything
             error.add_note(f"  at {self.rows.location(index)}")
             raise
-
-    def _measured(self, index: int) -> int:
-        row, config = self.row(index), self.config
-        if config.filter_prompts and is_empty(row, config.prompt_key):
-            return EMPTY
-        if not self.measures_tokens:
-            return 0  # any length that is not negative: the row stays
-        prompt = self.encode(row, index)
-        length = len(prompt.encoded.input_ids)
-        return MEDIA_CUT if self._drops_samples and self._is_cut(prompt) else length
 
     @property
     def measures_tokens(self) -> bool:
@@ -179,50 +158,43 @@ class PromptReader:
         config = self.config
         # A prompt that is too long is gone anyway where the filter drops it, and an error where that is asked for.
         cuts = not config.filter_overlong_prompts and config.truncation != "error"
-        return cuts and config.truncation_media == "drop_sample" and self._processor is not None
-
-    def _is_cut(self, prompt: Prompt) -> bool:
-        config = self.config
-        try:
-            # "error", since drop_sample drops exactly those rows for which that raises.
-            fit(prompt.encoded, prompt.media, self.encoder, config.max_prompt_length, config.truncation, "error")
-        except MediaCutError:
-            return True
-        return False
+        return cuts and config.truncation_media == "drop_sample" and self.encoder.has_processor
 
     def policy(self) -> str:
-        """A hash of all that lengths depend on, beside the file: tokenizer, processor, template and settings."""
-        config = self.config
+        """Returns a hash of all that lengths depend on, beside the file: tokenizer, processor, template, settings."""
+        config, has_processor = self.config, self.encoder.has_processor
         # Not the limit itself, where it cuts nothing: the same lengths serve every limit.
-        parts = {"filter_prompts": config.filter_prompts, "prompt_key": config.prompt_key}
+        parts: dict[str, Any] = {"filter_prompts": config.filter_prompts, "prompt_key": config.prompt_key}
         if self.measures_tokens:
             parts |= {
-                "tokenizer": tokenizer_digest(self.tokenizer),
-                "processor": tokenizer_digest(self.processor) if self.processor is not None else None,
-                "template": _function_digest(config.chat_template_func),
+                "tokenizer": tokenizer_digest(self.encoder.tokenizer),
+                "processor": tokenizer_digest(self.encoder.processor) if has_processor else None,
+                "template": function_digest(config.chat_template_func),
                 "template_kwargs": self._template_kwargs,
                 "tools": self._tools,
-                "media_keys": self._media_keys if self.processor is not None else None,
+                "media_keys": self._media_keys if has_processor else None,
                 "cut": (config.max_prompt_length, config.truncation) if self._drops_samples else None,
             }
             # Only where they are given: what was measured before there were such settings stays known.
             parts |= {key: value for key in _LATER if (value := getattr(config, key))}
-        if self._prepared:
-            parts["prepared"] = self._prepared
+        # A text has another length than a conversation: what was measured of one says nothing of the other.
+        is_plain = self._format == ("prompt-only", "conversational") and not self._has_single_images
+        if self._built or not is_plain:
+            parts["prepared"] = self._built or str(self._format)
         text = json.dumps(parts, sort_keys=True, default=repr)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-# Pickled they would be large, or fail: an encoder holds the tokenizer, a renderer compiled templates.
-_LOADED: Final = ("tokenizer", "processor", "encoder", "_renderers")
-"""What is made in each process when it is first used."""
-_RENDERERS: Final = 16  # one for each of the template variables that rows bring
 _LATER: Final = ("image_patch_size", "mm_processor_kwargs")
 """Settings that came later."""
 
 
-def _function_digest(function: Any) -> str | None:
-    """A hash that changes with a function's code, and with what an object holds that is called."""
+def function_digest(function: Any) -> str | None:
+    """Returns a hash that changes with a function's code, and with what an object holds that is called.
+
+    Raises:
+        ValueError: It cannot be sent to other processes.
+    """
     if function is None:
         return None
     # It is sent to processes that measure, and to workers. There the failure would be harder to read.
@@ -238,7 +210,7 @@ def _function_digest(function: Any) -> str | None:
 
 
 def content_digest(value: Any) -> str:
-    """A hash of what an object holds and its functions do."""
+    """Returns a hash of what an object holds and its functions do."""
     content = io.BytesIO()
     _Content(content).dump(value)
     return hashlib.blake2b(content.getvalue(), digest_size=16).hexdigest()

@@ -1,54 +1,52 @@
-"""Prompts for reinforcement learning: `parquet → rows that stay → messages → token ids → tensors`."""
+"""Prompts for reinforcement learning: `rows that stay → messages → token ids → tensors → batches`."""
 
+import asyncio
+import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from streamdata.chats.prompts.config import WHO, PromptConfig
-from streamdata.chats.prompts.encoding import media_by_kind, training_features
-from streamdata.chats.prompts.fitting import Fitted, fit
-from streamdata.chats.prompts.hooks import PromptHooks
-from streamdata.chats.prompts.lengths import Kept, KeptNumbers, choose_rows
-from streamdata.chats.prompts.reader import Prompt, PromptReader, content_digest
-from streamdata.chats.prompts.rope_positions import RopeRule, read_grids, rope_rule
-from streamdata.errors import StateError, one_line, shown
+from streamdata.chats.encoding import Encoder, Fitted, fit, media_by_kind, training_features
+from streamdata.chats.lengths import choose_rows, read_number
+from streamdata.chats.media import open_media
+from streamdata.chats.prompt_reader import Prompt, PromptReader, content_digest
+from streamdata.chats.settings import WHO, PromptConfig
+from streamdata.errors import StateError, names_text, one_line, shown
+from streamdata.io.file_cache import open_cached
 from streamdata.io.remote import options_of_source
+from streamdata.io.storage import LocalShard
 from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.shards.parquet.rows import ParquetRows
 from streamdata.shards.parquet.stored_rows import Row
-from streamdata.text.formats import RowFormat, Style, prompt_said
+from streamdata.text.formats import RowFormat, Style
 from streamdata.text.messages import (
     MEDIA_KINDS,
     Message,
-    is_given,
+    own_medium,
+    read_chat,
     read_tools,
     typed_parts,
-    with_images_first,
     without_nulls,
 )
 
 logger = logging.getLogger("streamdata")
 _KWARGS: Final = ("tools_kwargs", "interaction_kwargs")
 _PROMPT: Final = "prompt"
-_KNOWN: Final = frozenset({
-    "name", "percent", "holdout", "part", "config", "original_data_files", "_options", "_limits", "_given",
-    "media_keys", "has_processor", "_inputs", "content", "_format", "_reader", "_kept",
-})  # fmt: skip
-"""Attributes that are no subclass's own."""
-_OURS: Final = (
+_OURS: Final = frozenset({
     "input_ids", "attention_mask", "position_ids", "raw_prompt_ids", "raw_prompt", "full_prompts", "multi_modal_data",
     "multi_modal_inputs", "mm_token_type_ids", *_KWARGS, "uid",
-)  # fmt: skip
+})  # fmt: skip
+_NEVER_CALLED: Final = ("_download", "_read_files_and_tokenize", "maybe_filter_out_long_prompts")
 
 
-class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
+class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
     """A map-style dataset of prompts in parquet files: messages, a text, or the prompt of ShareGPT's or Alpaca's rows.
 
     An item has the row's columns but those of the prompt and its media, and
@@ -69,7 +67,8 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
     kwargs and the row's columns but those of media; the prompt stays as the row has it.
 
     It pickles as paths and settings, and works in DataLoader workers of every start method. A subclass may override
-    `__getitem__` and the methods of `PromptHooks`.
+    `__getitem__` and verl's hooks: `_build_messages`, for each row before it is measured and before it is emitted, and
+    `process_vision_info`.
 
     Args:
         data_files: Files of parquet, JSON Lines or JSON arrays, here or in a store: a path, glob, brace expression or
@@ -90,7 +89,25 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         SourceError: No row stays, or a file is not one of rows.
         FileNotFoundError: A pattern matches nothing.
         ImportError: pyarrow is missing.
+
+    Attributes:
+        tokenizer: As it was given, perhaps by name.
+        processor: As it was given, perhaps by name; None for text alone.
+        media_keys: The columns of `image` and `video`.
     """
+
+    _builds_messages: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuses a subclass with a method that verl's class would call, and this one does not."""
+        super().__init_subclass__(**kwargs)
+        if never := [name for name in _NEVER_CALLED if name in vars(cls)]:
+            raise ValueError(
+                f"{cls.__name__}: expected to override _build_messages, process_vision_info or __getitem__, got {never}"
+                "\n  Rows are not read at once here, so that nothing calls these: choose rows by max_samples and the "
+                "filters, or in the data."
+            )
+        cls._builds_messages = cls._build_messages is not RLHFDataset._build_messages
 
     def __init__(
         self,
@@ -107,15 +124,14 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         storage_options: Mapping[str, Any] | None = None,
         limits: Limits = None,
     ) -> None:
+        self._own = dict(vars(self))  # what a subclass set before, on which its messages may depend
         super().__init__(name, percent, holdout, part)
         who = type(self).__name__
         self._options, self._limits = options_of_source(storage_options, who), read_limits(limits, ShardLimits, who)
         self.config = _with_samples(PromptConfig.read(config, who), max_samples)
         self.original_data_files = data_files
-        self._given = (tokenizer, processor)
+        self.tokenizer, self.processor = tokenizer, processor
         self.media_keys = {"image": self.config.image_key, "video": self.config.video_key}
-        self.has_processor = processor is not None
-        self._inputs = (self.config.prompt_key, *self.media_keys.values())
         rows = self._rows()
         self.content = rows.digest
         self._choose(rows)
@@ -125,18 +141,24 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         return ParquetRows(self.original_data_files, config.cache_dir, config.use_shm, self._options, self._limits)
 
     def _choose(self, rows: ParquetRows) -> None:
+        config = self.config
         # Otherwise a column would be overwritten without a word, or a trainer would take it for what it asked for.
-        if taken := sorted(set(rows.columns) & set(_OURS)):
+        if taken := sorted(_OURS.intersection(rows.columns)):
             raise ValueError(
                 f"{WHO}: expected columns with other names than those of its results, got {taken}\n"
                 "  Rename them in the data."
             )
-        self._format = self._recognised(rows[0] if len(rows) else {})
-        self._reader = PromptReader(rows, *self._given, self.config, *self._preparation(rows), self._format.style)
-        if self.config.mode == "tensors":
+        encoder = Encoder(self.tokenizer, self.processor, config.mm_processor_kwargs, config.image_patch_size)
+        if config.mode == "tensors":
             # What is wrong with tokenizer and processor is raised here rather than in a worker.
-            _ = self._reader.encoder
-        self._kept: Kept = choose_rows(self._reader)
+            _ = encoder.pad_token_id, encoder.placeholders
+        found = self._recognised(rows[0] if len(rows) else {})
+        if self._builds_messages:
+            built = content_digest((type(self)._build_messages, self._own))  # noqa: SLF001
+            self._reader = PromptReader(rows, encoder, config, found, self._built, built)
+        else:
+            self._reader = PromptReader(rows, encoder, config, found)
+        self._kept = choose_rows(self._reader)
         self.__dict__.pop("_numbers", None)  # it reads the file of the choice before
 
     def _recognised(self, row: Row) -> RowFormat:
@@ -146,46 +168,67 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         style: Style = "standard" if isinstance(value, str) else "conversational"
         return self.config.format_of(row, RowFormat("prompt-only", style) if is_native else None, WHO)
 
-    def _preparation(self, rows: ParquetRows) -> tuple[Callable[[Row], Row] | None, str]:
-        """What makes prompts of the rows, if they are none as they lie, and all that it depends on."""
-        if self._builds_messages:
-            own = {name: value for name, value in vars(self).items() if name not in _KNOWN}
-            return self._prepared, content_digest((type(self)._build_messages, own))  # noqa: SLF001
-        # Only where it is asked for is each row made anew: most rows are prompts as they lie.
-        has_single = self.has_processor and self.config.image_key not in rows.columns and "image" in rows.columns
-        if has_single or self._format.name != "prompt-only":
-            return self._prepared, str(self._format)
-        # A text has another length than a conversation: what was measured of one says nothing of the other.
-        return None, "" if self._format.style == "conversational" else str(self._format)
+    def _built(self, row: Row) -> Row:
+        """The row with the messages that `_build_messages` makes, in which its media are."""
+        key = self.config.prompt_key
+        takes_key = len(inspect.signature(self._build_messages).parameters) > 1
+        # Called without a key as verl 0.6.1 does: a class written for it has no such argument.
+        build: Any = self._build_messages
+        # A copy: verl's own method takes the messages out of the row, and the item has the row's columns.
+        messages = build(dict(row), key) if takes_key else build(dict(row))
+        return {**row, key: messages, **dict.fromkeys(self.media_keys.values())}
 
-    def _prepared(self, row: Row) -> Row:
-        key, image_key = self.config.prompt_key, self.config.image_key
-        if self._builds_messages:
-            return self._built(row, key)
-        if self._format.name != "prompt-only":
-            row = {**row, key: prompt_said(row, self._format, WHO)}
-        if self.has_processor and image_key not in row and is_given(row.get("image")):
-            row = dict(row)
-            row |= {image_key: [row.pop("image")], key: with_images_first(row[key], 1)}
-        return row
+    def _build_messages(self, example: Row, key: str) -> list[Message]:
+        """Returns the messages of a row; with a processor in typed parts, each medium in its own, unopened.
+
+        Args:
+            example: The row; it may be changed.
+            key: The column of messages.
+        """
+        chat = read_chat(example, key, self.media_keys, typed=self.processor is not None)
+        media = iter(chat.media)
+        for part in typed_parts(chat.messages):
+            if part.get("type") in MEDIA_KINDS:
+                medium = next(media)
+                part |= {medium.kind: medium.value, **(medium.options or {})}
+        return chat.messages
+
+    @classmethod
+    async def process_vision_info(
+        cls,
+        messages: Sequence[Message],
+        image_patch_size: int,
+        config: Any,  # noqa: ARG003
+    ) -> tuple[list[Any] | None, list[tuple[torch.Tensor, dict[str, Any]]] | None]:
+        """Opens the media of messages, as verl's agent loops ask for it.
+
+        Args:
+            messages: Of `raw_prompt`; media that are opened already stay so.
+            image_patch_size: Of the processor.
+            config: verl's section `data`.
+
+        Returns:
+            Images, and videos with their metadata, uint8 (frames, 3, height, width); None where there are none.
+        """
+        return await asyncio.to_thread(_opened, messages, image_patch_size)
 
     @property
     def records_per_block(self) -> int:
-        """So many items belong together: the copies of one prompt. A mixture keeps them side by side."""
+        """The number of items that belong together: the copies of one prompt. A mixture keeps them side by side."""
         return self.config.repeat
 
     @property
     def source_identity(self) -> str:
-        """What determines the items: the files' content, and which of their rows stay; a resume compares it."""
+        """The hashes of what determines the items: the files' content, and which of their rows stay."""
         return f"prompts {self.content}, rows {self._kept.digest}"
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How many rows did not stay, by reason: empty, overlong, media cut."""
+        """Counts of the rows that did not stay, by reason: empty, overlong, media cut."""
         return dict(self._kept.dropped)
 
     def resume_dataset_state(self) -> None:
-        """After unpickling, perhaps on another machine: read the original paths again.
+        """Reads the original paths again, after unpickling, perhaps on another machine.
 
         Raises:
             StateError: The files' content is not what it was.
@@ -202,7 +245,7 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         return self._kept.size * self.config.repeat
 
     def __getitem__(self, item: int) -> dict[str, Any]:
-        """Make item `item`, in [-len, len).
+        """Makes item `item`, in [-len, len).
 
         Raises:
             IndexError: There is no such item.
@@ -211,7 +254,7 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         return self._make(self._row_number(item))
 
     def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:
-        """Make many; of the copies of one prompt, side by side, only the first is encoded."""
+        """Makes many; of the copies of one prompt, side by side, only the first is encoded."""
         end_worker_with_trainer()
         if type(self).__getitem__ is not RLHFDataset.__getitem__:  # a subclass's own, which knows single items
             return [self[item] for item in items]
@@ -225,7 +268,7 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         return made
 
     def row(self, item: int) -> Row:
-        """The row of item `item`, in [-len, len), as it lies in its file.
+        """Returns the row of item `item`, in [-len, len), as it lies in its file.
 
         Raises:
             IndexError: There is no such item.
@@ -233,23 +276,19 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         return self._reader.rows[self._row_number(item)]
 
     def __getstate__(self) -> dict[str, Any]:
-        # Open files and a processor's rule are made again by whoever unpickles.
-        return {key: value for key, value in self.__dict__.items() if key not in ("_numbers", "_rope")}
+        # Whoever unpickles it opens files anew.
+        return {key: value for key, value in self.__dict__.items() if key != "_numbers"}
 
     @cached_property
-    def _numbers(self) -> KeptNumbers | None:
-        return None if self._kept.path is None else KeptNumbers(self._kept.path)
-
-    @cached_property
-    def _rope(self) -> RopeRule | None:
-        return rope_rule(self._reader.processor)
+    def _numbers(self) -> LocalShard | None:
+        return None if self._kept.path is None else open_cached(self._kept.path)
 
     def _row_number(self, item: int) -> int:
         size = len(self)
         if not -size <= item < size:
             raise IndexError(f"{WHO}: item {item} of {size}")
         index = item % size // self.config.repeat  # `% size` turns negative items into positive ones
-        return index if self._numbers is None else self._numbers[index]
+        return index if self._numbers is None else read_number(self._numbers, index)
 
     def _make(self, number: int) -> dict[str, Any]:
         try:
@@ -266,9 +305,9 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         return row
 
     def _complete(self, row: Row, number: int) -> None:
-        """Remove the prompt's columns from a row, and add the keys that every item has."""
+        """Removes the prompt's columns from a row, and adds the keys that every item has."""
         config = self.config
-        for key in self._inputs:
+        for key in (config.prompt_key, *self.media_keys.values()):
             if key != config.prompt_key or config.mode != "raw":  # what verl reads of it beside raw_prompt, it finds
                 row.pop(key, None)
         row["extra_info"] = extra = row.get("extra_info") or {}
@@ -304,7 +343,7 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         encoder = self._reader.encoder
         fitted = fit(prompt.encoded, prompt.media, encoder, limit, config.truncation, config.truncation_media)
         made = {
-            "input_ids": _padded(fitted.input_ids, limit, self._reader.tokenizer.pad_token_id),
+            "input_ids": _padded(fitted.input_ids, limit, encoder.pad_token_id),
             "attention_mask": _padded(np.ones_like(fitted.input_ids), limit, 0),
             "position_ids": self._positions(fitted),
             "raw_prompt_ids": fitted.raw_ids.tolist(),
@@ -313,7 +352,7 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
             made["raw_prompt"] = prompt.chat.messages or prompt.encoded.text
         if config.return_full_prompt:
             made["full_prompts"] = prompt.encoded.text
-        if self._reader.processor is not None:
+        if self.processor is not None:
             made["multi_modal_data"] = media_by_kind(fitted.kinds, fitted.media)
             made["mm_token_type_ids"] = _padded(encoder.media_types(fitted.input_ids), limit, 0)
             if config.return_multi_modal_inputs:
@@ -321,14 +360,25 @@ class RLHFDataset(PromptHooks, NamedSource, torch.utils.data.Dataset[dict[str, A
         return made
 
     def _positions(self, fitted: Fitted) -> torch.Tensor:
-        limit = self.config.max_prompt_length
-        numbers = np.arange(len(fitted.input_ids))
-        if self._rope is None:
+        limit, numbers = self.config.max_prompt_length, np.arange(len(fitted.input_ids))
+        rows = self._reader.encoder.rope_positions(fitted.input_ids, fitted.kinds, fitted.features)
+        if rows is None:
             return _padded(numbers, limit, 0)
-        rows = self._rope.positions(fitted.input_ids, read_grids(fitted.kinds, fitted.features))
         if self.config.position_rows > len(rows):
             rows = np.concatenate([numbers[None], rows])
         return _padded(rows, limit, 1)  # 1 as Qwen2-VL's get_rope_index
+
+
+def _opened(messages: Sequence[Message], patch_size: int) -> tuple[list[Any] | None, list[Any] | None]:
+    media = [medium for part in typed_parts(messages) if (medium := own_medium(part))]
+    opened = open_media(media, "", patch_size)
+    images = [value for medium, value in zip(media, opened, strict=True) if medium.kind == "image"]
+    videos = [
+        (torch.from_numpy(value).permute(0, 3, 1, 2), value.metadata)
+        for medium, value in zip(media, opened, strict=True)
+        if medium.kind == "video"
+    ]
+    return images or None, videos or None
 
 
 def _with_samples(config: PromptConfig, max_samples: int) -> PromptConfig:
@@ -359,3 +409,52 @@ def _copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.clone()
     return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def prompt_collate(data_list: Sequence[Mapping[str, Any]], fill: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Makes one dict of a batch: tensors of one shape and dtype are stacked, all else becomes an object array.
+
+    Args:
+        data_list: The samples.
+        fill: Keys that a sample may lack, and what it has instead.
+
+    Returns:
+        By key a tensor (batch, …) or an array of objects (batch,); row i of each belongs to sample i.
+
+    Raises:
+        ValueError: The batch is empty, or a sample lacks a key that another has and `fill` does not name.
+    """
+    if not data_list:
+        raise ValueError("prompt_collate: expected at least one sample, got none\n  Drop empty batches.")
+    fill = fill or {}
+    keys = list(dict.fromkeys(key for sample in data_list for key in sample))
+    return {key: _column([_value(sample, key, fill, at) for at, sample in enumerate(data_list)]) for key in keys}
+
+
+def _value(sample: Mapping[str, Any], key: str, fill: Mapping[str, Any], number: int) -> Any:
+    if key in sample:
+        return sample[key]
+    if key not in fill:
+        raise ValueError(
+            f"prompt_collate: expected the key {shown(key)} in every sample, got sample {number} without it; it has "
+            f"{names_text(sample)}\n  Give such rows the column, or say what they have instead: "
+            f"fill={{{shown(key)}: …}}."
+        )
+    return fill[key]
+
+
+def _column(values: list[Any]) -> Any:
+    if all(isinstance(value, torch.Tensor) for value in values):
+        # Tensors of other shapes (pixel values of another image size) go on as they are; the trainer joins them itself.
+        kinds = {(value.shape, value.dtype) for value in values}
+        if len(kinds) == 1:
+            return torch.stack(values)
+    column = np.empty(len(values), dtype=object)
+    # One by one: given all at once, numpy would make a matrix of lists of one length.
+    for number, value in enumerate(values):
+        column[number] = value
+    return column
+
+
+collate_fn = prompt_collate
+"""The name that earlier versions had for it."""

@@ -1,0 +1,465 @@
+"""Supervised chats and preferences: `rows → messages or texts → token ids and loss mask → tensors`."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+
+from streamdata.chats.encoding import Encoder, training_features
+from streamdata.chats.settings import RowSettings
+from streamdata.errors import shown
+from streamdata.io.remote import options_of_source
+from streamdata.recipe.limits import Limits, ShardLimits, read_limits
+from streamdata.recipe.named_source import NamedSource, Percent
+from streamdata.run.trainer import end_worker_with_trainer
+from streamdata.shards.parquet.rows import ParquetRows
+from streamdata.shards.parquet.stored_rows import Row
+from streamdata.text.formats import (
+    RowFormat,
+    Said,
+    Texts,
+    has_own_prompt,
+    label_of,
+    mask_shared,
+    pair_said,
+    training_said,
+    with_prompt,
+)
+from streamdata.text.masks import ChatEncoder, LocatedChat, encode_text, encode_text_pair
+from streamdata.text.messages import (
+    TRAIN_KEY,
+    MediaChat,
+    Message,
+    is_given,
+    media_beside_text,
+    messages_of,
+    read_chat,
+    read_tools,
+    with_images_first,
+)
+from streamdata.text.truncation import compute_position_id_with_mask, cut, pad_sequence_to_length, train_from
+
+_LOSS_MASK: Final = "loss_mask"
+"""The key of a message that says whether it is trained, 0 or 1."""
+_MESSAGES: Final = "messages"
+_PROMPT: Final = "prompt"
+_SIDES: Final = ("chosen", "rejected")
+
+
+class ChatConfig(RowSettings):
+    """Settings of datasets of conversations: how these become tensors."""
+
+    tools_key: str = "tools"
+    """The column of tool schemas, or of their JSON text; rows may lack it."""
+    image_key: str = "images"
+    """The column of images, for a processor; without it a single one may be in `image`."""
+    video_key: str = "videos"
+    """The column of videos, for a processor."""
+    max_length: int = Field(1024, ge=1)
+    """Tokens of a conversation; the length of its tensors where they are padded."""
+    pad_mode: Literal["right", "no_padding"] = "right"
+    """`right`, or `no_padding` for packing."""
+    actions: Mapping[Any, Any] = {"assistant": "train"}
+    """Role → train or mask; a role that is not named is masked."""
+    append_stop: bool = True
+    """Whether the next role's token ends answers where the template has no token for that, see `ChatEncoder`."""
+
+
+class ChatTokens(NamedTuple):
+    """A row in tokens.
+
+    Attributes:
+        input_ids: int64 (n,).
+        train: Which of them are trained, bool (n,).
+        spans: Where media lie in them, half open.
+        kinds: image or video, of each medium.
+        features: The processor's tensors, of all media together.
+    """
+
+    input_ids: npt.NDArray[np.int64]
+    train: npt.NDArray[np.bool_]
+    spans: Sequence[tuple[int, int]] = ()
+    kinds: Sequence[str] = ()
+    features: Mapping[str, Any] = {}
+
+
+class ExplainedRow(NamedTuple):
+    """A row, and its conversations in tokens, by what the fields of the item begin with, such as `chosen_`."""
+
+    row: Row
+    chats: dict[str, LocatedChat]
+
+
+class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
+    """A map-style dataset of conversations: what its classes have in common. It pickles as paths and settings.
+
+    Attributes:
+        settings: The model of the class's settings.
+        tokenizer: As it was given, perhaps by name.
+        processor: As it was given, perhaps by name; None for text alone.
+    """
+
+    config: ChatConfig
+    settings: ClassVar[type[ChatConfig]] = ChatConfig
+
+    def __init__(
+        self,
+        data_files: str | Sequence[str],
+        tokenizer: Any,
+        config: Any = None,
+        processor: Any = None,
+        *,
+        name: str | None = None,
+        percent: Percent | None = None,
+        holdout: float | None = None,
+        part: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        limits: Limits = None,
+    ) -> None:
+        super().__init__(name, percent, holdout, part)
+        self._who = type(self).__name__  # errors name the class that the recipe names
+        self.config = self.settings.read(config, self._who)
+        self._rows = ParquetRows(
+            data_files,
+            self.config.cache_dir,
+            self.config.use_shm,
+            options_of_source(storage_options, self._who),
+            read_limits(limits, ShardLimits, self._who),
+        )
+        self.tokenizer, self.processor = tokenizer, processor
+        self._encoder = Encoder(tokenizer, processor)
+        # By the first row alone: to look at all would read the files, and a row of another format is an error anyway.
+        self._format = self._recognised(self._rows[0] if len(self._rows) else {})
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, item: int) -> dict[str, Any]:
+        """Makes item `item`, in [-len, len).
+
+        Raises:
+            IndexError: There is no such item.
+            ValueError: The row cannot be encoded; its location is in a note.
+        """
+        end_worker_with_trainer()
+        if not -len(self) <= item < len(self):
+            raise IndexError(f"{self._who}: item {item} of {len(self)}")
+        number = item % len(self)
+        try:
+            file, _ = self._rows.locate(number)
+            return self._make(self._rows[number], os.path.dirname(self._rows.files[file].path))
+        except ValueError as error:
+            error.add_note(f"  at {self._rows.location(number)}")
+            raise
+
+    def explain(self, item: int) -> ExplainedRow:
+        """Returns the row of an item, and where its messages lie in its tokens before these are cut and padded.
+
+        Raises:
+            IndexError: There is no such item.
+            ValueError: The row cannot be encoded.
+        """
+        row = self._rows[item % len(self)]
+        chats = {}
+        for prefix, said in self._said(row).items():
+            if not isinstance(said, Texts):
+                tools = read_tools(row.get(self.config.tools_key))
+                chats[prefix] = self._chat_encoder(row).locate(self._chat(row, said).messages, tools=tools)
+        return ExplainedRow(row, chats)
+
+    @property
+    def source_identity(self) -> str:
+        """The hash of what determines the items' content, beside settings: the files; a resume compares it."""
+        return f"chats {self._rows.digest}"
+
+    def _recognised(self, row: Row) -> RowFormat:
+        """The format of the rows, of which this is the first."""
+        raise NotImplementedError
+
+    def _said(self, row: Row) -> dict[str, Said]:
+        """The conversations or texts of a row, by what the fields of the item begin with."""
+        raise NotImplementedError
+
+    def _make(self, row: Row, folder: str) -> dict[str, Any]:
+        """The item of a row whose media's paths begin in a folder."""
+        sides = self._said(row)
+        item: dict[str, Any] = {}
+        texts = [said for said in sides.values() if isinstance(said, Texts)]
+        if texts:
+            self._check_text_alone(row, ())  # media have no place in a text that no template renders
+            tokenizer = self._encoder.tokenizer
+            pair = encode_text_pair(tokenizer, *texts) if len(texts) > 1 else [encode_text(tokenizer, *texts)]
+            encoded = dict(zip(sides, pair, strict=True))
+        for prefix, said in sides.items():
+            try:
+                tokens = ChatTokens(*encoded[prefix]) if isinstance(said, Texts) else self._tokens(row, said, folder)
+                item |= {f"{prefix}{key}": value for key, value in self._tensors(tokens).items()}
+            except ValueError as error:
+                if prefix:
+                    error.add_note(f"  in what was {prefix.removesuffix('_')}")
+                raise
+        return item
+
+    def _tokens(self, row: Row, messages: Sequence[Message], folder: str) -> ChatTokens:
+        """A conversation of a row in tokens, each placeholder replaced by its medium's tokens."""
+        chat = self._chat(row, messages)
+        encoded = self._chat_encoder(row).encode(chat.messages, tools=read_tools(row.get(self.config.tools_key)))
+        if self.processor is None:
+            return ChatTokens(encoded.input_ids, encoded.train)
+        media = self._encoder.open(chat.media, folder)
+        found = self._encoder.encode(encoded.text, [medium.kind for medium in chat.media], media)
+        # A medium's tokens would have the value of its placeholder, which an assistant's own message may train.
+        train = encoded.train[found.origin]
+        for begin, end in found.spans:
+            train[begin:end] = False
+        return ChatTokens(found.input_ids, train, found.spans, found.kinds, found.features)
+
+    def _chat_encoder(self, row: Row) -> ChatEncoder:
+        config = self.config
+        return self._encoder.for_variables(
+            row,
+            lambda variables: ChatEncoder(
+                self._encoder.processor or self._encoder.tokenizer,
+                actions=config.actions,
+                template_kwargs={**config.apply_chat_template_kwargs, **variables},
+                append_stop=config.append_stop,
+            ),
+        )
+
+    def _chat(self, row: Row, messages: Sequence[Message]) -> MediaChat:
+        """The messages, `loss_mask` turned into what `ChatEncoder` knows, and the media, unopened.
+
+        A single image may stand in the column `image`. Where no message has a place for images, they stand before the
+        first that a user says, as TRL puts them.
+        """
+        messages = [self._with_train_key(number, message) for number, message in enumerate(messages)]
+        if self.processor is None:
+            self._check_text_alone(row, messages)
+            return MediaChat(messages, [])
+        key = self.config.image_key
+        images = [image for image in (row[key] if key in row else [row.get("image")]) or () if is_given(image)]
+        videos = [video for video in row.get(self.config.video_key) or () if is_given(video)]
+        # Under names of our own: a column may be called otherwise, and a row have both.
+        placed = {"messages": with_images_first(messages, len(images)), "image": images, "video": videos}
+        return read_chat(placed, "messages", {"image": "image", "video": "video"}, typed=True)
+
+    def _check_text_alone(self, row: Row, messages: Sequence[Message]) -> None:
+        # Refused even where the messages have no placeholder: the answers were written about what is missing.
+        if media := media_beside_text(row, messages):
+            raise ValueError(
+                f"{self._who}: expected text alone, got a row with media: {media}\n"
+                "  Give the dataset a processor for conversations with images; drop others, by max_bad or before."
+            )
+
+    def _with_train_key(self, number: int, message: Message) -> Message:
+        if _LOSS_MASK not in message:
+            return message
+        message = dict(message)
+        mask = message.pop(_LOSS_MASK)
+        if mask not in (0, 1):  # weights, which some data sets have there, would all count as 1
+            raise ValueError(
+                f"{self._who}: expected {_LOSS_MASK} of message {number} to be 0 or 1, got {shown(mask)}\n"
+                "  Leave it out to follow the action of the message's role."
+            )
+        return {TRAIN_KEY: bool(mask), **message}  # what is a prompt is not trained, whatever its mask
+
+    def _tensors(self, tokens: ChatTokens) -> dict[str, Any]:
+        """Cuts a row in tokens and pads it.
+
+        Raises:
+            ValueError: It is too long, a cut meets a medium, or nothing of it is trained.
+        """
+        config = self.config
+        kept, lost = cut(len(tokens.input_ids), config.max_length, config.truncation, tokens.spans)
+        if lost:
+            raise ValueError(
+                f"{self._who}: expected to keep all media, got a cut of {len(tokens.input_ids)} tokens to "
+                f"{config.max_length} that meets {tokens.kinds[lost[0]]} {lost[0]} of the row\n"
+                "  Raise max_length, or drop such rows, by max_bad or before."
+            )
+        # Nothing is left to predict the first token from if what came before it was cut.
+        train = train_from(tokens.train, int(kept[0]) if len(kept) else 0)[kept]
+        if not train.any():
+            cause = "of what truncation left of it" if tokens.train.any() else "of it"
+            raise ValueError(
+                f"{self._who}: expected a conversation with something to train, got one with nothing: none {cause}\n"
+                "  Drop such rows, by max_bad or before; see actions and loss_mask, and max_length."
+            )
+        ids = tokens.input_ids[kept]
+        attention_mask = self._padded(np.ones_like(ids), 0)
+        tensors = {
+            # Asked for where a row is padded: without padding a tokenizer needs no token for it.
+            "input_ids": self._padded(ids, self._encoder.pad_token_id if config.pad_mode == "right" else 0),
+            "attention_mask": attention_mask,
+            "position_ids": compute_position_id_with_mask(attention_mask),
+            "loss_mask": self._padded(train, 0),
+        }
+        return tensors if self.processor is None else {**tensors, **self._of_processor(ids, tokens)}
+
+    def _of_processor(self, ids: npt.NDArray[np.int64], tokens: ChatTokens) -> dict[str, Any]:
+        """The fields that a processor adds; rope positions in place of those that count tokens."""
+        fields = {
+            "mm_token_type_ids": self._padded(self._encoder.media_types(ids), 0),
+            "multi_modal_inputs": training_features(tokens.features),
+        }
+        positions = self._encoder.rope_positions(ids, tokens.kinds, tokens.features)
+        if positions is not None:
+            missing = self.config.max_length - len(ids) if self.config.pad_mode == "right" else 0
+            fields["position_ids"] = torch.from_numpy(np.pad(positions, ((0, 0), (0, missing)), mode="edge"))
+        return fields
+
+    def _padded(self, values: npt.NDArray[Any], padding: int) -> torch.Tensor:
+        tensor = torch.from_numpy(values)
+        if self.config.pad_mode != "right":
+            return tensor
+        return pad_sequence_to_length(tensor, self.config.max_length, padding)
+
+
+class SFTChatConfig(ChatConfig):
+    """Settings of `SFTChatDataset`."""
+
+    format: Literal["auto", "language-modeling", "prompt-completion", "sharegpt", "alpaca"] = "auto"
+    """The format of the rows, see `streamdata.text.formats`; `auto` for what the fields of the first say."""
+    messages_key: str = _MESSAGES
+    """The column of messages of conversational language modeling."""
+
+
+class SFTChatDataset(ChatDataset):
+    """A map-style dataset of conversations in parquet files, each of any number of turns, or of texts.
+
+    Rows are conversations (`messages`), a prompt and its completion, ShareGPT's or Alpaca's, or texts (`text`, or a
+    prompt and a completion), of which all is trained but the prompt, and which end with the tokenizer's end token.
+
+    An item has tensors of shape (max_length,), or (n,) without padding:
+
+    - `input_ids` int64, padded on the right;
+    - `attention_mask` int64, 0 at padding;
+    - `position_ids` int64, counting tokens from 0; at padding that of the last token;
+    - `loss_mask` bool: which of `input_ids` are trained. That is what `actions` says of a message's role, or its own
+      `loss_mask` (0 or 1); see `streamdata.text.ChatEncoder`;
+    - with a processor `mm_token_type_ids` int64 (0 text, 1 image, 2 video), `multi_modal_inputs`, the processor's
+      tensors, empty for a row of text, and for processors like Qwen2-VL's `position_ids` of shape (3, …).
+
+    A row that cannot be encoded, is too long or trains nothing is a ValueError, which a source's `max_bad` counts.
+
+    Args:
+        data_files: Files of parquet, JSON Lines or JSON arrays, here or in a store: a path, glob, brace expression or
+            directory, or a list of these, whose order they keep.
+        tokenizer: A fast one of transformers, or a name or directory for its `AutoTokenizer`.
+        config: A mapping or DictConfig with the keys of `SFTChatConfig`.
+        processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
+        name: Its name in a mixture, without a ".".
+        percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
+        storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `line_bytes` (64 MiB), what a line of JSON Lines may have at most.
+
+    Raises:
+        ValueError: The config has an unknown key or a value that is not allowed.
+        SourceError: A file is not parquet.
+        FileNotFoundError: A pattern matches nothing.
+        ImportError: Pyarrow is missing.
+    """
+
+    config: SFTChatConfig
+    settings = SFTChatConfig
+
+    def _recognised(self, row: Row) -> RowFormat:
+        key = self.config.messages_key
+        is_named = key != _MESSAGES or (key in row and not self.config.is_another(row, key))
+        named = RowFormat("language-modeling", "conversational") if is_named else None
+        return self.config.format_of(row, named, self._who)
+
+    def _said(self, row: Row) -> dict[str, Said]:
+        return {"": training_said(row, self._format, self._who, self.config.messages_key)}
+
+
+class PreferenceConfig(ChatConfig):
+    """Settings of `PreferenceDataset`."""
+
+    format: Literal["auto", "preference", "unpaired-preference"] = "auto"
+    """The format of the rows, see `streamdata.text.formats`; `auto` for what the fields of the first say."""
+    prompt_key: str | None = _PROMPT
+    """The column of messages that both conversations begin with; None where both have them already. Rows may lack the
+    column "prompt", no other. A text in it has to be what the first user of both says."""
+    chosen_key: str = "chosen"
+    """The column of the preferred messages."""
+    rejected_key: str = "rejected"
+    """The column of the others."""
+
+
+class PreferenceDataset(ChatDataset):
+    """A map-style dataset of pairs of conversations or texts in parquet files, or of single ones with a label.
+
+    An item has `chosen_` and `rejected_` each of `input_ids`, `attention_mask`, `position_ids` and `loss_mask`, and of
+    what a processor adds, as `SFTChatDataset` has them. What both conversations begin with is a prompt, and not
+    trained; of texts that is their prompt, or the tokens that both begin with.
+
+    Of rows with a prompt, a completion and a label (unpaired-preference) an item has these fields once, without
+    `chosen_` or `rejected_`, and `label`, a bool.
+
+    A row that cannot be encoded, is too long or trains nothing on one side is a ValueError, which a source's `max_bad`
+    counts.
+
+    Args:
+        data_files: Files of parquet, JSON Lines or JSON arrays, here or in a store: a path, glob, brace expression or
+            directory, or a list of these, whose order they keep.
+        tokenizer: A fast one of transformers, or a name or directory for its `AutoTokenizer`.
+        config: A mapping or DictConfig with the keys of `PreferenceConfig`.
+        processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
+        name: Its name in a mixture, without a ".".
+        percent: Its weight there.
+        holdout: Which share of its records is held out of training; see `NamedSource`.
+        part: `train` or `valid`, where there is a holdout.
+        storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `line_bytes` (64 MiB), what a line of JSON Lines may have at most.
+
+    Raises:
+        ValueError: The config has an unknown key or a value that is not allowed.
+        SourceError: A file is not parquet.
+        FileNotFoundError: A pattern matches nothing.
+        ImportError: Pyarrow is missing.
+    """
+
+    config: PreferenceConfig
+    settings = PreferenceConfig
+
+    def _recognised(self, row: Row) -> RowFormat:
+        config = self.config
+        keys = (config.chosen_key, config.rejected_key)
+        # Rows with one of the two are pairs with a fault, each an error of its own; without both they may be another.
+        in_columns = any(key in row and not isinstance(row[key], str) for key in keys) and not config.is_another(
+            row, *keys
+        )
+        is_named = in_columns or keys != _SIDES or config.prompt_key not in (None, _PROMPT)
+        return config.format_of(row, RowFormat("preference", "conversational") if is_named else None, self._who)
+
+    def _make(self, row: Row, folder: str) -> dict[str, Any]:
+        item = super()._make(row, folder)
+        return item if self._format.name == "preference" else {**item, "label": label_of(row, self._who)}
+
+    def _said(self, row: Row) -> dict[str, Said]:
+        if self._format.name == "unpaired-preference":
+            return {"": training_said(row, self._format, self._who)}
+        chosen, rejected = self._pair(row)
+        return {"chosen_": chosen, "rejected_": rejected}
+
+    def _pair(self, row: Row) -> Sequence[Said]:
+        config, key = self.config, self.config.prompt_key
+        if self._format.style == "standard" or (has_own_prompt(row) and key not in row):
+            return pair_said(row, self._format, self._who)
+        # The prompt goes before both first: what they share is compared over complete conversations.
+        prompt: str | Sequence[Message] = []
+        # A column that is missing is an error if somebody named it; of the default, rows with complete conversations
+        # have no need.
+        if key is not None and (key in row or key != _PROMPT):
+            value = row.get(key)
+            if not (key in row and value in (None, "", [])):
+                prompt = value if isinstance(value, str) else messages_of(row, key, self._who)
+        sides = (messages_of(row, side, self._who) for side in (config.chosen_key, config.rejected_key))
+        return mask_shared(*(with_prompt(prompt, side) for side in sides))

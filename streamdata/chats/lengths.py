@@ -1,0 +1,283 @@
+"""The choice of rows: `rows → lengths, measured once and kept in the cache → numbers of the rows that stay`."""
+
+import hashlib
+import logging
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamdata.chats.prompt_reader import EMPTY, MEDIA_CUT, PromptReader
+from streamdata.chats.settings import WHO, PromptConfig
+from streamdata.errors import SourceError
+from streamdata.io.file_cache import FileCache
+from streamdata.io.storage import LocalShard
+from streamdata.run.processes import ProcessError, Team, processes
+from streamdata.shards.parquet.rows import ParquetRows
+
+logger = logging.getLogger("streamdata")
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Chunk = tuple[int, list[int]]
+"""Where its lengths go, and the numbers of its rows."""
+
+NOT_MEASURED: Final = -1
+_NUMBER_BYTES: Final = 8
+_REASONS: Final = {EMPTY: "empty", MEDIA_CUT: "media cut"}
+_WORTH_A_PROCESS: Final = 500
+"""Rows: of text they are soon measured, but of images they take longer than a process takes to start."""
+_CHUNK: Final = 16
+_AHEAD: Final = 4  # chunks that a process has at most: with two, it often waited while this one measured a chunk
+
+
+class Kept(NamedTuple):
+    """The rows that stay.
+
+    Attributes:
+        path: The file of their numbers, int64; None where all rows stay.
+        size: How many they are.
+        digest: A hash of their numbers.
+        dropped: How many others there are, by reason.
+    """
+
+    path: Path | None
+    size: int
+    digest: str
+    dropped: dict[str, int]
+
+
+def read_number(file: LocalShard, index: int) -> int:
+    """Reads number `index` of the rows that stay where it lies: in each worker's heap they would grow with the data.
+
+    Raises:
+        SourceError: The file was cut short.
+    """
+    content = file.read(_NUMBER_BYTES, _NUMBER_BYTES * index)
+    if len(content) < _NUMBER_BYTES:
+        raise SourceError(
+            f"'{file.url}': expected the number of row {index} that stays, got a file that ends before it\n"
+            "  Start again: that makes the file again."
+        )
+    return int.from_bytes(content, "little", signed=True)
+
+
+def choose_rows(reader: PromptReader) -> Kept:
+    """Chooses the rows that stay, and logs how many do not.
+
+    Raises:
+        SourceError: None stays.
+    """
+    rows, config = reader.rows, reader.config
+    if not len(rows):
+        paths = [file.path for file in rows.files]
+        raise SourceError(f"{WHO}: expected rows, got none in {paths}\n  Look at the data.")
+    cache = FileCache(config.cache_dir)
+    numbers = stay = _subset(len(rows), config)
+    dropped: dict[str, int] = {}
+    policy = ""
+    if config.filter_prompts or reader.measures_tokens:
+        policy = reader.policy()
+        ascending = np.argsort(numbers)  # files of lengths are asked for in the order of their rows
+        lengths = np.empty(len(numbers), dtype=np.int32)
+        lengths[ascending] = measured(reader, cache, policy, numbers[ascending])
+        stay, dropped = _filter(numbers, lengths, config)
+    reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+    if not len(stay):
+        raise SourceError(
+            f"{WHO}: expected rows that stay, got none of {len(numbers)}: {reasons}\n"
+            "  Raise max_prompt_length, or look at the data."
+        )
+    if dropped:
+        logger.warning("%s: dropped %d of %d rows: %s", WHO, len(numbers) - len(stay), len(numbers), reasons)
+    # Without a file: millions of rows that all stay need no list of their numbers.
+    content = b"" if len(stay) == len(rows) else stay.astype("<i8").tobytes()
+    path = _stored_numbers(cache, _name_of_choice(rows, policy, config), content) if content else None
+    return Kept(path, len(stay), hashlib.blake2b(content, digest_size=8).hexdigest(), dropped)
+
+
+def _subset(total: int, config: PromptConfig) -> Int64s:
+    """The rows of `max_samples`, in the order in which they come."""
+    if not 0 < config.max_samples < total:
+        return np.arange(total)
+    if not config.shuffle:
+        return np.arange(config.max_samples)
+    # NumPy's own generator, which keeps its streams between versions: verl chooses by it, so the rows are the same.
+    chosen: Int64s = np.random.default_rng(config.seed or 0).choice(total, config.max_samples, replace=False)
+    return chosen
+
+
+def _filter(numbers: Int64s, lengths: Int32s, config: PromptConfig) -> tuple[Int64s, dict[str, int]]:
+    overlong = (lengths > config.max_prompt_length) & config.filter_overlong_prompts
+    counts = {reason: int((lengths == code).sum()) for code, reason in _REASONS.items()}
+    counts["overlong"] = int(overlong.sum())
+    # What has no length is negative, see EMPTY and MEDIA_CUT; NOT_MEASURED cannot be here.
+    return numbers[(lengths >= 0) & ~overlong], {reason: count for reason, count in counts.items() if count}
+
+
+def _name_of_choice(rows: ParquetRows, policy: str, config: PromptConfig) -> str:
+    # Settings that do not matter are left out, so that changing them makes no second file.
+    subset = (config.max_samples, config.shuffle, config.seed) if 0 < config.max_samples < len(rows) else None
+    limit = config.max_prompt_length if config.filter_overlong_prompts else None
+    text = repr((rows.digest, policy, subset, limit))
+    return f"kept/{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}.i64"
+
+
+def _stored_numbers(cache: FileCache, name: str, content: bytes) -> Path:
+    path = cache.get(name, partial(Path.write_bytes, data=content))
+    # One that holds other numbers is damaged: readers look at single numbers, so that only here all are compared.
+    return path if path.read_bytes() == content else cache.publish(name, partial(Path.write_bytes, data=content))
+
+
+class _FileLengths(NamedTuple):
+    """The lengths that are asked for of one file of rows.
+
+    Attributes:
+        path: Its file of lengths in the cache.
+        span: Which of the rows asked for are its own.
+        local: Their numbers in the file.
+        num_rows: How many rows the file has.
+    """
+
+    path: Path
+    span: slice
+    local: Int64s
+    num_rows: int
+
+    def stored(self) -> Int32s:
+        """The lengths of all rows of the file, which their checksum follows; NOT_MEASURED where the two disagree."""
+        if self.num_rows and self.path.exists():
+            content = np.fromfile(self.path, "<i4")
+            is_whole = len(content) == self.num_rows + 1
+            if is_whole and zlib.crc32(content[:-1].data) == content[-1:].view("<u4")[0]:
+                return content[:-1]
+        return np.full(self.num_rows, NOT_MEASURED, dtype=np.int32)
+
+
+def measured(reader: PromptReader, cache: FileCache, policy: str, numbers: Int64s) -> Int32s:
+    """Returns the lengths of rows, int32, shape (n,); only those are measured that never were under this policy.
+
+    They are kept in one file per file of rows, under the hashes of its content and of the policy, so that they serve
+    whoever reads the same file under another path, with others, or in part. Images that rows name by their paths are
+    taken to stay as they are.
+
+    Args:
+        reader: Measures a row.
+        cache: Keeps the lengths.
+        policy: The hash of what lengths depend on.
+        numbers: The rows' numbers, ascending.
+    """
+    rows, files = reader.rows, []
+    for file in range(rows.locate(int(numbers[0]))[0], rows.locate(int(numbers[-1]))[0] + 1):
+        first, end = rows.first(file), rows.first(file + 1)
+        span = slice(*np.searchsorted(numbers, [first, end]).tolist())
+        name = f"lengths/{rows.files[file].digest}-{policy}.i32"
+        files.append(_FileLengths(cache.directory / name, span, numbers[span] - first, end - first))
+    values = np.concatenate([file.stored()[file.local] for file in files])
+    if (values == NOT_MEASURED).any():
+        with ExitStack() as locks:
+            # In one order everywhere: processes with the same files in another order would wait for each other's locks.
+            for name in sorted({f"lengths/{file.path.name}" for file in files}):
+                locks.enter_context(cache.lock(name))
+            # Another process may have measured meanwhile.
+            values = np.concatenate([file.stored()[file.local] for file in files])
+            _measure_missing(reader, cache, numbers, values, files)
+    return values
+
+
+def _measure_missing(
+    reader: PromptReader, cache: FileCache, numbers: Int64s, values: Int32s, files: Sequence[_FileLengths]
+) -> None:
+    missing = np.flatnonzero(values == NOT_MEASURED)
+    found = np.full(len(missing), NOT_MEASURED, dtype=np.int32)
+    try:
+        measure_rows(reader, numbers[missing], found, reader.config.filter_overlong_prompts_workers)
+    finally:  # what was measured before an error or a Ctrl-C is published too: images take hours
+        values[missing] = found
+        for file in files:
+            lengths = np.array(file.stored())  # read again: two files of the same content share one of lengths
+            lengths[file.local] = values[file.span]
+            content = lengths.astype("<i4").tobytes()
+            content += zlib.crc32(content).to_bytes(4, "little")
+            cache.publish(f"lengths/{file.path.name}", partial(Path.write_bytes, data=content))
+
+
+def measure_rows(
+    reader: PromptReader,
+    indices: Int64s,
+    values: Int32s,
+    workers: int,
+    *,
+    chunk: int = _CHUNK,
+    ahead: int = _AHEAD,
+    worth_a_process: int = _WORTH_A_PROCESS,
+) -> None:
+    """Measures rows, with a progress bar on a terminal.
+
+    Args:
+        reader: Measures a row; it is pickled to other processes.
+        indices: The rows' numbers, shape (n,).
+        values: Where the lengths are written as they come, shape (n,), NOT_MEASURED before.
+        workers: Processes, this one included.
+        chunk: How many rows a process is sent at a time.
+        ahead: Chunks that a process has at most.
+        worth_a_process: How many rows are worth starting another process.
+
+    Raises:
+        Exception: The error of `measure`, of a row that failed.
+        SourceError: Another process cannot measure.
+    """
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    others = min(workers, len(indices) // worth_a_process + 1) - 1
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    try:
+        with progress, processes(partial(lengths_of, reader), others) as team:
+            task = progress.add_task("measuring prompts", total=len(indices))
+            for count in share_out(team, reader, indices, values, chunk, ahead):
+                progress.advance(task, count)
+    except ProcessError as error:
+        raise SourceError(
+            f"{WHO}: expected other processes to measure prompts, got one that cannot: {error}\n"
+            "  Define what they need at the top of a module that they can import, or set "
+            "filter_overlong_prompts_workers: 1."
+        ) from error
+
+
+def share_out(
+    team: Team[Chunk, list[int]],
+    reader: PromptReader,
+    indices: Int64s,
+    values: Int32s,
+    size: int = _CHUNK,
+    ahead: int = _AHEAD,
+) -> Iterator[int]:
+    """Gives chunks to other processes and measures some here meanwhile; yields how many rows were measured."""
+
+    def measure(chunk: Chunk) -> list[int]:
+        start, rows = chunk
+        for number, index in enumerate(rows, start):  # one by one: what was measured before a failure is kept
+            values[number] = reader.measure(index)
+        return list(map(int, values[start : start + len(rows)]))
+
+    chunks = ((start, indices[start : start + size].tolist()) for start in range(0, len(indices), size))
+    for (start, rows), lengths in team.run(chunks, ahead=ahead, here=measure):
+        done = len(lengths)
+        values[start : start + done] = lengths
+        measure((start + done, rows[done:]))  # the next row failed there: here it says why
+        yield len(rows)
+
+
+def lengths_of(reader: PromptReader, chunk: Chunk, _: object = None) -> list[int]:
+    """Measures the rows before the first that fails."""
+    found: list[int] = []
+    with suppress(Exception):  # whatever it is, the parent meets it again
+        found.extend(reader.measure(index) for index in chunk[1])
+    return found
