@@ -157,15 +157,7 @@ def test_states_are_merged_into_one_file(streamdata: Streamdata, saved: Path, tm
         output.unlink()
 
 
-def test_states_are_compacted_into_one_file(streamdata: Streamdata, saved: Path, tmp_path: Path) -> None:
-    """What no resume needs is left out; what they hold is the same in words."""
-    output = tmp_path / "out.json"
-    done = streamdata("state", saved / "step-20", "--compact", "-o", output)
-    assert done.exit_code == 0, done.output
-    assert json.loads(output.read_text()) == through_json(merge_states(dict(load_states(saved))))
-
-
-def test_compacted_states_say_the_same_of_what_was_delivered(
+def test_merged_states_say_the_same_of_what_was_delivered(
     streamdata: Streamdata, saved: Path, tmp_path: Path
 ) -> None:
     """Also where of some sources alone the entries were left out."""
@@ -181,7 +173,7 @@ def test_compacted_states_say_the_same_of_what_was_delivered(
             rank.save(home, step)
     for path in (saved / "step-20", home / "step-3"):
         output = tmp_path / "out.json"
-        streamdata("state", path, "--compact", "-o", output)
+        streamdata("state", path, "--merge", "-o", output)
         before, after = (
             [line for line in streamdata("state", one).stdout.splitlines() if line.startswith(("a ", "b "))]
             for one in (path, output)
@@ -191,7 +183,7 @@ def test_compacted_states_say_the_same_of_what_was_delivered(
 
 
 def test_a_generation_without_entries_has_its_line(streamdata: Streamdata, tmp_path: Path) -> None:
-    """What compacting left out of it stays: its topology, its weights, and how much was drawn in it."""
+    """What merging left out of it stays: its topology, its weights, and how much was drawn in it."""
 
     def plain():
         sources = [Numbers("a", 60, 2), Numbers("b", 40)]
@@ -205,7 +197,7 @@ def test_a_generation_without_entries_has_its_line(streamdata: Streamdata, tmp_p
                 given += step == 0
             rank.save(tmp_path, step)
     output = tmp_path / "out.json"
-    assert streamdata("state", tmp_path, "--compact", "-o", output).exit_code == 0
+    assert streamdata("state", tmp_path, "--merge", "-o", output).exit_code == 0
     line = "generation 0: 2 ranks with 1 worker each; weights: a 2, b 1"
     want = f"{line}; {given} samples were drawn\n"
     for path in (tmp_path, output):  # a step leaves it out, too
@@ -229,8 +221,8 @@ def test_what_is_not_states_is_a_message(streamdata: Streamdata, saved: Path, tm
         assert str(path) in done.stderr
 
 
-@pytest.mark.parametrize("options", [["--merge"], ["-o", "out.json"], ["--compact"]])
-def test_an_output_belongs_to_merge_or_compact(streamdata: Streamdata, saved: Path, options: list[str]) -> None:
+@pytest.mark.parametrize("options", [["--merge"], ["-o", "out.json"]])
+def test_an_output_belongs_to_merge(streamdata: Streamdata, saved: Path, options: list[str]) -> None:
     """One without the other is a mistake."""
     done = streamdata("state", saved, *options)
     assert done.exit_code == 2

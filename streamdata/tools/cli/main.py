@@ -279,10 +279,7 @@ def state(
             metavar="FILE…", help="Files of states, the folder of a step, or the directory of several.", exists=True
         ),
     ],
-    merge: Annotated[bool, typer.Option("--merge", help="Join them, and write them to --output.")] = False,
-    compact: Annotated[
-        bool, typer.Option("--compact", help="Join them, drop what no resume needs, and write them to --output.")
-    ] = False,
+    merge: Annotated[bool, typer.Option("--merge", help="Join them, without what no resume needs, and write them to --output.")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The JSON file to write.", dir_okay=False)
     ] = None,
@@ -293,8 +290,8 @@ def state(
     json: Json = False,
 ) -> None:
     """Say what states hold: topologies, weights, what was delivered of each source, which ranks are missing."""
-    if (merge or compact) != (output is not None):
-        raise typer.BadParameter("expected --merge or --compact, and the file to write", param_hint="--output")
+    if merge != (output is not None):
+        raise typer.BadParameter("expected --merge, and the file to write", param_hint="--output")
     if output is not None and (diff is not None or json):
         raise typer.BadParameter("expected --diff and --json without --output", param_hint="--output")
     with messages(OSError):

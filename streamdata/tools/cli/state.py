@@ -1,4 +1,4 @@
-"""`streamdata state`: what states hold and how they differ, and joining or shortening them."""
+"""`streamdata state`: what states hold and how they differ, and joining them."""
 
 import json
 from collections.abc import Mapping, Sequence
