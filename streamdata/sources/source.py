@@ -73,7 +73,7 @@ class Source(Protocol):
 
 _FIELDS = Cursor()
 _Taken = tuple[int, int, int]
-"""A position without its part: the outputs of a record have one state, that before it."""
+"""A position without its output: all outputs of a record have one state, that before it."""
 
 
 class StreamStates:

@@ -19,8 +19,8 @@ from streamdata.fields import CURSOR, STATE, STATES
 from streamdata.run.lane_link import DealText, LaneLink
 
 Position: TypeAlias = tuple[int, int, int, int]
-"""(epoch, window, taken, part): in the lane's `window`-th window of `epoch`, `taken` records are done, and of the
-next one the first `part` outputs of `single_process_fn`. Plain, always."""
+"""(epoch, window, taken, output): in the lane's `window`-th window of `epoch`, `taken` records are done, and of the
+next one the first `output` outputs of `single_process_fn`. Plain, always."""
 
 FunctionState: TypeAlias = dict[str, object]
 """Small plain JSON that `state_dict()` of a stateful function returned."""
@@ -38,7 +38,7 @@ class Cursor(NamedTuple):
     taken: int = 0
     """Records done in the window; of a mixture with a yield function, samples that its sources had given when the open
     burst began."""
-    part: int = 0
+    output: int = 0
     given: int = 0
     """With a stream function, how many outputs of the present burst were delivered. The position is then the start of
     that burst, or as many records before it as the function asked for."""
@@ -64,7 +64,11 @@ class Cursor(NamedTuple):
     @property
     def position(self) -> Position:
         """Its first four fields."""
-        return self.epoch, self.window, self.taken, self.part
+        return self.epoch, self.window, self.taken, self.output
+
+
+_NAMES = tuple("part" if name == "output" else name for name in Cursor._fields)
+"""The fields of a cursor, as states name them."""
 
 
 class LaneKey(NamedTuple):
@@ -176,7 +180,7 @@ class LaneEntries:
         if not held:
             return None
         entry = self.cursors[path][max(held)]
-        cursor = Cursor(*map(entry.get, Cursor._fields, Cursor()))  # Cursor(): what to_state leaves out is as there
+        cursor = Cursor(*map(entry.get, _NAMES, Cursor()))  # Cursor(): what to_state leaves out is as there
         cost, tokens = float(entry.get("cost", 0)), entry.get("tokens", 0)
         return Standing(max(held), entry["draws"], entry["clock"], cursor, cost, tokens)
 
@@ -190,8 +194,6 @@ class LaneEntries:
         children = [child for child in self.cursors if child and child.rpartition(".")[0] == path]
         return {child: self.cursors[child][max(self.cursors[child])]["draws"] for child in sorted(children)}
 
-
-_AFTER_TAKEN = Cursor._fields[3:]
 
 States: TypeAlias = dict[str, Any]
 """A checkpoint: a flat dict of plain JSON."""
@@ -341,7 +343,7 @@ def _as_json(draws: int, clock: float, cost: float, tokens: int, cursor: PlainCu
     state: States = {"draws": draws, "clock": clock, "epoch": cursor[0], "window": cursor[1], "taken": cursor[2]}
     # What is nothing for most nodes is left out: a checkpoint of a thousand GPUs has hundreds of thousands of these.
     # Not strict: a plain cursor ends where all that follows is nothing. To name its fields would take as long as this.
-    pairs = zip(_AFTER_TAKEN, cursor[3:], strict=False)
+    pairs = zip(_NAMES[3:], cursor[3:], strict=False)
     # Lists, as JSON has them, of `pulled`, which is a tuple to be quickly made.
     state.update({name: list(value) if isinstance(value, tuple) else value for name, value in pairs if value})
     if cost:

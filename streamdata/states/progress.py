@@ -51,7 +51,7 @@ class LastCursors:
 
     @property
     def position(self) -> npt.NDArray[np.int64]:
-        """Epoch, window, taken and part, int64 (L, 4)."""
+        """Epoch, window, taken and output, int64 (L, 4)."""
         return np.stack([self[name] for name in POSITION], axis=1)
 
 

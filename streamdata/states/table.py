@@ -33,6 +33,7 @@ COUNTS: Final = ("dropped", "bad", "skipped", "records")
 OPTIONAL: Final = ("part", "given", *COUNTS, "skips", "batches", "ended", "tokens", "cost")
 """Numbers that are absent where they are 0."""
 POSITION: Final = ("epoch", "window", "taken", "part")
+"""The fields of a `Position` as states name them: `part` is how many outputs of a record were delivered."""
 RARE: Final = {"function": Mapping, "left_out": str, "stream": list, "tail": Mapping}
 """Few cursors have one; `function` can be any JSON object, and so can what is in the list `stream`."""
 FLOATS: Final = ("clock", "cost")
@@ -41,7 +42,7 @@ ROW: Final = np.dtype(
     [(name, np.float64 if name in FLOATS else np.int64) for name in NUMBERS]
     + [("pulled", np.int64, len(POSITION)), ("rare", np.object_)]
 )
-"""A cursor. `pulled` is a position, with -1 as `part` where there is none; `rare` a dict of `RARE`, or None."""
+"""A cursor. `pulled` is a position, its last number -1 where there is none; `rare` a dict of `RARE`, or None."""
 _FIELDS: Final = frozenset((*REQUIRED, *OPTIONAL, *RARE, "pulled"))
 _LOWEST: Final = {"window": 1 - 2**53, "clock": -(2.0**1023)}
 """Below 0 are leftovers of earlier sizes, and the clock of a source that is owed some draws."""

@@ -157,9 +157,7 @@ def test_states_are_merged_into_one_file(streamdata: Streamdata, saved: Path, tm
         output.unlink()
 
 
-def test_merged_states_say_the_same_of_what_was_delivered(
-    streamdata: Streamdata, saved: Path, tmp_path: Path
-) -> None:
+def test_merged_states_say_the_same_of_what_was_delivered(streamdata: Streamdata, saved: Path, tmp_path: Path) -> None:
     """Also where of some sources alone the entries were left out."""
 
     def make():

@@ -83,21 +83,17 @@ def call_per_record(
             tally.drop(describe_record(record), "single_process_fn gave no sample")
         last = len(outputs)
         # Nothing of the function was saved within a record: it runs again, and what was delivered of it is skipped.
-        for part, sample in enumerate(outputs, 1):
-            if part > skip:
-                yield complete(sample, record, what), after if part == last else _within(start_of(after), part)
+        for number, sample in enumerate(outputs, 1):
+            if number > skip:
+                # Behind the last output of a record stands the next record.
+                position = after if number == last else (*start_of(after)[:3], number)
+                yield complete(sample, record, what), position
         if skip > last:
             raise StateError(
                 f"{what} gave {last} samples for {describe_record(record)} where it had given at least {skip}\n"
                 "  A function must do the same on resume: draw from record_rng alone, and keep its parameters."
             )
         skip = 0
-
-
-def _within(before: Position, part: int) -> Position:
-    """The position after the first `part` outputs of the record that `before` is the position before."""
-    epoch, window, taken, _ = before
-    return epoch, window, taken, part
 
 
 def complete(sample: object, record: Record, what: str) -> Sample:

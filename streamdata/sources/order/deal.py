@@ -112,7 +112,7 @@ def joined(stretches: Stretches, cut: BlockCut) -> Stretches:
     return found[np.lexsort((found["start"], found["first"]))]
 
 
-EPOCH, WINDOW, TAKEN, PART = range(4)
+EPOCH, WINDOW, TAKEN, OUTPUT = range(4)
 _NEAR = 16
 """A window is divided only where none ends within this part of a lane's stretch of the cut."""
 _NOWHERE = -(1 << 53)
@@ -179,7 +179,7 @@ class Deal:
         if not self.cut.epochs:  # of a source without end nobody has read all
             is_over = np.zeros(self.lanes, np.bool_)
         position, pulled_to, given, rare = last.position, last["pulled"], last["given"], last["rare"]
-        is_open = last.is_held & ~is_over & (given > 0) & (pulled_to[:, PART] >= 0)
+        is_open = last.is_held & ~is_over & (given > 0) & (pulled_to[:, OUTPUT] >= 0)
         # All that comes before this position, a lane has finished or keeps as its open burst.
         until = np.where(is_open[:, None], pulled_to, position)
         shares = np.zeros(self.lanes, STRETCH)
@@ -203,7 +203,7 @@ class Deal:
         is_pulled = pulled["blocks"] > 0
         new = np.zeros(np.count_nonzero(is_open), BURST)
         new["stretches"] = np.bincount(pulled_by[is_pulled], minlength=self.lanes)[is_open]
-        new["given"], new["outputs"] = given[is_open], pulled_to[is_open, PART] * (new["stretches"] > 0)
+        new["given"], new["outputs"] = given[is_open], pulled_to[is_open, OUTPUT] * (new["stretches"] > 0)
         is_kept, old = self._bursts_left(given, is_over, end)
         old_pulled = self.left.pulled[np.repeat(is_kept, self.left.bursts["stretches"])]
         functions = [self.left.functions.get(row) for row in np.flatnonzero(is_kept).tolist()]
@@ -254,7 +254,7 @@ def _cut_before(stretches: Stretches, number: Numbers, position: Numbers, cut: B
     found["blocks"] -= begin
     # Where nothing was taken of the first one, it still begins where it began.
     is_moved = number + _is_inside(position) > 0
-    for name, value in (("start", position[:, TAKEN]), ("outputs", position[:, PART])):
+    for name, value in (("start", position[:, TAKEN]), ("outputs", position[:, OUTPUT])):
         found[name] = np.where(is_moved, value, stretches[name])
     return found
 
@@ -265,7 +265,7 @@ def _cut_after(stretches: Stretches, number: Numbers, position: Numbers, cut: Bl
     begin, end = (begin_of_window(stretches, np.maximum(n, 0), cut) for n in (number, number + _is_inside(position)))
     found["blocks"] = end
     at_end = np.where(end < stretches["blocks"], -1, stretches["stop"])
-    found["stop"] = np.where(begin < end, position[:, TAKEN] + (position[:, PART] > 0), at_end)
+    found["stop"] = np.where(begin < end, position[:, TAKEN] + (position[:, OUTPUT] > 0), at_end)
     return found
 
 

@@ -279,7 +279,7 @@ def state(
             metavar="FILE…", help="Files of states, the folder of a step, or the directory of several.", exists=True
         ),
     ],
-    merge: Annotated[bool, typer.Option("--merge", help="Join them, without what no resume needs, and write them to --output.")] = False,
+    merge: Annotated[bool, typer.Option("--merge", help="Join them, and write them to --output.")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The JSON file to write.", dir_okay=False)
     ] = None,

@@ -285,7 +285,7 @@ def _gave_one(node: Node, before: Standing | None, after: Standing | None, count
         return False  # what was lost after its last sample, no entry says
     if after is None:
         return True  # nothing was drawn of it
-    if after.cursor.part or (before is not None and before.cursor.part):
+    if after.cursor.output or (before is not None and before.cursor.output):
         return False
     if before is not None:
         counts = {name: getattr(before.cursor, name) for name in COUNTS}
