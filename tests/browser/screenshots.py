@@ -19,7 +19,8 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from streamdata import StreamLoader, instantiate_from_yaml, mixed_collate
-from streamdata.tools.show.browser.browse import BrowseOptions, browsed_mixture
+from streamdata.tools.show.browser.browse import browsed_mixture
+from streamdata.tools.show.streams import Place
 from tests.browser.chromium import chromium
 from tests.browser.looked_at import served
 
@@ -45,12 +46,12 @@ def save(browser, path, width, height):
 def browsed(data):
     """The demo's run, with states of some of its steps."""
     loader = StreamLoader(instantiate_from_yaml(RECIPE, variables={"data": data}), batch_size=8, collate=mixed_collate)
-    states = []
+    states = {}
     for number, _ in enumerate(islice(loader, SAVED[-1]), 1):
         if number in SAVED:
-            states.append((f"step-{number}", loader.state_dict()))
+            states[f"step-{number}"] = loader.state_dict()
     dataset = instantiate_from_yaml(RECIPE, variables={"data": data})
-    return browsed_mixture(dataset, RECIPE.name, BrowseOptions(states=states, batch=8, step=69, per_page=16))
+    return browsed_mixture(dataset, RECIPE.name, Place(states=[*states.values()], batch=8, step=69), [*states], 16)
 
 
 def printed(command):

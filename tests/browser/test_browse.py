@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, StreamLoader, mixed_collate
-from streamdata.tools.show.browser.browse import BrowseOptions, browsed_mixture
+from streamdata.tools.show.browser.browse import browsed_mixture
 from streamdata.tools.show.page import write_page
 from streamdata.tools.show.recipe_page import recipe_page
 from streamdata.tools.show.streams import Place
@@ -36,12 +36,12 @@ def browsed_sources(folder):
 def browsed(folder, per_page=20):
     """A run of them, with states of two of its steps."""
     sources = browsed_sources(folder)
-    loader, states = StreamLoader(MergedDataset(sources), batch_size=4, collate=mixed_collate), []
+    loader, states = StreamLoader(MergedDataset(sources), batch_size=4, collate=mixed_collate), {}
     for number, _ in enumerate(islice(loader, 60), 1):
         if number in (20, 60):
-            states.append((f"step {number}", loader.state_dict()))
-    options = BrowseOptions(states=states, batch=4, step=0, per_page=per_page)
-    return browsed_mixture(MergedDataset(sources), "both.yaml", options)
+            states[f"step {number}"] = loader.state_dict()
+    place = Place(states=[*states.values()], batch=4, step=0)
+    return browsed_mixture(MergedDataset(sources), "both.yaml", place, [*states], per_page)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset
-from streamdata.tools.show.browser.browse import BrowseOptions, browsed_mixture
+from streamdata.tools.show.browser.browse import browsed_mixture
 from streamdata.tools.show.page import write_page
 from streamdata.tools.show.recipe_page import recipe_page
 from streamdata.tools.show.streams import Place
@@ -31,7 +31,7 @@ def mixture(place):
 @pytest.fixture(scope="module")
 def url(place):
     """Of a server."""
-    with served(browsed_mixture(mixture(place), HOSTILE[0], BrowseOptions(per_page=60))) as url:
+    with served(browsed_mixture(mixture(place), HOSTILE[0], Place(), per_page=60)) as url:
         yield url
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamdata.tools.cli.interrupt import Interrupt, TerminatedError, ends_by_signals, leave_interrupts_to_trainer
+from streamdata.tools.cli.messages import Interrupt, TerminatedError, ends_by_signals, leave_interrupts_to_trainer
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -77,7 +77,7 @@ def hang(number: int) -> None:
 
 def hang_briefly(number: int) -> None:
     """As `hang`, with a short deadline."""
-    signals = sys.modules["streamdata.tools.cli.interrupt"]
+    signals = sys.modules["streamdata.tools.cli.messages"]
     signals._MAX_END_S = 0.05  # type: ignore[attr-defined]
     hang(number)
 

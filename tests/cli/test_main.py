@@ -126,7 +126,7 @@ def test_variables_are_typed_as_in_yaml(
     seen = []
     monkeypatch.setattr(
         "streamdata.tools.cli.check.check_problems",
-        lambda recipe, variables, allow, **_: seen.append((variables, allow)) or True,
+        lambda given, *_, **__: seen.append((given.variables, given.allow)) or True,
     )
     assert streamdata("check", write_recipe(), "--var", f"x={text}").exit_code == 0
     assert seen == [({"x": value}, None)]
@@ -150,7 +150,7 @@ def test_errors_of_ours_are_printed_with_their_notes_and_no_traceback(
         error.add_note("source 'a'")
         raise error
 
-    monkeypatch.setattr("streamdata.tools.cli.run.run_recipe", fail)
+    monkeypatch.setattr("streamdata.tools.cli.options.GivenRecipe.build", fail)
     done = streamdata("run", write_recipe())
     assert (done.exit_code, done.stderr) == (1, "error: shard 'x': damaged\n  Write it anew.\nsource 'a'\n")
 
@@ -163,7 +163,7 @@ def test_interrupting_while_it_builds_ends_with_130(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("streamdata.tools.cli.run.run_recipe", interrupt)
+    monkeypatch.setattr("streamdata.tools.cli.options.GivenRecipe.build", interrupt)
     assert streamdata("run", write_recipe()).exit_code == 130
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from streamdata.tools.cli import plan as plan_command
+from streamdata.tools.cli.runs import has_colours
 
 Streamdata = Callable[..., Result]
 KEYS = {"name", "records", "tokens", "share", "epochs", "first_repeat", "bytes", "advice"}
@@ -85,6 +85,6 @@ def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not where NO_COLOR is set."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert plan_command.has_colours()
+    assert has_colours()
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not plan_command.has_colours()
+    assert not has_colours()

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import Result
 
 from streamdata import StreamdataError
-from streamdata.tools.cli.ticker import Ticker
+from streamdata.tools.cli.messages import Ticker
 from tests.cli.test_main import words
 from tests.prepare.conftest import without_waiting_for_the_disk  # noqa: F401 (a fixture)
 from tests.prepare.runs import PRETRAIN, documents, tree, write

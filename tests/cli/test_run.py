@@ -14,7 +14,8 @@ from streamdata import MergedDataset, RecipeError
 from streamdata.io.cache.settings import _caches
 from streamdata.io.remote.network import _network
 from streamdata.run.lane_link import Traffic
-from streamdata.tools.cli.run import Pace, build_mixture
+from streamdata.tools.cli.options import GivenRecipe
+from streamdata.tools.cli.runs import Pace
 from streamdata.tools.view import Delivery
 from tests.remote.servers import http_server
 from tests.shard_files import jpeg
@@ -124,7 +125,7 @@ def test_a_wrong_field_says_which_there_are(streamdata: Streamdata, write_recipe
 def test_the_live_line_names_the_heaviest_sources_only() -> None:
     """The summary names all."""
     dataset = MergedDataset([Numbers(f"s{number}", 5, number + 1) for number in range(9)])
-    pace = Pace(Delivery(dataset))
+    pace = Pace(Delivery(dataset), Traffic)
     pace.add([next(iter(dataset))])
     assert re.search(r"^\d+\.\d s  1 samples  0 samples/s, 0 MB/s  s8 .* %, s7 .*s3 \d+ %, 3 more$", pace.line())
     assert len(pace.summary().splitlines()) == 11
@@ -159,7 +160,7 @@ def test_what_was_asked_of_stores_is_in_the_summary(
 
 def test_nothing_delivered_is_said() -> None:
     """Instead of a table of zeros."""
-    assert Pace(Delivery(MergedDataset([Numbers("a", 5)]))).summary() == "no batch was delivered"
+    assert Pace(Delivery(MergedDataset([Numbers("a", 5)])), Traffic).summary() == "no batch was delivered"
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def test_ctrl_c_ends_an_endless_run_cleanly(endless: subprocess.Popen) -> None:
 
 def test_a_mixture_is_built_with_its_variables(write_recipe: WriteRecipe) -> None:
     """As `instantiate_from_yaml` builds it."""
-    dataset = build_mixture(write_recipe("seed: ${variables:seed}"), {"seed": 8}, None)
+    dataset = GivenRecipe(write_recipe("seed: ${variables:seed}"), {"seed": 8}, None, []).build()
     assert isinstance(dataset, MergedDataset)
     assert dataset.seed == 8
 
@@ -223,5 +224,5 @@ def test_a_root_that_is_no_mixture_is_refused(tmp_path: Path, streamdata: Stream
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("a: 1\n")
     with pytest.raises(RecipeError, match=r"root: expected a MergedDataset or a source, got dict\n"):
-        build_mixture(recipe, {}, None)
+        GivenRecipe(recipe, {}, None, []).build()
     assert streamdata("run", recipe).exit_code == 1

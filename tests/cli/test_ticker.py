@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from streamdata.tools.cli.ticker import Ticker
+from streamdata.tools.cli.messages import Ticker
 
 
 class Terminal(io.StringIO):

@@ -10,8 +10,11 @@ from itertools import islice
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_collate, named
-from streamdata.tools.show.browser.browse import BrowseOptions, browsed_mixture, browsed_store
+from streamdata.tools.show.browser.browse import browsed_mixture, browsed_store
 from streamdata.tools.show.browser.pages import BrowsePages
+from streamdata.tools.show.streams import Place
+from streamdata.tools.show.views.limits import ON_PAGE
+from streamdata.tools.show.views.stored import StoredViews
 from tests.stores.tiny_stores import write
 
 
@@ -30,12 +33,13 @@ def asked(browsed, path="", **query):
 
 def test_pages_are_those_of_the_run(tmp_path):
     """They begin after the newest states, whose places are on the line."""
-    loader, states = StreamLoader(mixture(tmp_path), batch_size=2, collate=mixed_collate), []
+    loader, states = StreamLoader(mixture(tmp_path), batch_size=2, collate=mixed_collate), {}
     for step, batch in enumerate(islice(loader, 6), 1):
-        states.append((f"step {step}", loader.state_dict()))
+        states[f"step {step}"] = loader.state_dict()
         told = {str(sample.get("text", sample.get("n"))) for sample in batch}
-    options = BrowseOptions(states=states[3:], batch=2, per_page=4)
-    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", options)
+    names = [*states][3:]
+    place = Place(states=[states[name] for name in names], batch=2)
+    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", place, names, 4)
     first, earlier = asked(browsed), asked(browsed, step="5")
     assert "<h1>Steps 6 to 7</h1>" in first
     assert first.count("<circle") == 3
@@ -44,7 +48,7 @@ def test_pages_are_those_of_the_run(tmp_path):
 
 def test_ranks_can_be_chosen(tmp_path):
     """Where there are several; one that is not there is an error on a page."""
-    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", BrowseOptions(dp_size=2, batch=2, per_page=4))
+    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", Place(dp_size=2, batch=2), per_page=4)
     pages = [asked(browsed, step="0", rank=rank) for rank in ("0", "1")]
     assert [f"<h1>Steps 0 to 1, rank {rank}</h1>" in page for rank, page in enumerate(pages)] == [True, True]
     assert "rank: expected a whole number from 0 to 1, got &#39;2&#39;" in asked(browsed, step="0", rank="2")
@@ -53,7 +57,7 @@ def test_ranks_can_be_chosen(tmp_path):
 @pytest.mark.parametrize("given", ["-1", "1.5", "", "9" * 30, "0" * 20 + "9" * 4000, "²"])
 def test_what_is_no_step_is_an_error_on_a_page(tmp_path, given):
     """And nothing ends."""
-    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", BrowseOptions())
+    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", Place())
     answer = BrowsePages(browsed)("", {"step": given})
     assert answer.status == 500
     assert "step: expected a whole number" in answer.content.decode()
@@ -61,7 +65,7 @@ def test_what_is_no_step_is_an_error_on_a_page(tmp_path, given):
 
 def test_a_record_is_found_by_its_url_and_key_or_its_index(tmp_path):
     """As its sample names it; what names no record is an error."""
-    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", BrowseOptions(batch=2))
+    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", Place(batch=2))
     assert len(browsed.find(f"{tmp_path}/lines.jsonl#7")) == 1
     assert len(browsed.find("numbers#7")) == 1
     for text in ("", "numbers", "#7", "numbers#"):
@@ -71,7 +75,7 @@ def test_a_record_is_found_by_its_url_and_key_or_its_index(tmp_path):
 
 def test_nothing_else_is_there(tmp_path):
     """Neither files of the package nor of the machine."""
-    pages = BrowsePages(browsed_mixture(mixture(tmp_path), "a.yaml", BrowseOptions()))
+    pages = BrowsePages(browsed_mixture(mixture(tmp_path), "a.yaml", Place()))
     for path in ("x", "browser_base.html.jinja", "../server.py", "samples.css/", "/etc/passwd", "%2e%2e"):
         assert pages(path, {}) is None
     assert pages("browser.js", {}).content_type.startswith("text/javascript")
@@ -79,7 +83,7 @@ def test_nothing_else_is_there(tmp_path):
 
 def test_records_of_a_store_are_pages(tmp_path):
     """The last one ends them."""
-    browsed = browsed_store(write("bin", tmp_path / "store"), None, None, BrowseOptions(step=8, per_page=6))
+    browsed = browsed_store(StoredViews(write("bin", tmp_path / "store"), None, ON_PAGE), "store", 8, 6)
     text = asked(browsed)
     assert "<h1>Records 8 to 11</h1>" in text
     assert "Here the stream ends." in text

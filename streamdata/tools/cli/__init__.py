@@ -1,11 +1,16 @@
-"""The `streamdata` command.
+"""The `streamdata` command: `arguments → options → what a command does → text, JSON or HTML, and an exit code`.
 
-1. `main`: arguments → options (`options`: those of several commands); imports nothing heavy, so that `--help` is fast
-2. `check`: recipe → its problems; `--resume`: → functions that a resume does not repeat
-3. `run`: recipe → tree, live line, summary (`ticker` shows the line, `interrupt` ends it)
-4. `prepare`: documents → a store, and a look into it (`prepare_app` has the commands and their options, `tokens_text`
-   shows tokens)
-5. `messages`: how all commands end
+- `main`: all commands
+- `options`: options of several commands, and the recipe that they give
+- `messages`: how commands end, signals, lines and bars of progress
+- `check`: recipe → its problems, by `recipe_files` those of the files that it names, too
+- `runs`: recipe → `plan`, `run`, `profile`
+- `show`: recipe or store → samples
+- `states`: states → `state`, `trace`
+- `prepare`: documents → a store; `verify`
+- `index`: shards → a manifest
+
+A command imports what it does when it runs: `--help` imports neither torch nor NumPy.
 """
 
 __all__: list[str] = []

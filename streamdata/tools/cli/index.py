@@ -1,101 +1,105 @@
 """`streamdata index`: shards → one manifest that lists them, with all their indexes; or what differs from it."""
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+import typer
+from rich.progress import TimeRemainingColumn, TransferSpeedColumn
 
-from streamdata.io.remote import StorageOptions
-from streamdata.recipe.limits import ShardLimits, read_limits
-from streamdata.shards.index.inventory import Inventory, take_stock
-from streamdata.shards.index.make_manifest import IndexProgress, Report, differences, make_manifest
-from streamdata.shards.index.manifest import Manifest
-from streamdata.shards.index.manifest_file import ManifestRows, open_manifest
-from streamdata.shards.index.record_counts import COUNT_KINDS
-from streamdata.tools.cli.messages import say
+from streamdata.errors import shown
+from streamdata.tools.cli.messages import bar, messages, say
+from streamdata.tools.cli.options import MAX_COUNT
 
-_PLAIN_INTERVAL_S = 10.0
-_COUNTED = {"jsonl": "num_records", "tar": "num_records", **dict.fromkeys(COUNT_KINDS, "noted")}
-"""What of an index says how many records its shard has, by kind."""
+if TYPE_CHECKING:
+    from streamdata.recipe.limits import ShardLimits
+    from streamdata.shards.index.inventory import Inventory
+    from streamdata.shards.index.make_manifest import IndexProgress
+    from streamdata.shards.index.manifest import Manifest
+    from streamdata.shards.index.manifest_file import ManifestRows
 
 
-def index_shards(
-    paths: Sequence[str],
-    output: str | None,
-    options: StorageOptions,
-    num_processes: int | None,
-    limits: Mapping[str, int] | None = None,
+def index(
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH…", help="What a source's path may be: folders, globs, braces, urls.")
+    ],
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Processes; by default one for each core.")
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", help="One manifest of all, here; by default one beside each PATH's shards."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only compare: name each shard that differs, and exit 1 if one does.")
+    ] = False,
+    endpoint: Annotated[str | None, typer.Option(metavar="URL", help="Of the API of the shards' store.")] = None,
+    region: Annotated[str | None, typer.Option(help="Of its bucket.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Of its configuration files, whose keys are taken.")] = None,
+    anonymous: Annotated[bool, typer.Option("--anonymous", help="Do not sign requests.")] = False,
+    line_bytes: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="Of a line; by default 64 MiB.")] = None,
+    member_bytes: Annotated[
+        int | None, typer.Option(min=1, max=MAX_COUNT, help="Of a member of a tar; by default 1 GiB.")
+    ] = None,
 ) -> None:
-    """Make the manifest of each path, or one of all where the output says so, and say what is in it.
+    """Write a manifest of shards, or bring it up to date: who reads them then lists nothing and indexes nothing."""
+    if output is not None and not output.endswith(".manifest"):
+        raise typer.BadParameter(f"expected a name that ends in .manifest, got {shown(output)}", param_hint="--output")
+    with messages(OSError, ValueError):
+        from streamdata.io.remote import checked_options
+        from streamdata.recipe.limits import ShardLimits, read_limits
+        from streamdata.shards.index.inventory import take_stock
 
-    Args:
-        paths: What the `path` of a source may be.
-        output: The manifest of all.
-        options: Of the stores that hold the shards.
-        num_processes: How many index local shards at the same time.
-        limits: What a line or a member may have, as a source takes them.
-
-    Raises:
-        FileNotFoundError: There is no shard.
-        ShardError: A shard is damaged.
-    """
-    for stock in _stocks(paths, output, options):
-        with _bar() as report:
-            made = make_manifest(stock, report, num_processes, read_limits(limits, ShardLimits, "index"))
-        directory = _opened(made)[0].directory
-        indexes = directory.indexes
-        records = sum(int(indexes[kind][column].sum()) for kind, column in _COUNTED.items() if kind in indexes)
-        size = int(directory.sizes.sum()) / 1e6
-        say(f"{made}: {len(directory.names):,} files, {size:,.1f} MB, {records:,} records")
+        given = {"endpoint": endpoint, "region": region, "profile": profile, "anonymous": anonymous or None}
+        options = checked_options(given, "index")
+        stocks = (
+            [take_stock(paths, output, options)] if output else [take_stock([path], options=options) for path in paths]
+        )
+        if check:
+            raise typer.Exit(1 if sum(map(_num_wrong, stocks)) else 0)
+        given_limits = {"line_bytes": line_bytes, "member_bytes": member_bytes}
+        limits = read_limits({name: at for name, at in given_limits.items() if at is not None}, ShardLimits, "index")
+        for stock in stocks:
+            _index(stock, jobs, limits)
 
 
-def check_shards(paths: Sequence[str], output: str | None, options: StorageOptions) -> bool:
-    """Compare manifests with the shards that are there, and name each that differs; return whether none does.
+def _index(stock: "Inventory", num_processes: int | None, limits: "ShardLimits") -> None:
+    """Make the manifest of some shards, and say what is in it."""
+    from streamdata.shards.index.make_manifest import make_manifest
+    from streamdata.shards.index.record_counts import COUNT_KINDS
 
-    Raises:
-        FileNotFoundError: There is no manifest, or no shard.
-        ShardError: The manifest is damaged.
-    """
-    num_wrong = 0
-    for stock in _stocks(paths, output, options):
-        manifest, rows = _opened(stock.target)
-        lines = [*differences(stock, manifest), *rows.damages(manifest)]
-        say("\n".join([*lines, f"{stock.target}: {f'{len(lines)} differ' if lines else 'all is as it says'}"]))
-        num_wrong += len(lines)
-    return not num_wrong
+    columns = (TransferSpeedColumn(), TimeRemainingColumn())
+    with bar(*columns) as show:
+
+        def report(done: "IndexProgress") -> None:
+            shards, megabytes = (
+                f"{done.shards}/{done.total_shards}",
+                f"{done.bytes / 1e6:,.0f} of {done.total_bytes / 1e6:,.0f} MB",
+            )
+            show(f"indexing {shards} shards", done.bytes, done.total_bytes, f"indexing: {shards} shards, {megabytes}")
+
+        made = make_manifest(stock, report, num_processes, limits)
+    directory = _opened(made)[0].directory
+    # What of an index says how many records its shard has, by kind.
+    counted = {"jsonl": "num_records", "tar": "num_records", **dict.fromkeys(COUNT_KINDS, "noted")}
+    indexes = directory.indexes
+    records = sum(int(indexes[kind][column].sum()) for kind, column in counted.items() if kind in indexes)
+    size = int(directory.sizes.sum()) / 1e6
+    say(f"{made}: {len(directory.names):,} files, {size:,.1f} MB, {records:,} records")
 
 
-def _stocks(paths: Sequence[str], output: str | None, options: StorageOptions) -> list[Inventory]:
-    if output:
-        return [take_stock(paths, output, options)]
-    return [take_stock([path], options=options) for path in paths]
+def _num_wrong(stock: "Inventory") -> int:
+    """Compare a manifest with the shards that are there, and name each that differs; return how many."""
+    from streamdata.shards.index.make_manifest import differences
+
+    manifest, rows = _opened(stock.target)
+    lines = [*differences(stock, manifest), *rows.damages(manifest)]
+    say("\n".join([*lines, f"{stock.target}: {f'{len(lines)} differ' if lines else 'all is as it says'}"]))
+    return len(lines)
 
 
-def _opened(url: str) -> tuple[Manifest, ManifestRows]:
+def _opened(url: str) -> "tuple[Manifest, ManifestRows]":
+    from streamdata.shards.index.manifest_file import open_manifest
+
     found = open_manifest(url)
     if found is None:
         raise FileNotFoundError(f"index: expected a manifest '{url}', got none\n  Make it: streamdata index PATH.")
     return found
-
-
-@contextmanager
-def _bar() -> Iterator[Report]:
-    """A bar on a terminal, else a line every ten seconds."""
-    console = Console(stderr=True)
-    shards = TextColumn("indexing {task.fields[shards]} shards")
-    columns = (shards, BarColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", shards="")
-        last = time.monotonic()
-
-        def report(done: IndexProgress) -> None:
-            nonlocal last
-            text = f"{done.shards}/{done.total_shards}"
-            bar.update(task, completed=done.bytes, total=done.total_bytes, shards=text)
-            if not console.is_terminal and time.monotonic() > last + _PLAIN_INTERVAL_S:
-                last = time.monotonic()
-                say(f"indexing: {text} shards, {done.bytes / 1e6:,.0f} of {done.total_bytes / 1e6:,.0f} MB", err=True)
-
-        yield report

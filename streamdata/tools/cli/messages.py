@@ -1,25 +1,56 @@
-"""How a command ends: with one message where a recipe, its data or a function of it is wrong, else with a traceback."""
+"""How commands end and what they tell meanwhile: one message for what is wrong, signals, a line or bar of progress."""
 
 import contextlib
+import os
 import re
 import select
+import signal
+import threading
+import time
 import traceback
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
+from typing import Any, Final, Self
 
 import typer
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+from rich.text import Text
 
-from streamdata.errors import StreamdataError, printable, text_of, without_secrets
-from streamdata.tools.cli.interrupt import INTERRUPTED, TERMINATED, TerminatedError, ends_by_signals
+from streamdata.errors import StreamdataError, one_line, printable, text_of, without_secrets
+
+INTERRUPTED: Final = 128 + signal.SIGINT
+"""Exit code after Ctrl-C, as shells expect it."""
+TERMINATED: Final = 128 + signal.SIGTERM
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_MAX_END_S: Final = 4.0
+"""An end in order takes no longer: a DataLoader waits 5 s for each worker that hangs."""
 
 _MAX_LINES = 10
 """Of a message; where it was raised, and what shows the rest, are two more."""
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)')
 
+_LIVE_INTERVAL_S: Final = 0.2
+_PLAIN_BAR_INTERVAL_S: Final = 10.0
+
 
 def say(text: str, *, err: bool = False) -> None:
     """Print a text without passwords, of which a terminal obeys nothing: names in it may come from data."""
     typer.echo(without_secrets(printable(text)), err=err)
+
+
+@contextlib.contextmanager
+def said_warnings() -> Iterator[None]:
+    """Hold warnings back, and say each of them on stderr once what goes on is done."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        yield
+    for warning in caught:
+        say(f"warning: {warning.message}", err=True)
 
 
 @contextlib.contextmanager
@@ -91,3 +122,168 @@ def _of_worker(text: str) -> tuple[str, tuple[str, str, str] | None]:
     while rest and rest[0].startswith("    "):  # the source of the frame, and what marks a part of it
         rest.pop(0)
     return "\n".join(rest).partition(": ")[2], (frame[1], frame[2], frame[3])
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM, as schedulers send it: what is cleaned up after Ctrl-C is cleaned up after this."""
+
+
+@contextlib.contextmanager
+def ends_by_signals() -> Iterator[None]:
+    """Raise KeyboardInterrupt or TerminatedError at the first signal; by the second, or 4 s later, the process ends."""
+    if threading.current_thread() is not threading.main_thread():  # no other one may set handlers
+        yield
+        return
+    deadlines: list[threading.Timer] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del frame
+        _end_at_next()
+        # A signal to all processes ends workers, too: torch would raise that within whatever ends them in order.
+        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        deadline = threading.Timer(_MAX_END_S, os._exit, (128 + number,))
+        deadline.daemon = True
+        deadlines.append(deadline)
+        deadline.start()
+        raise TerminatedError if number == signal.SIGTERM else KeyboardInterrupt
+
+    before: dict[int, Any] = {number: signal.signal(number, end) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for deadline in deadlines:
+            deadline.cancel()
+        _restore(before)
+
+
+def _end_at_next() -> None:
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _restore(handlers: Mapping[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+class Interrupt:
+    """Holds the first signal back until the batch under way has come; the second ends the process at once.
+
+    A KeyboardInterrupt while a batch is received breaks the worker's connection, which it reports with a traceback of
+    its own. Works in the main thread alone, as all signal handlers do.
+
+    Args:
+        patience_s: How long it holds a signal back at most: a worker that hangs must not hold the command.
+    """
+
+    def __init__(self, patience_s: float = 1.0) -> None:
+        self._patience_s = patience_s
+        self._held = 0
+
+    def __enter__(self) -> Self:
+        self._handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGALRM)}
+        for number in _SIGNALS:
+            signal.signal(number, self._hold)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Also after an error: a signal to all processes ends the workers, and the trainer may hear of that first.
+        self.check()
+        _restore(self._handlers)
+
+    def check(self) -> None:
+        """Pass on the signal that is held, if there is one, to who handled signals before.
+
+        Raises:
+            KeyboardInterrupt: As that does mostly.
+        """
+        if self._held:
+            number, self._held = self._held, 0
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            _restore(self._handlers)
+            signal.raise_signal(number)
+
+    def _hold(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self._held = number
+        _end_at_next()
+        signal.signal(signal.SIGALRM, lambda *_: self.check())
+        signal.setitimer(signal.ITIMER_REAL, self._patience_s)
+
+
+def leave_interrupts_to_trainer(_: int) -> None:
+    """Ignore Ctrl-C in a worker: it reaches every process of the terminal, and the trainer ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class Ticker:
+    """Shows the present line: in place on a terminal, else as plain lines.
+
+    Args:
+        console: Where to.
+        clock: Returns the time in seconds.
+        plain_interval_s: How often it writes a plain line.
+    """
+
+    def __init__(
+        self, console: Console, clock: Callable[[], float] = time.monotonic, *, plain_interval_s: float = 1.0
+    ) -> None:
+        in_place = console.file.isatty() and not console.is_dumb_terminal
+        self._live = Live(console=console, auto_refresh=False, transient=True) if in_place else None
+        self._interval = _LIVE_INTERVAL_S if in_place else plain_interval_s
+        self._console, self._clock = console, clock
+        self._next = clock() + self._interval
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def tick(self, make_line: Callable[[], str]) -> None:
+        """Show what `make_line` returns, if it is time."""
+        now = self._clock()
+        if now < self._next:
+            return
+        self._next = now + self._interval
+        if self._live is not None:
+            self._live.update(Text(one_line(make_line()), no_wrap=True, overflow="ellipsis"), refresh=True)
+        else:
+            print(one_line(make_line()), file=self._console.file, flush=True)
+
+
+@contextlib.contextmanager
+def bar(*columns: ProgressColumn, quiet_s: float = 0.0) -> Iterator[Callable[..., None]]:
+    """A bar on a terminal, else a line every ten seconds.
+
+    Args:
+        columns: Columns behind the bar.
+        quiet_s: How long nothing is shown.
+
+    Yields:
+        A function of what goes on, how much is done, how much there is, and a plain line that says it otherwise.
+    """
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), *columns)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", visible=False, total=None)
+        # A timer's, since the first step may take long.
+        timer = threading.Timer(quiet_s, progress.update, (task,), {"visible": True})
+        timer.daemon = True
+        last = time.monotonic()
+
+        def show(what: str, done: int, total: int, line: str = "") -> None:
+            nonlocal last
+            progress.update(task, description=what, completed=done, total=total)
+            if not console.is_terminal and time.monotonic() > last + _PLAIN_BAR_INTERVAL_S:
+                last = time.monotonic()
+                say(line or f"{what}: {done:,} of {total:,}", err=True)
+
+        timer.start()
+        try:
+            yield show
+        finally:
+            timer.cancel()

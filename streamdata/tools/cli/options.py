@@ -1,11 +1,15 @@
-"""The options that several commands have, and what is read from them."""
+"""Options that several commands have, and the recipe that they give."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from streamdata.errors import RecipeError, shown
+
+if TYPE_CHECKING:
+    from streamdata.mixing import MergedDataset
 
 MAX_RANKS = 1 << 17
 """`streamdata.run.MAX_RANKS`, which is not imported: `--help` needs no NumPy."""
@@ -20,12 +24,6 @@ Variables = Annotated[
 Allow = Annotated[
     list[str] | None, typer.Option(metavar="PACKAGE", help="Accept only targets of these packages and streamdata.")
 ]
-Import = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import", metavar="PACKAGE", help="Import targets of this package, too, to see what they take; as of --allow."
-    ),
-]
 IncludeRoot = Annotated[
     list[Path] | None,
     typer.Option(
@@ -36,27 +34,77 @@ IncludeRoot = Annotated[
         file_okay=False,
     ),
 ]
-Batches = Annotated[
-    int | None,
-    typer.Option(min=1, max=MAX_COUNT, metavar="N", help="Stop after N batches; by default at the end, or at Ctrl-C."),
-]
 BatchSize = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Samples in a batch.")]
-Workers = Annotated[int, typer.Option(min=0, help="Worker processes of the DataLoader.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else on stdout.")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error was raised, and how it came there.")]
 
 
-def texts(paths: list[Path] | None) -> list[str]:
-    """Paths as texts; an empty list where the option is absent."""
-    return list(map(str, paths or ()))
+class FlagsCommand(TyperCommand):
+    """A command whose help shows a flag by its name alone, not as one that takes a `<bool>`."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, with that of `--help`."""
+        return _without_bool(super().get_params(ctx))
 
 
-def parse_variables(assignments: list[str] | None) -> dict[str, Any]:
-    """Read NAME=VALUE, the value as a recipe's YAML is read.
+class FlagsGroup(TyperGroup):
+    """A group of commands that shows flags in the same way."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, with that of `--help`."""
+        return _without_bool(super().get_params(ctx))
+
+
+def _without_bool(params: list[Any]) -> list[Any]:
+    for param in params:
+        if isinstance(param, TyperOption) and param.is_bool_flag:
+            param.metavar = ""
+    return params
+
+
+class GivenRecipe(NamedTuple):
+    """A recipe, and how the command line says to read it.
+
+    Attributes:
+        path: The file.
+        variables: Values of its variables.
+        allow: The packages whose targets are accepted; None for all but the standard library.
+        include_roots: Folders with files that it may include.
+    """
+
+    path: Path
+    variables: dict[str, Any]
+    allow: list[str] | None
+    include_roots: list[str]
+
+    def build(self) -> "MergedDataset":
+        """Build the recipe. Its root is a mixture, or a source, which is then mixed alone.
+
+        Raises:
+            RecipeError: It cannot be built, or its root is something else.
+        """
+        from streamdata.mixing.merged import instantiate_from_yaml, top_of
+
+        dataset = instantiate_from_yaml(self.path, self.variables, allow=self.allow, include_roots=self.include_roots)
+        try:
+            return top_of(dataset, f"{self.path}: root")
+        except ValueError as error:
+            raise RecipeError(str(error)) from error
+
+
+def given_recipe(
+    path: Path, var: list[str] | None, allow: list[str] | None, include_root: list[Path] | None
+) -> GivenRecipe:
+    """Read the options of a recipe.
 
     Raises:
-        typer.BadParameter: One is not an assignment, its value is not YAML, or it names a variable again.
+        typer.BadParameter: An assignment of `--var` or a package of `--allow` is not one.
     """
+    return GivenRecipe(path, _variables(var), checked_packages(allow, "--allow"), list(map(str, include_root or ())))
+
+
+def _variables(assignments: list[str] | None) -> dict[str, Any]:
+    """Read each NAME=VALUE, the value as a recipe's YAML is read."""
     variables: dict[str, Any] = {}
     for assignment in assignments or ():
         name, equals, value = assignment.partition("=")
@@ -78,8 +126,8 @@ def _yaml_value(name: str, text: str) -> Any:
         raise typer.BadParameter(str(error), param_hint="--var") from error
 
 
-def checked_allow(packages: list[str] | None, option: str = "--allow") -> list[str] | None:
-    """The packages of `--allow` or of another option, or None.
+def checked_packages(packages: list[str] | None, option: str) -> list[str] | None:
+    """Return the packages of an option; None where it is absent.
 
     Raises:
         typer.BadParameter: One is not the name of a package.

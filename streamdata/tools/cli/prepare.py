@@ -1,37 +1,118 @@
-"""`streamdata prepare` and `verify`: raw records → a store, and what is in it."""
+"""Commands about stores: `prepare` makes one of raw records, `prepare merge` joins its parts, `verify` checks it."""
 
 import json
-from collections.abc import Sequence
+import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from streamdata.errors import RecipeError
-from streamdata.prepare import Pipeline, PrepareConfig, load_config, merge
-from streamdata.prepare.config import config_path
-from streamdata.prepare.finished_runs import summary, verify, without_sums, write_sums
-from streamdata.prepare.preview import first_records
-from streamdata.prepare.run_directory import RunDirectory
-from streamdata.text.tokenizer import load_tokenizer
-from streamdata.tools.cli.messages import say
-from streamdata.tools.cli.show import show_prepared
-from streamdata.tools.cli.ticker import Ticker
+from streamdata.errors import RecipeError, shown
+from streamdata.tools.cli.messages import Ticker, messages, say
+from streamdata.tools.cli.options import MAX_COUNT, FlagsCommand, FlagsGroup
+
+if TYPE_CHECKING:
+    from streamdata.prepare import Pipeline
+
+_INPUTS = "INPUTS..."
+_USERS = (OSError, ImportError, ValueError)
+"""Errors of what the user named or lacks: a path, a disk, a tokenizer, an optional library. Their message says it."""
 
 
-def show_schema() -> None:
-    """Print the JSON schema of configs."""
-    typer.echo(json.dumps(PrepareConfig.model_json_schema(), indent=2))
+class _InputsOrCommand(FlagsGroup):
+    """`prepare INPUTS…` and `prepare merge PARTS…`: what does not begin with a command is about inputs."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or args[0] not in self.commands:
+            args = [_INPUTS, *(args or ["--help"])]
+        return super().parse_args(ctx, args)
 
 
-def make_pipeline(config: str, tokenizer: str, store_format: str | None) -> Pipeline:
-    """The pipeline of a config file or preset.
+class _Inputs(FlagsCommand):
+    """What `prepare` itself does: its usage and its errors name no other command."""
 
-    Raises:
-        RecipeError: The config has errors.
-        typer.BadParameter: It is neither.
-    """
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        return super().make_context(parent.info_name, args, parent.parent, **extra)
+
+
+prepare = typer.Typer(
+    cls=_InputsOrCommand,
+    help="Turn JSONL, parquet or text files into a token store: prepare INPUTS… -o OUTPUT -c CONFIG --tokenizer PATH.",
+)
+
+_Output = Annotated[Path, typer.Option("--output", "-o", help="A new directory, or one of an earlier run of the same.")]
+_Config = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE|PRESET",
+        help="How records become tokens: a file, or chat, instruct, preference, pretrain, rollouts, sharegpt.",
+    ),
+]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start again, whatever an earlier run has written.")]
+
+
+@prepare.command(_INPUTS, cls=_Inputs)
+def _run(
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="INPUTS",
+            help=".jsonl (.gz, .zst …), .parquet, .txt (one document each), .json by name or glob; directories too.",
+        ),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write; a run goes on there.")] = None,
+    config: _Config = None,
+    tokenizer: Annotated[str | None, typer.Option(help="The directory of a tokenizer.")] = None,
+    store_format: Annotated[
+        str | None, typer.Option("--format", help="bin, h5 or megatron, over the config's.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one for each core.")] = None,
+    shard: Annotated[str | None, typer.Option(metavar="I/N", help="One machine's part: from 0/N to (N-1)/N.")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray: the machines of a Ray cluster.")] = "local",
+    overwrite: _Overwrite = False,
+    dry_run: Annotated[
+        int | None, typer.Option(min=1, max=MAX_COUNT, metavar="N", help="Only show what the first N records become.")
+    ] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the config.")] = False,
+) -> None:
+    """Turn JSONL, parquet or text files into a token store; `prepare merge` joins the parts of several machines."""
+    with messages(*_USERS):
+        from streamdata.prepare import PrepareConfig
+
+        if schema:
+            typer.echo(json.dumps(PrepareConfig.model_json_schema(), indent=2))
+            return
+        given = {"INPUTS": inputs, "--output": output or dry_run, "--config": config, "--tokenizer": tokenizer}
+        if missing := [name for name, value in given.items() if not value]:
+            raise typer.BadParameter(f"missing {', '.join(missing)}", param_hint="prepare")
+        assert inputs and config and tokenizer, "they are given"  # noqa: PT018  # for mypy alone
+        pipeline = _pipeline(config, tokenizer, store_format)
+        if dry_run is not None:
+            _show_first(pipeline, inputs, dry_run)
+            return
+        assert output, "it is given"
+        given_shard, given_engine = _shard(shard), _engine(engine)
+        with Ticker(Console(stderr=True)) as ticker:
+            manifest = pipeline.run(
+                inputs,
+                output,
+                workers=workers or len(os.sched_getaffinity(0)),
+                shard=given_shard,
+                engine=given_engine,
+                overwrite=overwrite,
+                progress=lambda progress: ticker.tick(progress.line),
+            )
+        _say_made(manifest, output)
+
+
+def _pipeline(config: str, tokenizer: str, store_format: str | None) -> "Pipeline":
+    """The pipeline of a config file or preset."""
+    from streamdata.prepare import Pipeline, load_config
+    from streamdata.prepare.config import config_path
+
     try:
         path = config_path(config)
     except RecipeError as error:
@@ -40,43 +121,73 @@ def make_pipeline(config: str, tokenizer: str, store_format: str | None) -> Pipe
     return Pipeline(settings if store_format is None else settings | {"format": store_format}, tokenizer)
 
 
-def run_pipeline(pipeline: Pipeline, inputs: Sequence[str], output: Path, **options: Any) -> None:
-    """Run, show how far it is, and what came of it.
+def _show_first(pipeline: "Pipeline", inputs: list[str], count: int) -> None:
+    """Show what the first records become."""
+    from streamdata.prepare.preview import first_records
+    from streamdata.text.tokenizer import load_tokenizer
+    from streamdata.tools.cli.show import show_prepared
 
-    Raises:
-        PrepareError: It cannot go on; what is finished is kept.
-    """
-    with Ticker(Console(stderr=True)) as ticker:
-        manifest = pipeline.run(list(inputs), output, progress=lambda progress: ticker.tick(progress.line), **options)
+    tokenizer = load_tokenizer(pipeline.tokenizer)
+    show_prepared(first_records(pipeline.config, tokenizer, inputs, count), tokenizer)
+
+
+def _say_made(manifest: dict[str, Any], output: Path) -> None:
+    from streamdata.prepare.finished_runs import summary
+    from streamdata.prepare.run_directory import RunDirectory
+
     say(summary(manifest) + RunDirectory(output).first_bad())
 
 
-def show_first(pipeline: Pipeline, inputs: Sequence[str], count: int) -> None:
-    """Show what the first records become."""
-    tokenizer = load_tokenizer(pipeline.tokenizer)
-    show_prepared(first_records(pipeline.config, tokenizer, list(inputs), count), tokenizer)
+@prepare.command(cls=FlagsCommand)
+def merge(
+    parts: Annotated[list[Path], typer.Argument(help="The outputs of --shard 0/n to (n-1)/n.", exists=True)],
+    output: _Output,
+    overwrite: _Overwrite = False,
+) -> None:
+    """Join the outputs of all parts of a run, without copying tokens."""
+    with messages(*_USERS):
+        from streamdata.prepare import merge as merge_parts
+
+        _say_made(merge_parts(parts, output, overwrite=overwrite), output)
 
 
-def merge_parts(parts: Sequence[Path], output: Path, *, overwrite: bool) -> None:
-    """Join the parts, and show what they are together."""
-    say(summary(merge(parts, output, overwrite=overwrite)) + RunDirectory(output).first_bad())
+_Store = Annotated[Path, typer.Argument(help="A store, or the output of prepare.", exists=True, file_okay=False)]
 
 
-def show_problems(store: Path, *, add_sums: bool) -> bool:
-    """Check a store, show its problems, and return whether there are none.
+def verify(
+    store: _Store,
+    write_sums: Annotated[
+        bool, typer.Option("--write-sums", help="If nothing is wrong, write sums of blocks, which reading checks.")
+    ] = False,
+) -> None:
+    """Check counts, ids and checksums of a finished store."""
+    with messages(*_USERS):
+        from streamdata.prepare import finished_runs
 
-    Args:
-        store: A store, or the output of a run.
-        add_sums: Write the sums of files that have none, once nothing is wrong.
-    """
-    problems = verify(store)
-    for problem in problems:
-        say(f"error: {problem}", err=True)
-    say(f"{store}: {len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}")
-    files = [] if problems else without_sums(store)
-    if add_sums and not problems:
-        write_sums(files)
-        say(f"files that got sums: {len(files)}")
-    elif files:
-        say(f"files without sums, in which damage is read in silence: {len(files)}; --write-sums adds them")
-    return not problems
+        problems = finished_runs.verify(store)
+        for problem in problems:
+            say(f"error: {problem}", err=True)
+        say(f"{store}: {len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}")
+        if problems:
+            raise typer.Exit(1)
+        files = finished_runs.without_sums(store)
+        if write_sums:
+            finished_runs.write_sums(files)
+            say(f"files that got sums: {len(files)}")
+        elif files:
+            say(f"files without sums, in which damage is read in silence: {len(files)}; --write-sums adds them")
+
+
+def _shard(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise typer.BadParameter(f"expected I/N with I below N, such as 0/4, got {shown(text)}", param_hint="--shard")
+    return int(index), int(count)
+
+
+def _engine(name: str) -> Any:
+    if name not in {"local", "ray"}:
+        raise typer.BadParameter(f"expected local or ray, got {shown(name)}", param_hint="--engine")
+    return name

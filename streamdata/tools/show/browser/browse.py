@@ -3,11 +3,9 @@
 import os
 import sys
 import webbrowser
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from streamdata.errors import shown
 from streamdata.tools.show.browser.jobs import BrowseJobs
@@ -15,47 +13,27 @@ from streamdata.tools.show.browser.line import StepMark
 from streamdata.tools.show.browser.pages import Browsed, BrowsePages
 from streamdata.tools.show.browser.server import PageServer
 from streamdata.tools.show.browser.steps import BrowseSteps, PagePlace, Sample
-from streamdata.tools.show.views.limits import ON_PAGE
 from streamdata.tools.show.views.model import SampleView
+from streamdata.tools.show.views.stored import StoredViews
+
+if TYPE_CHECKING:
+    from streamdata.tools.show.streams import Place
 
 _DRAWS: Final = 200
 """Samples that the mixture's page is of."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BrowseOptions:
-    """Of which run, and what is shown first.
-
-    Attributes:
-        states: Of the run, with a name each, oldest first; none of one that has not begun.
-        batch: Samples of a rank in a step; None for as in the states, or 1.
-        dp_size: How many ranks there are; None for as many as in the states, or 1.
-        step: The first step, or the first record of a store; None for what comes after the states, or for 0.
-        rank: Whose samples.
-        source: The only source that is shown; "" for all.
-        per_page: Samples on a page.
-    """
-
-    states: Sequence[tuple[str, Mapping[str, Any]]] = ()
-    batch: int | None = None
-    dp_size: int | None = None
-    step: int | None = None
-    rank: int = 0
-    source: str = ""
-    per_page: int = 20
-
-    def begin(self, first: int) -> PagePlace:
-        """What is shown first, where nothing else is said from a step on."""
-        return PagePlace(step=first if self.step is None else self.step, rank=self.rank, source=self.source)
-
-
-def browsed_mixture(dataset: Any, name: str, options: BrowseOptions) -> Browsed:
+def browsed_mixture(
+    dataset: Any, name: str, place: "Place", state_names: Sequence[str] = (), per_page: int = 20
+) -> Browsed:
     """A mixture's stream.
 
     Args:
         dataset: The top, which was not iterated yet.
-        name: Of its recipe.
-        options: Which of its runs.
+        name: The recipe's.
+        place: Which of its runs, and what is shown first.
+        state_names: A name for each of the states of `place`, on the time line.
+        per_page: Samples on a page.
 
     Raises:
         StateError: The states are not of one run of it.
@@ -70,10 +48,14 @@ def browsed_mixture(dataset: Any, name: str, options: BrowseOptions) -> Browsed:
 
     facts = mixture_facts(dataset)  # before its functions are watched, and these before anything is read
     views, jobs = SampleViews(dataset), BrowseJobs()
-    dp_size, batch = options.dp_size or 1, options.batch
-    trace = Trace(dataset, [states for _, states in options.states], batch, dp_size)
+    dp_size = place.dp_size or 1
+    trace = Trace(dataset, place.states, place.batch, dp_size)
     trace.on_progress = jobs.note
-    marks = [StepMark(Trace(dataset, [states], batch, dp_size).num_steps, name) for name, states in options.states]
+    marks = [
+        StepMark(Trace(dataset, [states], place.batch, dp_size).num_steps, name)
+        for name, states in zip(state_names, place.states, strict=True)
+    ]
+    first = trace.num_steps if place.step is None else place.step
 
     def mixture() -> object:
         samples = islice(chain.from_iterable(batch for _, batch in trace.batches(0, 0)), _DRAWS)
@@ -81,9 +63,9 @@ def browsed_mixture(dataset: Any, name: str, options: BrowseOptions) -> Browsed:
 
     return Browsed(
         name=name,
-        steps=BrowseSteps(trace.batches, views.view, options.per_page),
+        steps=BrowseSteps(trace.batches, views.view, per_page),
         jobs=jobs,
-        begin=options.begin(trace.num_steps),
+        begin=PagePlace(step=first, rank=place.rank, source=place.source),
         sources=source_paths(dataset),
         ranks=trace.dp_size,
         marks=marks,
@@ -106,21 +88,15 @@ def _named_record(text: str) -> dict[str, Any]:
     return {"source": before, "index": int(after)} if is_index else {"url": before, "key": after}
 
 
-def browsed_store(path: Path, tokenizer: str | None, dtype: str | None, options: BrowseOptions) -> Browsed:
+def browsed_store(views: StoredViews, name: str, first: int = 0, per_page: int = 20) -> Browsed:
     """The records of a store.
 
     Args:
-        path: Of the store.
-        tokenizer: A directory or a name; None for that of the run which wrote it.
-        dtype: Of the tokens, for a file that does not say it; None for others.
-        options: What is shown first.
-
-    Raises:
-        StoreError: It is not a store, or is damaged.
+        views: Its records.
+        name: The store's.
+        first: The record that is shown first.
+        per_page: Records on a page.
     """
-    from streamdata.tools.show.views.stored import StoredViews
-
-    views = StoredViews(path, tokenizer, ON_PAGE, dtype)
 
     def read(record: int, _: int) -> Iterator[tuple[int, Sequence[Sample]]]:
         return ((number, [{}]) for number in range(record, len(views)))
@@ -129,10 +105,10 @@ def browsed_store(path: Path, tokenizer: str | None, dtype: str | None, options:
         return views.view(record)
 
     return Browsed(
-        name=path.name,
-        steps=BrowseSteps(read, view_of, options.per_page),
+        name=name,
+        steps=BrowseSteps(read, view_of, per_page),
         jobs=BrowseJobs(),
-        begin=options.begin(0),
+        begin=PagePlace(step=first),
         unit="Record",
         num_steps=len(views),
     )

@@ -1,0 +1,199 @@
+"""Commands about states: `state` says what they hold and joins them, `trace` which records made the batch of a step."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from streamdata.errors import one_line, shown
+from streamdata.tools.cli.messages import Ticker, messages, say
+from streamdata.tools.cli.options import (
+    MAX_COUNT,
+    Allow,
+    IncludeRoot,
+    Json,
+    Recipe,
+    Traceback,
+    Variables,
+    given_recipe,
+)
+
+if TYPE_CHECKING:
+    from streamdata.tools.trace import Totals, TracedStep
+
+_COUNTS: Final = ("records", "dropped", "bad", "skipped")
+
+
+def state(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…", help="Files of states, the folder of a step, or the directory of several.", exists=True
+        ),
+    ],
+    merge: Annotated[bool, typer.Option("--merge", help="Join them, and write them to --output.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The JSON file to write.", dir_okay=False)
+    ] = None,
+    diff: Annotated[
+        Path | None,
+        typer.Option("--diff", metavar="OTHER", help="What FILE holds more than these states.", exists=True),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what states hold: topologies, weights, what was delivered of each source, which ranks are missing."""
+    if merge != (output is not None):
+        raise typer.BadParameter("expected --merge, and the file to write", param_hint="--output")
+    if output is not None and (diff is not None or as_json):
+        raise typer.BadParameter("expected --diff and --json without --output", param_hint="--output")
+    with messages(OSError):
+        if output is None:
+            _show_states(files, diff, as_json=as_json)
+            return
+        from streamdata.run.publish import publish
+        from streamdata.states.joining import merge_states
+        from streamdata.states.loading import read_states
+
+        joined = merge_states(*(read.states for read in read_states(files)))
+        publish(output, [json.dumps(joined).encode(), b"\n"])
+        say(f"{output}: {len(joined):,} entries, {output.stat().st_size:,} bytes")
+
+
+def _show_states(paths: Sequence[Path], other: Path | None, *, as_json: bool) -> None:
+    """Describe what the states of all paths hold together, or what they hold more than another one does."""
+    from streamdata.tools.trace import totals_of
+    from streamdata.tools.trace.totals import describe_states, states_as_json
+
+    states, origin = _joined(paths)
+    totals = totals_of(states)
+    if other is not None:
+        totals = totals.minus(totals_of(_joined([other])[0]))
+    if as_json:
+        typer.echo(
+            json.dumps({**asdict(totals), **states_as_json(states), "origin": origin, "diff": other and str(other)})
+        )
+        return
+    names = ", ".join(map(str, paths))
+    say(one_line(f"{names}: {origin}" if origin else names) + (f", minus {one_line(other)}" if other else ""))
+    text = _sources(totals) if other is not None else describe_states(states, lambda _: _sources(totals))
+    say("\n".join(map(one_line, text.split("\n"))))
+
+
+def _joined(paths: Sequence[Path]) -> tuple[Mapping[str, Any], str]:
+    """The states of all paths, and which step and ranks they are of."""
+    from streamdata.states.joining import merge_states
+    from streamdata.states.loading import read_states
+
+    found = read_states(paths)
+    origin = "; ".join(read.origin for read in found if read.origin)
+    return found[0].states if len(found) == 1 else merge_states(*(read.states for read in found)), origin
+
+
+def _sources(totals: "Totals") -> str:
+    from streamdata.tools.view.tree import percent_text, table
+
+    rows = [["source", "samples", "tokens", "epochs", "wanted", "achieved", *_COUNTS, ""]]
+    for source in totals.sources:
+        epochs = "not known" if source.epochs is None else f"{source.epochs:.4g}"
+        shares = percent_text(source.wanted), percent_text(source.achieved)
+        counts = (f"{getattr(source, name):,}" for name in _COUNTS)
+        rows.append([source.name, f"{source.samples:,}", f"{source.tokens:,}", epochs, *shares, *counts, ""])
+    in_steps = f" in {totals.steps:,} steps" if totals.steps else ""  # which a run without our collate does not count
+    return f"{table(rows)}\n{totals.samples:,} samples, {totals.tokens:,} tokens{in_steps}"
+
+
+def trace(
+    recipe: Recipe,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…",
+            help="States: files, or the folders of steps. Of several times, the nearest counts. For a step before the "
+            "number of ranks or workers last changed: also some saved under that number, or those that it began from.",
+            exists=True,
+        ),
+    ],
+    step: Annotated[
+        int | None, typer.Option(min=0, max=MAX_COUNT, metavar="K", help="Counts from 0, over all resumes.")
+    ] = None,
+    find: Annotated[
+        str | None, typer.Option(metavar="URL#KEY", help="Or SOURCE#INDEX: at which steps this record came or comes.")
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MAX_COUNT, metavar="B", help="Samples in one rank's batch; by default as in the states."
+        ),
+    ] = None,
+    var: Variables = None,
+    allow: Allow = None,
+    include_root: IncludeRoot = None,
+    as_json: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """Say which records made the batch of a step; or at which steps a record came or comes."""
+    if (step is None) == (find is None):
+        raise typer.BadParameter("expected --step or --find", param_hint="--step")
+    if find is not None and "#" not in find:
+        raise typer.BadParameter(f"expected URL#KEY or SOURCE#INDEX, got {shown(find)}", param_hint="--find")
+    given = given_recipe(recipe, var, allow, include_root)
+    with messages(Exception, with_traceback=traceback):
+        from streamdata.states.loading import read_states
+        from streamdata.tools.trace import Trace
+
+        states = [dict(read.states) for group in _together(files) for read in read_states(group)]
+        traced = Trace(given.build(), states, batch)
+        with Ticker(Console(stderr=True), plain_interval_s=2.0) as ticker:
+            traced.on_progress = lambda done, total: ticker.tick(lambda: f"looked through {done:,} of {total:,}")
+            if find is None:
+                made = traced.at(step or 0)
+            else:
+                url, _, key = find.rpartition("#")
+                is_index = key.isdecimal() and traced.is_indexed(url)
+                steps = traced.find(url, index=int(key)) if is_index else traced.find(url=url, key=key)
+        if find is not None:
+            _show_steps(find, steps, traced.num_steps, as_json=as_json)
+            raise typer.Exit(0 if steps else 1)
+        _show_records(made, as_json=as_json)
+
+
+def _together(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    """The files of ranks by their folders, each a step; all else by itself."""
+    from streamdata.states.loading import is_rank_file
+
+    is_rank = {path: path.is_file() and is_rank_file(path.read_bytes()) for path in paths}
+    yield from ([path] for path in paths if not is_rank[path])
+    for _, group in groupby(sorted(path for path in paths if is_rank[path]), attrgetter("parent")):
+        yield list(group)
+
+
+def _show_records(traced: "TracedStep", *, as_json: bool) -> None:
+    from streamdata.tools.view.tree import table
+
+    if as_json:
+        found = {"step": traced.step, "records": traced.records, "how": traced.how, "from": traced.origin}
+        typer.echo(json.dumps(found))
+        return
+    typer.echo(f"step {traced.step}: {len(traced.records)} records, by {traced.how} from step {traced.origin}")
+    rows = [["source", "record"]]
+    for record in traced.records:
+        name = f"{record['url']}#{record['key']}" if "url" in record else f"{record['source']}#{record['index']}"
+        rows.append([record["source"], name])
+    typer.echo(table(rows))
+
+
+def _show_steps(name: str, steps: Sequence[int], num_delivered: int, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"find": name, "steps": steps, "delivered": num_delivered}))
+    elif steps:
+        typer.echo(
+            "\n".join(f"step {step}{'' if step < num_delivered else ', which is still to come'}" for step in steps)
+        )
+    else:
+        typer.echo(f"{one_line(name)}: it came at no step, and does not come", err=True)
