@@ -12,8 +12,7 @@ from pathlib import Path
 
 from streamdata.errors import SourceError, shown
 from streamdata.io.storage import LocalShard
-from streamdata.recipe.limits import open_regular
-from streamdata.recipe.permission import refusal_of_directory
+from streamdata.recipe.limits import open_regular, refusal_of_directory
 from streamdata.run.publish import publish_made
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 import subprocess
 
 from streamdata.errors import ShardError
-from streamdata.recipe.permission import PIPE, refusal_of_command
+from streamdata.recipe.limits import PIPE, refusal_of_command
 
 
 def check_allowed(url: str) -> None:

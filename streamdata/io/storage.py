@@ -21,8 +21,7 @@ from streamdata.errors import ShardError, note_place, without_secrets
 from streamdata.io.cache.cached import read_cached
 from streamdata.io.held import ANY_VERSION, held_urls, held_version, hold, let_go
 from streamdata.io.remote import Answer, Listed, network, stat_once
-from streamdata.recipe.limits import check_mode, check_regular
-from streamdata.recipe.permission import PIPE, refusal_of_url
+from streamdata.recipe.limits import PIPE, check_mode, check_regular, refusal_of_url
 from streamdata.run.per_process import open_files
 
 Int64s = npt.NDArray[np.int64]

@@ -2,7 +2,7 @@
 
 from streamdata.io.remote import beside
 from streamdata.io.storage import is_pipe
-from streamdata.recipe.permission import PIPE
+from streamdata.recipe.limits import PIPE
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 COMPRESSIONS = ("", ".gz", ".zst", ".zstd", ".bz2", ".xz")

@@ -12,9 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from streamdata.compat.astrai import converted, is_astrai
 from streamdata.errors import RecipeError, did_you_mean, shown
 from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS, RefusedFileError, read_bounded
-from streamdata.recipe.locations import Locations, Problem, UnreadableError
-from streamdata.recipe.locations import Path as TreePath
-from streamdata.recipe.yaml_tree import read_yaml
+from streamdata.recipe.yaml_tree import Locations, Problem, UnreadableError, read_yaml
+from streamdata.recipe.yaml_tree import Path as TreePath
 from streamdata.stores.dtypes import SOURCES
 
 logger = logging.getLogger("streamdata")

@@ -8,22 +8,22 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from streamdata.errors import did_you_mean, shown, text_of
+from streamdata.recipe.limits import under_allow
 from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, load_recipe
-from streamdata.recipe.locations import Path, path_text
-from streamdata.recipe.mixture_check import MIXTURE
 from streamdata.recipe.named_source import FOR_ALL, for_all
-from streamdata.recipe.own_targets import refusal_of_attribute
-from streamdata.recipe.permission import under_allow
 from streamdata.recipe.resolve import Dynamic, References
 from streamdata.recipe.signatures import parameters_of
 from streamdata.recipe.targets import (
+    MIXTURE,
     TargetError,
     callable_of,
     import_target,
     origin_of,
+    refusal_of_attribute,
     refusal_of_name,
     validated_allow,
 )
+from streamdata.recipe.yaml_tree import Path, path_text
 
 Uses = list[tuple[str, object]]
 _used: set[tuple[str, str]] = set()

@@ -2,13 +2,14 @@
 
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from streamdata.errors import listing, one_line, shown
 from streamdata.recipe.limits import RecipeLimits, RefusedFileError, read_bounded, read_limits
-from streamdata.recipe.locations import (
+from streamdata.recipe.resolve import References, resolve
+from streamdata.recipe.yaml_tree import (
     UNKNOWN,
     Locations,
     NodeBudget,
@@ -16,10 +17,10 @@ from streamdata.recipe.locations import (
     Path,
     UnreadableError,
     path_text,
+    plain_tree,
+    read_yaml,
     refuse,
 )
-from streamdata.recipe.resolve import References, resolve
-from streamdata.recipe.yaml_tree import plain_tree, read_yaml
 
 Recipe = str | os.PathLike[str] | Mapping[str, Any]
 
@@ -105,12 +106,22 @@ def load_recipe(
     Raises:
         ValueError: A root is no folder, or a limit is none.
     """
+    if isinstance(include_roots, str | os.PathLike):
+        message = f"include_roots: expected a list of folders, got {shown(include_roots)}"
+        raise ValueError(f"{message}\n  Write it in a list.")
+    for root in include_roots:
+        if not os.path.isdir(root):
+            message = f"include_roots: expected folders, got {shown(str(root))}, which is none"
+            raise ValueError(f"{message}\n  Name folders.")
     bounds = read_limits(limits, RecipeLimits, "recipe")
-    is_file = not isinstance(recipe, Mapping)
-    name = os.fspath(recipe) if not isinstance(recipe, Mapping) else "<recipe>"
-    locations = Locations(name, on_problem=on_problem, has_lines=is_file, budget=NodeBudget(bounds.num_nodes))
-    folders = _IncludeFolders(name if is_file else None, include_roots)
-    return _Loader(references, folders, bounds).load(recipe, locations, ())
+    name, folders = "<recipe>", [".", *include_roots]
+    if not isinstance(recipe, Mapping):
+        name = os.fspath(recipe)
+        # A recipe that is a link includes what lies beside the link, or beside what that leads to.
+        folders = [os.path.dirname(name) or ".", os.path.dirname(os.path.realpath(name)), *folders]
+    has_lines = not isinstance(recipe, Mapping)
+    locations = Locations(name, on_problem=on_problem, has_lines=has_lines, budget=NodeBudget(bounds.num_nodes))
+    return _Loader(references, bounds, folders).load(recipe, locations, ())
 
 
 def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
@@ -119,59 +130,22 @@ def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
     return {key: child for key, child in node.items() if key not in own_keys}
 
 
-class _IncludeFolders:
-    """The folders below which includes lie: the recipe's, the working directory, and those that the caller names.
+class _Loader:
+    """Loads the files of one recipe.
 
-    A recipe may come from elsewhere: else it could have any file of the machine read, and shown in an error. What
-    counts is where a file is, past all links.
+    Includes lie below the recipe's folder, the working directory, or a folder that the caller names: a recipe may come
+    from elsewhere, else it could have any file of the machine read, and shown in an error. What counts is where a file
+    is, past all links.
 
     Args:
-        recipe: The file of the top recipe; None where it is none.
-        include_roots: More folders.
+        references: The values that the recipe may refer to.
+        limits: How much is read.
+        folders: Where includes may lie.
     """
 
-    def __init__(self, recipe: str | None, include_roots: Sequence[str | os.PathLike[str]]) -> None:
-        if isinstance(include_roots, str | os.PathLike):
-            message = f"include_roots: expected a list of folders, got {shown(include_roots)}"
-            raise ValueError(f"{message}\n  Write it in a list.")
-        for root in include_roots:
-            if not os.path.isdir(root):
-                message = f"include_roots: expected folders, got {shown(str(root))}, which is none"
-                raise ValueError(f"{message}\n  Name folders.")
-        # A recipe that is a link includes what lies beside the link, or beside what that leads to.
-        own = [] if recipe is None else [os.path.dirname(recipe) or ".", os.path.dirname(os.path.realpath(recipe))]
-        self._roots = list(dict.fromkeys(map(os.path.realpath, [*own, ".", *include_roots])))
-
-    def find(self, name: str, folder: pathlib.Path) -> pathlib.Path:
-        """Returns the file of this name, sought from a folder, then from the working directory.
-
-        Raises:
-            RefusedFileError: There is none that may be included.
-        """
-        if not name.endswith(_SUFFIXES) or "\0" in name or len(os.fsencode(name)) > _MAX_PATH_BYTES:
-            raise RefusedFileError(f"expected a file of .yaml or .yml, got {shown(name)}")
-        inside = [path for path in dict.fromkeys([folder / name, pathlib.Path(name)]) if self._holds(path)]
-        if not inside:
-            raise RefusedFileError(
-                f"the included file {shown(name)} lies outside of the recipe's folder and of the working directory\n"
-                "  Move it there, or pass include_roots=[…] with its folder."
-            )
-        found = next((path for path in inside if os.path.exists(path)), None)  # False for names that no disk takes
-        if found is None:
-            looked = ", ".join(one_line(path.absolute()) for path in inside)
-            raise RefusedFileError(f"the included file {shown(name)} was not found\n  Looked for {looked}.")
-        if not os.path.realpath(found).endswith(_SUFFIXES):
-            raise RefusedFileError(f"expected a file of .yaml or .yml, got the link {shown(name)} to another file")
-        return found
-
-    def _holds(self, path: pathlib.Path) -> bool:
-        real = os.path.realpath(path)
-        return any(os.path.commonpath([real, root]) == root for root in self._roots)
-
-
-class _Loader:
-    def __init__(self, references: References, folders: _IncludeFolders, limits: RecipeLimits) -> None:
-        self.references, self.folders, self.limits = references, folders, limits
+    def __init__(self, references: References, limits: RecipeLimits, folders: Iterable[str | os.PathLike[str]]) -> None:
+        self.references, self.limits = references, limits
+        self.folders = list(dict.fromkeys(map(os.path.realpath, folders)))
 
     def load(self, recipe: Recipe, locations: Locations, stack: tuple[str, ...]) -> RecipeFile | None:
         """Loads one recipe; ``stack`` holds the real paths of the files that are being loaded."""
@@ -207,7 +181,7 @@ class _Loader:
         locations = file.locations
         at = (*path, "include")
         try:
-            found = self.folders.find(name, pathlib.Path(locations.file).parent)
+            found = self._found(name, pathlib.Path(locations.file).parent)
         except RefusedFileError as error:
             locations.report(at, str(error))
             return
@@ -219,6 +193,26 @@ class _Loader:
             included = self.load(found, own, stack)
             if included is not None:
                 file.includes[path] = included
+
+    def _found(self, name: str, folder: pathlib.Path) -> pathlib.Path:
+        """The included file of this name, sought from a folder, then from the working directory."""
+        if not name.endswith(_SUFFIXES) or "\0" in name or len(os.fsencode(name)) > _MAX_PATH_BYTES:
+            raise RefusedFileError(f"expected a file of .yaml or .yml, got {shown(name)}")
+        looked = list(dict.fromkeys([folder / name, pathlib.Path(name)]))
+        real = {path: os.path.realpath(path) for path in looked}
+        inside = [p for p in looked if any(os.path.commonpath([real[p], root]) == root for root in self.folders)]
+        if not inside:
+            raise RefusedFileError(
+                f"the included file {shown(name)} lies outside of the recipe's folder and of the working directory\n"
+                "  Move it there, or pass include_roots=[…] with its folder."
+            )
+        found = next((path for path in inside if os.path.exists(path)), None)  # False for names that no disk takes
+        if found is None:
+            places = ", ".join(one_line(path.absolute()) for path in inside)
+            raise RefusedFileError(f"the included file {shown(name)} was not found\n  Looked for {places}.")
+        if not real[found].endswith(_SUFFIXES):
+            raise RefusedFileError(f"expected a file of .yaml or .yml, got the link {shown(name)} to another file")
+        return found
 
 
 def _check_shape(node: dict[Any, Any], path: Path, locations: Locations) -> None:

@@ -18,8 +18,7 @@ from omegaconf.grammar_parser import parse
 from omegaconf.grammar_visitor import GrammarVisitor
 
 from streamdata.errors import RecipeError, did_you_mean, listing, shown, text_of
-from streamdata.recipe.locations import MAX_DEPTH, UNKNOWN, Key, Kind, Locations, Path, UnreadableError
-from streamdata.recipe.yaml_tree import read_yaml
+from streamdata.recipe.yaml_tree import MAX_DEPTH, UNKNOWN, Key, Kind, Locations, Path, UnreadableError, read_yaml
 
 _PLAIN: Final = re.compile(
     r"\$\{(?:(variables|dynamic_objs):([^${}\\]*)|oc\.env:(\w+)|(\.*[\w\-]+(?:\.[\w\-]+|\[[\w\-]+\])*))\}"
@@ -27,7 +26,7 @@ _PLAIN: Final = re.compile(
 """Interpolations that need no parser, which takes half a millisecond for each."""
 _ONE_NODE_CHARS: Final = 100
 _NODES_OF_CHAR: Final = 3
-"""What OmegaConf's parser takes for a character, and once more for each level that its interpolation is nested."""
+"""The price of OmegaConf's parser for a character, and once more for each level that its interpolation is nested."""
 _MAX_LINE: Final = 300
 _SCALARS: Final = (str, int, float, bool, bytes, type(None))
 
@@ -147,10 +146,7 @@ class _Resolution:
 
     def _take_in(self, value: Any, path: Path, text: str, at: Path) -> None:
         """Counts what the interpolations at a path gave, which multiply a file where they name whole nodes."""
-        self.locations.count(at)
-        if len(path) > MAX_DEPTH:
-            message = f"interpolations nest deeper than {MAX_DEPTH} levels: does one point to a node that holds it?"
-            raise self.locations.unreadable(at, message)
+        self.locations.count(at, depth=len(path))
         if isinstance(value, str):
             self.locations.written[path] = (value, text)
         elif isinstance(value, dict | list):
@@ -290,7 +286,14 @@ class _Text(GrammarVisitor):
             return self._referenced(name, first, default, last, self.parts[-2])
         if any(argument is UNKNOWN for argument in args):
             raise _RefusedError
-        own: dict[str, Callable[..., Any]] = {"oc.env": _environment, "oc.decode": self._decoded, "oc.select": self._or}
+        own: dict[str, Callable[..., Any]] = {
+            "oc.env": _environment,
+            "oc.decode": self._decoded,
+            "oc.select": self._or,
+            "oc.create": lambda value: self._yaml(value, "text of oc.create") if isinstance(value, str) else value,
+            "oc.dict.keys": lambda key: list(self._mapping(key)),
+            "oc.dict.values": lambda key: list(self._mapping(key).values()),
+        }
         if name in own:
             return own[name](*args)
         resolver = OmegaConf._get_resolver(name)  # noqa: SLF001  (it has no other way to call one)
@@ -314,6 +317,14 @@ class _Text(GrammarVisitor):
         except LookupError:
             return default
 
+    def _mapping(self, key: str) -> dict[Any, Any]:
+        value = self._selected(key)
+        if value is UNKNOWN:
+            raise _RefusedError
+        if not isinstance(value, dict):
+            raise _RefusedError("expected the name of a mapping, got that of another node")
+        return value
+
     def _referenced(self, kind: str, name: str, default: str | None, evaluated: Any, is_part: bool) -> Any:
         """The value of a variable or of a dynamic object; a default is YAML, or holds interpolations."""
         references = self.file.references
@@ -330,14 +341,16 @@ class _Text(GrammarVisitor):
             raise self._missing(kind, name, references.variables)
         if "${" in default:
             return evaluated
+        value = self._yaml(default, f"default of {shown(name)}")
+        return default if is_part and not isinstance(value, str) else value
+
+    def _yaml(self, text: str, what: str) -> Any:
         own = Locations(self.file.locations.file, budget=self.file.locations.budget)
         try:
-            value = read_yaml(default.encode(), own)
+            return read_yaml(text.encode(), own)
         except (UnreadableError, ValueError) as error:
             message = error.problem.message if isinstance(error, UnreadableError) else "no plain YAML"
-        else:
-            return default if is_part and not isinstance(value, str) else value
-        raise _RefusedError(f"the default of {shown(name)} is {message}")
+        raise _RefusedError(f"the {what} is {message}")  # not above: no context quotes a value
 
     def _missing(self, kind: str, name: str, given: Mapping[str, Any]) -> _RefusedError:
         missing = self.file.references.missing

@@ -19,11 +19,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from inspect import Parameter
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from streamdata.errors import did_you_mean, shown
-from streamdata.recipe.locations import Locations, Path
 from streamdata.recipe.targets import TargetError, callable_of, import_target, origin_of
+
+if TYPE_CHECKING:  # a child process that describes targets needs no YAML
+    from streamdata.recipe.yaml_tree import Locations, Path
 
 Type: TypeAlias = list[tuple[str, Any]] | None
 """Alternatives, as JSON: kinds of plain data, each with the type of its elements or the values of a `literal`. None
@@ -134,7 +136,7 @@ class Parameters:
         """Those that can be given by name."""
         return (*self.required, *self.optional)
 
-    def check(self, params: Collection[str], path: Path, locations: Locations, target: str) -> None:
+    def check(self, params: Collection[str], path: "Path", locations: "Locations", target: str) -> None:
         """Reports how the ``params`` of the target at a path differ from these."""
         for name, message in self.mismatches(params):
             at = path if name is None else (*path, "params", name)

@@ -8,9 +8,10 @@ The standard library is refused, for it can run anything, except:
     builtins.bool, dict, float, frozenset, int, len, list, set, str, tuple
     collections.OrderedDict, datetime.timedelta, fractions.Fraction, functools.partial, pathlib.Path
 
-Of streamdata itself the names in `own_targets` are accepted. Any other importable target is accepted unless the caller
-narrows with ``allow``, which no recipe can widen. streamdata's own recipe and command rooms are never targets: they
-would build another recipe under other rules.
+Of streamdata itself the names in `TARGETS` are accepted, and on what they build the attributes listed there: a writer,
+a helper or a private class would let a recipe do more than read. Any other importable target is accepted unless the
+caller narrows with ``allow``, which no recipe can widen. streamdata's own recipe and command rooms are never targets:
+they would build another recipe under other rules.
 """
 
 import builtins
@@ -23,11 +24,115 @@ import inspect
 import pathlib
 import sys
 import types
-from collections.abc import Callable, Collection, Iterator
-from typing import Any, TypeGuard
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Final
 
 from streamdata.errors import did_you_mean, shown, text_of
-from streamdata.recipe.own_targets import OWN, is_own, public_name, refusal_of_own
+
+OWN: Final = "streamdata"
+MIXTURE: Final = f"{OWN}.MergedDataset"
+_SOURCE: Final = (
+    "name", "percent", "holdout", "length", "length_divisor", "length_multiplier", "max_bad", "max_epochs", "part",
+    "process_fn", "single_process_fn",
+)  # fmt: skip
+_PARTS: Final = ("parts", "parts_by")
+_MAP_STYLE: Final = (*_SOURCE, *_PARTS, "records_per_block")
+
+TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
+    # mixtures
+    "streamdata.MergedDataset": ("name", "percent", "max_bad"),
+    "streamdata.BlendableDataset": _MAP_STYLE,
+    "streamdata.BlendableDataset.from_megatron": _MAP_STYLE,
+    "streamdata.make_blendable_dataset": (),
+    # sources
+    "streamdata.CsvDataset": _SOURCE,
+    "streamdata.DPODataset": _MAP_STYLE,
+    "streamdata.DatasetFactory.load": _MAP_STYLE,
+    "streamdata.GRPODataset": _MAP_STYLE,
+    "streamdata.ImageFolderDataset": _MAP_STYLE,
+    "streamdata.ImageJsonlDataset": _MAP_STYLE,
+    "streamdata.JsonlIterableDataset": _SOURCE,
+    "streamdata.MetaDistributedWebDataset": _SOURCE,
+    "streamdata.ParquetDataset": _SOURCE,
+    "streamdata.PreferenceDataset": _MAP_STYLE,
+    "streamdata.RLHFDataset": (*_SOURCE, *_PARTS),  # it says itself how many of its items belong together
+    "streamdata.SFTChatDataset": _MAP_STYLE,
+    "streamdata.SFTDataset": _MAP_STYLE,
+    "streamdata.SeqDataset": _MAP_STYLE,
+    # stores, to read
+    "streamdata.H5Store": (),
+    "streamdata.MegatronStore": (),
+    "streamdata.MmapStore": (),
+    "streamdata.StoreFactory.create": (),
+    # process functions, and builders of them
+    "streamdata.DecodeImages": (),
+    "streamdata.GroupByLength": (),
+    "streamdata.ImageJsonlProcessFnBuilder": (),
+    "streamdata.ImageTextPairProcessFnBuilder": (),
+    "streamdata.PackTokens": (),
+    "streamdata.TextJsonlProcessFnBuilder": (),
+    # what a DataLoader is given beside the dataset
+    "streamdata.Pad": (),
+    "streamdata.GroupCollate": (),
+    "streamdata.ResumableDistributedSampler": (),
+    "streamdata.TensorCollate": (),
+    "streamdata.collate_fn": (),  # the former name of the collate of prompts
+    "streamdata.dpo_collate": (),
+    "streamdata.grpo_collate": (),
+    "streamdata.mixed_collate": (),
+    "streamdata.prompt_collate": (),
+}
+"""The targets, and the attributes that a recipe may set on what each builds."""
+
+
+def is_own(name: str) -> bool:
+    """Whether a dotted name lies in streamdata."""
+    return name.partition(".")[0] == OWN
+
+
+def public_name(origin: str) -> str | None:
+    """Returns the target that a name in streamdata leads to, also from where it is defined; None for other names."""
+    if not is_own(origin):
+        return None
+    return next((name for name in TARGETS if origin.endswith(name.removeprefix(OWN))), None)
+
+
+def _refusal_of_own(name: str) -> str | None:
+    """Returns why a name in streamdata is refused as a target's, or None."""
+    if name in TARGETS:
+        return None
+    public = public_name(name)
+    if public is not None:
+        return f"{shown(name)} is refused: a recipe names what is public\n  Write {shown(public)}."
+    tails = [target.removeprefix(f"{OWN}.") for target in TARGETS]
+    guess = did_you_mean(name.removeprefix(f"{OWN}."), tails)
+    return (
+        f"{shown(name)} is refused: expected one of streamdata's targets{guess}\n"
+        f"  These are, after 'streamdata.': {', '.join(sorted(tails))}."
+    )
+
+
+def refusal_of_attribute(name: str, origin: str, parameters: Collection[str], given: Collection[Any]) -> str | None:
+    """Returns why an attribute may not be set on what streamdata built, or None; what others built takes any.
+
+    Args:
+        name: The attribute, as the recipe calls it.
+        origin: The dotted name of the target, or of the object's class.
+        parameters: The names of what it can be called with.
+        given: The names of what the recipe calls it with.
+    """
+    if not is_own(origin):
+        return None
+    if name in given:  # one of the two would be passed over
+        return f"expected {shown(name)} once, got it here and below 'params'\n  Remove one of them."
+    public = public_name(origin)
+    known = TARGETS[public] if public else ()
+    if name in known:
+        return None
+    if name in parameters:
+        return f"expected {shown(name)} as a parameter, got it as an attribute\n  Write it below 'params'."
+    guess = did_you_mean(name, [*known, *parameters])
+    return f"unknown attribute {shown(name)}{guess}\n  It takes: {', '.join(known) or 'none'}; all else is in 'params'."
 
 
 class TargetError(Exception):
@@ -49,7 +154,8 @@ def import_target(name: str, allow: Collection[str] | None = None) -> object:
     holder: object = None
     for part in rest:
         if isinstance(obj, types.ModuleType):
-            _raise_if(refusal_of_module(obj.__name__, allow))
+            permitted = any(target.startswith(obj.__name__ + ".") for target in PERMITTED)
+            _raise_if(_refusal_of_package(obj.__name__, allow, permitted=permitted))
         holder, obj = obj, _attribute(obj, part, reached)
         reached = f"{reached}.{part}"
     refusal = refusal_of_object(obj, allow, holder=holder)
@@ -77,20 +183,18 @@ def _attribute(obj: object, part: str, reached: str) -> object:
     try:
         return getattr(obj, part)
     except AttributeError as error:
-        submodule = _import(f"{obj.__name__}.{part}") if _is_package(obj) else None
-        if submodule is not None:
-            return submodule
-        kind = "module" if isinstance(obj, types.ModuleType) else type(obj).__name__
+        kind = type(obj).__name__
+        if isinstance(obj, types.ModuleType):
+            kind = "module"
+            submodule = _import(f"{obj.__name__}.{part}") if hasattr(obj, "__path__") else None
+            if submodule is not None:
+                return submodule
         known = [name for name in dir(obj) if not name.startswith("_")]
         raise TargetError(f"{kind} {shown(reached)} has no {shown(part)}{did_you_mean(part, known)}") from error
     except (Exception, SystemExit) as error:
         raise TargetError(
             f"reading {shown(part)} of {shown(reached)} failed with {type(error).__name__}: {text_of(error)}"
         ) from error
-
-
-def _is_package(obj: object) -> TypeGuard[types.ModuleType]:
-    return isinstance(obj, types.ModuleType) and hasattr(obj, "__path__")
 
 
 def callable_of(target: object) -> Callable[..., Any] | None:
@@ -168,7 +272,7 @@ def validated_allow(allow: Collection[str] | None, who: str = "allow") -> Collec
     return allow
 
 
-def is_standard(name: str) -> bool:
+def _is_standard(name: str) -> bool:
     """Whether a dotted name belongs to the standard library."""
     return name.partition(".")[0] in _STANDARD
 
@@ -180,25 +284,7 @@ def refusal_of_name(name: str, allow: Collection[str] | None = None) -> str | No
     if any(part.startswith("__") for part in name.split(".")):
         return f"{shown(name)} is refused: a part that begins with '__' reaches into Python itself"
     refusal = _refusal_of_package(name, allow, permitted=name in PERMITTED)
-    return refusal or (refusal_of_own(name) if is_own(name) else None)
-
-
-def refusal_of_origin(name: str, allow: Collection[str] | None = None, *, permitted: bool = False) -> str | None:
-    """Returns why a class or function is refused, by the dotted name of where it is defined, or None.
-
-    Args:
-        name: Such as ``streamdata.sources.files.shard_datasets.JsonlIterableDataset``.
-        allow: The packages that the caller accepts.
-        permitted: Whether it is one of `PERMITTED`.
-    """
-    refusal = _refusal_of_package(name, allow, permitted=permitted)
-    return refusal or (refusal_of_own(name) if is_own(name) and public_name(name) is None else None)
-
-
-def refusal_of_module(name: str, allow: Collection[str] | None = None) -> str | None:
-    """Returns why a module may not be passed through on the way to a target, or None."""
-    permitted = any(target.startswith(name + ".") for target in PERMITTED)
-    return _refusal_of_package(name, allow, permitted=permitted)
+    return refusal or (_refusal_of_own(name) if is_own(name) else None)
 
 
 def refusal_of_object(obj: object, allow: Collection[str] | None = None, *, holder: object = None) -> str | None:
@@ -235,15 +321,18 @@ def _refusal_of_part(obj: object, allow: Collection[str] | None) -> str | None:
     if isinstance(obj, types.ModuleType):
         return f"it is the module {shown(obj.__name__)}, expected something inside a module"
     permitted = any(obj is known for known in PERMITTED.values())
-    if permitted or isinstance(obj, type):
-        return refusal_of_origin(origin_of(obj), allow, permitted=permitted)
+    if permitted or isinstance(obj, (type, *_PLAIN_CALLABLES)):
+        return _refusal_of_origin(origin_of(obj), allow, permitted=permitted)
     if isinstance(obj, _BOUND):
         return _refusal_of_bound(obj, allow)
     # A method of a class in C, such as `str.format`: it has no module, but its class has.
     owner = getattr(obj, "__objclass__", None)
     if isinstance(owner, type):
-        return refusal_of_origin(origin_of(owner), allow)
-    return _refusal_of_callable(obj, allow) if callable(obj) else _refusal_of_data(obj, allow)
+        return _refusal_of_origin(origin_of(owner), allow)
+    cls = type(obj)
+    if _is_standard(cls.__module__):  # data may be of any type, but what is called could call anything
+        return _refusal_of_package(origin_of(cls), allow) if callable(obj) else None
+    return _refusal_of_package(origin_of(obj if callable(obj) else cls), allow)
 
 
 def _refusal_of_bound(method: Any, allow: Collection[str] | None) -> str | None:
@@ -253,19 +342,13 @@ def _refusal_of_bound(method: Any, allow: Collection[str] | None) -> str | None:
         refusal = _refusal_of_package(origin_of(owner if isinstance(owner, type) else type(owner)), allow)
         if refusal or not isinstance(method.__module__, str):
             return refusal
-    return refusal_of_origin(origin_of(method), allow)
+    return _refusal_of_origin(origin_of(method), allow)
 
 
-def _refusal_of_callable(obj: object, allow: Collection[str] | None) -> str | None:
-    """A function, or an instance that can be called; a standard type of instance could call anything."""
-    cls = type(obj)
-    if isinstance(obj, _PLAIN_CALLABLES):
-        return refusal_of_origin(origin_of(obj), allow)
-    return _refusal_of_package(origin_of(cls if is_standard(cls.__module__) else obj), allow)
-
-
-def _refusal_of_data(obj: object, allow: Collection[str] | None) -> str | None:
-    return None if is_standard(type(obj).__module__) else _refusal_of_package(origin_of(type(obj)), allow)
+def _refusal_of_origin(name: str, allow: Collection[str] | None, *, permitted: bool = False) -> str | None:
+    """Why a class or function is refused, by the dotted name of where it is defined, or None."""
+    refusal = _refusal_of_package(name, allow, permitted=permitted)
+    return refusal or (_refusal_of_own(name) if is_own(name) and public_name(name) is None else None)
 
 
 def origin_of(obj: object) -> str:
@@ -279,7 +362,7 @@ def origin_of(obj: object) -> str:
 def _refusal_of_package(name: str, allow: Collection[str] | None, *, permitted: bool = False) -> str | None:
     if is_inside(name, _OWN_REFUSED):
         return f"{shown(name)} is refused: it would build another recipe under other rules\n  Use 'include: file.yaml'."
-    if is_standard(name) and not permitted:
+    if _is_standard(name) and not permitted:
         return f"{shown(name)} is refused: of the standard library only these are targets: {', '.join(PERMITTED)}"
     if allow is not None and not is_inside(name, [*allow, OWN]):
         return f"{shown(name)} is refused: the caller allows only {', '.join(sorted({*allow, OWN}))}"

@@ -1,21 +1,204 @@
-"""YAML text → plain dicts, lists and scalars, each with its line and column.
+"""YAML text → plain dicts, lists and scalars, each with its line and column, and what is wrong there.
 
 Values are read as OmegaConf reads them (``1e-3`` is a float, dates stay text), except that ``12:30`` stays text too
 instead of becoming the number 750. Loading is safe: no tag builds an object, a key given twice is an error, aliases may
 neither form a cycle nor multiply the document, and nesting is bounded.
+
+A *path* leads from the root to a node: keys and list indexes, shown as ``params.datasets[2].params.img_size``.
+A *location* is ``file:line:column`` (both from 1).
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from typing import Any, TypeVar
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NoReturn
 
 import yaml
 from omegaconf import Container, OmegaConf
 from yaml.constructor import SafeConstructor
 
-from streamdata.errors import shown
-from streamdata.recipe.locations import MAX_DEPTH, Key, Locations, Path, UnreadableError
+from streamdata.errors import RecipeError, printable, shown, without_secrets
+from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS
+
+Key = str | int | float | bool
+Path = tuple[Key, ...]
+Kind = Literal["error", "warning", "not checked"]
+MAX_DEPTH: Final = 100
+"""Levels of a recipe, interpolations resolved."""
+_MAX_KEY: Final = 100
+_CUT: Final = 16
+
+
+def path_text(path: Path) -> str:
+    """Shows a path as a reader would write it; the root itself is ``root``."""
+    text = ""
+    for key in path:
+        if isinstance(key, str) and key.isidentifier() and len(key) <= _MAX_KEY:
+            text += f".{key}" if text else key
+        else:
+            text += f"[{shown(key)}]"
+    return text or "root"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something to say about one location in a recipe.
+
+    Attributes:
+        location: ``file:line:column``.
+        path: The node, as `path_text` shows it.
+        message: What was expected and what was found; a second line, if any, says what to do.
+        kind: ``not checked`` marks what a check could not look into.
+        target: The dotted name that was being built, if any.
+        chain: The locations of the includes that lead here, innermost first.
+    """
+
+    location: str
+    path: str
+    message: str
+    kind: Kind = "error"
+    target: str | None = None
+    chain: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Here, for all that is made of it: it may quote a url of the recipe, or another's error.
+        object.__setattr__(self, "message", without_secrets(self.message))
+
+    def __str__(self) -> str:
+        """The problem as one message."""
+        who = f"{self.path} ({self.target})" if self.target else self.path
+        lines = [f"{self.location}: {who}: {self.message}", *(f"  included from {location}" for location in self.chain)]
+        return without_secrets(printable("\n".join(lines)))
+
+
+OnProblem = Callable[[Problem, BaseException | None], Any]
+"""Takes a problem and the exception behind it: building raises at the first, checking collects them all."""
+
+
+def refuse(problem: Problem, cause: BaseException | None) -> NoReturn:
+    """Raises `RecipeError`, as building does."""
+    raise RecipeError(str(problem)) from cause
+
+
+class Unknown:
+    """The value of a node that has a problem; only a check meets it."""
+
+    def __repr__(self) -> str:
+        """``?``, in messages."""
+        return "?"
+
+
+UNKNOWN = Unknown()
+
+
+class UnreadableError(Exception):
+    """A file of a recipe cannot be read any further, whether problems are raised or collected.
+
+    Attributes:
+        problem: What was found.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+@dataclass
+class NodeBudget:
+    """How many nodes all files of a recipe may still have; see `RecipeLimits.num_nodes`."""
+
+    left: int = DEFAULT_RECIPE_LIMITS.num_nodes
+
+
+@dataclass
+class Locations:
+    """The lines and columns of one file, and what becomes of the problems there.
+
+    Attributes:
+        file: The file's name as shown in messages.
+        on_problem: Takes each problem that is reported.
+        has_lines: Whether there is such a file; a mapping given by a caller has no lines to point at.
+        chain: The locations of the includes that lead to this file, innermost first.
+        budget: Bounds the nodes of all files together.
+        values: (line, column) where each node's value starts.
+        keys: (line, column) of the key before each mapping value.
+        written: Texts that interpolations gave, by path, each with what the file has there: messages show the latter,
+            since the former may be of the environment.
+    """
+
+    file: str
+    chain: tuple[str, ...] = ()
+    on_problem: OnProblem = refuse
+    has_lines: bool = True
+    budget: NodeBudget = field(default_factory=NodeBudget)
+    values: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    written: dict[Path, tuple[str, str]] = field(default_factory=dict)
+
+    def of(self, path: Path, *, key: bool = False) -> str:
+        """Returns ``file:line:column`` of a node, or of the nearest node above it that the file itself holds."""
+        if key and path in self.keys:
+            return self._shown(self.keys[path])
+        while path and path not in self.values:
+            path = path[:-1]
+        return self._shown(self.values.get(path, (1, 1)))
+
+    def report(
+        self,
+        path: Path,
+        message: str,
+        *,
+        key: bool = False,
+        at: tuple[int, int] | None = None,
+        kind: Kind = "error",
+        target: str | None = None,
+        cause: BaseException | None = None,
+        is_told: bool = False,
+    ) -> Unknown:
+        """Reports a problem of the node at a path; ``key=True`` points at its key, ``at`` at a line and column.
+
+        Of an interpolated text the message shows what the file has, unless it is a constructor's own (``is_told``).
+
+        Returns:
+            The value with which to continue, where problems are collected.
+        """
+        location = self._shown(at) if at else self.of(path, key=key)
+        if path[-1:] == ("target",) and path in self.written:
+            message = "the name that an interpolation gives is refused, or nothing to import\n  Write it out."
+            cause = None
+        elif not is_told and self.written:
+            for below, (value, raw) in self.written.items():
+                if below[: len(path)] == path:
+                    message = message.replace(shown(value), shown(raw))
+                    if shown(value)[:_CUT] in message:  # within a list, whose text is cut elsewhere
+                        message = f"the value that {shown(raw)} gives is refused\n  Write it out to see why."
+        if any(target == value for value, _ in self.written.values()):
+            target = None
+        self.on_problem(Problem(location, path_text(path), message, kind, target, self.chain), cause)
+        return UNKNOWN
+
+    def unreadable(self, path: Path, message: str) -> UnreadableError:
+        """Returns the exception to raise where a problem ends the reading of the file."""
+        return UnreadableError(Problem(self.of(path), path_text(path), message, chain=self.chain))
+
+    def count(self, path: Path, number: int = 1, depth: int = 0) -> None:
+        """Takes nodes from the budget, and looks how deep they are: their path, or more where one stands for many.
+
+        Raises:
+            UnreadableError: Nothing is left of it, or they are nested too deeply.
+        """
+        self.budget.left -= number
+        if max(depth, len(path)) > MAX_DEPTH:
+            remedy = "Aliases and interpolations count: does one point to a node that holds it?"
+            raise self.unreadable(path, f"nested deeper than {MAX_DEPTH} levels\n  {remedy}")
+        if self.budget.left < 0:
+            message = "the recipe has more nodes than may be (num_nodes), with what aliases and interpolations add"
+            raise self.unreadable(path, f"{message}\n  Make it smaller, or pass larger limits.")
+
+    def _shown(self, mark: tuple[int, int]) -> str:
+        return f"{self.file}:{mark[0]}:{mark[1]}" if self.has_lines else self.file
+
 
 _TAG = "tag:yaml.org,2002:"
 _QUOTED = re.compile(r"'[^'<>]{3,}'")
@@ -63,39 +246,35 @@ def read_yaml(content: bytes, locations: Locations) -> Any:
     Raises:
         UnreadableError: It is not YAML in UTF-8, or its nodes or nesting exceed their bounds.
     """
-    node = _composed(content, locations)
-    if isinstance(node, UnreadableError):
-        raise node
-    return None if node is None else _TreeBuilder(locations).value(node, ())
-
-
-def _composed(content: bytes, locations: Locations) -> yaml.Node | UnreadableError | None:
-    """The graph of nodes, or what is to be raised outside of here: PyYAML's errors quote lines, also as its context."""
     try:
         text = content.decode("utf-8-sig")
         _expect_room(text, locations)
-        return yaml.compose(text, _RecipeLoader)
-    except UnreadableError as error:
-        return error
+        node = yaml.compose(text, _RecipeLoader)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         locations.values[()] = (line, error.start - content.rfind(b"\n", 0, error.start))
-        return locations.unreadable((), f"expected UTF-8, got byte 0x{content[error.start]:02x}")
+        message = f"expected UTF-8, got byte 0x{content[error.start]:02x}"
     except yaml.YAMLError as error:
-        return locations.unreadable((), _yaml_message(error, locations))
+        mark = getattr(error, "problem_mark", None)
+        if mark is not None:
+            locations.values[()] = (mark.line + 1, mark.column + 1)
+        said = [getattr(error, "context", None), getattr(error, "problem", None)]
+        found = " ".join(part for part in said if part) or str(error).partition("\n")[0]
+        message = "not valid YAML: " + _QUOTED.sub("…", found)
+    else:
+        return None if node is None else _TreeBuilder(locations).value(node, ())
+    raise locations.unreadable((), message)  # not above: PyYAML's errors quote lines, also as its context
 
 
 def _expect_room(text: str, locations: Locations) -> None:
     """Raises where a text has too many nodes or levels: its events tell, at a tenth of the price."""
-    left, depth = locations.budget.left, 0
+    num_nodes, depth = 0, 0
     for event in yaml.parse(text, _RecipeLoader):
-        left -= isinstance(event, yaml.NodeEvent)
+        num_nodes += isinstance(event, yaml.NodeEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if left < 0 or depth > MAX_DEPTH:
+        if num_nodes > locations.budget.left or depth > MAX_DEPTH:
             locations.values[()] = _mark(event)
-            if depth > MAX_DEPTH:
-                raise locations.unreadable((), f"nested deeper than {MAX_DEPTH} levels")
-            locations.count((), locations.budget.left + 1)
+            locations.count((), num_nodes, depth)
 
 
 def plain_tree(value: Any, locations: Locations, path: Path = ()) -> Any:
@@ -105,8 +284,6 @@ def plain_tree(value: Any, locations: Locations, path: Path = ()) -> Any:
         UnreadableError: It holds what no YAML file can, or nests too deeply.
     """
     locations.count(path)
-    if len(path) > MAX_DEPTH:
-        raise locations.unreadable(path, f"nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Container):
         value = OmegaConf.to_container(value)
     if isinstance(value, Mapping) and all(isinstance(key, Key) for key in value):
@@ -119,24 +296,12 @@ def plain_tree(value: Any, locations: Locations, path: Path = ()) -> Any:
     raise locations.unreadable(path, f"{message}\n  Pass it as one of dynamic_objs.")
 
 
-def _yaml_message(error: yaml.YAMLError, locations: Locations) -> str:
-    """Says what PyYAML found, and lets the root's location point there."""
-    mark = getattr(error, "problem_mark", None)
-    if mark is not None:
-        locations.values[()] = (mark.line + 1, mark.column + 1)
-    said = [getattr(error, "context", None), getattr(error, "problem", None)]
-    text = " ".join(part for part in said if part) or str(error).partition("\n")[0]
-    return "not valid YAML: " + _QUOTED.sub("…", text)
-
-
-_Node = TypeVar("_Node", bound=yaml.Node)
-_Read = TypeVar("_Read")
-_Pairs = dict[Key, tuple[yaml.Node, yaml.Node]]
-
-
 def _mark(node: Any) -> tuple[int, int]:
     """The line and column where a node or an event starts."""
     return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+_Pairs = dict[Key, tuple[yaml.Node, yaml.Node]]
 
 
 class _TreeBuilder:
@@ -150,28 +315,22 @@ class _TreeBuilder:
     def value(self, node: yaml.Node, path: Path) -> Any:
         """Builds one node and what is below it."""
         self.locations.values[path] = _mark(node)
-        return self._inside(node, path, "an alias to a node that holds it", self._content)
+        with self._inside(node, path, "an alias to a node that holds it"):
+            if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+                return self._mapping(node, path)
+            if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+                return [self.value(child, (*path, index)) for index, child in enumerate(node.value)]
+            return self._scalar(node, path)
 
-    def _inside(self, node: _Node, path: Path, cycle: str, read: Callable[[_Node, Path], _Read]) -> _Read | None:
-        """Reads what a node holds; None within itself, where it would be read without end."""
+    @contextmanager
+    def _inside(self, node: yaml.Node, path: Path, cycle: str) -> Iterator[None]:
+        """Counts a node, and refuses it within itself, where it would be read without end."""
         self.locations.count(path)
-        if len(path) > MAX_DEPTH:
-            raise self.locations.unreadable(path, f"nested deeper than {MAX_DEPTH} levels")
         if id(node) in self.open:
-            self.report(path, f"expected a tree, got {cycle} (a cycle)")
-            return None
+            raise self.locations.unreadable(path, f"expected a tree, got {cycle} (a cycle)")
         self.open.add(id(node))
-        try:
-            return read(node, path)
-        finally:
-            self.open.remove(id(node))
-
-    def _content(self, node: yaml.Node, path: Path) -> Any:
-        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
-            return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
-            return [self.value(child, (*path, index)) for index, child in enumerate(node.value)]
-        return self._scalar(node, path)
+        yield
+        self.open.remove(id(node))  # unless an error ends the reading of the file
 
     def _scalar(self, node: yaml.Node, path: Path) -> Any:
         construct = _SCALARS.get(node.tag)
@@ -192,25 +351,20 @@ class _TreeBuilder:
         return result
 
     def _pairs(self, node: yaml.MappingNode, path: Path) -> _Pairs:
-        """A mapping's keys and values, with those that it merges and does not override."""
+        """A mapping's keys and values, with those that it merges and does not override; the first source wins."""
         own: _Pairs = {}
         merged: _Pairs = {}
         for key_node, value_node in node.value:
-            if key_node.tag == _TAG + "merge":
-                for source in self._merge_sources(value_node, path):
-                    pairs = self._inside(source, path, "a merge of a mapping into itself", self._pairs)
-                    merged = (pairs or {}) | merged
-            else:
+            if key_node.tag != _TAG + "merge":
                 self._add(own, key_node, value_node, path)
+                continue
+            for source in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
+                if isinstance(source, yaml.MappingNode):
+                    with self._inside(source, path, "a merge of a mapping into itself"):
+                        merged = self._pairs(source, path) | merged
+                else:
+                    self.report(path, f"expected mappings after '<<', got {shown(source.tag.removeprefix(_TAG))}")
         return merged | own
-
-    def _merge_sources(self, node: yaml.Node, path: Path) -> Iterator[yaml.MappingNode]:
-        """The mappings that ``<<`` names; the first that has a key wins."""
-        for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-            if isinstance(source, yaml.MappingNode):
-                yield source
-            else:
-                self.report(path, f"expected mappings after '<<', got {shown(source.tag.removeprefix(_TAG))}")
 
     def _add(self, pairs: _Pairs, key_node: yaml.Node, value_node: yaml.Node, path: Path) -> None:
         key = self._scalar(key_node, path)

@@ -23,9 +23,8 @@ from transformers import AutoProcessor  # noqa: F401  # with it comes code that 
 import streamdata
 from streamdata import instantiate_from_yaml
 from streamdata.recipe import check_recipe
-from streamdata.recipe.own_targets import TARGETS
 from streamdata.recipe.signatures import parameters_of
-from streamdata.recipe.targets import import_target
+from streamdata.recipe.targets import TARGETS, import_target
 from tests.shard_files import jpeg, write_jsonl, write_tars
 from tests.stores.tiny_stores import write
 from tests.text.chat_templates import CHATML, chat_tokenizer

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from streamdata.recipe import Problem, check_recipe
-from streamdata.recipe.locations import Kind
 from streamdata.recipe.targets import PERMITTED
+from streamdata.recipe.yaml_tree import Kind
 
 Write = Callable[..., str]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamdata.recipe.own_targets import TARGETS
+from streamdata.recipe.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
 

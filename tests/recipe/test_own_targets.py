@@ -8,9 +8,16 @@ import streamdata
 from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
 from streamdata.recipe import check_recipe
-from streamdata.recipe.own_targets import TARGETS, public_name
 from streamdata.recipe.signatures import parameters_of
-from streamdata.recipe.targets import TargetError, import_target, origin_of, refusal_of_name, refusal_of_object
+from streamdata.recipe.targets import (
+    TARGETS,
+    TargetError,
+    import_target,
+    origin_of,
+    public_name,
+    refusal_of_name,
+    refusal_of_object,
+)
 from tests.streams import Numbers
 
 Write = Callable[..., str]

@@ -111,6 +111,8 @@ def test_two_recipes_are_built_at_once(write: Write) -> None:
         ("x: ${nobody:1}\n", r"recipe\.yaml:1:4: x: Unsupported interpolation type nobody\n  Register it"),
         ("a: 1\nx: ['${']\n", r"recipe\.yaml:2:5: x\[0\]: expected valid interpolations, got one"),
         ("x: ${y}\ny: ${x}\n", r"recipe\.yaml:2:4: y: expected interpolations that end"),
+        ("y: 1\nx: ${oc.dict.keys:y}\n", r"recipe\.yaml:2:4: x: expected the name of a mapping"),
+        ("x: ${oc.create:'[1'}\n", r"recipe\.yaml:1:4: x: the text of oc\.create is not valid YAML"),
         ("x: {y: '${x}'}\n", r"recipe\.yaml:1:8: x\.y: expected interpolations that end"),
         ("x: '???'\n", r"recipe\.yaml:1:4: x: expected a value instead of '\?\?\?'"),
         ("x: ['???']\n", r"recipe\.yaml:1:5: x\[0\]: expected a value"),
@@ -142,7 +144,10 @@ def test_interpolation_bombs_are_errors(write: Write) -> None:
 def test_interpolations_that_nest_without_bound_are_errors(write: Write) -> None:
     """Each node names the one before, so that the last is 200 levels deep though none looks deep."""
     lines = ["a0: [1]"] + [f"a{n}: ['${{a{n - 1}}}']" for n in range(1, 200)]
-    with pytest.raises(RecipeError, match=r"recipe\.yaml:\d+:\d+: a\d+\[0\]: interpolations nest deeper than 100"):
+    with pytest.raises(
+        RecipeError,
+        match=r"recipe\.yaml:\d+:\d+: a\d+\[0\]: nested deeper than 100 levels\n  Aliases and interp",
+    ):
         instantiate_from_yaml(write("\n".join(lines)))
 
 
@@ -162,6 +167,10 @@ def test_a_problem_is_told_where_it_is_written(write: Write) -> None:
         ("${e.c}", 1),
         ("${b.${oc.decode:c}}", 1),
         (r"\${b} ${b.c}", "${b} 1"),
+        ("${oc.dict.keys:b}", ["c", "d"]),
+        ("${oc.dict.values:e}", [1, [5]]),
+        ("${oc.create:'x: [1]'}", {"x": [1]}),
+        ("${oc.create:{x: ${b.c}}}", {"x": 1}),
     ],
 )
 def test_ways_to_name_a_node(write: Write, text: str, value: object) -> None:
@@ -170,11 +179,11 @@ def test_ways_to_name_a_node(write: Write, text: str, value: object) -> None:
     assert built["a"] == value
 
 
-@pytest.mark.parametrize("text", ["${oc.coerce:antigravity.Type,1}", "${oc.create:'a: [1]'}", "${oc.dict.keys:b}"])
+@pytest.mark.parametrize("text", ["${oc.coerce:antigravity.Type,1}", "${oc.deprecated:b}"])
 def test_other_resolvers_of_omegaconf_are_refused(write: Write, text: str) -> None:
-    """They import what a recipe names, read texts as recipes, or need OmegaConf's containers."""
+    """They import what a recipe names, or need OmegaConf's containers."""
     (problem,) = check_recipe(write(f"a: {json.dumps(text)}\nb: {{}}\n"))
-    assert "Known are oc.env, oc.decode, oc.select." in problem.message
+    assert "Known are oc.env, oc.decode, oc.select, oc.create, oc.dict.keys, oc.dict.values." in problem.message
     assert "antigravity" not in sys.modules
 
 

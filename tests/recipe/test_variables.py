@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe.locations import Locations
 from streamdata.recipe.resolve import References, resolve
+from streamdata.recipe.yaml_tree import Locations
 
 Write = Callable[..., str]
 

@@ -2,8 +2,7 @@ from typing import Any
 
 import pytest
 
-from streamdata.recipe.locations import Locations, Problem, UnreadableError
-from streamdata.recipe.yaml_tree import read_yaml
+from streamdata.recipe.yaml_tree import Locations, Problem, UnreadableError, read_yaml
 
 
 def read(text: str) -> Any:
@@ -78,7 +77,7 @@ def test_merge_keys_give_way_to_own_keys() -> None:
 @pytest.mark.parametrize("text", ["a: &x [*x]", "a: &x {b: {c: *x}}", "a: &x {<<: *x}"])
 def test_cycles_are_errors(text: str) -> None:
     """An alias to what holds it is reported at its location."""
-    with pytest.raises(ValueError, match=r"r\.yaml:1:\d+: a.*cycle"):
+    with pytest.raises(UnreadableError, match=r"r\.yaml:1:\d+: a.*cycle"):
         read(text)
 
 

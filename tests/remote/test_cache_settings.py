@@ -9,7 +9,7 @@ from streamdata import JsonlIterableDataset, MergedDataset, instantiate_from_yam
 from streamdata.errors import RecipeError, SourceError
 from streamdata.io.cache.settings import CacheSettings, page_cache, read_cache_settings
 from streamdata.io.remote.addresses import Address, beside, cache_of, keep_in
-from streamdata.recipe.permission import under_allow
+from streamdata.recipe.limits import under_allow
 from tests.shard_files import write_jsonl
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from streamdata.errors import SourceError, did_you_mean, shown
 from streamdata.io.cache.files import PAGE_BYTES, charge_of, file_size_of
 from streamdata.io.cache.page_cache import CacheCounts, PageCache
-from streamdata.recipe.permission import refusal_of_directory
+from streamdata.recipe.limits import refusal_of_directory
 from streamdata.run.per_process import PerProcess
 
 logger = logging.getLogger(__name__)

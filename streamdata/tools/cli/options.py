@@ -117,8 +117,7 @@ def _variables(assignments: list[str] | None) -> dict[str, Any]:
 
 
 def _yaml_value(name: str, text: str) -> Any:
-    from streamdata.recipe.locations import Locations, UnreadableError
-    from streamdata.recipe.yaml_tree import read_yaml
+    from streamdata.recipe.yaml_tree import Locations, UnreadableError, read_yaml
 
     try:
         return read_yaml(text.encode(), Locations(name))

@@ -10,7 +10,7 @@ from typing import Any, Final
 from streamdata.errors import shown
 from streamdata.io.remote import StorageOptions, options_of_source, stat_once
 from streamdata.io.storage import is_pipe, is_remote
-from streamdata.recipe.locations import Kind
+from streamdata.recipe.yaml_tree import Kind
 from streamdata.shards.braces import check_braces
 from streamdata.shards.listing import is_glob
 from streamdata.shards.tar.sidecar import find_sidecars

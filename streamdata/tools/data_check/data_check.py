@@ -18,15 +18,12 @@ from streamdata.fields import DATASET_NAME, DP_RANK, SEED, WORKER_ID
 from streamdata.io.remote import options_of_source
 from streamdata.io.remote.addresses import signed_url
 from streamdata.recipe.build import authorised_recipe, build_node
-from streamdata.recipe.limits import ShardLimits, read_limits
+from streamdata.recipe.limits import ShardLimits, read_limits, under_allow
 from streamdata.recipe.load import Recipe, RecipeFile, attributes
-from streamdata.recipe.locations import Path
-from streamdata.recipe.mixture_check import MIXTURE
 from streamdata.recipe.named_source import FOR_ALL, for_all
-from streamdata.recipe.own_targets import public_name
-from streamdata.recipe.permission import under_allow
 from streamdata.recipe.resolve import Dynamic, References
-from streamdata.recipe.targets import validated_allow
+from streamdata.recipe.targets import MIXTURE, public_name, validated_allow
+from streamdata.recipe.yaml_tree import Path
 from streamdata.run.processes import ForkReport, ProcessDiedError
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.urls import find_shards
