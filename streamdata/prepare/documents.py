@@ -68,7 +68,7 @@ class DocumentMaker:
         chats = [section for section in config.all_sections() if section.action == "$role"]
         self._chats = {id(section): _chat_encoder(tokenizer, section) for section in chats}
 
-    def make(self, records: Sequence[tuple[int, Record]], failed: Failed) -> Iterator[tuple[int, TokenizedDocument]]:
+    def make(self, records: Sequence[tuple[int, Record]], failed: Failed) -> Iterator[TokenizedDocument]:
         """The documents of a batch of numbered records; for each that becomes none, `failed` is called with the reason.
 
         The texts of all records are encoded together, which is why they are extracted first.
@@ -85,7 +85,7 @@ class DocumentMaker:
             # All ids of a record are taken before any of it can fail, so that the next record finds its own.
             ids = [next(encoded) if isinstance(part, TextPart) else None for part in extract.parts()]
             try:
-                yield number, self._document(extract, iter(ids))
+                yield self._document(extract, iter(ids))
             except (BadRecordError, DroppedRecordError) as error:
                 failed(number, error)
 

@@ -1,4 +1,4 @@
-"""What is read: `patterns → files → tasks of a fixed size → batches of raw records`.
+"""Reads inputs: `patterns → files → tasks of a fixed size → batches of raw records`.
 
 A task is a range of bytes of one file. The lines that start in it are its records, and of a parquet file the row
 groups; a compressed file is one task, and so are a JSON array and a text file, which is one record.
@@ -7,7 +7,6 @@ groups; a compressed file is one task, and so are a JSON array and a text file, 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +16,6 @@ from streamdata.io.remote import fetch_once
 from streamdata.io.stamps import stamps_of
 from streamdata.io.storage import (
     FileStamp,
-    LocalShard,
     check_stamp,
     checked_answer,
     is_pipe,
@@ -42,6 +40,7 @@ _MAX_REQUESTS = 16  # at the same time, of what files begin with
 MAX_RECORD_BYTES = 1 << 26
 """A longer record is refused: it has to be in memory as a whole, and tokenizers take 0.1 to 0.2 KB per character."""
 MAX_BATCH_BYTES = 1 << 20
+"""Bytes of a batch of parquet's rows, but for those of one row."""
 
 
 class BadRecordError(Exception):
@@ -164,14 +163,10 @@ class TaskInput:
 
     Args:
         task: Which part of which file.
-        max_record_bytes: A longer record is an error.
-        max_batch_bytes: What parquet's batches have at most, but for those of one row.
     """
 
-    def __init__(
-        self, task: Task, *, max_record_bytes: int = MAX_RECORD_BYTES, max_batch_bytes: int = MAX_BATCH_BYTES
-    ) -> None:
-        self._task, self._max_record_bytes, self._max_batch_bytes = task, max_record_bytes, max_batch_bytes
+    def __init__(self, task: Task) -> None:
+        self._task = task
         self._hash = hashlib.blake2b(digest_size=16)
         self._lines_before: int | None = None
 
@@ -182,16 +177,23 @@ class TaskInput:
             PrepareError: A record is too long.
             ShardError: The file is damaged, or was changed.
         """
-        if self._task.url.endswith(".parquet"):
-            yield from self._parquet()
+        task = self._task
+        if is_sequential(task.url):
+            with open_stream(task.url, task.stamp) as stream:
+                for batch in self._lines(stream, 0, stream.size):
+                    yield batch._replace(size_bytes=0)
+            yield RawBatch(0, [], task.end - task.begin)
             return
-        if self._task.url.endswith(TEXT_SUFFIX):
-            yield self._text()
-            return
-        with self._source() as source:
-            yield from self._lines(source)
-        if is_sequential(self._task.url):
-            yield RawBatch(0, [], self._task.end - self._task.begin)
+        check_stamp(task.url, task.stamp)
+        source = byte_source(task.url)
+        if task.url.endswith(PARQUET_SUFFIXES):
+            yield from self._parquet(source)
+        elif task.url.endswith(TEXT_SUFFIX):
+            yield self._text(source)
+        else:
+            begin, end = self._line_start(source, task.begin), self._line_start(source, task.end)
+            yield from self._lines(source, begin, end - begin)
+        check_stamp(task.url, task.stamp)
 
     def digest(self) -> str:
         """BLAKE2b of what was read, once all was: of the lines (uncompressed), or of the parquet file's bytes."""
@@ -208,73 +210,51 @@ class TaskInput:
             self._lines_before = self._count_before()
         return f"{self._task.url}:{self._lines_before + number + 1}"
 
-    def _text(self) -> RawBatch:
+    def _count_before(self) -> int:
         task = self._task
-        if task.end > self._max_record_bytes:
+        if task.url.endswith(PARQUET_SUFFIXES):
+            groups = _open_parquet(task.url, task.stamp).groups()
+            return sum(facts.num_rows for facts in groups if facts.begin < task.begin)
+        if task.begin == 0:
+            return 0
+        source = byte_source(task.url)
+        return sum(piece.count(b"\n") for piece in _pieces(source, 0, self._line_start(source, task.begin)))
+
+    def _text(self, source: ByteSource) -> RawBatch:
+        task = self._task
+        if task.end > MAX_RECORD_BYTES:
             raise PrepareError(
-                f"{task.url}: expected a text of at most {self._max_record_bytes} bytes, got {task.end}: a text file "
+                f"{task.url}: expected a text of at most {MAX_RECORD_BYTES} bytes, got {task.end}: a text file "
                 "is one document\n  Split it, or write its documents as lines of JSON."
             )
-        check_stamp(task.url, task.stamp)
-        content = b"".join(_pieces(byte_source(task.url), 0, task.end))
-        check_stamp(task.url, task.stamp)
+        content = b"".join(_pieces(source, 0, task.end))
         self._hash.update(content)
         return RawBatch(0, [content if content.strip() else None], task.end)
 
-    def _lines(self, source: ByteSource) -> Iterator[RawBatch]:
-        is_whole = self._task.begin == 0
-        for lines in lines_of(source, self._task.url, is_whole=is_whole, max_bytes=self._max_record_bytes):
+    def _lines(self, source: ByteSource, begin: int, size: int | None) -> Iterator[RawBatch]:
+        url, part = self._task.url, _TaskBytes(source, begin, size, self._hash, self._check_line)
+        for lines in lines_of(part, url, is_whole=self._task.begin == 0, max_bytes=MAX_RECORD_BYTES):
             # From the first line to the last that are not blank: of others there may be a million.
             first, stop = (int(lines.numbers[0]), int(lines.numbers[-1]) + 1) if len(lines.numbers) else (0, 0)
             records: list[bytes | None] = [None] * (stop - first)
             for number, _, line in lines.listed():
                 records[number - first] = line
-            size_bytes = 0 if is_sequential(self._task.url) else min(lines.end, len(lines.buffer))
-            yield RawBatch(first, records, size_bytes)
+            yield RawBatch(first, records, min(lines.end, len(lines.buffer)))
 
-    @contextmanager
-    def _source(self) -> Iterator[ByteSource]:
-        task = self._task
-        if is_sequential(task.url):
-            with open_stream(task.url, task.stamp) as stream:
-                yield _TaskBytes(stream, 0, stream.size, self._hash, self._check_line)
-            return
-        source = byte_source(task.url)
-        check_stamp(task.url, task.stamp)
-        begin, end = self._line_start(source, task.begin), self._line_start(source, task.end)
-        yield _TaskBytes(source, begin, end - begin, self._hash, self._check_line)
-        if isinstance(source, LocalShard):
-            source.check(task.stamp)
-        else:
-            check_stamp(task.url, task.stamp)
-
-    def _count_before(self) -> int:
-        task = self._task
-        if task.url.endswith(".parquet"):
-            groups = _open_parquet(task.url, task.stamp).groups()
-            return sum(facts.num_rows for facts in groups if facts.begin < task.begin)
-        if is_sequential(task.url) or task.begin == 0:
-            return 0
-        source = byte_source(task.url)
-        return sum(piece.count(b"\n") for piece in _pieces(source, 0, self._line_start(source, task.begin)))
-
-    def _parquet(self) -> Iterator[RawBatch]:
+    def _parquet(self, source: ByteSource) -> Iterator[RawBatch]:
         task, number = self._task, 0
-        check_stamp(task.url, task.stamp)
-        source = byte_source(task.url)
         for piece in _pieces(source, task.begin, task.end):
             self._hash.update(piece)
         file = _open_parquet(task.url, task.stamp)
         groups = [facts for facts in file.groups() if task.begin <= facts.begin < task.end]
         num_rows = sum(facts.num_rows for facts in groups)
         for batch in (batch for facts in groups for batch in file.batches([facts], None, _MAX_DECODED_ROWS)):
-            for portion in _portions(batch, self._max_batch_bytes):
-                if portion.nbytes > self._max_record_bytes:
+            for portion in _portions(batch):
+                if portion.nbytes > MAX_RECORD_BYTES:
                     raise self._too_large(self.location(number))
                 rows = _rows_of(portion, self.location(number))
                 yield RawBatch(number, rows, (task.end - task.begin) * len(rows) // num_rows)
                 number += len(rows)
-        check_stamp(task.url, task.stamp)
 
     def _line_start(self, source: ByteSource, offset: int) -> int:
         """Where the first line that starts at `offset` or later begins; at the end of the file, where that is."""
@@ -290,12 +270,12 @@ class TaskInput:
         return source.size
 
     def _check_line(self, length: int, offset: int) -> None:
-        if length > self._max_record_bytes:
+        if length > MAX_RECORD_BYTES:
             raise self._too_large(f"input '{self._task.url}': the line at offset {offset}")
 
     def _too_large(self, location: str) -> PrepareError:
         return PrepareError(
-            f"{location}: expected a record of at most {self._max_record_bytes} bytes, got more\n"
+            f"{location}: expected a record of at most {MAX_RECORD_BYTES} bytes, got more\n"
             "  Is this JSON Lines, with one record per line? Split the record."
         )
 
@@ -325,14 +305,14 @@ def _rows_of(portion: Any, location: str) -> list[dict[str, Any]]:
     return [{name: without_nulls(value) for name, value in row.items()} for row in rows]
 
 
-def _portions(rows: Any, max_bytes: int) -> Iterator[Any]:
+def _portions(rows: Any) -> Iterator[Any]:
     """Rows a bounded number of bytes at a time: those of one batch may have any length."""
-    if rows.num_rows <= 1 or rows.nbytes <= max_bytes:
+    if rows.num_rows <= 1 or rows.nbytes <= MAX_BATCH_BYTES:
         yield rows
         return
     half = rows.num_rows // 2
-    yield from _portions(rows.slice(0, half), max_bytes)
-    yield from _portions(rows.slice(half), max_bytes)
+    yield from _portions(rows.slice(0, half))
+    yield from _portions(rows.slice(half))
 
 
 class _TaskBytes:

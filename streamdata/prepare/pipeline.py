@@ -90,98 +90,93 @@ class Pipeline:
             own = tasks if shard is None else tasks[shard[0] :: shard[1]]
             TextTokenizer.save(tokenizer, directory.tokenizer)
             check_backend(self.config, tokenizer, own)
-            run = _Run(self.config, directory, own, progress)
             spec = RunSpec(self.config.model_dump_json(), self.tokenizer, str(directory.path.absolute()), os.getcwd())
-            run.do(spec, engine, workers)
-            return run.finish(plan, {"engine": engine, "workers": workers})
+            run = RunProgress(self.config, directory, own, progress)
+            missing = run.missing(own)
+            if engine == "ray":
+                run_on_ray(spec, missing, run.report, run.count)
+            else:
+                run_local(spec, missing, workers, run.report, run.count)
+            facts = {"engine": engine, "workers": workers, **run.facts()}
+            return directory.finish(plan, [task.number for task in own], facts)
 
 
 class RunProgress:
     """How far a run is, and how fast.
 
     Args:
-        total_bytes: Of input, in all.
-
-    Attributes:
-        counts: Records, bytes, tokens … since this process began.
-        skipped_bytes: Input that an earlier run has done.
+        config: How many records may be bad.
+        directory: The run's.
+        tasks: The run's.
+        show: Called with this after each report.
     """
 
-    def __init__(self, total_bytes: int) -> None:
-        self.total_bytes = total_bytes
-        self.counts: Counter[str] = Counter()
-        self.skipped_bytes = 0
-        self._began = time.monotonic()
+    def __init__(
+        self, config: PrepareConfig, directory: RunDirectory, tasks: Sequence[Task], show: ShowProgress | None
+    ) -> None:
+        self._config, self._directory, self._show = config, directory, show
+        self._total_bytes = sum(task.end - task.begin for task in tasks)
+        self._began = time.time()
+        self._counts: Counter[str] = Counter()
+        """Records, bytes, tokens … since this process began."""
+        self._finished: Counter[str] = Counter()
+        """Records, bytes and bad records of finished tasks, whenever they were done."""
+        self._skipped_bytes = 0
+
+    def missing(self, tasks: Sequence[Task]) -> list[Task]:
+        """The tasks that are not done yet; those that an earlier run has done are counted."""
+        missing = []
+        for task in tasks:
+            if self._directory.marker(task.number).exists():
+                self.count(self._directory.read_marker(task.number))
+            else:
+                missing.append(task)
+        self._skipped_bytes = self._finished["bytes"]
+        return missing
+
+    def report(self, counts: Counter[str]) -> None:
+        """Count what was done since the last report, and show it."""
+        self._counts.update(counts)
+        if self._show is not None:
+            self._show(self)
+
+    def count(self, marker: Marker) -> None:
+        """Count a finished task.
+
+        Raises:
+            PrepareError: More records are bad than all of the input may have.
+        """
+        size_bytes = marker["input"]["end"] - marker["input"]["begin"]
+        self._finished.update(
+            records=marker["counts"].get("records", 0), bytes=size_bytes, bad=sum(marker["bad"].values())
+        )
+        records, bad = self._finished["records"], self._finished["bad"]
+        expected = records * self._total_bytes / max(self._finished["bytes"], 1)
+        if bad > self._config.most_bad(max(expected, records)):
+            raise PrepareError(
+                f"prepare: expected at most {self._config.max_bad} bad records in about {expected:,.0f}, "
+                f"got {bad:,} in {records:,}{self._directory.first_bad()}\n"
+                f"  See {self._directory.tasks}/*.quarantine.jsonl; correct them, or raise max_bad, and run again."
+            )
+
+    def facts(self) -> Json:
+        """When, where and how fast this process ran, for `run.json`."""
+        facts = {"host": platform.node(), "python": platform.python_version(), "began": self._began}
+        return {**facts, "seconds": time.time() - self._began, "counts": dict(sorted(self._counts.items()))}
 
     def line(self) -> str:
         """Records, tokens a second, megabytes a second and the time left, in one line."""
-        took = max(time.monotonic() - self._began, 1e-9)
-        done, left = self.counts["bytes"], max(self.total_bytes - self.skipped_bytes - self.counts["bytes"], 0)
-        part = (self.skipped_bytes + done) / self.total_bytes if self.total_bytes else 1
+        took = max(time.time() - self._began, 1e-9)
+        counts, done = self._counts, self._counts["bytes"]
+        left = max(self._total_bytes - self._skipped_bytes - done, 0)
+        part = min((self._skipped_bytes + done) / self._total_bytes, 1) if self._total_bytes else 1
         remaining = f"{_duration(left * took / done)} left" if done else "starting"
-        percent, tokens = f"{min(part, 1):4.0%}", f"{self.counts['tokens'] / took:,.0f} tokens/s"
-        bad = f"  {self.counts['bad']:,} bad" if self.counts["bad"] else ""
-        return (
-            f"{percent}  {self.counts['records']:,} records{bad}  {tokens}  {done / took / 1e6:.3g} MB/s  {remaining}"
-        )
+        bad = f"  {counts['bad']:,} bad" if counts["bad"] else ""
+        speed = f"{counts['tokens'] / took:,.0f} tokens/s  {done / took / 1e6:.3g} MB/s"
+        return f"{part:4.0%}  {counts['records']:,} records{bad}  {speed}  {remaining}"
 
 
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-class _Run:
-    """The tasks of one run, and what is known of them so far."""
-
-    def __init__(
-        self, config: PrepareConfig, directory: RunDirectory, tasks: Sequence[Task], progress: ShowProgress | None
-    ) -> None:
-        self._config, self._directory, self._tasks = config, directory, tasks
-        self._progress = RunProgress(sum(task.end - task.begin for task in tasks))
-        self._show = progress or (lambda _: None)
-        self._began = time.time()
-        self._bad, self._records, self._bytes = 0, 0, 0
-        """Of finished tasks, whenever they were done."""
-
-    def do(self, spec: RunSpec, engine: Engine, workers: int) -> None:
-        missing = []
-        for task in self._tasks:
-            if self._directory.marker(task.number).exists():
-                self._count(self._directory.read_marker(task.number))
-                self._progress.skipped_bytes += task.end - task.begin
-            else:
-                missing.append(task)
-        if engine == "ray":
-            run_on_ray(spec, missing, self._report, self._count)
-        else:
-            run_local(spec, missing, workers, self._report, self._count)
-
-    def finish(self, plan: Json, facts: Json) -> Json:
-        max_bad = self._config.most_bad(self._records)
-        if self._bad > max_bad:
-            raise self._too_many(f"at most {max_bad:g} of {self._records:,} records to be bad")
-        took = time.time() - self._began
-        facts |= {"host": platform.node(), "python": platform.python_version(), "began": self._began, "seconds": took}
-        facts |= {"counts": dict(sorted(self._progress.counts.items()))}
-        return self._directory.finish(plan, [task.number for task in self._tasks], facts)
-
-    def _report(self, counts: Counter[str]) -> None:
-        self._progress.counts.update(counts)
-        self._show(self._progress)
-
-    def _count(self, marker: Marker) -> None:
-        """Count a finished task; end the run as soon as more records are bad than all of its input may have."""
-        self._bad += sum(marker["bad"].values())
-        self._records += marker["counts"].get("records", 0)
-        self._bytes += marker["input"]["end"] - marker["input"]["begin"]
-        expected = self._records * self._progress.total_bytes / max(self._bytes, 1)
-        if self._bad > self._config.most_bad(max(expected, self._records)):
-            raise self._too_many(f"at most {self._config.max_bad} bad records in about {expected:,.0f}")
-
-    def _too_many(self, expected: str) -> PrepareError:
-        return PrepareError(
-            f"prepare: expected {expected}, got {self._bad:,} in {self._records:,}{self._directory.first_bad()}\n"
-            f"  See {self._directory.tasks}/*.quarantine.jsonl; correct them, or raise max_bad, and run again."
-        )

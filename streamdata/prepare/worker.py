@@ -100,7 +100,7 @@ class TaskRun:
                     records.append((number, parse(raw, self._task.url, exact=self._has_chats)))
             except BadRecordError as error:
                 failed(number, error)
-        return [document for _, document in self._maker.make(records, failed)]
+        return list(self._maker.make(records, failed))
 
     def marker(self, files: dict[str, list[int | str]]) -> Marker:
         """The results of the task once it is done: the same whichever process did it, and however often."""
@@ -263,9 +263,13 @@ def run_on_ray(spec: RunSpec, tasks: Sequence[Task], report: Report, done: Calla
             ready, rest = ray.wait(list(pending), num_returns=1)
             pending = set(rest)
             for reference in ready:
-                marker = _result(ray, reference)
+                marker = ray.get(reference)
+                if isinstance(marker, Exception):
+                    raise marker
                 report(Counter(marker["counts"]))
                 done(marker)
+    except ray.exceptions.RayError as error:
+        raise PrepareError(f"engine ray: a task was lost: {error}\n  Run again: finished tasks are kept.") from error
     finally:
         for reference in pending:
             ray.cancel(reference, force=True)
@@ -275,16 +279,6 @@ def run_on_ray(spec: RunSpec, tasks: Sequence[Task], report: Report, done: Calla
             ray.wait(list(pending), num_returns=len(pending), timeout=_CANCEL_TIMEOUT_S, fetch_local=False)
         if is_ours:
             ray.shutdown()
-
-
-def _result(ray: Any, reference: Any) -> Marker:
-    try:
-        found: Marker | Exception = ray.get(reference)
-    except ray.exceptions.RayError as error:
-        raise PrepareError(f"engine ray: a task was lost: {error}\n  Run again: finished tasks are kept.") from error
-    if isinstance(found, Exception):
-        raise found
-    return found
 
 
 def _do_on_ray(spec: RunSpec, task: Task) -> Marker | Exception:

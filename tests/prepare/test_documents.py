@@ -23,7 +23,7 @@ def make(tokenizer: str, config: dict, *records: dict) -> tuple[list[TokenizedDo
     maker = DocumentMaker(load_config(config), loaded, TokenizersBackend(loaded))
     failed: list[str] = []
     made = maker.make(list(enumerate(records)), lambda number, error: failed.append(f"{number} {error.reason}"))
-    return [document for _, document in made], failed
+    return list(made), failed
 
 
 def sequence(tokenizer: str, record: dict, **config: object) -> tuple[list[int], list[bool]]:

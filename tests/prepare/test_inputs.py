@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamdata.errors import ShardError
-from streamdata.prepare import PrepareError
+from streamdata.prepare import PrepareError, inputs
 from streamdata.prepare.inputs import Task, TaskInput, input_digest, plan_tasks
 from tests.prepare.runs import write
 from tests.remote.servers import http_server
 
 
-def read(task: Task, **limits: int) -> tuple[list[str], list[object], str]:
+def read(task: Task) -> tuple[list[str], list[object], str]:
     """Locations and records of a task, and the digest of what was read."""
-    source = TaskInput(task, **limits)
+    source = TaskInput(task)
     found = [
         (source.location(number), record)
         for batch in source.batches()
@@ -65,12 +65,15 @@ def test_a_compressed_file_is_one_task_of_the_same_records(tmp_path: Path, suffi
 @pytest.mark.parametrize("start", ["", "\ufeff \n"])
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.ndjson", "a.dat"])
 @pytest.mark.parametrize("indent", [None, 1])
-def test_a_json_array_is_one_task_of_its_elements(tmp_path: Path, indent: int | None, name: str, start: str) -> None:
+def test_a_json_array_is_one_task_of_its_elements(
+    tmp_path: Path, indent: int | None, name: str, start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever its name, and however long its lines are; lines of JSON by that name are cut as others are."""
     rows = [{"n": number} for number in range(40)]
     (tmp_path / name).write_text(start + json.dumps(rows, indent=indent))
     (task,) = plan_tasks([str(tmp_path / name)], 100)
-    places, records, _ = read(task, max_record_bytes=100)
+    monkeypatch.setattr(inputs, "MAX_RECORD_BYTES", 100)
+    places, records, _ = read(task)
     assert [json.loads(record) for record in records] == rows
     assert places[-1] == f"{tmp_path}/{name}:40"
     write(tmp_path / name, rows)
@@ -139,21 +142,24 @@ def test_a_pipe_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         plan_tasks(["pipe:cat x"], 10)
 
 
-def test_a_line_that_does_not_fit_into_memory_is_refused(tmp_path: Path) -> None:
+def test_a_line_that_does_not_fit_into_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a file that is not JSON Lines; in the task where it starts, and when the next looks for its end."""
+    monkeypatch.setattr(inputs, "MAX_RECORD_BYTES", 100)
     path = write(tmp_path / "a.jsonl", [json.dumps("x" * (1 << 21))])
     for task in plan_tasks([path], 1 << 20)[:2]:
         with pytest.raises(PrepareError, match=r"the line at offset \d+: expected a record of at most 100 bytes"):
-            read(task, max_record_bytes=100)
+            read(task)
 
 
-def test_a_row_that_does_not_fit_into_memory_is_refused(tmp_path: Path) -> None:
+def test_a_row_that_does_not_fit_into_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a line is; by its number."""
+    monkeypatch.setattr(inputs, "MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr(inputs, "MAX_BATCH_BYTES", 10)
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["x"] * 8 + ["x" * 200, "x"]}), path, row_group_size=3)
     tasks = plan_tasks([str(path)], 40)
     with pytest.raises(PrepareError, match=r"a.parquet:9: expected a record of at most 100 bytes, got more"):
-        [read(task, max_record_bytes=100, max_batch_bytes=10) for task in tasks]
+        [read(task) for task in tasks]
 
 
 def test_long_rows_come_few_at_a_time(tmp_path: Path) -> None:
@@ -179,13 +185,15 @@ def test_digests_tell_contents_apart(tmp_path: Path) -> None:
     assert [one == other for one, other in pairwise(files)] == [False, True]
 
 
-def test_the_categories_of_a_column_are_no_part_of_each_row(tmp_path: Path) -> None:
+def test_the_categories_of_a_column_are_no_part_of_each_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They may be larger than any record, and do not make batches small."""
     kinds = [f"{number:0100d}" for number in range(90)]
     table = pyarrow.table({"text": ["x"] * 90, "kind": pyarrow.array(kinds).dictionary_encode()})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     (task,) = plan_tasks([str(tmp_path / "a.parquet")], 1 << 20)
-    source = TaskInput(task, max_record_bytes=1000, max_batch_bytes=900)
+    monkeypatch.setattr(inputs, "MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr(inputs, "MAX_BATCH_BYTES", 900)
+    source = TaskInput(task)
     batches = [batch.records for batch in source.batches()]
     assert [row for batch in batches for row in batch] == table.to_pylist()
     assert max(map(len, batches)) > 3

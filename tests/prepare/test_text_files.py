@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streamdata.prepare import PrepareError
+from streamdata.prepare import PrepareError, inputs
 from streamdata.prepare.inputs import TaskInput, plan_tasks
 from streamdata.stores.factory import open_store
 from streamdata.text.tokenizer import load_tokenizer
@@ -61,8 +61,9 @@ def test_a_text_that_is_not_utf_8_is_a_bad_record(texts: Path, tokenizer: str, t
     assert summary["bad"] == {"not UTF-8": 1}
 
 
-def test_a_text_that_does_not_fit_into_memory_is_an_error(texts: Path) -> None:
+def test_a_text_that_does_not_fit_into_memory_is_an_error(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what to do."""
+    monkeypatch.setattr(inputs, "MAX_RECORD_BYTES", 8)
     (task,) = plan_tasks(str(texts / "a.txt"), 4)
     with pytest.raises(PrepareError, match="a text of at most 8 bytes, got 10"):
-        list(TaskInput(task, max_record_bytes=8).batches())
+        list(TaskInput(task).batches())
