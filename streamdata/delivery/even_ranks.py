@@ -33,7 +33,7 @@ NUM_KEPT: Final = 256
 
 
 class Received(NamedTuple):
-    """What came of the stream."""
+    """A batch as the stream delivered it, with its states."""
 
     batch: Any
     """Without its states; None where only states came."""
@@ -66,17 +66,15 @@ class RestOfPass:
         """How many batches these make."""
         return sum(-(-left // self.batch_size) for left in self._left)
 
-    def samples_of(self, states: Mapping[str, Any]) -> int:
-        """How many of them the next batch has, by its states."""
-        return sum(self._samples_of(states).values())
-
-    def _samples_of(self, states: Mapping[str, Any]) -> dict[int, int]:
-        return {worker: min(self.batch_size, self._left[worker]) for worker in _workers(states)}
+    def samples_of(self, states: Mapping[str, Any]) -> dict[int, int]:
+        """How many of them the next batch has, by the worker that its states name; none where it only fills up."""
+        workers: list[int] = [worker for key, worker in states.items() if key.startswith("worker/")]
+        return {worker: min(self.batch_size, self._left[worker]) for worker in workers}
 
     def count(self, states: Mapping[str, Any]) -> None:
         """Note that a batch was delivered."""
         self.num_batches -= 1
-        self._counted.append(self._samples_of(states))
+        self._counted.append(self.samples_of(states))
         for worker, samples in self._counted[-1].items():
             self._left[worker] -= samples
 
@@ -86,11 +84,6 @@ class RestOfPass:
             self.num_batches += 1
             for worker, samples in self._counted.pop().items():
                 self._left[worker] += samples
-
-
-def _workers(states: Mapping[str, Any]) -> list[int]:
-    """The worker that delivered the batch; none of one that only fills up."""
-    return [worker for key, worker in states.items() if key.startswith("worker/")]
 
 
 class EvenRanks:
@@ -227,7 +220,7 @@ def dropped(received: Iterator[Received], rest: RestOfPass) -> Iterator[Received
     while rest.num_batches > 1:  # whoever takes one counts it
         yield next(received)
     last = next(received) if rest.num_batches else Received(None, {})
-    if left_out := rest.samples - rest.samples_of(last.states):
+    if left_out := rest.samples - sum(rest.samples_of(last.states).values()):
         logger.warning("StreamLoader: uneven='drop' leaves out %d samples of this rank", left_out)
     states = dict(last.states)
     for leftover in received:
@@ -250,7 +243,7 @@ def padded(
     for batch, states in received:
         if rest.own_batches == 1:  # a copy: what the trainer does to its tensors does not change those to come
             last = copy.deepcopy(batch)
-        yield Received(_marked(batch, rest.samples_of(states), rest.batch_size), states)
+        yield Received(_marked(batch, sum(rest.samples_of(states).values()), rest.batch_size), states)
     if rest.num_batches and last is None:
         repeat = any_batch()
         assert repeat is not None, "who reads this holds the loader"

@@ -16,7 +16,6 @@ from streamdata.delivery.even_ranks import MORE_PASSES, NUM_KEPT, EvenRanks, Fil
 from streamdata.delivery.tensor_collate import TensorCollate
 from streamdata.errors import StateError, did_you_mean, listing, shown
 from streamdata.fields import CURSOR, STATE, STATES
-from streamdata.mixing import MergedDataset
 from streamdata.mixing.merged import top_of
 from streamdata.mixing.tree import tree_of
 from streamdata.run.lane_link import Traffic
@@ -240,7 +239,12 @@ class StreamLoader:
 
     def _iterate(self, reader: object) -> Iterator[Any]:
         self._check_reader(reader)
-        left, more, begun = self._begin(), 1, self._pass
+        if self.dataset.progress is not self._progress:  # states were set on the dataset itself
+            self._take_states()
+            self._reader = reader
+        if self.steps_per_epoch is None and not self._is_endless:
+            self._go_to_named_pass()
+        left, more, begun = math.inf if self.steps_per_epoch is None else self.batches_left, 1, self._pass
         while left > 0:
             self._check_reader(reader)
             found = self._receive(MORE_PASSES if self.steps_per_epoch else more)
@@ -257,18 +261,6 @@ class StreamLoader:
                 "StreamLoader: another iteration began, or states were loaded, since this one began\n"
                 "  A stream has one reader: begin a new iteration, which goes on where it stands."
             )
-
-    def _begin(self) -> float:
-        """Find where the stream stands; return how many batches are left of the stretch."""
-        if self.dataset.progress is not self._progress:  # states were set on the dataset itself
-            reader = self._reader
-            self._take_states()
-            self._reader = reader
-        if self.steps_per_epoch is not None:
-            return self.batches_left
-        if not self._is_endless:
-            self._go_to_named_pass()
-        return math.inf
 
     def _go_to_named_pass(self) -> None:
         """Let the next batches be those of the pass that was named, if one was."""
@@ -307,7 +299,7 @@ class StreamLoader:
         except BaseException as error:
             # What the workers had ready is lost, and one that failed gives nothing more: it is read again.
             if self.num_workers and isinstance(error, Exception):
-                note_dead_workers(error, self.dataset)
+                self.dataset.note_dead_workers(error)
             self._close()
             self._must_go_back = True
             if self.num_workers:
@@ -476,14 +468,4 @@ def _check_settings(batch_size: object, steps_per_epoch: object, uneven: str, op
         known = sorted({*signature(StreamLoader).parameters, *_OPTIONS} - {"options"})
         raise ValueError(
             f"StreamLoader: unknown option {shown(name)}{did_you_mean(name, known)}\n  It takes {listing(known)}."
-        )
-
-
-def note_dead_workers(error: Exception, dataset: MergedDataset) -> None:
-    """Add to an error which workers were killed, and at which record each was, where a function of it was given one."""
-    for pid, record in dataset.dead_workers().items():
-        at = f"a function of it was last given {record}" if record else "no function of it was at a record"
-        error.add_note(
-            f"MergedDataset: worker process {pid} was killed; {at}\n"
-            "  If for lack of memory, the system's log says so: take fewer workers or smaller batches."
         )

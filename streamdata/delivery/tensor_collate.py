@@ -123,7 +123,8 @@ class TensorCollate:
 
     def _collated(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
         names = dict.fromkeys(chain(chain.from_iterable(samples), self._fields))
-        rules = {name: rule for name in names if (rule := self._rule(name)) != "drop"}
+        found = {name: self._fields.get(name, "drop" if is_reserved(name) else self._default) for name in names}
+        rules = {name: rule for name, rule in found.items() if rule != "drop"}
         columns = {name: _Column(name, samples) for name in rules}
         if rules.get(_BOUNDS) != "stack":
             return {name: columns[name].under(rule) for name, rule in rules.items()}
@@ -136,9 +137,6 @@ class TensorCollate:
                 f'Give rows that are not padded, or keep them apart with fields={{{_BOUNDS!r}: "list"}}.',
             )
         return {**joined, _BOUNDS: run_on}
-
-    def _rule(self, name: str) -> Rule:
-        return self._fields.get(name, "drop" if is_reserved(name) else self._default)
 
 
 def to_float(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +171,12 @@ class _Column:
         """Whether what `under` gave is joined end to end."""
         self._values = [sample[name] for sample in samples if name in sample]
         if len(self._values) < len(samples):
-            self._refuse_missing()
+            lacking = next(index for index, sample in enumerate(samples) if name not in sample)
+            having = next((self._of(index) for index, sample in enumerate(samples) if name in sample), "no sample")
+            self.refuse(
+                f"is missing in {self._of(lacking)}, and is in {having}",
+                f'Write {_WHO}(fields={{{shown(name)}: "drop"}}), or let each source\'s process function set it.',
+            )
 
     def under(self, rule: Rule, lengths: list[int] | None = None) -> Any:
         """What the batch has of it.
@@ -189,8 +192,10 @@ class _Column:
         if not found and rule == "stack":
             return self._values
         if len(found) < len(tensors):
-            self._check_alike("kinds", [_kind(each, value) for each, value in zip(tensors, self._values, strict=True)])
-            self.refuse(f"expected tensors, arrays or numbers to pad, got {_kind(None, self._values[0])}")
+            pairs = zip(tensors, self._values, strict=True)
+            kinds = [type(value).__name__ if each is None else "numbers" for each, value in pairs]
+            self._check_alike("kinds", kinds)
+            self.refuse(f"expected tensors, arrays or numbers to pad, got {kinds[0]}")
         self._check_alike("dtypes", [each.dtype for each in found])
         dtype = found[0].dtype
         if isinstance(rule, Pad) and not rule.fits(dtype):
@@ -205,7 +210,7 @@ class _Column:
         remedy = (
             f'Write {_WHO}(fields={{{shown(self.name)}: Pad()}}), which fills them up, or "list" in place of Pad().'
         )
-        self._check_alike("shapes", [each.shape for each in found], remedy)
+        self._check_alike("shapes", [tuple(each.shape) for each in found], remedy)
         return torch.stack(found)
 
     def run_on(self) -> tuple[list[int], torch.Tensor]:
@@ -239,7 +244,7 @@ class _Column:
     def _pad(self, tensors: list[torch.Tensor], pad: Pad) -> torch.Tensor:
         if not all(each.dim() for each in tensors):
             self.refuse("expected values with a length to pad, got a number", "Remove its Pad.")
-        self._check_alike("shapes beyond the first dimension", [each.shape[1:] for each in tensors])
+        self._check_alike("shapes beyond the first dimension", [tuple(each.shape[1:]) for each in tensors])
         length = pad.length(max(map(len, tensors)))
         if all(len(each) == length for each in tensors):
             return torch.stack(tensors)
@@ -250,7 +255,7 @@ class _Column:
         return padded
 
     def _join(self, tensors: list[torch.Tensor], rule: Rule) -> torch.Tensor:
-        self._check_alike("shapes beyond the first dimension", [each.shape[1:] for each in tensors])
+        self._check_alike("shapes beyond the first dimension", [tuple(each.shape[1:]) for each in tensors])
         joined = torch.cat(tensors)
         if not isinstance(rule, Pad):
             return joined
@@ -266,17 +271,9 @@ class _Column:
         other = next((index for index, fact in enumerate(facts) if fact != facts[0]), None)
         if other is not None:
             self.refuse(
-                f"several {what}, {_shown(facts[0])} in {self._of(0)} and {_shown(facts[other])} in {self._of(other)}",
+                f"several {what}, {facts[0]} in {self._of(0)} and {facts[other]} in {self._of(other)}",
                 remedy or f"Make them alike in the process functions. Or: {self._as_list()}",
             )
-
-    def _refuse_missing(self) -> NoReturn:
-        lacking = next(index for index, sample in enumerate(self._samples) if self.name not in sample)
-        having = [self._of(index) for index, sample in enumerate(self._samples) if self.name in sample]
-        self.refuse(
-            f"is missing in {self._of(lacking)}, and is in {having[0] if having else 'no sample'}",
-            f'Write {_WHO}(fields={{{shown(self.name)}: "drop"}}), or let each source\'s process function set it.',
-        )
 
     def refuse(self, problem: str, remedy: str | None = None) -> NoReturn:
         """Raise a ValueError that names the field."""
@@ -327,11 +324,3 @@ def _as_tensor(value: Any, dtype: torch.dtype | None) -> torch.Tensor | None:
     if kinds and all(issubclass(kind, _NUMBERS) for kind in kinds):
         return torch.tensor(value, dtype=dtype or _dtype(kinds))
     return torch.tensor(value, dtype=dtype) if dtype is not None and value == [] else None
-
-
-def _kind(tensor: torch.Tensor | None, value: object) -> str:
-    return "numbers" if tensor is not None else type(value).__name__
-
-
-def _shown(fact: Hashable) -> Hashable:
-    return tuple(fact) if isinstance(fact, torch.Size) else fact

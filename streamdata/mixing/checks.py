@@ -50,96 +50,103 @@ def check_sources(mixture: MixtureSettings) -> None:
     for number, dataset in enumerate(mixture.datasets):
         who = f"MergedDataset, source {number} ({type(dataset).__name__}){in_recipe(dataset)}"
         check_dataset(dataset, who)
-        name = _checked_name(dataset, who)
+        name = getattr(dataset, "name", None)
+        if not isinstance(name, str) or not name or "." in name:
+            raise ValueError(
+                f"{who}: expected a unique name without '.', got {shown(name)}\n  Set its attribute `name`."
+            )
         if name in names:
             raise ValueError(
                 f"{who}: the name {shown(name)} is taken{in_recipe(names[name])}\n  Give each source its own name."
             )
         names[name] = dataset
-        _check_percent(dataset, f"{who}, {shown(name)}")
-        _check_max_bad(dataset, f"{who}, {shown(name)}")
-        _check_max_epochs(dataset, f"{who}, {shown(name)}")
-        _check_holdout(dataset, f"{who}, {shown(name)}")
-        _check_functions(dataset, f"{who}, {shown(name)}")
+        who = f"{who}, {shown(name)}"
+        _check_numbers(dataset, who)
+        _check_part(dataset, who)
+        _check_functions(dataset, who)
         leave_out_filtered(dataset)
-        _check_own_stream(dataset, f"{who}, {shown(name)}")
-        _check_factors(dataset, f"{who}, {shown(name)}")
-        _check_of_top(dataset, f"{who}, {shown(name)}")
-    _check_any_is_there(mixture)
-    _check_cost(mixture.cost)
-    top = tree_of(mixture)
-    _check_once(top)
-    _check_weights(top)
-    for child in top.children:
+        _check_own_stream(dataset, who)
+        for setting in ("skip", "read_ahead_bytes", "connections") if isinstance(dataset, MixtureSettings) else ():
+            if (value := getattr(dataset, setting)) is not None:
+                raise ValueError(
+                    f"{who}: expected no `{setting}` in a mixture below another one, got {shown(value)}\n"
+                    "  Give it to the top mixture, where it is for all sources, which are named by their paths from it."
+                )
+    _check_weights(mixture)
+    for child in tree_of(mixture).children:
         if child.is_mixture:
-            _check_end(mixture, child.dataset)
-            _check_no_schedule_below(child)
+            _check_nested(mixture, child)
 
 
-def _checked_name(dataset: Any, who: str) -> str:
-    name = getattr(dataset, "name", None)
-    if not isinstance(name, str) or not name or "." in name:
-        raise ValueError(f"{who}: expected a unique name without '.', got {shown(name)}\n  Set its attribute `name`.")
-    return name
-
-
-def _check_percent(dataset: Any, who: str) -> None:
-    try:
-        read_percent(getattr(dataset, "percent", None))
-    except ValueError as error:
-        raise ValueError(f"{who}: {error}") from None
-
-
-def _check_any_is_there(mixture: MixtureSettings) -> None:
+def _check_weights(mixture: MixtureSettings) -> None:
+    """Check that weights go together, and that no object is there twice."""
     if all(is_absent(dataset.percent) for dataset in mixture.datasets):
         first = mixture.datasets[0]
         raise ValueError(
             f"MergedDataset{in_recipe(first)}, {shown(first.name)}: expected a positive number as percent, got 0\n"
             "  0 leaves a source out, and here all are left out."
         )
-
-
-def _check_cost(cost: object) -> None:
+    cost = mixture.cost
     if cost is not None and not callable(cost) and not (isinstance(cost, str) and cost):
         raise ValueError(
             f"MergedDataset: expected a function of a sample, or the name of a field, as cost, got {shown(cost)}"
         )
-
-
-def _check_weights(mixture: Node) -> None:
-    """Whether the weights of its sources go together: those of mixtures within it were checked with these."""
+    top = tree_of(mixture)
+    seen: dict[int, str] = {}
+    for node in top.walk():  # read under two names, it would share what its functions hold
+        if id(node.dataset) in seen:
+            raise ValueError(
+                f"MergedDataset: {shown(node.path)} is the same object as {shown(seen[id(node.dataset)])}\n"
+                "  Build it twice, or raise its percent."
+            )
+        seen[id(node.dataset)] = node.path
     try:
-        _ = mixture.weights
+        _ = top.shares  # those of mixtures within it were checked with these
     except ValueError as error:
         raise ValueError(f"MergedDataset: {error}") from None
 
 
-def _check_max_bad(dataset: Any, who: str) -> None:
-    max_bad: Any = getattr(dataset, "max_bad", 0)
-    if isinstance(max_bad, bool) or not isinstance(max_bad, Integral) or max_bad < 0:
+def _check_numbers(dataset: Any, who: str) -> None:
+    try:
+        read_percent(getattr(dataset, "percent", None))
+    except ValueError as error:
+        raise ValueError(f"{who}: {error}") from None
+    max_bad, max_epochs = getattr(dataset, "max_bad", 0), getattr(dataset, "max_epochs", None)
+    if not _is_count(max_bad, 0):
         raise ValueError(
             f"{who}: expected a whole number of failures as max_bad, got {shown(max_bad)}\n"
             "  It is how many may be skipped per lane; a percentage is understood by `streamdata prepare` alone."
         )
-
-
-def _check_max_epochs(dataset: Any, who: str) -> None:
-    max_epochs: Any = getattr(dataset, "max_epochs", None)
-    if max_epochs is None:
-        return
-    if isinstance(dataset, MixtureSettings):
+    if max_epochs is not None and isinstance(dataset, MixtureSettings):
         raise ValueError(
             f"{who}: expected no max_epochs of a mixture, got {shown(max_epochs)}\n"
             "  Its sources differ in how long their epochs are: give it to them."
         )
-    if isinstance(max_epochs, bool) or not isinstance(max_epochs, Integral) or max_epochs < 1:
+    if max_epochs is not None and not _is_count(max_epochs, 1):
         raise ValueError(
             f"{who}: expected a whole number of epochs from 1 on as max_epochs, got {shown(max_epochs)}\n"
             "  Without it the number of epochs is not bounded."
         )
+    for name in FACTORS:
+        value = getattr(dataset, name, None)
+        # webdataset's pipelines say -1 where they do not know; others have a method of that name.
+        if not (value is None or callable(value) or (name == "length" and value == -1) or is_length(value)):
+            raise ValueError(
+                f"{who}: expected a number above 0 as {name}, got {shown(value)}\n"
+                "  An epoch has length * length_multiplier / length_divisor samples; without length, its records count."
+            )
 
 
-def _check_holdout(dataset: Any, who: str) -> None:
+def _is_count(value: Any, least: int) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
+
+
+def is_length(value: Any) -> bool:
+    """Whether a length, or a factor of one, can have this value."""
+    return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < math.inf
+
+
+def _check_part(dataset: Any, who: str) -> None:
     try:
         part, parts = part_of(dataset), range_of(dataset)
     except ValueError as error:
@@ -185,11 +192,20 @@ def _check_own_stream(dataset: Any, who: str) -> None:
 def _check_functions(dataset: Any, who: str) -> None:
     for name in ("single_process_fn", "process_fn"):
         function = getattr(dataset, name, None)
-        if function is None:
-            continue
-        several = function if name == "process_fn" and isinstance(function, list) and function else [function]
-        for one in several:
-            _check_function(one, who, name)
+        several: list[Any] = (
+            function if name == "process_fn" and isinstance(function, list) and function else [function]
+        )
+        for one in several if function is not None else ():
+            if is_stage(one):
+                raise ValueError(
+                    f"{who}: {name}: expected webdataset's stage {one.__name__.lstrip('_')} with its "
+                    "parameters, got it without\n  Call it; in a recipe write 'params: {}' beside its target."
+                )
+            if not callable(one):
+                raise ValueError(
+                    f"{who}: expected a function as {name}, got {shown(one)}\n"
+                    f"  In a recipe a function is named by a target: '{name}: {{target: my_pkg.my_fn}}'."
+                )
             if len(several) > 1 and is_stateful(one):
                 raise ValueError(
                     f"{who}: {name}: expected functions without state_dict in a list, got {shown(one)}\n"
@@ -197,79 +213,20 @@ def _check_functions(dataset: Any, who: str) -> None:
                 )
 
 
-def _check_function(function: Any, who: str, name: str) -> None:
-    if is_stage(function):
+def _check_nested(parent: MixtureSettings, child: Node) -> None:
+    """Check that a mixture within another one ends where that does, and has no schedule whose time nobody could tell.
+
+    What a yield function will pull, the top has not drawn yet.
+    """
+    mixture = child.dataset
+    if mixture.customized_yield_fn is not None and child.has_schedule:
+        name = shown(mixture.name)
         raise ValueError(
-            f"{who}: {name}: expected webdataset's stage {function.__name__.lstrip('_')} with its "
-            "parameters, got it without\n  Call it; in a recipe write 'params: {}' beside its target."
-        )
-    if not callable(function):
-        raise ValueError(
-            f"{who}: expected a function as {name}, got {shown(function)}\n"
-            f"  In a recipe a function is named by a target: '{name}: {{target: my_pkg.my_fn}}'."
-        )
-
-
-def _check_factors(dataset: Any, who: str) -> None:
-    for name in FACTORS:
-        value: Any = getattr(dataset, name, None)
-        # webdataset's pipelines say -1 where they do not know; others have a method of that name.
-        if value is None or callable(value) or (name == "length" and value == -1):
-            continue
-        if not is_length(value):
-            raise ValueError(
-                f"{who}: expected a number above 0 as {name}, got {shown(value)}\n"
-                "  An epoch has length * length_multiplier / length_divisor samples; without length, its records count."
-            )
-
-
-def is_length(value: Any) -> bool:
-    """Whether a length, or a factor of one, can have this value."""
-    return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < math.inf
-
-
-def _check_of_top(dataset: Any, who: str) -> None:
-    if not isinstance(dataset, MixtureSettings):
-        return
-    if dataset.skip is not None:
-        raise ValueError(
-            f"{who}: expected no `skip` in a mixture below another one, got one\n"
-            "  Give it to the top mixture, with the paths of sources from there."
-        )
-    for name in ("read_ahead_bytes", "connections"):
-        if (value := getattr(dataset, name)) is not None:
-            raise ValueError(
-                f"{who}: expected no `{name}` in a mixture below another one, got {shown(value)}\n"
-                "  Give it to the top mixture: it is for all sources of a process together."
-            )
-
-
-def _check_once(top: Node) -> None:
-    """The same object twice would be read twice under two names, or share what its functions hold."""
-    seen: dict[int, str] = {}
-    for node in top.walk():
-        if id(node.dataset) in seen:
-            raise ValueError(
-                f"MergedDataset: {shown(node.path)} is the same object as {shown(seen[id(node.dataset)])}\n"
-                "  Build it twice, or raise its percent."
-            )
-        seen[id(node.dataset)] = node.path
-
-
-def _check_no_schedule_below(child: Node) -> None:
-    """Refuse a schedule whose time nobody could tell: what a yield function will pull, the top has not drawn yet."""
-    if child.dataset.customized_yield_fn is not None and child.has_schedule:
-        name = shown(child.dataset.name)
-        raise ValueError(
-            f"MergedDataset, mixture {name}{in_recipe(child.dataset)}: expected constant percents in a mixture with a "
+            f"MergedDataset, mixture {name}{in_recipe(mixture)}: expected constant percents in a mixture with a "
             "customized_yield_fn that is within another mixture, and in all below it, got a schedule\n"
             f"  Give the schedule to the percent of {name} itself, list its sources in the top mixture, which may have "
             "both, or make the function the process_fn of each source."
         )
-
-
-def _check_end(parent: MixtureSettings, mixture: MixtureSettings) -> None:
-    """Whether a mixture within another one ends where that does."""
     if parent.cyclic and not mixture.cyclic:
         name, outer = shown(mixture.name), getattr(parent, "name", None)  # in a recipe it is set later
         around = "the mixture around it" if outer is None else f"the mixture {shown(outer)} around it"
@@ -369,8 +326,10 @@ def check_not_wrapped(dp_size: int) -> None:
         return
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  what the inspect module itself uses
     while frame is not None:
-        name = _wrapper(frame.f_locals.get("self"))
-        if name is not None:
+        # Not isinstance: Accelerate's loaders say that they are of the class that they wrap.
+        bases = type(frame.f_locals.get("self")).__mro__
+        found = (base.__name__ for base in bases if base.__module__.partition(".")[0] in _PACKAGES)
+        if (name := next((name for name in found if name in _WRAPPERS), None)) is not None:
             raise ValueError(
                 f"MergedDataset: Accelerate's {name} {_WRAPPERS[name].format(dp_size)}: the rest of the data would "
                 "never be read\n"
@@ -379,11 +338,3 @@ def check_not_wrapped(dp_size: int) -> None:
                 "dataset.set_data_parallel(1, 0), and the wrapper divides the whole stream."
             )
         frame = frame.f_back
-
-
-def _wrapper(owner: Any) -> str | None:
-    # Not isinstance: Accelerate's loaders say that they are of the class that they wrap.
-    for base in type(owner).__mro__:
-        if base.__name__ in _WRAPPERS and base.__module__.partition(".")[0] in _PACKAGES:
-            return base.__name__
-    return None

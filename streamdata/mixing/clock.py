@@ -7,8 +7,8 @@
 | nothing: a fresh start, a new pass, not drawn yet | its start | `start_clocks`, `scheduled_starts` |
 | the same, after a change of topology | its start, later by what the job gave of it above its share | `shifted` |
 | a clock | that clock | `begin_clocks` |
-| it joined or returned, and was not drawn since | the lowest of the others then, or its own if higher | `_join` |
-| the same, but the others had not been drawn then | its start | `_join` |
+| it joined or returned, not drawn since | the lowest of the others then, or its own if higher | `begin_clocks` |
+| the same, but the others had not been drawn then | its start | `begin_clocks` |
 | its mixture's sources or weights changed, and it was not drawn since | at most a step above the lowest | `_reweigh` |
 | the same, with costs or schedules | as much above the lowest as it still owes by cumulative share | `Carry` |
 | the same, but the mixture is finite | as if nothing had changed | `begin_clocks` |
@@ -27,7 +27,6 @@ on, so two such errors add up.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from heapq import heapreplace
 from typing import NamedTuple
 
@@ -192,48 +191,33 @@ def begin_clocks(
         gone: Of the sources that left with that generation: the lowest clock of then may have been one of theirs.
     """
     # Once per generation, not per source: a thousand sources may have joined together.
-    joined = {history.joined for history in histories}
     known, known_starts = [*histories, *gone], [*starts, *[math.inf] * len(gone)]
+    joined = {history.joined for history in histories}
     lowest_at = {generation: _lowest_before(generation, known, known_starts) for generation in joined}
-    clocks = [
-        _join(history, start, lowest_at[history.joined]) for history, start in zip(histories, starts, strict=True)
-    ]
-    if carry is not None:
-        waits = [_has_joined(history, lowest_at[history.joined]) for history in histories]
-        clocks = [carry.join(i, clock) if waits[i] else clock for i, clock in enumerate(clocks)]
+    clocks = []
+    for i, (history, start) in enumerate(zip(histories, starts, strict=True)):
+        clock, lowest = history.clock(), lowest_at[history.joined]
+        # Where nothing was drawn before it joined, it starts together with the others.
+        if lowest is None or history.was_drawn_since(history.joined):
+            clocks.append(start if clock is None else clock)
+            continue
+        # At zero it would be drawn thousands of times in a row, until it had caught up with the others. Below its own
+        # clock of before it left, it would be given again what it had had.
+        joined_at = max(clock or 0.0, lowest)
+        clocks.append(joined_at if carry is None else carry.join(i, joined_at))
     # Sources that were not drawn before the change do not count: they stand at their starts, which may be far behind.
     lowest = _lowest_before(reweighed, known, [math.inf] * len(known)) if reweighed else None
     if lowest is None:
         return clocks
     for i, history in enumerate(histories):
-        if _has_moved(history, reweighed):
+        was_there = history.joined < reweighed or history.clock() is not None  # a source that returns has one of before
+        if was_there and not history.was_drawn_since(reweighed):
             clocks[i] = (
                 _reweigh(clocks[i], lowest, starts[i], steps[i])
                 if carry is None
                 else carry.reweigh(i, clocks[i], lowest, history.drawn_before(reweighed))
             )
     return clocks
-
-
-def _join(history: History, start: float, lowest: float | None) -> float:
-    clock = history.clock()
-    # Where nothing was drawn before it joined, it starts together with the others.
-    if lowest is None or not _has_joined(history, lowest):
-        return start if clock is None else clock
-    # At zero it would be drawn thousands of times in a row, until it had caught up with the others. Below its own clock
-    # of before it left, it would be given again what it had had.
-    return max(clock or 0.0, lowest)
-
-
-def _has_joined(history: History, lowest: float | None) -> bool:
-    """Whether the source begins among others that were drawn before, and was not drawn since."""
-    return lowest is not None and not history.was_drawn_since(history.joined)
-
-
-def _has_moved(history: History, reweighed: int) -> bool:
-    """Whether a change of weights moves the source's clock: it was there before, and was not drawn since."""
-    was_there = history.joined < reweighed or history.clock() is not None  # a source that returns has one of before
-    return was_there and not history.was_drawn_since(reweighed)
 
 
 def _reweigh(clock: float, lowest: float, start: float, step: float) -> float:
@@ -279,8 +263,11 @@ class Clocks:
         self._run, self._node, self._above = run, node, above
         self.is_told = node.shares is not None and bool(node.path)
         self.shares = node.shares.refined() if node.shares is not None and self.is_told else node.shares
-        weights = list(node.weights.values())
-        self.steps = [] if self.shares is not None else _steps(weights)
+        self.steps = [] if self.shares is not None else _steps(list(node.weights.values()))
+        self._turn = turn(run.lane, node.seeds)
+        # The virtual time of the lane's first draw: as many draws were made to get there.
+        self._first = self._turn + (HEADROOM if run.base.excess else 0.0)
+        self._untold_pace = self._pace_of(self.shares)
         self.segment = 0
         """Where it is told the time: the segment of the schedules that its clocks were computed for."""
         self.is_new = False
@@ -306,10 +293,8 @@ class Clocks:
             unit: What a sample has cost on average, where it has a cost.
             drawn: What the top counts for the sample that was drawn just now; the time that it is told is before that.
         """
-        if self.shares is None:
-            return SteadyPace(self.steps)
-        if not self.is_told:
-            return self._top_pace
+        if self.shares is None or not self.is_told:
+            return self._untold_pace
         present, lanes = self._run.present, self._run.lane.count
         share = max(math.prod(share_at(present.time) for share_at in self._above), LEAST_SHARE)
         # When the next one is drawn, the top will have drawn of its other sources what goes with this sample, too.
@@ -319,7 +304,10 @@ class Clocks:
     def begin(self) -> list[float]:
         """The clock of each source when the lane begins, or goes on from where the states stand."""
         run, node, settings = self._run, self._node, self._node.dataset
-        histories = [self._history(child.path) for child in node.children]
+        histories = [
+            History(run.progress.member_since(child.path, run.generation), run.entries.clocks(child.path))
+            for child in node.children
+        ]
         # The clock of a source that has ended stays behind, so a finite mixture's lowest clock is not where it stands.
         reweighed = run.progress.blended_since(node.path, run.tree, run.generation) if settings.cyclic else 0
         if self.is_told:
@@ -341,23 +329,11 @@ class Clocks:
         held = self.shares.held
         return [(pace.due(i, lowest, (clock - lowest) * held(i, before)), i) for clock, i in clocks]
 
-    @cached_property
-    def _turn(self) -> int:
-        return turn(self._run.lane, self._node.seeds)
-
-    @cached_property
-    def _first(self) -> float:
-        """The virtual time of the lane's first draw: as many draws were made to get there."""
-        return self._turn + (HEADROOM if self._run.base.excess else 0.0)
-
-    @cached_property
-    def _top_pace(self) -> ClockPace:
-        assert self.shares is not None, "no schedule"
-        return ScheduledPace(self.shares, self._run.base.time, self._first, self._run.lane.count)
-
-    def _history(self, path: str) -> History:
-        run = self._run
-        return History(run.progress.member_since(path, run.generation), run.entries.clocks(path))
+    def _pace_of(self, shares: Shares | None) -> ClockPace:
+        """The pace where it is not told the time: steady, or by the top's schedules."""
+        if shares is None:
+            return SteadyPace(self.steps)
+        return ScheduledPace(shares, self._run.base.time, self._first, self._run.lane.count)
 
     def _starts(self) -> list[float]:
         run, children = self._run, self._node.children
@@ -407,11 +383,11 @@ class Clocks:
         weights = [blend.get(path, 0.0) for path in paths]
         if not _are_scheduled(weights):
             return SteadyPace(_steps(weights))
-        shares, run = Shares(paths, weights), self._run
+        shares = Shares(paths, weights)
         # The top's clocks look ahead over all segments; those of what is told are for one.
         if not self._node.path:
-            return ScheduledPace(shares, run.base.time, self._first, run.lane.count)
-        standing = run.entries.standing(self._node.path, before=reweighed)
+            return self._pace_of(shares)
+        standing = self._run.entries.standing(self._node.path, before=reweighed)
         fine = shares.refined()
         segment = min(standing.cursor.window if standing is not None else 0, len(fine.times))
         return SteadyPace([1 / fine.held(source, segment) for source in range(len(paths))])

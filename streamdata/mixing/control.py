@@ -114,12 +114,8 @@ class Control:
         self._memory = torch.zeros(_LANES + MAX_WORKERS * _FIELDS, dtype=torch.int64)
         self._memory.share_memory_()  # type: ignore[no-untyped-call]
         self.places = WorkerPlaces()
-        self._name = uuid.uuid4().hex
-
-    @property
-    def name(self) -> str:
+        self.name = uuid.uuid4().hex
         """Unlike that of any other dataset."""
-        return self._name
 
     @property
     def epoch_pass(self) -> int | None:
@@ -184,7 +180,7 @@ class Control:
             notes[_BEGUN] = notes[_ENDED] = notes[_BATCHES] = notes[_RESUMED] = notes[_NUMBERS:] = 0
         notes[_ITERATIONS] += 1
         beginning = Beginning(
-            rank=f"{self._name}/{lane.dp_rank}",
+            rank=f"{self.name}/{lane.dp_rank}",
             version=version,
             worker=lane.worker,
             iteration=int(notes[_ITERATIONS]),
@@ -234,7 +230,7 @@ class Control:
             memory = self._memory.clone()
             memory.share_memory_()  # type: ignore[no-untyped-call]
             self._memory, self.places = memory, WorkerPlaces()
-            self._name = uuid.uuid4().hex  # the one that it is a copy of may live in this process too
+            self.name = uuid.uuid4().hex  # the one that it is a copy of may live in this process too
 
     def _lane(self, worker: int) -> npt.NDArray[np.int64]:
         first = _LANES + worker * _FIELDS
@@ -242,7 +238,7 @@ class Control:
 
     def __getstate__(self) -> dict[str, Any]:
         self.own()
-        return {"_memory": self._memory, "places": self.places, "_name": self._name}
+        return {"_memory": self._memory, "places": self.places, "name": self.name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

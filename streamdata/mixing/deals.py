@@ -270,14 +270,12 @@ class _Ending:
             f"\nstates: they hold nothing of rank {rank} of {self._topology.dp_size}, which counts as one that "
             "delivered nothing: what it did deliver comes again"
             for rank in range(self._topology.dp_size)
-            if self._progress.newest_pass(rank) is None and rank not in self._progress.idle and self._has_part(rank)
+            if self._progress.newest_pass(rank) is None
+            and rank not in self._progress.idle
+            and any(self._sharing(number, rank) for number in self.passes)  # of something that is not finished
         ]
         again = self.what_comes_again() or ("" if silent else "; nothing comes again")
         return line + again + "".join(silent)
-
-    def _has_part(self, rank: int) -> bool:
-        """Whether the rank has a share of something that is not finished."""
-        return any(self._sharing(epoch_pass, rank) for epoch_pass in self.passes)
 
     def what_comes_again(self) -> str:
         """Say how much of what yield functions gave is drawn anew."""

@@ -5,7 +5,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from torch.utils.data import get_worker_info
 
@@ -135,10 +135,16 @@ class LaneIterator(Iterator[Sample]):
             StateError: It is none, or of another dataset, rank or number of ranks or workers.
         """
         loaded, reading = lane_state_of(state), self._reading
-        if (loaded.lane.dp_size, loaded.lane.num_workers) != (reading.lane.dp_size, reading.lane.num_workers):
-            self._refuse(loaded, "ranks and workers")
-        if loaded.lane.dp_rank != reading.lane.dp_rank:
-            self._refuse(loaded, "rank")
+        was, now = loaded.lane, reading.lane
+        if (was.dp_size, was.num_workers, was.dp_rank) != (now.dp_size, now.num_workers, now.dp_rank):
+            what = "rank" if (was.dp_size, was.num_workers) == (now.dp_size, now.num_workers) else "ranks and workers"
+            raise StateError(
+                f"iterator state: it is of other {what} than this run's: of rank {was.dp_rank} of {was.dp_size}, with "
+                f"{was.num_workers} workers; this is rank {now.dp_rank} of {now.dp_size}, with {now.num_workers}\n"
+                "  A StatefulDataLoader goes on under the same ranks and workers alone. Under others, call "
+                "set_dataloader_states(merge_states(*[from_stateful(state) for state of each rank])) and load nothing "
+                "else."
+            )
         progress = Progress(loaded.states)
         check_nodes(progress, reading.tree.nodes)
         if reading.lane.worker == 0:
@@ -162,12 +168,3 @@ class LaneIterator(Iterator[Sample]):
         is_empty = not progress.has_ended(loaded.epoch_pass, loaded.lane.dp_rank, [loaded.lane.worker])
         reading.resume(loaded, has_ended=has_ended, is_empty=is_empty)
         note_deal(reading.control.name, reading.version, progress.before.entry)
-
-    def _refuse(self, loaded: LaneState, what: str) -> NoReturn:
-        was, now = loaded.lane, self._reading.lane
-        raise StateError(
-            f"iterator state: it is of other {what} than this run's: of rank {was.dp_rank} of {was.dp_size}, with "
-            f"{was.num_workers} workers; this is rank {now.dp_rank} of {now.dp_size}, with {now.num_workers}\n"
-            "  A StatefulDataLoader goes on under the same ranks and workers alone. Under others, call "
-            "set_dataloader_states(merge_states(*[from_stateful(state) for state of each rank])) and load nothing else."
-        )

@@ -165,7 +165,10 @@ class Leaf:
                 "answered, got no process_fn\n  Resume with the process_fn that it had."
             )
         has_function = self._single is not None or self._stream is not None
-        upcoming = self._upcoming() if self._reads_ahead else None
+        upcoming = None
+        if self._reads_ahead:  # makes windows before they are needed; its pace shows only when some were read
+            share = math.prod(share_at(self._run.base.time) for share_at in self._above)
+            upcoming = Upcoming(self._run.ahead, 1 / max(share, _LEAST_SHARE))
         task = ReadTask(self.path, self._run.lane, lane.order, self._tally, has_function, self._part, upcoming)
         if isinstance(self._lane.dealt.source, BlockSource):
             self._lane.dealt.source.foresee(lane.order, self._run.lane)
@@ -173,19 +176,11 @@ class Leaf:
             task.stream = StreamStates(self._run.key.epoch_pass, at.position, at.stream)
         if self._run.from_window:
             at = Cursor(*lane.window_start(at.position))
-        pairs = self._pairs(lane, task, at, has_function=has_function)
+        if has_function or self._tally.max_bad or self._is_left_out is not None:
+            pairs = self._processed(lane, task, at)
+        else:  # every record is a sample, and its position the whole cursor
+            pairs = chain.from_iterable(records for _, records in lane.segments(task, at.position))
         return pairs if task.stream is None else task.stream.join(pairs)
-
-    def _pairs(self, lane: DealtLane, task: ReadTask, at: Cursor, *, has_function: bool) -> Pairs:
-        if not has_function and not self._tally.max_bad and self._is_left_out is None:
-            # Every record is a sample, and its position the whole cursor.
-            return chain.from_iterable(records for _, records in lane.segments(task, at.position))
-        return self._processed(lane, task, at)
-
-    def _upcoming(self) -> Upcoming:
-        """What makes its windows before they are needed; its pace shows only when some were read."""
-        share = math.prod(share_at(self._run.base.time) for share_at in self._above)
-        return Upcoming(self._run.ahead, 1 / max(share, _LEAST_SHARE))
 
     def _processed(self, lane: DealtLane, task: ReadTask, at: Cursor) -> Pairs:
         # A stream function's: what was forgiven is fed again with the open burst, whatever is forgiven by now.
@@ -258,17 +253,10 @@ class Leaf:
     def _bursts(self, function: StreamFns, records: Records, at: Cursor) -> Pairs:
         feed = self._feed = Feed(records, at.position, _latest, at.given, self._tally, "process_fn")
         samples = run_bursts(function, feed, at.function)
-        if self._skipping is not None:
-            yield from self._with_left_out(samples, feed, self._skipping)
-            return
-        tally = self._tally
+        tally, skipping = self._tally, self._skipping
         for sample in samples:
-            yield sample, (*feed.start, feed.given, feed.state, *counts_of(tally), feed.pulled)
-
-    def _with_left_out(self, samples: Iterator[Sample], feed: Feed[Position], skipping: Skipping) -> Pairs:
-        for sample in samples:
-            left_out = skipping.code_since(feed.start)
-            yield sample, (*feed.start, feed.given, feed.state, *counts_of(self._tally), feed.pulled, left_out, 0)
+            left_out = () if skipping is None else (skipping.code_since(feed.start), 0)
+            yield sample, (*feed.start, feed.given, feed.state, *counts_of(tally), feed.pulled, *left_out)
 
     def _end_epoch(self, epoch: int) -> None:
         """Raise when a whole epoch led to no sample."""

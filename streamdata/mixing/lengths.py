@@ -83,7 +83,9 @@ def _sources(top: Node) -> list[Node]:
 
 def _of_source(node: Node, parent: Node, share: float, taken: float | None) -> dict[str, Any]:
     multiplier, divisor = (_factor(node.dataset, name, 1) for name in FACTORS[1:])
-    length = _length(node)
+    # Before the records: a packer makes other samples of them, which only who wrote the recipe has counted.
+    length: Any = _factor(node.dataset, FACTORS[0], None)
+    length = num_in(node, "records") if length is None else length
     epochs = None if taken is None or length is None else taken / (length * multiplier / divisor)
     return {
         "name": node.path,
@@ -99,12 +101,6 @@ def _of_source(node: Node, parent: Node, share: float, taken: float | None) -> d
 def _factor(dataset: Any, name: str, default: Any) -> Any:
     value = getattr(dataset, name, None)
     return value if is_length(value) else default
-
-
-def _length(node: Node) -> Any:
-    # Before the records: a packer makes other samples of them, which only who wrote the recipe has counted.
-    length = _factor(node.dataset, FACTORS[0], None)
-    return num_in(node, "records") if length is None else length
 
 
 def _advice(node: Node, parent: Node, length: float, epochs: float) -> str:
@@ -144,7 +140,11 @@ def count_text(number: float) -> str:
 def lengths_text(lengths: list[dict[str, Any]]) -> str:
     """What `check_lengths` gives, as a table."""
     header = ["source", "share", "length", "multiplier", "divisor", "epochs", "advice"]
-    rows = [header, *(_cells(each) for each in lengths)]
+    rows = [header]
+    for each in lengths:
+        epochs = "" if each["epochs"] is None else f"{each['epochs']:.3g}"
+        factors = [f"{each[name]:,}" for name in ("length", "multiplier", "divisor")]
+        rows.append([each["name"], f"{100 * each['share']:.3g} %", *factors, epochs, each["advice"]])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = (
         "  ".join(
@@ -154,12 +154,6 @@ def lengths_text(lengths: list[dict[str, Any]]) -> str:
         for row in rows
     )
     return "\n".join(line.rstrip() for line in lines)
-
-
-def _cells(each: dict[str, Any]) -> list[str]:
-    epochs = "" if each["epochs"] is None else f"{each['epochs']:.3g}"
-    factors = [f"{each[name]:,}" for name in ("length", "multiplier", "divisor")]
-    return [each["name"], f"{100 * each['share']:.3g} %", *factors, epochs, each["advice"]]
 
 
 def check_countable(run: Run, top: Node) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata.errors import StateError, shown
-from streamdata.io.cache.settings import CacheSetting, CacheSettings, read_cache_settings
+from streamdata.io.cache.settings import CacheSetting, read_cache_settings
 from streamdata.io.remote.network import checked_connections, connections_of_process, network
 from streamdata.mixing.checks import check_not_wrapped, check_sources, verify_mixture_agrees
 from streamdata.mixing.clock import HEADROOM
@@ -144,8 +144,9 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         for dataset in self.datasets:
             if isinstance(dataset, Alone):
                 dataset.is_within_mixture()
-        if settings is not None:
-            _share_cache(tree_of(self), settings)
+        for node in () if settings is None else tree_of(self).walk():  # mixtures below gave theirs before
+            if isinstance(node.dataset, ShardDataset) and node.dataset.cache is None:
+                node.dataset.cache = settings
         nodes = () if skip is None else tree_of(self).walk()
         self._skips = Skips(skip, {node.path: node.dataset for node in nodes if not node.is_mixture})
         self._is_for_evaluation = False
@@ -349,7 +350,11 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             RuntimeError: A persistent worker does not have the states that were set since.
         """
         network().limit(connections_of_process(self.connections))
-        reading = self._reading(self._lane(), is_stale=self._lacks_states())
+        lane = self._lane()
+        is_first, self._iterated_in = self._iterated_in != os.getpid(), os.getpid()
+        # A worker that lives on has the states that were set when it was made.
+        lives_on = not is_first and get_worker_info() is not None
+        reading = self._reading(lane, is_stale=lives_on and self._version != self._control.version)
         check_nodes(self._progress, reading.tree.nodes)
         check_not_wrapped(reading.lane.dp_size)
         return LaneIterator(reading)
@@ -392,12 +397,17 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         print(lengths_text(check_lengths(tree_of(self), required)))  # noqa: T201  what it is for
 
     def forget_workers(self) -> None:
-        """Let those of an earlier iteration not be among the `dead_workers`."""
+        """Let `note_dead_workers` pass over those of an earlier iteration."""
         self._control.places.clear()
 
-    def dead_workers(self) -> dict[int, str]:
-        """Workers that ended before their stream did: by process, the record that a function was given last, or ""."""
-        return self._control.places.of_dead()
+    def note_dead_workers(self, error: Exception) -> None:
+        """Add to an error which workers ended before their stream, each with the record that a function had last."""
+        for pid, record in self._control.places.of_dead().items():
+            at = f"a function of it was last given {record}" if record else "no function of it was at a record"
+            error.add_note(
+                f"MergedDataset: worker process {pid} was killed; {at}\n"
+                "  If for lack of memory, the system's log says so: take fewer workers or smaller batches."
+            )
 
     def traffic(self) -> Traffic:
         """What was asked of stores elsewhere for the batches that came to this process, and how long was waited.
@@ -469,19 +479,14 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         watched.add(self)
         remember_data_parallel_at_fork()
 
-    def _found_data_parallel(self, *, in_worker: bool) -> DataParallel:
-        """The group as the trainer sees it: a worker was sent it, or was forked and has it from then."""
-        if not in_worker:
-            return find_data_parallel()
-        sent = self._group_of_sender if self._received_in == os.getpid() else None
-        return sent or data_parallel_at_fork()
-
     def _lane(self) -> Lane:
         """The lane of this process, before the turns of its workers are known."""
         worker = get_worker_info()
-        group = self._data_parallel or self._found_data_parallel(in_worker=worker is not None)
         if worker is None:
-            return Lane(dp_size=group.dp_size, dp_rank=group.dp_rank, num_workers=1, worker=0)
+            return self.lane(1)
+        # The group as the trainer sees it: a worker was sent it, or was forked and has it from then.
+        sent = self._group_of_sender if self._received_in == os.getpid() else None
+        group = self._data_parallel or sent or data_parallel_at_fork()
         if worker.num_workers > MAX_WORKERS:
             raise ValueError(
                 f"MergedDataset: expected at most {MAX_WORKERS} DataLoader workers, got {worker.num_workers}"
@@ -489,18 +494,6 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         end_with_trainer()
         end_where_batches_are_lost()
         return Lane(dp_size=group.dp_size, dp_rank=group.dp_rank, num_workers=worker.num_workers, worker=worker.id)
-
-    def _lacks_states(self) -> bool:
-        """Whether this is a worker that lives on, and has the states that were set when it was made, not the newest."""
-        is_first, self._iterated_in = self._iterated_in != os.getpid(), os.getpid()
-        return not is_first and get_worker_info() is not None and self._version != self._control.version
-
-
-def _share_cache(top: Node, settings: CacheSettings) -> None:
-    """Give this cache to the sources of shards that have none; mixtures below the top gave theirs before."""
-    for node in top.walk():
-        if isinstance(node.dataset, ShardDataset) and node.dataset.cache is None:
-            node.dataset.cache = settings
 
 
 def _read_once(dataset: Any) -> Any:

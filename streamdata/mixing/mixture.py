@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 from time import perf_counter
-from typing import NoReturn
 from weakref import proxy
 
 from streamdata.errors import names_text, shown
@@ -243,17 +242,15 @@ class Mixture:
                 error, f"{who} failed at {at}\n  It is called with what the source yields, and returns a number."
             )
         if not is_cost:
-            self._refuse_cost(i, value, sample)
+            raise ValueError(
+                f"source {shown(self._children[i].path)}: cost gave {shown(value)}, expected a positive number, "
+                f"at {describe_record(sample)}\n"
+                f"  It says how much of the mixture a sample takes, such as its number of tokens: {LEAST:g} to "
+                f"{MOST:g}."
+            )
         amount = float(value)
         self._costs[i] += amount
         return amount
-
-    def _refuse_cost(self, i: int, value: object, sample: Sample) -> NoReturn:
-        raise ValueError(
-            f"source {shown(self._children[i].path)}: cost gave {shown(value)}, expected a positive number, "
-            f"at {describe_record(sample)}\n"
-            f"  It says how much of the mixture a sample takes, such as its number of tokens: {LEAST:g} to {MOST:g}."
-        )
 
     def _yielded(self, function: StreamFn, cursor: Cursor | None) -> Pairs:
         given, state = (0, None) if cursor is None or self._run.from_window else (cursor.given, cursor.function)
@@ -299,7 +296,10 @@ class Mixture:
         epochs = WholeEpochs(node.path for node in self._node.walk() if not node.is_mixture)
         outputs = pulled = 0
         for sample in self.draw():
-            entries, feed = _entries(sample), feed_of()
+            entries, feed = (
+                {node_of(entry).path: entry for entry in (*sample.get(STATES, ()), *sample[CURSOR])},
+                feed_of(),
+            )
             if feed.outputs != outputs:
                 outputs, pulled = feed.outputs, 0
             pulled += 1
@@ -335,11 +335,6 @@ class WholeEpochs:
             if epoch > self._first.setdefault(path, epoch) + 1:  # the first may have begun before
                 self._left.remove(path)
         return not self._left
-
-
-def _entries(sample: Sample) -> dict[str, PlainEntry]:
-    entries: tuple[PlainEntry, ...] = (*sample.get(STATES, ()), *sample[CURSOR])
-    return {node_of(entry).path: entry for entry in entries}
 
 
 def _joined(before: dict[str, PlainEntry], after: dict[str, PlainEntry]) -> dict[str, PlainEntry]:

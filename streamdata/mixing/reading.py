@@ -155,7 +155,8 @@ class Reading:
                 note(report)
 
         run = replace(
-            self._run(lane, key.epoch_pass, progress, plan.deals),
+            Run.at(progress, key.epoch_pass, lane, plan.deals, self.tree, self.skips),
+            from_window=self.from_window,
             ahead=ahead,
             times=meter.times,
             place=place,
@@ -203,7 +204,8 @@ class Reading:
             if not worker:
                 epoch_pass, of_pass, deals, sharing = self._pass(lane, progress)
                 self._check_rank(of_pass, rank, sharing, _JOIN_ALL)
-            run = self._run(lane, epoch_pass, of_pass, deals)
+            run = Run.at(of_pass, epoch_pass, lane, deals, self.tree, self.skips)
+            run = replace(run, from_window=self.from_window)
             check_countable(run, self.top)
             if not of_pass.has_given_all(run.key, self.tree):
                 left[rank, worker] = count_samples(run, self.top)
@@ -255,10 +257,6 @@ class Reading:
             return deals, list(range(lane.num_workers))
         lanes = {worker: replace(lane, worker=worker).index for worker in range(lane.num_workers)}
         return deals, [worker for worker, index in lanes.items() if deals.has_share(self.top, index)]
-
-    def _run(self, lane: Lane, epoch_pass: int, progress: Progress, deals: Deals) -> Run:
-        run = Run.at(progress, epoch_pass, lane, deals, self.tree, self.skips)
-        return replace(run, from_window=self.from_window)
 
     def _check_rank(self, progress: Progress, dp_rank: int, sharing: list[int], remedy: str = _LOAD_OWN) -> None:
         """Refuse states that hold other ranks, and nothing of one that has a share of the pass."""

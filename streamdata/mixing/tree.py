@@ -1,7 +1,7 @@
 """The tree of sources that a recipe built.
 
 1. mixture → `tree_of` → `Node`s, one walk of the tree for all that is asked of it
-2. percents, sizes → `resolved_weights` → each mixture's weights
+2. percents, sizes → `Node.weights` → each mixture's weights
 3. weights, schedules → `node_shares`, `mean_node_shares` → each node's share of the stream
 """
 
@@ -25,100 +25,6 @@ from streamdata.sources.functions.process_functions import StreamFn
 from streamdata.sources.order.blocks import ALL_EPOCHS, Epochs, Part, part_of, range_of
 from streamdata.sources.source import Sample
 from streamdata.states.headers import BY_COST, MIXTURE, BlockCut, Tree
-
-
-def resolved_weights(children: "tuple[Any, ...]") -> dict[str, Weight]:
-    """The weight of each child node of a mixture, by its path.
-
-    Raises:
-        ValueError: A `percent` is not one, only some follow from sizes, a size is not known, or at some time all are 0.
-    """
-    read = {child.path: _read(child) for child in children}
-    by_size = {path: weight for path, weight in read.items() if isinstance(weight, SizeWeight)}
-    # Numbers beside sizes would be weighed against millions of tokens.
-    if by_size:
-        _check_all_by_size(read, by_size)
-    weights = {
-        child.path: _of_size(child, weight) if isinstance(weight := read[child.path], SizeWeight) else weight
-        for child in children
-    }
-    shares_of_weights(weights)
-    return weights
-
-
-def shares_of_weights(weights: dict[str, Weight]) -> Shares | None:
-    """The shares over time of sources with these weights; None where none has a schedule.
-
-    Raises:
-        ValueError: At some time all are 0.
-    """
-    if not any(isinstance(weight, list | dict) for weight in weights.values()):
-        return None
-    return Shares(list(weights), list(weights.values()))
-
-
-def num_in(node: Any, what: str) -> int | None:
-    """How many `records` or `tokens` a node of the tree has, as far as that is known without reading them.
-
-    A mixture has what its sources have together.
-    """
-    if node.is_mixture:
-        counts = [num_in(child, what) for child in node.children]
-        return None if None in counts else sum(filter(None, counts))
-    if what == "tokens":
-        count, parts = getattr(node.dataset, "num_tokens", None), range_of(node.dataset)  # what token stores have
-        if count is not None and parts is not None:
-            return max(1, round(int(count) * parts.share))
-    else:
-        count = getattr(node.source, "num_records", None)
-    if count is None:
-        return None
-    # As many as a part has on average: to count them, all would be looked at.
-    return int(count) if node.part is None else max(1, round(count * node.part.share))
-
-
-def _read(child: Any) -> Weight | SizeWeight:
-    try:
-        return read_percent(getattr(child.dataset, "percent", None))
-    except ValueError as error:
-        raise ValueError(f"source {shown(child.path)}: {error}") from None
-
-
-def _check_all_by_size(read: dict[str, Weight | SizeWeight], by_size: dict[str, SizeWeight]) -> None:
-    first, size = next(iter(by_size.items()))
-    for path, weight in read.items():
-        if not isinstance(weight, SizeWeight):
-            raise ValueError(
-                f"source {shown(first)}: percent is by {size.by}, that of source {shown(path)} beside it is "
-                f"{shown(weight)}\n"
-                "  Give all sources of a mixture a percent by size, or none."
-            )
-        if weight.by != size.by:
-            raise ValueError(
-                f"source {shown(first)}: percent is by {size.by}, that of source {shown(path)} beside it by "
-                f"{weight.by}\n"
-                "  Count one thing in all sources of a mixture."
-            )
-
-
-def _of_size(child: Any, weight: SizeWeight) -> float:
-    size = num_in(child, weight.by)
-    if not size:
-        of_what = "token stores alone" if weight.by == "tokens" else "map-style datasets and of shards with an index"
-        raise ValueError(
-            f"source {shown(child.path)}: percent is by {weight.by}, and how many it has is "
-            f"{'not known' if size is None else 'none'}\n  That is known of {of_what}: give numbers as percent."
-        )
-    # As logarithms: the power itself may be no float.
-    if not math.log(LEAST) <= weight.exponent * math.log(size) <= math.log(MOST):
-        raise ValueError(
-            f"source {shown(child.path)}: expected a percent from {LEAST:g} to {MOST:g}, got {size} {weight.by} to the "
-            f"power of {weight.exponent:g}\n  Give an exponent that is nearer to 0."
-        )
-    return math.pow(size, weight.exponent)
-
-
-_MAY_LEAVE_OUT = ("single_process_fn", "process_fn", "max_bad")
 
 _BLOCKS_AT_ONCE = 1024  # that are counted for a part
 
@@ -169,16 +75,25 @@ class Node:
         """Of a source of records: the same, as blocks.
 
         Raises:
-            SourceError: It has no records.
+            SourceError: It has no records, or none of its part, where that can be known: the first one is soon found.
         """
-        source = self.as_source() if self.as_source is not None else None
-        if source is not None and not source.num_blocks:
+        if self.as_source is None:
+            return None
+        source, part = self.as_source(), self.part
+        if not source.num_blocks:
             raise SourceError(
                 f"source {shown(self.path)}: expected at least one record, got an empty source\n"
                 "  Remove it, or give it records."
             )
-        if source is not None and self.part is not None:
-            _check_part(source, self.part, self.path)
+        for first in range(0, source.num_blocks, _BLOCKS_AT_ONCE) if part is not None else ():
+            counted = source.count(np.arange(first, min(first + _BLOCKS_AT_ONCE, source.num_blocks)), part)
+            if counted is None or counted:
+                return source
+        if part is not None:
+            raise SourceError(
+                f"source {shown(self.path)}: expected records of the {part}, got none in its {source.num_blocks} "
+                "blocks\n  Raise its holdout, or give it more records."
+            )
         return source
 
     @property
@@ -197,11 +112,25 @@ class Node:
         Raises:
             ValueError: They do not go together, or one of them follows from a size that is not known.
         """
-        return resolved_weights(self.children)
+        read: dict[str, Weight | SizeWeight] = {}
+        for child in self.children:
+            try:
+                read[child.path] = read_percent(getattr(child.dataset, "percent", None))
+            except ValueError as error:
+                raise ValueError(f"source {shown(child.path)}: {error}") from None
+        _check_one_size(read)
+        pairs = zip(self.children, read.values(), strict=True)
+        return {
+            child.path: _of_size(child, weight) if isinstance(weight, SizeWeight) else weight for child, weight in pairs
+        }
 
     @cached_property
     def shares(self) -> Shares | None:
-        """Of a mixture, the shares of its children over time; None where they do not change."""
+        """Of a mixture, the shares of its children over time; None where they do not change.
+
+        Raises:
+            ValueError: As `weights`; or at some time all are 0.
+        """
         return shares_of_weights(self.weights)
 
     @cached_property
@@ -247,7 +176,7 @@ class Node:
     @property
     def may_leave_out(self) -> bool:
         """Whether some records of a source may give no sample."""
-        return any(getattr(self.dataset, name, None) for name in _MAY_LEAVE_OUT)
+        return any(getattr(self.dataset, name, None) for name in ("single_process_fn", "process_fn", "max_bad"))
 
     @property
     def max_epochs(self) -> int | None:
@@ -298,6 +227,66 @@ class Node:
         least = min(shares, default=0) if self.dataset.stop == "first_exhausted" else sum(shares)
         least = least if self.dataset.customized_yield_fn is None else min(least, 1)
         return least if shares else None
+
+
+def shares_of_weights(weights: dict[str, Weight]) -> Shares | None:
+    """The shares over time of sources with these weights; None where none has a schedule.
+
+    Raises:
+        ValueError: At some time all are 0.
+    """
+    if not any(isinstance(weight, list | dict) for weight in weights.values()):
+        return None
+    return Shares(list(weights), list(weights.values()))
+
+
+def num_in(node: Node, what: str) -> int | None:
+    """How many `records` or `tokens` a node of the tree has, as far as that is known without reading them.
+
+    A mixture has what its sources have together.
+    """
+    if node.is_mixture:
+        counts = [num_in(child, what) for child in node.children]
+        return None if None in counts else sum(filter(None, counts))
+    if what == "tokens":
+        count, parts = getattr(node.dataset, "num_tokens", None), range_of(node.dataset)  # what token stores have
+        if count is not None and parts is not None:
+            return max(1, round(int(count) * parts.share))
+    else:
+        count = getattr(node.source, "num_records", None)
+    if count is None:
+        return None
+    # As many as a part has on average: to count them, all would be looked at.
+    return int(count) if node.part is None else max(1, round(count * node.part.share))
+
+
+def _check_one_size(read: Mapping[str, Weight | SizeWeight]) -> None:
+    """Refuse numbers beside sizes, which would be weighed against millions of tokens, and sizes of two kinds."""
+    by_size = {path: f"by {weight.by}" for path, weight in read.items() if isinstance(weight, SizeWeight)}
+    for first, by in list(by_size.items())[:1]:
+        for path, weight in read.items():
+            if (other := by_size.get(path, f"is {shown(weight)}")) != by:
+                raise ValueError(
+                    f"source {shown(first)}: percent is {by}, that of source {shown(path)} beside it {other}\n"
+                    "  Give all sources of a mixture a percent by size, counting one thing, or none."
+                )
+
+
+def _of_size(child: Node, weight: SizeWeight) -> float:
+    size = num_in(child, weight.by)
+    if not size:
+        of_what = "token stores alone" if weight.by == "tokens" else "map-style datasets and of shards with an index"
+        raise ValueError(
+            f"source {shown(child.path)}: percent is by {weight.by}, and how many it has is "
+            f"{'not known' if size is None else 'none'}\n  That is known of {of_what}: give numbers as percent."
+        )
+    # As logarithms: the power itself may be no float.
+    if not math.log(LEAST) <= weight.exponent * math.log(size) <= math.log(MOST):
+        raise ValueError(
+            f"source {shown(child.path)}: expected a percent from {LEAST:g} to {MOST:g}, got {size} {weight.by} to the "
+            f"power of {weight.exponent:g}\n  Give an exponent that is nearer to 0."
+        )
+    return math.pow(size, weight.exponent)
 
 
 def tree_of(
@@ -366,22 +355,6 @@ def in_recipe(dataset: Any) -> str:
     return f" at {location}" if location else ""
 
 
-def _check_part(source: Source, part: Part, name: str) -> None:
-    """Refuse a source that has no record of its part, where that can be known: the first one is soon found.
-
-    Raises:
-        SourceError: It has none.
-    """
-    for first in range(0, source.num_blocks, _BLOCKS_AT_ONCE):
-        counted = source.count(np.arange(first, min(first + _BLOCKS_AT_ONCE, source.num_blocks)), part)
-        if counted is None or counted:
-            return
-    raise SourceError(
-        f"source {shown(name)}: expected records of the {part}, got none in its {source.num_blocks} blocks\n"
-        "  Raise its holdout, or give it more records."
-    )
-
-
 # Gauss's rule with three nodes, on [-1, 1]: exact up to degree 5. Between two points a source's share of the whole is a
 # product of linear functions, one for each mixture with schedules above it.
 _GAUSS = ((-math.sqrt(0.6), 5 / 9), (0.0, 8 / 9), (math.sqrt(0.6), 5 / 9))
@@ -408,7 +381,12 @@ def node_shares(top: Node, time: float = 0.0) -> dict[str, NodeShare]:
     """The nodes of a tree by path, parents first, with their shares; of schedules those at this time of a pass."""
     shares = {top.path: NodeShare(node=top)}
     for mixture in top.walk():
-        for child, share in zip(mixture.children, _shares_at(mixture, time), strict=True):
+        if mixture.shares is not None:
+            of_children = [mixture.shares.at(time, number) for number in range(len(mixture.children))]
+        else:
+            weights = [weight for weight in mixture.weights.values() if isinstance(weight, int | float)]
+            of_children = [weight / sum(weights) for weight in weights]
+        for child, share in zip(mixture.children, of_children, strict=True):
             overall = shares[mixture.path].overall * share  # known: a walk meets parents first
             shares[child.path] = NodeShare(node=child, share=share, overall=overall, parent=mixture.dataset)
     return {node.path: shares[node.path] for node in top.walk()}
@@ -424,10 +402,3 @@ def mean_node_shares(top: Node, until: float) -> dict[str, float]:
             for path in means:
                 means[path] += shares[path].overall * weight / 2 * (end - begin) / until
     return means
-
-
-def _shares_at(mixture: Node, time: float) -> list[float]:
-    if mixture.shares is not None:
-        return [mixture.shares.at(time, number) for number in range(len(mixture.children))]
-    weights = [weight for weight in mixture.weights.values() if isinstance(weight, int | float)]
-    return [weight / sum(weights) for weight in weights]

@@ -138,7 +138,6 @@ def _stream(dataset: "MergedDataset", batches: int | None, batch_size: int, work
     from torch.utils.data import DataLoader
 
     from streamdata.delivery import mixed_collate
-    from streamdata.delivery.stream_loader import note_dead_workers
     from streamdata.tools.view import Delivery
 
     loader: DataLoader[Any] = DataLoader(
@@ -158,7 +157,7 @@ def _stream(dataset: "MergedDataset", batches: int | None, batch_size: int, work
     except TerminatedError:
         raise
     except Exception as error:
-        note_dead_workers(error, dataset)
+        dataset.note_dead_workers(error)
         raise
     except KeyboardInterrupt:
         return False
