@@ -350,12 +350,12 @@ class Clocks:
     def _find_segment(self, histories: Sequence[History]) -> None:
         run, path = self._run, self._node.path
         assert self.shares is not None, "is told the time"
-        standing = run.entries.standing(path)
+        state = run.entries.node_state(path)
         since = run.progress.blended_since(path, run.tree, run.generation)
         # Not by its own entry's generation: its parent may have written that anew without drawing of it. Not of all
         # sources: one that has ended is not written anew.
-        if standing is not None and any(history.was_drawn_since(since) for history in histories):
-            self.segment = standing.cursor.window
+        if state is not None and any(history.was_drawn_since(since) for history in histories):
+            self.segment = state.cursor.window
         else:
             self.segment = self.shares.segment(run.present.time)
         # A clock that is found at this time would be another one at a resume's: it must be in the states with the next
@@ -387,9 +387,9 @@ class Clocks:
         # The top's clocks look ahead over all segments; those of what is told are for one.
         if not self._node.path:
             return self._pace_of(shares)
-        standing = self._run.entries.standing(self._node.path, before=reweighed)
+        state = self._run.entries.node_state(self._node.path, before=reweighed)
         fine = shares.refined()
-        segment = min(standing.cursor.window if standing is not None else 0, len(fine.times))
+        segment = min(state.cursor.window if state is not None else 0, len(fine.times))
         return SteadyPace([1 / fine.held(source, segment) for source in range(len(paths))])
 
     def _gone(self, reweighed: int) -> list[History]:

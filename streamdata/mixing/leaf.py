@@ -100,8 +100,8 @@ class Run:
 
     def tally(self, node: Node) -> Tally:
         """What was not delivered of a node, counted on from where the states stand."""
-        standing = self.entries.standing(node.path)
-        at = None if standing is None else standing.cursor
+        state = self.entries.node_state(node.path)
+        at = None if state is None else state.cursor
         counts = self.deals.counts(node.path, self.lane.index) if at is None else [getattr(at, name) for name in COUNTS]
         max_bad = int(getattr(node.dataset, "max_bad", 0))
         tally = self.tallies[node.path] = Tally(node.path or "the top", max_bad, *counts)

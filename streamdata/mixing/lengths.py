@@ -230,8 +230,8 @@ def _count_records(run: Run, node: Node) -> int:
     lane = run.deals.lane(node, run.lane.index)
     if isinstance(lane.dealt.source, SequentialSource):
         lane.dealt = replace(lane.dealt, source=lane.dealt.source.counted)
-    standing = run.entries.standing(node.path)
-    position = lane.start if standing is None or standing.cursor is None else standing.cursor.position
+    state = run.entries.node_state(node.path)
+    position = lane.start if state is None or state.cursor is None else state.cursor.position
     counts = lane.counts(lane.window_start(position) if run.from_window else position)
     assert counts is not None, "countable"
     return sum(counts)

@@ -79,10 +79,10 @@ class Mixture:
             (Mixture if child.is_mixture else Leaf)(run, child, (*above, share_at))
             for child, share_at in zip(node.children, shares_at, strict=True)
         ]
-        self._standings = [run.entries.standing(child.path) for child in node.children]
-        self._draws = [standing.draws if standing else 0 for standing in self._standings]
-        self._costs = [standing.cost if standing else 0.0 for standing in self._standings]
-        self._tokens = [standing.tokens if standing else 0 for standing in self._standings]
+        self._node_states = [run.entries.node_state(child.path) for child in node.children]
+        self._draws = [state.draws if state else 0 for state in self._node_states]
+        self._costs = [state.cost if state else 0.0 for state in self._node_states]
+        self._tokens = [state.tokens if state else 0 for state in self._node_states]
         self._weigh = None if settings.cost is None else cost_function(settings.cost)
         self._drawn = sum(run.entries.draws_below(node.path).values())
         self._streams: list[Pairs] = []
@@ -158,8 +158,8 @@ class Mixture:
     def _begin(self) -> list[tuple[float, int]]:
         """Start the children where they stood; return (clock, number) of those with records."""
         clocks = self._clocks.begin()
-        pairs = zip(self._children, self._standings, strict=True)
-        self._streams = [child.start(standing.cursor if standing else None) for child, standing in pairs]
+        pairs = zip(self._children, self._node_states, strict=True)
+        self._streams = [child.start(state.cursor if state else None) for child, state in pairs]
         self._heap = heap = [(clocks[i], i) for i, child in enumerate(self._children) if child.has_records()]
         heapify(heap)
         if self._clocks.is_told:
@@ -188,8 +188,8 @@ class Mixture:
         """The same as `draw` where it is told the time: what clocks become without a draw joins the next sample."""
         clocks, keys = self._clocks, [self._run.node_key(child.path) for child in self._children]
         numbers = {child.path: i for i, child in enumerate(self._children)}
-        pairs = zip(self._children, self._standings, strict=True)
-        cursors: list[PlainCursor] = [standing.cursor if standing else child.beginning() for child, standing in pairs]
+        pairs = zip(self._children, self._node_states, strict=True)
+        cursors: list[PlainCursor] = [state.cursor if state else child.beginning() for child, state in pairs]
         samples = self.draw()
         while True:
             self._cross()
@@ -278,10 +278,8 @@ class Mixture:
 
     def _draws_alike(self, cursor: Cursor | None, skips: int) -> bool:
         """Whether the open burst of the yield function can be drawn again as it was; else it begins anew."""
-        run, standing = self._run, self._run.entries.standing(self.path)
-        is_alike = standing is None or run.progress.tree(standing.generation).below(self.path) == run.tree.below(
-            self.path
-        )
+        run, state = self._run, self._run.entries.node_state(self.path)
+        is_alike = state is None or run.progress.tree(state.generation).below(self.path) == run.tree.below(self.path)
         is_alike = is_alike and (cursor is None or cursor.skips == skips)
         if not is_alike:
             logger.warning(

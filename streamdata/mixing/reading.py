@@ -275,9 +275,9 @@ def lane_samples(run: Run, top: Node) -> Iterator[Sample]:
 def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:
     """The samples of a top with a yield function, which has an entry of its own."""
     key = run.node_key("")
-    standing = run.entries.standing("")
-    draws, tokens = (standing.draws, standing.tokens) if standing else (0, 0)
-    for sample, cursor in top.start(standing.cursor if standing else None):
+    state = run.entries.node_state("")
+    draws, tokens = (state.draws, state.tokens) if state else (0, 0)
+    for sample, cursor in top.start(state.cursor if state else None):
         draws += 1
         tokens += sum(num_tokens(sample[name]) for name in TOKEN_FIELDS if name in sample)
         sample[CURSOR] = ((key, draws, 0.0, cursor, 0, None, 0.0, tokens),)

@@ -154,7 +154,7 @@ def links_of(samples: Iterable[Mapping[str, Any]]) -> list[LaneLink]:
     return list(dict.fromkeys(link for link in links if link is not None))
 
 
-class Standing(NamedTuple):
+class NodeState(NamedTuple):
     """Where one node stood in one lane, at the end of a generation."""
 
     generation: int
@@ -174,7 +174,7 @@ class LaneEntries:
         self.cursors: dict[str, dict[int, Mapping[str, Any]]] = {}
         """By the path of the node."""
 
-    def standing(self, path: str, before: float = math.inf) -> Standing | None:
+    def node_state(self, path: str, before: float = math.inf) -> NodeState | None:
         """Where the node stood last, or at the moment when a generation began."""
         held = [number for number in self.cursors.get(path, ()) if number < before]
         if not held:
@@ -182,7 +182,7 @@ class LaneEntries:
         entry = self.cursors[path][max(held)]
         cursor = Cursor(*map(entry.get, _NAMES, Cursor()))  # Cursor(): what to_state leaves out is as there
         cost, tokens = float(entry.get("cost", 0)), entry.get("tokens", 0)
-        return Standing(max(held), entry["draws"], entry["clock"], cursor, cost, tokens)
+        return NodeState(max(held), entry["draws"], entry["clock"], cursor, cost, tokens)
 
     def clocks(self, path: str) -> dict[int, float]:
         """The node's last clock in each generation in which it was drawn."""

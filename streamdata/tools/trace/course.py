@@ -334,7 +334,7 @@ def point_of(progress: Progress, epoch_pass: int, rank: int, num_workers: int) -
 
 def samples_of(lane: LaneEntries) -> int:
     """How many samples a lane has delivered."""
-    own = lane.standing("")
+    own = lane.node_state("")
     return own.draws if own is not None else 0
 
 

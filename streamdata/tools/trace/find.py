@@ -125,7 +125,7 @@ class Search:
     def _stream(self) -> RankStream:
         return self._open(self._stretch, self._size)
 
-    def came(self) -> Iterator[int]:
+    def past_steps(self) -> Iterator[int]:
         """The steps that were delivered."""
         end, done = self._stretch.points[-1], self._stretch.done(self._stretch.points[-1], self._size)
         if not self._nodes or not done:
@@ -194,10 +194,10 @@ class Search:
         """Where a source stands after so many samples of the lane."""
         if self._on_progress is not None:
             self._on_progress(self._stream.runs.index(run), len(self._stream.runs))
-        standing = self._stretch.era.after(run, samples).entries.standing(node.path)
-        if standing is None:
+        state = self._stretch.era.after(run, samples).entries.node_state(node.path)
+        if state is None:
             return run.deals.lane(node, run.lane.index).start[:3]
-        return standing.cursor.position[:3]
+        return state.cursor.position[:3]
 
     def _step(self, lane: int, run: Run, node: Node, place: Place, samples: int) -> Iterator[int]:
         """The step of the batch in which a place comes that so many samples pass; none if its record is left out."""

@@ -20,7 +20,7 @@ from streamdata.mixing.lengths import count_samples
 from streamdata.mixing.schedule import ClockPace
 from streamdata.mixing.tree import Node
 from streamdata.sources.order.dealt_lane import position_after
-from streamdata.states.cursor import LaneEntries, Standing
+from streamdata.states.cursor import LaneEntries, NodeState
 from streamdata.states.table import COUNTS
 
 _FEW = 64
@@ -104,7 +104,7 @@ class _Walk:
             self.after.cursors.setdefault("", {})[run.generation] = entry
 
     def _child(self, node: Node, samples: int, clock: float) -> None:
-        before = self._run.entries.standing(node.path)
+        before = self._run.entries.node_state(node.path)
         entry: dict[str, Any] = {"draws": (before.draws if before else 0) + samples, "clock": clock}
         if node.is_mixture:
             self.mixture(node, samples)
@@ -115,7 +115,7 @@ class _Walk:
             entry["tokens"] = before.tokens
         self.after.cursors.setdefault(node.path, {})[self._run.generation] = entry
 
-    def _source(self, node: Node, before: Standing | None, samples: int) -> Mapping[str, Any]:
+    def _source(self, node: Node, before: NodeState | None, samples: int) -> Mapping[str, Any]:
         lane = self._run.deals.lane(node, self._run.lane.index)
         start = lane.start if before is None else before.cursor.position
         position = position_after(lane, start, samples)

@@ -10,7 +10,7 @@ from streamdata.errors import SourceError, StateError
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import Node
 from streamdata.sources.source import Sample
-from streamdata.states.cursor import LaneKey, Standing
+from streamdata.states.cursor import LaneKey, NodeState
 from streamdata.states.table import COUNTS
 from streamdata.tools.trace.course import BatchSizes, Course, Point, Stretch, point_of
 from streamdata.tools.trace.era import Era, RankStream, record_of
@@ -222,7 +222,9 @@ class Trace:
             if later is None or later.progress is None:
                 return False
             key = LaneKey(stretch.epoch_pass, stretch.rank, workers[lane])
-            before, after = (entries.standing(node.path) for entries in (runs[lane].entries, later.progress.lane(key)))
+            before, after = (
+                entries.node_state(node.path) for entries in (runs[lane].entries, later.progress.lane(key))
+            )
             # A lane that has read nothing yet counts on from its part of what earlier sizes had counted.
             counts = runs[lane].deals.counts(node.path, runs[lane].lane.index)
             return _gave_one(node, before, after, dict(zip(COUNTS, counts, strict=True)))
@@ -252,7 +254,7 @@ class Trace:
             for stretch in self._course.stretches(rank, self._sizes):
                 size = self._sizes.of(stretch)
                 search = Search(stretch, wanted, size, self._opened, self.on_progress)
-                steps.update(search.came())
+                steps.update(search.past_steps())
                 if stretch.is_open:
                     steps.update(self._comes(stretch, search, wanted, size))
         if not wanted.is_known:
@@ -279,7 +281,7 @@ class Trace:
         return map(record_of, batch)
 
 
-def _gave_one(node: Node, before: Standing | None, after: Standing | None, counts: Mapping[str, int]) -> bool:
+def _gave_one(node: Node, before: NodeState | None, after: NodeState | None, counts: Mapping[str, int]) -> bool:
     """Whether each record that a lane read between two points gave one sample, by what was counted."""
     if not node.is_endless:
         return False  # what was lost after its last sample, no entry says
