@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, describe, instantiate_from_yaml, mixed_collate, to_state
 from streamdata.tools.show.page import write_page
-from streamdata.tools.show.recipe_page import recipe_page
-from streamdata.tools.show.streams import Place
+from streamdata.tools.show.streams import Place, recipe_page
 from streamdata.tools.view import Delivery, fingerprint
 
 RECIPE = Path(__file__).parents[1] / "configs" / "demo.yaml"

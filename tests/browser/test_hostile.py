@@ -5,8 +5,7 @@ import pytest
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset
 from streamdata.tools.show.browser.browse import browsed_mixture
 from streamdata.tools.show.page import write_page
-from streamdata.tools.show.recipe_page import recipe_page
-from streamdata.tools.show.streams import Place
+from streamdata.tools.show.streams import Place, recipe_page
 from tests.browser.looked_at import HOSTILE, hostile, served
 
 pytest.importorskip("selenium", reason="selenium is not installed: make test-browser")

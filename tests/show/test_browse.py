@@ -13,7 +13,7 @@ from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_
 from streamdata.tools.show.browser.browse import browsed_mixture, browsed_store
 from streamdata.tools.show.browser.pages import BrowsePages
 from streamdata.tools.show.streams import Place
-from streamdata.tools.show.views.limits import ON_PAGE
+from streamdata.tools.show.views.model import ON_PAGE
 from streamdata.tools.show.views.stored import StoredViews
 from tests.stores.tiny_stores import write
 

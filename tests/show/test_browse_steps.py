@@ -4,8 +4,8 @@ from itertools import islice
 
 import pytest
 
-from streamdata.tools.show.browser import steps as browse_steps
-from streamdata.tools.show.browser.steps import BrowseSteps, PagePlace
+from streamdata.tools.show.browser import reading as browse_steps
+from streamdata.tools.show.browser.reading import BrowseSteps, PagePlace
 
 NAMES = ["docs", "web.a", "docs", "web.b", "rare"]
 

@@ -8,8 +8,7 @@ import torch
 from PIL import Image
 
 from streamdata.tools.show.views.fields import FieldsView
-from streamdata.tools.show.views.limits import IN_TERMINAL
-from streamdata.tools.show.views.model import FieldView
+from streamdata.tools.show.views.model import IN_TERMINAL, FieldView
 
 PIXELS = np.arange(8 * 12 * 3, dtype=np.uint8).reshape(8, 12, 3)
 

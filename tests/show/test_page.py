@@ -12,8 +12,7 @@ from PIL import Image
 
 from streamdata.tools.show.page import Page, groups_of, page_html, write_page
 from streamdata.tools.show.views.fields import FieldsView
-from streamdata.tools.show.views.limits import ON_PAGE
-from streamdata.tools.show.views.model import RecordView, SampleView
+from streamdata.tools.show.views.model import ON_PAGE, RecordView, SampleView
 
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e{{ 7 * 7 }}</style>"
 

@@ -1,6 +1,5 @@
 from streamdata import MergedDataset
-from streamdata.tools.show.recipe_page import recipe_page
-from streamdata.tools.show.streams import Place
+from streamdata.tools.show.streams import Place, recipe_page
 from tests.streams import Numbers
 
 

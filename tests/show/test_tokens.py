@@ -6,7 +6,7 @@ import torch
 
 from streamdata.tools.show.views.model import TokensView
 from streamdata.tools.show.views.token_fields import target_summary, tokens_of
-from streamdata.tools.show.views.token_texts import TokenTexts, load_token_texts
+from streamdata.tools.show.views.token_sequence import TokenTexts, load_token_texts
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
 

@@ -101,7 +101,7 @@ def _show_recipe(given: GivenRecipe, paths: Sequence[Path], output: _Output, **p
     """Show samples of a recipe from a place on, which the options of `Place` say."""
     from streamdata.states.loading import read_states
     from streamdata.tools.show.streams import Place, delivered, source_paths
-    from streamdata.tools.show.views.limits import IN_TERMINAL, ON_PAGE
+    from streamdata.tools.show.views.model import IN_TERMINAL, ON_PAGE
     from streamdata.tools.show.views.samples import SampleViews
 
     groups = [[path] for path in paths] if output.browser else [paths]  # the time line has a mark for each
@@ -114,7 +114,7 @@ def _show_recipe(given: GivenRecipe, paths: Sequence[Path], output: _Output, **p
         browsed = browsed_mixture(given.build(), given.path.name, place, names, output.num_samples)
         serve_pages(browsed, output.port, opens=output.opens)
     elif output.html is not None:
-        from streamdata.tools.show.recipe_page import recipe_page
+        from streamdata.tools.show.streams import recipe_page
 
         with Ticker(Console(stderr=True), plain_interval_s=_PROGRESS_AFTER_S) as ticker:
             page = recipe_page(
@@ -136,7 +136,7 @@ def _show_recipe(given: GivenRecipe, paths: Sequence[Path], output: _Output, **p
 
 def _show_store(path: Path, tokenizer: str | None, dtype: str | None, first: int, output: _Output) -> None:
     """Show records of a store, without torch."""
-    from streamdata.tools.show.views.limits import IN_TERMINAL, ON_PAGE
+    from streamdata.tools.show.views.model import IN_TERMINAL, ON_PAGE
     from streamdata.tools.show.views.stored import StoredViews
 
     is_page = output.browser or output.html is not None
@@ -193,10 +193,9 @@ def _write(page: "Page", path: Path) -> None:
 def show_prepared(records: Iterable["Shown"], tokenizer: Any) -> None:
     """Show what records would become in a store."""
     from streamdata.tools.show.terminal import SamplePrinter
-    from streamdata.tools.show.views.limits import IN_TERMINAL
-    from streamdata.tools.show.views.model import SampleView
+    from streamdata.tools.show.views.model import IN_TERMINAL, SampleView
     from streamdata.tools.show.views.stored import tokens_fields
-    from streamdata.tools.show.views.token_texts import TokenTexts
+    from streamdata.tools.show.views.token_sequence import TokenTexts
 
     printer, texts = SamplePrinter(Console(highlight=False)), TokenTexts(tokenizer)
     for name, keys in groupby(records, key=lambda shown: shown.name):

@@ -1,4 +1,4 @@
-"""Views → one HTML file that needs nothing else: no network, no script, styles by their hash alone."""
+"""Views → HTML: the templates' environment, and one file that needs no network and no script."""
 
 import base64
 import hashlib
@@ -7,13 +7,36 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from streamdata.run.publish import publish
-from streamdata.tools.show.pages import make_environment
-from streamdata.tools.show.views.mixture import MixtureView
-from streamdata.tools.show.views.model import SampleView
+from streamdata.tools.show.views.model import SampleView, in_one_line, visible
+
+if TYPE_CHECKING:
+    from streamdata.tools.show.views.mixture import MixtureView  # it imports torch, which stores do without
+
+
+def make_environment() -> Environment:
+    """Over `show/web/`: all that a template fills in is escaped, control characters are shown as such."""
+    environment = Environment(
+        loader=PackageLoader("streamdata.tools.show", "web"),
+        autoescape=True,  # whatever a template is called
+        finalize=_shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["in_one_line"] = in_one_line
+    environment.filters["number"] = lambda number: f"{number:,}"
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    """What an expression gives, before it is escaped; what is markup already came through here part by part."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +61,7 @@ class Page:
     title: str
     about: str
     groups: tuple[SampleGroup, ...]
-    mixture: MixtureView | None = None
+    mixture: "MixtureView | None" = None
 
 
 def groups_of(views: Sequence[SampleView], sources: Sequence[str]) -> tuple[SampleGroup, ...]:

@@ -7,13 +7,15 @@ next by a border. Without colour what is trained stands in «…», `│` ends a
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import numpy as np
+from PIL import Image
+from rich.color import Color
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
+from rich.style import Style
 from rich.text import Text
 
-from streamdata.tools.show.characters import in_one_line, visible
-from streamdata.tools.show.half_blocks import half_blocks
 from streamdata.tools.show.views.model import (
     ChatView,
     FieldView,
@@ -26,6 +28,8 @@ from streamdata.tools.show.views.model import (
     SegmentView,
     TextView,
     TokensView,
+    in_one_line,
+    visible,
 )
 
 _MARK: Final = "bold cyan"
@@ -225,3 +229,29 @@ def _whole(pieces: Iterable[str]) -> Iterator[str]:
 
 def _padding(run: RunView) -> str:
     return f"<pad> × {len(run.ids):,}"
+
+
+_UPPER: Final = "▀"
+_MAX_WIDTH, _MAX_HEIGHT = 56, 32
+"""In pixels: a cell is one pixel wide and two high."""
+
+
+def half_blocks(image: Image.Image, width: int) -> Text:
+    """The image in at most so many columns; what is transparent is on white, as it is trained."""
+    small = image.copy()
+    small.thumbnail((min(width, _MAX_WIDTH), _MAX_HEIGHT))
+    if small.mode == "RGBA":
+        small = Image.alpha_composite(Image.new("RGBA", small.size, "white"), small)
+    pixels = np.asarray(small.convert("RGB"))
+    text = Text(no_wrap=True)
+    for row in range(0, len(pixels), 2):
+        lower = pixels[row + 1] if row + 1 < len(pixels) else None
+        for column, upper in enumerate(pixels[row]):
+            back = None if lower is None else _colour(lower[column])
+            text.append(_UPPER, Style(color=_colour(upper), bgcolor=back))
+        text.append("\n" if row + 2 < len(pixels) else "")
+    return text
+
+
+def _colour(pixel: "np.ndarray[tuple[int], np.dtype[np.uint8]]") -> Color:
+    return Color.from_rgb(*(int(value) for value in pixel))

@@ -8,11 +8,9 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from streamdata.errors import shown
-from streamdata.tools.show.browser.jobs import BrowseJobs
-from streamdata.tools.show.browser.line import StepMark
-from streamdata.tools.show.browser.pages import Browsed, BrowsePages
+from streamdata.tools.show.browser.pages import Browsed, BrowsePages, StepMark
+from streamdata.tools.show.browser.reading import BrowseJobs, BrowseSteps, PagePlace, Sample
 from streamdata.tools.show.browser.server import PageServer
-from streamdata.tools.show.browser.steps import BrowseSteps, PagePlace, Sample
 from streamdata.tools.show.views.model import SampleView
 from streamdata.tools.show.views.stored import StoredViews
 

@@ -5,21 +5,50 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from http import HTTPStatus
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from streamdata.errors import shown, text_of
-from streamdata.tools.show.browser.jobs import BrowseJobs, StillReadingError
-from streamdata.tools.show.browser.line import StepMark, TimeLine
+from streamdata.tools.show.browser.reading import BrowseJobs, BrowseSteps, PagePlace, StepsPage, StillReadingError
 from streamdata.tools.show.browser.server import PageAnswer
-from streamdata.tools.show.browser.steps import BrowseSteps, PagePlace, StepsPage
-from streamdata.tools.show.pages import make_environment
+from streamdata.tools.show.page import make_environment
 
 _FILES: Final = {"samples.css": "text/css", "browser.css": "text/css", "browser.js": "text/javascript"}
 _MAX_STEP: Final = 2**53
 _MAX_DIGITS: Final = 16
 """Of the largest step."""
 _MAX_FOUND: Final = 200
+_LEFT: Final = 10
+_WIDTH: Final = 980
+"""In units of the drawing, which is 1,000 wide."""
+_LEAST: Final = 4
+_EDGE: Final = 0.08
+
+
+class StepMark(NamedTuple):
+    """A step that has a name, such as that of saved states, from which a run resumed or would."""
+
+    step: int
+    name: str
+
+
+class MarkDrawn(NamedTuple):
+    """A mark on the line, a link."""
+
+    x: float
+    anchor: str
+    name: str
+    about: str
+    href: str
+
+
+class LineDrawn(NamedTuple):
+    """What the template draws."""
+
+    about: str
+    here: float
+    width: float
+    marks: Sequence[MarkDrawn]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +129,7 @@ class BrowsePages:
             forth=None if page.after is None else self._href(replace(page.place, step=page.after)),
             ranks=self._browsed.ranks,
             notice=self._notice(page),
-            line=TimeLine(self._furthest, self._browsed.marks).drawn(page, self._browsed.unit, self._href),
+            line=_line(self._furthest, self._browsed.marks, page, self._browsed.unit, self._href),
         )
 
     def _place(self, query: Mapping[str, str]) -> PagePlace:
@@ -189,3 +218,24 @@ def _whole(text: str, what: str, bound: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS) or int(text) >= bound:
         raise ValueError(f"{what}: expected a whole number from 0 to {bound - 1:,}, got {shown(text)}")
     return int(text)
+
+
+def _line(
+    end: int, marks: Sequence[StepMark], page: StepsPage, unit: str, href: Callable[[PagePlace], str]
+) -> LineDrawn:
+    """The time line, from the run's first step to the furthest that is known, with marks and a page on it."""
+    end, unit = max([end, 1, *(mark.step for mark in marks)]), unit.lower()
+
+    def x(step: int) -> float:
+        return round(_LEFT + _WIDTH * min(1, step / end), 2)
+
+    drawn = []
+    for mark in marks:
+        part, at = mark.step / end, f"{unit} {mark.step:,}"
+        anchor = "start" if part < _EDGE else "end" if part > 1 - _EDGE else "middle"
+        about = mark.name if mark.name == at else f"{mark.name}, {at}"
+        link = href(PagePlace(step=mark.step, rank=page.place.rank))
+        drawn.append(MarkDrawn(x(mark.step), anchor, mark.name, about, link))
+    first = page.place.step
+    width = max(_LEAST, x(first if page.last is None else page.last + 1) - x(first))
+    return LineDrawn(f"{unit} {first:,} of {end:,}", x(first), width, drawn)

@@ -1,15 +1,187 @@
-"""Samples in the order of delivery → what there is to show of their mixture: shares, lengths, epochs, the tree."""
+"""Samples in the order of delivery → a view of their mixture: shares, lengths, epochs, the tree, charts."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import NodeShare
-from streamdata.tools.show.charts import Histogram, LinesChart, histogram, lines_chart
 from streamdata.tools.show.views.model import SampleView, TextView, TokensView
 from streamdata.tools.view.tree import shares_of, tree_rows
+
+WIDTH: Final = 640
+HEIGHT: Final = 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 150, 12, 30
+_MAX_LINES: Final = 8
+_MAX_POINTS: Final = 200
+_LABEL_HEIGHT: Final = 15
+_BINS: Final = 16
+_MAX_TICKS: Final = 5
+BAR_WIDTH: Final = 7
+BAR_HEIGHT: Final = 28
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick:
+    """A place on an axis, and what it says."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceCurve:
+    """A source's share over the draws.
+
+    Attributes:
+        name: The source's.
+        number: Of its colour.
+        points: Of its achieved share, as SVG writes them.
+        wanted: The height of its wanted share.
+        label: The height of its name.
+        text: Both shares in words.
+    """
+
+    name: str
+    number: int
+    points: str
+    wanted: float
+    label: float
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinesChart:
+    """Shares over draws."""
+
+    lines: tuple[SourceCurve, ...]
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    num_left_out: int
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = _LEFT
+    right: int = WIDTH - _RIGHT
+    top: int = _TOP
+    bottom: int = HEIGHT - _BOTTOM
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A bar of a histogram: its place and height, and what it says."""
+
+    x: float
+    y: float
+    height: float
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """How often there are which lengths."""
+
+    bars: tuple[Bar, ...]
+    least: int
+    median: int
+    most: int
+    unit: str
+    width: int = _BINS * (BAR_WIDTH + 1)
+    height: int = BAR_HEIGHT
+    bar_width: int = BAR_WIDTH
+
+    @property
+    def text(self) -> str:
+        """It in words."""
+        if self.least == self.most:
+            return f"all {self.most:,} {self.unit}"
+        return f"{self.least:,} to {self.most:,} {self.unit}, half of them up to {self.median:,}"
+
+
+def lines_chart(wanted: Mapping[str, float], drawn: Sequence[str]) -> LinesChart:
+    """Wanted shares, and the achieved ones after each draw; of the sources with the largest shares.
+
+    Args:
+        wanted: The share of each source.
+        drawn: The source of each draw.
+    """
+    names = sorted(wanted, key=lambda name: -wanted[name])[:_MAX_LINES]
+    most = max([*wanted.values(), *(count / max(1, len(drawn)) for count in Counter(drawn).values()), 0.1])
+    top_share = min(1.0, most * 1.25)
+    heights = dict(zip(names, _apart([_y(wanted[name], top_share) for name in names]), strict=True))
+    lines = [
+        SourceCurve(
+            name=name,
+            number=number,
+            points=_points(name, drawn, top_share),
+            wanted=_y(wanted[name], top_share),
+            label=heights[name],
+            text=f"{wanted[name]:.1%} wanted, {drawn.count(name) / max(1, len(drawn)):.1%} achieved",
+        )
+        for number, name in enumerate(names)
+    ]
+    x_ticks = [Tick(at=_x(count, len(drawn)), label=f"{count:,}") for count in _round_steps(len(drawn))]
+    y_ticks = [Tick(at=_y(share, top_share), label=f"{share:.0%}") for share in _shares(top_share)]
+    return LinesChart(
+        lines=tuple(lines), x_ticks=tuple(x_ticks), y_ticks=tuple(y_ticks), num_left_out=len(wanted) - len(names)
+    )
+
+
+def histogram(lengths: Sequence[int], unit: str) -> Histogram:
+    """A histogram of at most 16 bars of one width."""
+    ordered = sorted(lengths)
+    least, most = ordered[0], ordered[-1]
+    size = max(1, -(-(most - least + 1) // _BINS))
+    counts = Counter((length - least) // size for length in ordered)
+    tallest = max(counts.values())
+    bars = []
+    for number, count in sorted(counts.items()):
+        begin, height = least + number * size, max(1.5, BAR_HEIGHT * count / tallest)
+        span = f"{begin:,} to {begin + size - 1:,}" if size > 1 else f"{begin:,}"
+        text = f"{span} {unit}: {count:,}"
+        bars.append(
+            Bar(x=number * (BAR_WIDTH + 1), y=round(BAR_HEIGHT - height, 1), height=round(height, 1), text=text)
+        )
+    return Histogram(bars=tuple(bars), least=least, median=ordered[len(ordered) // 2], most=most, unit=unit)
+
+
+def _points(name: str, drawn: Sequence[str], top_share: float) -> str:
+    every = max(1, len(drawn) // _MAX_POINTS)
+    points, count = [], 0
+    for number, source in enumerate(drawn, 1):
+        count += source == name
+        if number % every == 0 or number == len(drawn):
+            points.append(f"{_x(number, len(drawn))},{_y(min(count / number, top_share), top_share)}")
+    return " ".join(points)
+
+
+def _x(count: int, num_draws: int) -> float:
+    return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * count / max(1, num_draws), 1)
+
+
+def _y(share: float, top_share: float) -> float:
+    return round(HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * share / top_share, 1)
+
+
+def _apart(heights: Sequence[float]) -> list[float]:
+    """Heights of labels, given from the top down, so that none covers another."""
+    placed: list[float] = []
+    for number, height in enumerate(heights):
+        lowest = HEIGHT - _BOTTOM - _LABEL_HEIGHT * (len(heights) - 1 - number)
+        placed.append(min(lowest, max(height, placed[-1] + _LABEL_HEIGHT if placed else height)))
+    return placed
+
+
+def _round_steps(most: int) -> list[int]:
+    """0 and up to five round numbers."""
+    steps = (factor * 10**power for power in range(12) for factor in (1, 2, 5))
+    step = next(step for step in steps if most / step <= _MAX_TICKS)
+    return list(range(0, most + 1, step))
+
+
+def _shares(most: float) -> list[float]:
+    step = next(step for step in (0.02, 0.05, 0.1, 0.2, 0.25, 1) if most / step <= _MAX_TICKS)
+    return [number * step for number in range(int(most / step) + 1)]
 
 
 @dataclass(frozen=True, kw_only=True)

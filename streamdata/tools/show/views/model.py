@@ -1,16 +1,57 @@
-"""What there is to show of a sample: plain values, the same for a terminal, an HTML file and a browser.
+"""Values that stand for what is shown of a sample, the same for a terminal, JSON, an HTML file and a browser.
 
-Texts stand here as they are in the sample; who sends them anywhere does so through `visible`.
+Texts stand here as they are in the sample; who sends them anywhere does so through `visible`. `Limits` says how much
+of a long value is shown.
 """
 
 import base64
+import io
+import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 from PIL import Image
 
-from streamdata.tools.show.views.thumbnails import Thumbnail, encode
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much is shown at most.
+
+    Attributes:
+        tokens: Of a sequence.
+        chars: Of a text.
+        frames: Of a video or a list of images.
+        items: Of lists: messages, sequences, fields.
+        records: Raw records of a sample.
+    """
+
+    tokens: int
+    chars: int
+    frames: int
+    items: int
+    records: int
+
+    @property
+    def of_records(self) -> "Limits":
+        """Of raw records, which stand beside a sample: a part of it."""
+        return replace(self, chars=self.chars // 2)
+
+
+IN_TERMINAL: Final = Limits(tokens=240, chars=800, frames=4, items=12, records=2)
+ON_PAGE: Final = Limits(tokens=600, chars=3000, frames=8, items=40, records=6)
+_FEW_COLOURS: Final = 64
+"""Colours up to which PNG is smaller, and exact: drawings, masks, tiny images."""
+_QUALITY: Final = 82
+"""Of JPEG."""
+MAX_NAME: Final = 100
+"""Characters of the name of a field, or of who says a message."""
+
+
+def short_name(name: str) -> str:
+    """A name, cut where it is long: data may call a field anything."""
+    return name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}… {len(name) - MAX_NAME:,} more characters"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,16 +166,16 @@ class ImageView:
         return self.problem or f"image of {self.width} × {self.height} pixels, {self.mode}"
 
     @cached_property
-    def thumbnail(self) -> Thumbnail | None:
-        """It as a file, made when it is first asked for."""
-        return None if self.image is None else encode(self.image)
-
-    @property
     def data_uri(self) -> str:
-        """It as a `data:` URI; "" where it could not be decoded."""
-        if self.thumbnail is None:
+        """It as a `data:` URI: a PNG where it has few colours or transparency, else a JPEG; "" if not decoded."""
+        if self.image is None:
             return ""
-        return f"data:{self.thumbnail.media_type};base64,{base64.b64encode(self.thumbnail.data).decode()}"
+        is_exact = self.image.mode == "RGBA" or self.image.getcolors(_FEW_COLOURS) is not None
+        kind, file = "png" if is_exact else "jpeg", io.BytesIO()
+        # Without anything that the original had beside pixels.
+        pixels = Image.frombytes(self.image.mode, self.image.size, self.image.tobytes())
+        pixels.save(file, kind, **({} if is_exact else {"quality": _QUALITY}))
+        return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,3 +288,29 @@ class SampleView:
     records: tuple[RecordView, ...] = ()
     num_records: int = 0
     step: int | None = None
+
+
+_CONTROL: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks, embeddings, overrides and isolates of direction
+    "\u2028\u2029\ufeff\ufff9-\ufffb"  # separators that some take for a newline, and what is invisible
+    "\xad\u115f\u1160\u180e\u200b\u2060-\u2064\u206a-\u206f\u3164\uffa0"  # too; joiners stay, which change what is seen
+    "\ud800-\udfff"  # surrogates alone, which no encoding has
+    "\U000e0000-\U000e007f]"  # tags: invisible letters
+)
+
+
+def visible(text: str) -> str:
+    """The text with each control character as its number, as Python writes it."""
+    return _CONTROL.sub(lambda found: _escaped(ord(found[0])), text)
+
+
+def in_one_line(text: str) -> str:
+    """The same, newlines and tabs too: for names and places."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _escaped(code: int) -> str:
+    if code <= 0xFF:  # noqa: PLR2004
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"  # noqa: PLR2004

@@ -1,7 +1,8 @@
-"""Samples of a mixture → their views: which tokenizer a source's tokens are of, and what was read for a sample."""
+"""Samples of a mixture → their views: the tokenizer of each source, and the records that were read for each."""
 
+import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from streamdata.chats.chat_dataset import ChatDataset
@@ -9,13 +10,67 @@ from streamdata.chats.prompts import RLHFDataset
 from streamdata.fields import DATASET_NAME, INDEX, KEY, URL
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
-from streamdata.tools.show.views.chat_tokens import chat_tokens
 from streamdata.tools.show.views.fields import FieldsView
-from streamdata.tools.show.views.limits import ON_PAGE, Limits
-from streamdata.tools.show.views.model import RecordView, SampleView
-from streamdata.tools.show.views.token_sequence import TokenSequence
-from streamdata.tools.show.views.token_texts import TokenTexts, load_token_texts
-from streamdata.tools.show.views.watching import RECORDS, WatchedRecord, WatchedStream
+from streamdata.tools.show.views.model import ON_PAGE, Limits, RecordView, SampleView
+from streamdata.tools.show.views.token_fields import chat_tokens
+from streamdata.tools.show.views.token_sequence import TokenSequence, TokenTexts, load_token_texts
+
+RECORDS: Final = "__records__"
+"""Private. In a sample of a watched function: the raw records that were read for it."""
+_MOST: Final = 64
+"""Records that are kept for a sample: a function may pass over millions."""
+
+Record = dict[str, Any]
+
+
+class WatchedRecord:
+    """A `single_process_fn` whose samples carry their record.
+
+    Args:
+        function: The one of the recipe.
+    """
+
+    def __init__(self, function: Callable[[Record], Any]) -> None:
+        self._function = function
+
+    def __call__(self, record: Record) -> Any:
+        """What the function makes of a record, with it."""
+        kept = [dict(record)]  # the function may change it
+        made = self._function(record)
+        if isinstance(made, list):
+            return [_with_records(sample, kept) for sample in made]
+        return made if made is None else _with_records(made, kept)
+
+
+# A partial: at each start of a stream function `fresh` copies what a partial is of, so that the function which is
+# watched has collections of its own then, as it would have by itself.
+class WatchedStream(functools.partial[Any]):
+    """A `process_fn` whose samples carry the records that were pulled since the one before, or the last one."""
+
+    def __call__(self, records: Iterable[Record], /, *_: Any, **__: Any) -> Iterator[Any]:
+        """What the function makes of records, with them."""
+        pulled: list[Record] = []
+        last: list[Record] = []
+        for sample in self.func(_noting(records, pulled), *self.args, **self.keywords):
+            last = pulled[:_MOST] or last
+            pulled.clear()
+            yield _with_records(sample, last[-_MOST:])
+
+    def __getattr__(self, name: str) -> Any:
+        # Whether it has a state, and which one.
+        return getattr(self.func, name)
+
+
+def _noting(records: Iterable[Record], pulled: list[Record]) -> Iterator[Record]:
+    for record in records:
+        if len(pulled) < _MOST:
+            pulled.append(dict(record))
+        yield record
+
+
+def _with_records(sample: Any, records: list[Record]) -> Any:
+    return {**sample, RECORDS: records} if isinstance(sample, Mapping) else sample
+
 
 _FUNCTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "single_process_fn": WatchedRecord,

@@ -13,10 +13,8 @@ from streamdata.prepare.preview import Piece, Shown, stored_record
 from streamdata.stores.dtypes import SOURCES
 from streamdata.stores.factory import open_store
 from streamdata.stores.store import Store
-from streamdata.tools.show.views.limits import Limits
-from streamdata.tools.show.views.model import FieldView, NumbersView, SampleView
-from streamdata.tools.show.views.token_sequence import TokenSequence
-from streamdata.tools.show.views.token_texts import TokenTexts, load_token_texts
+from streamdata.tools.show.views.model import FieldView, Limits, NumbersView, SampleView
+from streamdata.tools.show.views.token_sequence import TokenSequence, TokenTexts, load_token_texts
 
 _WINDOW: Final = 1024
 """Tokens at once of a store that does not say where its records begin."""
