@@ -10,7 +10,7 @@ from streamdata.mixing.lengths import count_text
 from streamdata.tools.plan.demand import NUM_MOMENTS, bars
 from streamdata.tools.plan.draws import Draw
 from streamdata.tools.plan.make_plan import RunPlan, SourcePlan
-from streamdata.tools.view.tree import percent_text, table
+from streamdata.tools.view.tree import counted, percent_text, table
 
 Paint = Callable[[str, str], str]
 """Colours a text by how much there is to do."""
@@ -195,8 +195,3 @@ def _bytes(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return f"{number:.0f} B"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things, in words."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -15,7 +15,6 @@ from streamdata.delivery import mixed_collate
 from streamdata.errors import SourceError, one_line
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
-from streamdata.tools.plan.plan_text import counted
 from streamdata.tools.profile.stage_times import (
     IDLE,
     MIXING,
@@ -27,7 +26,7 @@ from streamdata.tools.profile.stage_times import (
     StageTimes,
     read_times,
 )
-from streamdata.tools.view.tree import functions_of, percent_text, table
+from streamdata.tools.view.tree import counted, functions_of, percent_text, table
 
 _ENOUGH: Final = 0.9
 """Of the highest rate: the fewest workers that have so much are where more add little."""

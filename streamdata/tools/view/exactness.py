@@ -4,6 +4,7 @@ import itertools
 import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -60,14 +61,9 @@ def _parts(value: Any) -> Iterator[bytes]:
         yield repr((value.mode, value.size)).encode()
         yield value.tobytes()
     else:
-        yield _pickled(value)
-
-
-def _pickled(value: Any) -> bytes:
-    try:
-        return pickle.dumps(value, protocol=5)
-    except Exception:  # a user's class may raise anything; such a value cannot reach a trainer, its type alone counts
-        return b""
+        # A user's class may raise anything; such a value cannot reach a trainer, its type alone counts.
+        with suppress(Exception):
+            yield pickle.dumps(value, protocol=5)
 
 
 NUM_SAMPLES = 64
@@ -127,24 +123,16 @@ def find_inexact(
     """
     found: dict[str, Inexact] = {}
     recordings: dict[str, _Recording] = {}
-    for path, share in _unfound(build(), found):
-        try:
-            recordings[path] = _record(_alone(share), num_samples, steps)
-        except _StateNotJsonError as error:
-            found[path] = _inexact(share, str(error))
-    for step in steps:
+    for step in (0, *steps):
         for path, share in _unfound(build(), found):
-            what = _difference(_alone(share), recordings[path], step, num_samples)
-            found.update({path: _inexact(share, what)} if what else {})
+            stream = _alone(share)
+            if step:
+                what = _difference(stream, recordings[path], step, num_samples)
+            else:
+                recordings[path], what = _record(stream, num_samples, steps)
+            if what:
+                found[path] = Inexact(path=path, functions=functions_of(share.node.dataset), what=what)
     return list(found.values())
-
-
-class _StateNotJsonError(ValueError):
-    """A checkpoint of this node could not be written."""
-
-
-def _inexact(share: NodeShare, what: str) -> Inexact:
-    return Inexact(path=share.node.path, functions=functions_of(share.node.dataset), what=what)
 
 
 def _unfound(dataset: MergedDataset, found: Mapping[str, Inexact]) -> Iterator[tuple[str, NodeShare]]:
@@ -167,7 +155,8 @@ def _alone(share: NodeShare) -> MergedDataset:
     return dataset
 
 
-def _record(dataset: MergedDataset, num_samples: int, steps: Sequence[int]) -> _Recording:
+def _record(dataset: MergedDataset, num_samples: int, steps: Sequence[int]) -> tuple[_Recording, str | None]:
+    """Draw the samples of a node; up to a state that could not be written to a checkpoint, with what is wrong there."""
     recording, states = _Recording(), States()
     for number, sample in enumerate(itertools.islice(dataset, num_samples), 1):
         recording.samples.append(fingerprint(sample))
@@ -176,8 +165,8 @@ def _record(dataset: MergedDataset, num_samples: int, steps: Sequence[int]) -> _
             try:
                 recording.saved[number] = json.dumps(states)
             except (TypeError, ValueError) as error:
-                raise _StateNotJsonError(f"its state after sample {number} is not JSON: {text_of(error)}") from error
-    return recording
+                return recording, f"its state after sample {number} is not JSON: {text_of(error)}"
+    return recording, None
 
 
 def _difference(dataset: MergedDataset, recording: _Recording, step: int, num_samples: int) -> str | None:

@@ -7,8 +7,11 @@ from typing import Any
 
 from streamdata.fields import is_reserved
 from streamdata.mixing.merged import top_of
+from streamdata.mixing.tree import mean_node_shares, tree_of
+from streamdata.states.history import totals_of_nodes
+from streamdata.states.progress import Progress
 from streamdata.states.cursor import States, to_state
-from streamdata.tools.view.tree import functions_of, mean_shares, percent_text, shares_of, table
+from streamdata.tools.view.tree import functions_of, percent_text, shares_of, table
 
 _NUMBER_BYTES = 8
 
@@ -68,30 +71,34 @@ class Delivery:
 
     def sources(self) -> list[SourceCount]:
         """The count of each source, in the order of the recipe."""
-        known = _counts(self.states)
-        counts = [known.get(path, [0, 0, 0]) for path in self._wanted]
-        total = sum(drawn for drawn, _, _ in counts) or 1
-        wanted_by = self._mean_wanted() if self._is_scheduled else self._wanted
+        progress = Progress(self.states)
+        totals = totals_of_nodes(progress)
+        counts = {path: Counter(totals.get(path)) for path in self._wanted}
+        total = sum(count["samples"] for count in counts.values()) or 1
+        wanted = self._mean_wanted(progress) if self._is_scheduled else self._wanted
         return [
-            SourceCount(path=path, wanted=wanted, achieved=count / total, drawn=count, dropped=dropped, bad=bad)
-            for (path, wanted), (count, dropped, bad) in zip(wanted_by.items(), counts, strict=True)
+            SourceCount(
+                path=path,
+                wanted=wanted[path],
+                achieved=count["samples"] / total,
+                drawn=int(count["samples"]),
+                dropped=int(count["dropped"]),
+                bad=int(count["bad"]),
+            )
+            for path, count in counts.items()
         ]
 
-    def _mean_wanted(self) -> Mapping[str, float]:
-        """What each source should have had of all passes so far."""
-        times: Counter[str] = Counter()
+    def _mean_wanted(self, progress: Progress) -> Mapping[str, float]:
+        """The mean share that each source should have had of all passes so far."""
         unit = "draws" if self._dataset.cost is None else "cost"
-        for lane_and_path, value in _newest_entries(self.states).items():
-            epoch_pass, _, _, path = lane_and_path.split("/", 3)
-            if path and "." not in path:  # what the top draws is its time
-                times[epoch_pass] += value.get(unit, 0)
-        if not times.total():
+        drawn = [path for path in progress.paths() if path and "." not in path]  # by the top: that is its time
+        times = {each: sum(progress.last(each, path)[unit].sum() for path in drawn) for each in progress.passes()}
+        total = sum(times.values())
+        if not total:
             return self._wanted
-        means = {epoch_pass: mean_shares(self._dataset, time) for epoch_pass, time in times.items() if time}
-        return {
-            path: sum(mean[path] * times[epoch_pass] for epoch_pass, mean in means.items()) / times.total()
-            for path in self._wanted
-        }
+        top = tree_of(self._dataset)
+        means = [(mean_node_shares(top, time), time) for time in times.values() if time]
+        return {path: sum(mean[path] * time for mean, time in means) / total for path in self._wanted}
 
     def summary(self) -> str:
         """A table of wanted and achieved shares, a line for each source; with a note where a cost was weighed."""
@@ -123,25 +130,3 @@ def estimate_bytes(value: Any) -> int:
     if hasattr(value, "getbands") and hasattr(value, "size"):
         return int(value.size[0] * value.size[1] * len(value.getbands()))
     return 0 if value is None else _NUMBER_BYTES
-
-
-def _counts(states: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Draws, drops and failures of each node, over all lanes and passes."""
-    counts: dict[str, list[int]] = {}
-    for lane_and_path, value in _newest_entries(states).items():
-        count = counts.setdefault(lane_and_path.split("/", 3)[3], [0, 0, 0])
-        for number, name in enumerate(("draws", "dropped", "bad")):
-            count[number] += value.get(name, 0)
-    return counts
-
-
-def _newest_entries(states: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The newest entry of each node in each lane, by `P/RANK/WORKER/PATH`."""
-    newest: dict[str, tuple[int, Mapping[str, Any]]] = {}
-    for key, value in states.items():
-        if key.startswith("cursor/"):
-            _, generation, lane_and_path = key.split("/", 2)
-            # A lane's counts continue from one generation to the next: adding up its entries would count twice.
-            if int(generation) >= newest.get(lane_and_path, (0, {}))[0]:
-                newest[lane_and_path] = int(generation), value
-    return {lane_and_path: value for lane_and_path, (_, value) in newest.items()}

@@ -7,7 +7,7 @@ from typing import Any
 from streamdata.errors import one_line
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.merged import top_of
-from streamdata.mixing.tree import Node, NodeShare, mean_node_shares, node_shares, tree_of
+from streamdata.mixing.tree import Node, NodeShare, node_shares, tree_of
 from streamdata.recipe.named_source import STEPS
 from streamdata.sources.files.sequential_source import SequentialSource
 from streamdata.sources.foreign.own_stream import OwnStreamSource
@@ -18,15 +18,12 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     """Align rows of cells: the first and last column to the left, those between, which are numbers, to the right."""
     rows = [[one_line(cell) for cell in row] for row in rows]  # a line end in a name would end the row
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    last = len(widths) - 1
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if column in (0, last) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    middle = range(1, len(widths) - 1)
+    lines = (
+        "  ".join(cell.rjust(widths[i]) if i in middle else cell.ljust(widths[i]) for i, cell in enumerate(row))
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def percent_text(share: float) -> str:
@@ -34,23 +31,22 @@ def percent_text(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def shares_of(dataset: Any, time: float = 0.0) -> dict[str, NodeShare]:
+def counted(number: int, noun: str) -> str:
+    """A number of things, in words."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def shares_of(dataset: Any) -> dict[str, NodeShare]:
     """Return the nodes of a dataset's tree by path, parents first, with their shares.
 
     Args:
-        dataset: A mixture, or a source alone.
-        time: Where shares follow schedules, those of this time of a pass.
+        dataset: A mixture, or a source alone; where shares follow schedules, they are those at the start of a pass.
 
     Raises:
         ValueError: It is neither.
         SourceError: A source has no records.
     """
-    return node_shares(tree_of(top_of(dataset, "describe")), time)
-
-
-def mean_shares(dataset: MergedDataset, until: float) -> dict[str, float]:
-    """The share of the whole stream that each source should have had from the start of a pass to a time of it."""
-    return mean_node_shares(tree_of(dataset), until)
+    return node_shares(tree_of(top_of(dataset, "describe")))
 
 
 def functions_of(dataset: Any) -> dict[str, str]:
@@ -131,20 +127,14 @@ def _weight(shares: Mapping[str, NodeShare], path: str) -> str:
 def _sizes(node: Node) -> tuple[str, str]:
     """The numbers of records and of blocks, as texts."""
     if node.source is None:
-        counts = [_num_records(leaf) for leaf in node.walk() if leaf.source is not None]
+        counts = [getattr(leaf.source, "num_records", None) for leaf in node.walk() if leaf.source is not None]
         return ("" if None in counts else f"{sum(filter(None, counts)):,}"), ""
     if isinstance(node.source, OwnStreamSource):
         return "", ""
-    blocks, records = node.source.num_blocks, _num_records(node)
+    blocks, records = node.source.num_blocks, getattr(node.source, "num_records", None)  # of both parts of a holdout
     if isinstance(node.source, SequentialSource):
-        return _counted(blocks, "shard"), f"{blocks:,}"
+        return counted(blocks, "shard"), f"{blocks:,}"
     return "" if records is None else f"{records:,}", f"{blocks:,}"
-
-
-def _num_records(node: Node) -> int | None:
-    """How many records a source has, as far as that is known without reading them."""
-    count: int | None = getattr(node.source, "num_records", None)
-    return count
 
 
 def _options(node: Node) -> list[str]:
@@ -160,7 +150,7 @@ def _options(node: Node) -> list[str]:
     if isinstance(node.source, SequentialSource):
         return ["read from the start", *options]
     shards = getattr(node.source, "shards", None)
-    return options if shards is None else [_counted(len(shards.urls), "shard"), *options]
+    return options if shards is None else [counted(len(shards.urls), "shard"), *options]
 
 
 def _counts(dataset: Any) -> list[str]:
@@ -169,7 +159,3 @@ def _counts(dataset: Any) -> list[str]:
     bounds = {name: getattr(dataset, name, None) or 0 for name in ("max_epochs", "max_bad")}
     counts = {**bounds, **(shards.anomalies() if shards is not None else {})}
     return [f"{what} {count:,}" for what, count in counts.items() if count]
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
