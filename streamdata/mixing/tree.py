@@ -392,13 +392,15 @@ def node_shares(top: Node, time: float = 0.0) -> dict[str, NodeShare]:
     return {node.path: shares[node.path] for node in top.walk()}
 
 
-def mean_node_shares(top: Node, until: float) -> dict[str, float]:
-    """The share of the whole stream of each source, on average from the start of a pass to a time of it, above 0."""
-    points = {time for node in top.walk() if node.shares is not None for time in node.shares.times if time < until}
+def mean_node_shares(top: Node, until: float, since: float = 0.0) -> dict[str, float]:
+    """The share of the whole stream of each source, on average from one time of a pass to a later one."""
+    times = {time for node in top.walk() if node.shares is not None for time in node.shares.times}
+    points = {since, until, *(time for time in times if since < time < until)}
     means = dict.fromkeys((node.path for node in top.walk() if not node.children), 0.0)
-    for begin, end in pairwise(sorted({0.0, until, *points})):
+    for begin, end in pairwise(sorted(points)):
+        part = (end - begin) / (until - since)
         for offset, weight in _GAUSS:
             shares = node_shares(top, (begin + end) / 2 + offset * (end - begin) / 2)
             for path in means:
-                means[path] += shares[path].overall * weight / 2 * (end - begin) / until
+                means[path] += shares[path].overall * weight / 2 * part
     return means

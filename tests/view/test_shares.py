@@ -85,6 +85,16 @@ def test_a_lane_counts_once_though_its_states_span_generations() -> None:
     assert [source.drawn for source in delivery.sources()] == [35, 5]
 
 
+def test_counts_go_on_under_another_number_of_workers() -> None:
+    """What lanes of the earlier size delivered is in the header that the first batch brings."""
+    before = delivered(nested(), 3, num_workers=2)
+    dataset = nested()
+    dataset.set_dataloader_states(before.states)
+    after = Delivery(dataset, before.states)
+    after.add(list(islice(dataset, 10)))
+    assert sum(source.drawn for source in after.sources()) == 40
+
+
 def test_nothing_delivered_is_no_division_by_zero() -> None:
     """Before the first batch all counts are 0."""
     assert [source.achieved for source in Delivery(nested()).sources()] == [0, 0, 0]

@@ -81,7 +81,7 @@ def _show_states(paths: Sequence[Path], other: Path | None, *, as_json: bool) ->
         return
     names = ", ".join(map(str, paths))
     say(one_line(f"{names}: {origin}" if origin else names) + (f", minus {one_line(other)}" if other else ""))
-    text = _sources(totals) if other is not None else describe_states(states, lambda _: _sources(totals))
+    text = _sources(totals) if other is not None else describe_states(states, _sources(totals))
     say("\n".join(map(one_line, text.split("\n"))))
 
 

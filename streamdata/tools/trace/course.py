@@ -17,7 +17,7 @@ from streamdata.mixing.deals import header_of
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import tree_of
 from streamdata.states.checks import check_nodes
-from streamdata.states.cursor import LaneEntries, LaneKey
+from streamdata.states.cursor import LaneKey
 from streamdata.states.headers import DealHeader, Topology
 from streamdata.states.joining import merge_states
 from streamdata.states.progress import Progress, history_of
@@ -50,12 +50,22 @@ class Stretch(NamedTuple):
     """The states with which it begins, and what states say of it later, in this sequence."""
     is_open: bool
     """Whether it goes on after its last point."""
+    size: int
+    """Samples in a batch of the rank."""
 
-    def done(self, point: Point, size: int) -> int:
+    def done(self, point: Point) -> int:
         """How many batches of the stretch the rank had delivered by a point."""
         begin = self.points[0]
-        pairs = zip(begin.samples, point.samples, begin.batches, point.batches, strict=True)
-        return sum(_batches(*counts, size) for counts in pairs)
+        lanes = zip(begin.samples, point.samples, begin.batches, point.batches, strict=True)
+        return sum(
+            -(-(samples - begun) // self.size) if known is None or batches is None else batches - known
+            for begun, samples, known, batches in lanes
+        )
+
+    @property
+    def end(self) -> int:
+        """The step after the last one that states tell of."""
+        return self.first + self.done(self.points[-1])
 
     def turns(self, progress: Progress) -> list[int]:
         """The workers in the sequence in which they deliver after some states."""
@@ -63,23 +73,17 @@ class Stretch(NamedTuple):
         first = 0 if last is None else last + 1
         return [(first + turn) % len(workers) for turn in workers]
 
-    def until(self, step: int, size: int) -> "Stretch":
+    def until(self, step: int) -> "Stretch":
         """The same with one more point, at a step to which it went on in turns, whole batch by whole batch."""
         last = self.points[-1]
         assert last.progress is not None, "a line adds the last point"
-        left, turns = step - self.first - self.done(last, size), self.turns(last.progress)
+        left, turns = step - self.end, self.turns(last.progress)
         if left <= 0:
             return self
         more = [-(-(left - turns.index(worker)) // len(turns)) for worker in sorted(turns)]
-        samples = tuple(held + count * size for held, count in zip(last.samples, more, strict=True))
+        samples = tuple(held + count * self.size for held, count in zip(last.samples, more, strict=True))
         batches = tuple((held or 0) + count for held, count in zip(last.batches, more, strict=True))
         return self._replace(points=(*self.points, Point(None, samples, batches)))
-
-
-def _batches(begun: int, samples: int, batches_begun: int | None, batches: int | None, size: int) -> int:
-    if batches is None or batches_begun is None:
-        return -(-(samples - begun) // size)
-    return batches - batches_begun
 
 
 class Course:
@@ -88,6 +92,7 @@ class Course:
     Args:
         dataset: What the recipe builds.
         states: Of one run, each of all ranks or of some, at one or several times; none of a run that has not begun.
+        batch: Samples in the batch of one rank, as the user says; None: as the states say, else 1.
         dp_size: Ranks of a run that has not begun.
         num_workers: Of each of them.
 
@@ -96,7 +101,12 @@ class Course:
     """
 
     def __init__(
-        self, dataset: MergedDataset, states: Sequence[Mapping[str, Any]], dp_size: int = 1, num_workers: int = 1
+        self,
+        dataset: MergedDataset,
+        states: Sequence[Mapping[str, Any]],
+        batch: int | None,
+        dp_size: int,
+        num_workers: int,
     ) -> None:
         self._dataset = dataset
         sizes: defaultdict[int, list[Progress]] = defaultdict(list)
@@ -115,7 +125,10 @@ class Course:
         self._headers = {number: header for one in self._held for number, header in one.headers.items()}
         self._lines = {line["generation"]: line for line in self.newest.before.sizes}
         self._begin_by_lines()
-        self._shape = self.newest.topology() if self._headers else Topology(dp_size, max(1, num_workers))
+        self.shape = self.newest.topology() if self._headers else Topology(dp_size, max(1, num_workers))
+        """The ranks, and workers of each, that there are now."""
+        self._batch = batch
+        self._sizes: dict[int, int] = {}
         self._stretches: dict[int, list[Stretch]] = {}
         self._read: dict[tuple[int, int], Progress] = {}
         self._is_changed = bool(self._headers) and self.newest.generation(tree) != self.newest.newest
@@ -144,23 +157,13 @@ class Course:
                 return header_of(progress, top, top.tree())
         return None
 
-    @property
-    def dp_size(self) -> int:
-        """How many ranks there are now."""
-        return self._shape.dp_size
-
-    @property
-    def num_workers(self) -> int:
-        """How many workers each has now."""
-        return self._shape.num_workers
-
     @cached_property
     def eras(self) -> dict[int, Era]:
         """The generations of which entries are held, by number, and the one to come where the recipe has changed."""
         eras = {number: self._era(number, header) for number, header in sorted(self._headers.items())}
         if not eras or self._is_changed:
             number = self.newest.newest + 1 if eras else 0
-            eras[number] = Era(self._dataset, None, self.dp_size, self.num_workers, self.newest)
+            eras[number] = Era(self._dataset, None, *self.shape, self.newest)
         return eras
 
     def _era(self, number: int, header: Mapping[str, Any]) -> Era:
@@ -171,30 +174,25 @@ class Course:
             begins = Progress({}).begin_deal(self._before[header["deal"]])
         return Era(self._dataset, header["weights"], header["dp_size"], header["num_workers"], begins=begins)
 
-    def first_step(self, deal: int) -> int:
-        """The step with which a deal began."""
-        return self._before[deal].step if deal in self._before else 0
-
     def first_of(self, number: int) -> int:
         """The step with which the topology of a generation began."""
-        return self.first_step(self._deal_of(number))
+        deal = self._headers[number]["deal"] if number in self._headers else self.newest.before.number
+        return self._before[deal].step if deal in self._before else 0
 
-    def _deal_of(self, generation: int) -> int:
-        deal: int = self._headers[generation]["deal"] if generation in self._headers else self.newest.before.number
-        return deal
+    def stretches(self, rank: int) -> Sequence[Stretch]:
+        """The stretches of a rank in the sequence of time; the last one is what it reads now.
 
-    def stretches(self, rank: int, size: "BatchSizes") -> Sequence[Stretch]:
-        """What a rank read; the last one is what it reads now."""
+        Raises:
+            StateError: The states leave open how large batches were, or contradict what the user says.
+        """
         if rank not in self._stretches:
-            self._stretches[rank] = list(self._of_rank(rank, size))
+            self._stretches[rank] = list(self._of_rank(rank))
         return self._stretches[rank]
 
-    def _of_rank(self, rank: int, size: "BatchSizes") -> Iterator[Stretch]:
-        step, deal, last = 0, -1, max(self.eras)
+    def _of_rank(self, rank: int) -> Iterator[Stretch]:
+        step, last = 0, max(self.eras)
         for number, era in self.eras.items():
-            deal_of = self._deal_of(number)
-            if deal_of != deal:
-                step, deal = max(step, self.first_step(deal_of)), deal_of
+            step = max(step, self.first_of(number))
             if rank >= era.dp_size:
                 continue
             points, end = self._points(number, era, rank), self._end(number)
@@ -202,12 +200,12 @@ class Course:
             for epoch_pass in passes:
                 begin = point_of(era.begins, epoch_pass, rank, era.num_workers)
                 is_open = number == last and epoch_pass == passes[-1]
-                held = tuple(points.get(epoch_pass, ()))
-                stretch = Stretch(era, epoch_pass, rank, step, (begin, *held), is_open)
+                begun = (begin, *points.get(epoch_pass, ()))
+                stretch = Stretch(era, epoch_pass, rank, step, begun, is_open, self._size(number))
                 if end:
-                    stretch = stretch.until(end, size.of(stretch))
+                    stretch = stretch.until(end)
                 yield stretch
-                step += stretch.done(stretch.points[-1], size.of(stretch)) if held or end else 0
+                step = stretch.end
 
     def _end(self, number: int) -> int:
         """The step with which a generation of an earlier size ended, 0 where its line leaves open what was read.
@@ -221,25 +219,49 @@ class Course:
         end: int = min(later, default=self.newest.before.step)
         after = self._before[min(deal for deal in self._before if deal > number)]
         given = line["samples"]
-        if era.joins:  # a line counts what these are made of; the sums are those of all generations in between
+        # A line counts what samples of a yield function are made of; the sums are those of all generations in between.
+        if era.top.dataset.customized_yield_fn is not None:
             given = _num_given(after) - _num_given(era.begins.before)
         is_even = given == era.dp_size * (end - line["step"]) * line["batch_size"]
         is_one_pass = {era.begins.before.first_pass, *after.passes} == {after.first_pass}
         return end if is_even and is_one_pass and era.tree.weights.keys() == line["weights"].keys() else 0
 
-    def batch_size(self, number: int) -> int | None:
-        """Samples in one rank's batch, of a generation of which nothing but a line is held; None of others."""
+    def _size(self, number: int) -> int:
+        """Samples in the batch of one rank in a generation."""
         is_held = any(f"generation/{number}" in states for states in self._states)
-        return None if is_held else self._lines.get(number, {}).get("batch_size")
+        told: int | None = None if is_held else self._lines.get(number, {}).get("batch_size")
+        if told is not None:
+            return told
+        if number not in self._sizes:
+            before = max((known for known in self._sizes if known < number), default=None)
+            self._sizes[number] = self._size_within(number, None if before is None else self._sizes[before])
+        return self._sizes[number]
 
-    def batch_bounds(self, number: int) -> Iterator[tuple[int, int]]:
-        """Of each lane in a generation, between each two of its points: the least and largest size of its batches."""
+    def _size_within(self, number: int, before: int | None) -> int:
+        """The size within the bounds that follow from states: what the user says, or the size of the one before."""
+        bounds = list(self._bounds(number))
+        least, most = max((low for low, _ in bounds), default=1), min((high for _, high in bounds), default=2**53)
+        if not bounds or least == most:
+            wanted = least if bounds else self._batch or before or 1
+        else:
+            wanted = self._batch or (before if before is not None and least <= before <= most else 0)
+        if least <= wanted <= most and (self._batch in (None, wanted) or not bounds):
+            return wanted
+        told = f"{min(least, most)} to {max(least, most)}" if most < 2**53 else f"{least} or more"
+        raise StateError(
+            f"states: of generation {number} they tell of batches of {least if least == most else told} samples"
+            f"{'' if self._batch is None else f', got {self._batch}'}\n"
+            "  Give the size of one rank's batch (--batch); where it has changed, the states saved at that time, too."
+        )
+
+    def _bounds(self, number: int) -> Iterator[tuple[int, int]]:
+        """Yield for each lane in a generation, between each two of its points, the bounds of the size of a batch."""
         era = self.eras[number]
         for rank in range(era.dp_size):
             for epoch_pass, points in self._points(number, era, rank).items():
                 begin = point_of(era.begins, epoch_pass, rank, era.num_workers)
                 for before, after in pairwise([begin, *points]):
-                    yield from _bounds(before, after, epoch_pass, rank)
+                    yield from _bounds_between(before, after, epoch_pass, rank)
 
     def _points(self, generation: int, era: Era, rank: int) -> dict[int, list[Point]]:
         """By pass, what states say of a rank in a generation, in the sequence of time."""
@@ -259,57 +281,8 @@ class Course:
         return era.begins.before.first_pass if newest is None else newest
 
 
-class BatchSizes:
-    """How many samples one rank's batch has, in each era.
-
-    Args:
-        course: The run.
-        given: What the user says; None: as the states say, else 1.
-    """
-
-    def __init__(self, course: "Course", given: int | None) -> None:
-        self._given, self._course = given, course
-        self._known: dict[int, int] = {}
-
-    def of(self, stretch: Stretch) -> int:
-        """Of a stretch.
-
-        Raises:
-            StateError: The states leave it open, or contradict what the user says.
-        """
-        number = next(number for number, era in self._course.eras.items() if era is stretch.era)
-        if (told := self._course.batch_size(number)) is not None:
-            return told
-        if number not in self._known:
-            before = max((held for held in self._known if held < number), default=None)
-            self._known[number] = self._of(number, None if before is None else self._known[before])
-        return self._known[number]
-
-    def _of(self, number: int, before: int | None) -> int:
-        bounds = list(self._course.batch_bounds(number))
-        least, most = max((low for low, _ in bounds), default=1), min((high for _, high in bounds), default=2**53)
-        if not bounds or least == most:
-            wanted = least if bounds else self._given or before or 1
-        else:
-            wanted = self._given or (before if before is not None and least <= before <= most else 0)
-        if least <= wanted <= most and (self._given in (None, wanted) or not bounds):
-            return wanted
-        told = (
-            str(least)
-            if least == most
-            else f"{min(least, most)} to {max(least, most)}"
-            if most < 2**53
-            else f"{least} or more"
-        )
-        raise StateError(
-            f"states: of generation {number} they tell of batches of {told} samples"
-            f"{'' if self._given is None else f', got {self._given}'}\n"
-            "  Give the size of one rank's batch (--batch); where it has changed, the states saved at that time, too."
-        )
-
-
-def _bounds(begin: Point, end: Point, epoch_pass: int, rank: int) -> Iterator[tuple[int, int]]:
-    """Of each lane between two points: the least and the largest size that a batch may have had."""
+def _bounds_between(begin: Point, end: Point, epoch_pass: int, rank: int) -> Iterator[tuple[int, int]]:
+    """Yield for each lane between two points the least and the largest size that a batch may have had."""
     for worker, counts in enumerate(zip(begin.samples, end.samples, begin.batches, end.batches, strict=True)):
         samples, known = counts[1] - counts[0], counts[2] is not None and counts[3] is not None
         batches = (counts[3] or 0) - (counts[2] or 0)
@@ -326,16 +299,10 @@ def _bounds(begin: Point, end: Point, epoch_pass: int, rank: int) -> Iterator[tu
 def point_of(progress: Progress, epoch_pass: int, rank: int, num_workers: int) -> Point:
     """Where a rank's lanes stood."""
     lanes = [progress.lane(LaneKey(epoch_pass, rank, worker)) for worker in range(num_workers)]
-    samples = tuple(map(samples_of, lanes))
+    samples = tuple(0 if (own := lane.node_state("")) is None else own.draws for lane in lanes)
     counted = progress.batches_of_workers(epoch_pass, rank)
     batches = (counted.get(worker) if count else 0 for worker, count in enumerate(samples))
     return Point(progress, samples, tuple(batches))
-
-
-def samples_of(lane: LaneEntries) -> int:
-    """How many samples a lane has delivered."""
-    own = lane.node_state("")
-    return own.draws if own is not None else 0
 
 
 def _num_given(header: DealHeader) -> float:

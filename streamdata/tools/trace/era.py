@@ -10,17 +10,17 @@ from typing import Any, Final
 from streamdata.fields import DATASET_NAME, INDEX, KEY, URL
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.leaf import Run
+from streamdata.mixing.lengths import count_samples
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.reading import lane_samples
 from streamdata.mixing.tree import Node, tree_of
 from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink
 from streamdata.sources import MapStyleSource
-from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.source import Sample
 from streamdata.states.headers import header
 from streamdata.states.progress import Progress
-from streamdata.tools.trace.seek import samples_left, seek, why_not
+from streamdata.tools.trace.seek import must_be_read, seek
 
 
 def record_of(sample: Sample) -> dict[str, Any]:
@@ -95,66 +95,44 @@ class Era:
                 node.as_source = partial(MapStyleSource, bare)
         return top
 
-    def lane(self, rank: int, worker: int) -> Lane:
-        """One of its lanes."""
-        return Lane(dp_size=self.dp_size, dp_rank=rank, num_workers=self.num_workers, worker=worker)
-
     def run(self, progress: Progress, epoch_pass: int, rank: int, worker: int) -> Run:
         """A lane where states of this generation say that it stood."""
-        lane, deals = self.lane(rank, worker), self.deals(progress, epoch_pass)
-        run = Run.at(progress, epoch_pass, lane, deals, self.tree, self._dataset.skips)
+        lane = Lane(dp_size=self.dp_size, dp_rank=rank, num_workers=self.num_workers, worker=worker)
+        run = Run.at(progress, epoch_pass, lane, self._dealt(progress, epoch_pass), self.tree, self._dataset.skips)
         link = LaneLink(None, None, lambda _: None, lambda: None)
-        return replace(run, header=self._header(progress), link=link)
+        return replace(run, header=header(self.tree, lane, progress.before, {}), link=link)
 
-    def deals(self, progress: Progress, epoch_pass: int, *, is_bare: bool = False) -> Deals:
+    def _dealt(self, progress: Progress, epoch_pass: int, *, is_bare: bool = False) -> Deals:
         """How its sources, or the bare ones, are dealt out in a pass."""
         key = id(progress), epoch_pass, is_bare
         if key not in self._deals:  # with the states themselves, so that no others get their number
             self._deals[key] = progress, Deals(progress, epoch_pass, self.dp_size * self.num_workers)
         return self._deals[key][1]
 
-    def _header(self, progress: Progress) -> str:
-        return header(self.tree, self.lane(0, 0), progress.before, {})
-
-    def has_given_all(self, run: Run) -> bool:
-        """Whether nothing of the pass is left in the lane."""
+    def _has_given_all(self, run: Run) -> bool:
         return run.progress.has_given_all(run.key, self.tree)
 
     def samples(self, run: Run) -> Iterator[Sample]:
-        """What the lane delivers."""
-        return iter(()) if self.has_given_all(run) else lane_samples(run, self.top)
+        """The samples that the lane delivers."""
+        return iter(()) if self._has_given_all(run) else lane_samples(run, self.top)
 
     def records(self, run: Run) -> Iterator[Sample]:
-        """The same where each record gives one sample: what names it, of map-style sources without reading it."""
-        deals = self.deals(run.progress, run.key.epoch_pass, is_bare=True)
-        return iter(()) if self.has_given_all(run) else lane_samples(replace(run, deals=deals), self._bare)
-
-    def why_read(self, run: Run, gives_one: Callable[[Node], bool]) -> str | None:
-        """Why the lane's stream has to be read; None where it can be sought."""
-        return why_not(run, self.top, gives_one)
+        """The records of a lane in which each gives one sample: their names, of map-style sources without reading."""
+        deals = self._dealt(run.progress, run.key.epoch_pass, is_bare=True)
+        return iter(()) if self._has_given_all(run) else lane_samples(replace(run, deals=deals), self._bare)
 
     def left(self, run: Run) -> float:
         """How many samples a lane that can be sought gets yet."""
-        return 0 if self.has_given_all(run) else samples_left(run, self.top)
+        return 0 if self._has_given_all(run) else count_samples(run, self.top)
 
     def after(self, run: Run, samples: int) -> Run:
         """A lane that can be sought, so many samples later."""
         return replace(run, entries=seek(run, self.top, samples)) if samples else run
 
     @cached_property
-    def joins(self) -> bool:
-        """Whether its samples are those of a yield function over all."""
-        return self.top.dataset.customized_yield_fn is not None
-
-    @cached_property
     def sources(self) -> dict[str, Node]:
-        """Those with records, by path."""
+        """The sources of records, by path."""
         return {node.path: node for node in self.top.walk() if not node.is_mixture}
-
-    @property
-    def is_shards(self) -> dict[str, bool]:
-        """By path of a source: whether its records have urls and keys."""
-        return {path: isinstance(node.dataset, ShardDataset) for path, node in self.sources.items()}
 
 
 OnProgress = Callable[[int, int], None]
@@ -167,7 +145,7 @@ class RankStream:
         era: The generation.
         runs: The rank's lanes where they are begun, in the sequence of their turns.
         batch_size: Samples in a batch.
-        gives_one: As of `Era.why_read`, of one of the lanes, by its number here.
+        gives_one: As of `must_be_read`, of one of the lanes, by its number here.
         on_progress: Called with how many batches were passed over by reading, and of how many.
     """
 
@@ -180,9 +158,8 @@ class RankStream:
         on_progress: OnProgress | None = None,
     ) -> None:
         self._era, self.runs, self._size, self._on_progress = era, list(runs), batch_size, on_progress
-        whys = (era.why_read(run, partial(gives_one, i)) for i, run in enumerate(runs))
-        self.why_read = next((why for why in whys if why), None)
-        """Why it has to be read; None where it is sought."""
+        self.is_read = any(must_be_read(run, era.top, partial(gives_one, i)) for i, run in enumerate(runs))
+        """Whether it has to be read, and is not sought."""
         self._lanes: dict[int, Iterator[Sample]] = {}
         self._given = [0] * len(runs)
         """Batches of each lane that are passed over, or given."""
@@ -190,7 +167,7 @@ class RankStream:
 
     def skip(self, batches: int) -> int:
         """Pass over so many, before any was given; return how many there were."""
-        if not self._era.top.is_endless and self.why_read is not None:
+        if not self._era.top.is_endless and self.is_read:
             return self._read_over(batches)
         totals = self._totals()
         there = int(min(batches, sum(totals)))
@@ -211,7 +188,9 @@ class RankStream:
         turns = self._turns
         while turns:
             lane = turns.pop(0)
-            batch = list(islice(self._lane(lane, bare=bare), self._size))
+            if lane not in self._lanes:
+                self._lanes[lane] = self._opened(self.runs[lane], self._given[lane] * self._size, bare=bare)
+            batch = list(islice(self._lanes[lane], self._size))
             self._given[lane] += 1
             # Of a lane that gave all of a batch, only its next turn shows whether there is more.
             if len(batch) == self._size:
@@ -225,14 +204,9 @@ class RankStream:
             return [math.inf] * len(self.runs)
         return [-(-self._era.left(run) // self._size) for run in self.runs]
 
-    def _lane(self, number: int, *, bare: bool) -> Iterator[Sample]:
-        if number not in self._lanes:
-            self._lanes[number] = self._opened(self.runs[number], self._given[number] * self._size, bare=bare)
-        return self._lanes[number]
-
     def _opened(self, run: Run, samples: int, *, bare: bool) -> Iterator[Sample]:
         era = self._era
-        if self.why_read is None:
+        if not self.is_read:
             if not era.top.is_endless and samples >= era.left(run):
                 return iter(())
             run = era.after(run, samples)

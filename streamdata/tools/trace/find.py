@@ -18,7 +18,7 @@ from streamdata.shards.readers import DamagedRecordError, IndexedShards, take_al
 from streamdata.sources import DealtLane, MapStyleSource
 from streamdata.sources.files.shard_source import BlockSource
 from streamdata.sources.source import Sample
-from streamdata.tools.trace.course import Point, Stretch
+from streamdata.tools.trace.course import Stretch
 from streamdata.tools.trace.era import Era, OnProgress, RankStream, record_of
 
 _FEW, _MANY = 64, 1 << 20
@@ -104,7 +104,6 @@ class Search:
     Args:
         stretch: The stretch.
         wanted: The record.
-        size: Samples in a batch.
         opened: Gives the rank's batches from the stretch's start on.
         on_progress: Called with how many batches were read, of how many at most; or which lane is sought, of how many.
     """
@@ -113,24 +112,22 @@ class Search:
         self,
         stretch: Stretch,
         wanted: WantedRecord,
-        size: int,
-        opened: Callable[[Stretch, int], RankStream],
+        opened: Callable[[Stretch], RankStream],
         on_progress: OnProgress | None = None,
     ) -> None:
-        self._stretch, self._wanted, self._size, self._open = stretch, wanted, size, opened
-        self._on_progress = on_progress
+        self._stretch, self._wanted, self._open, self._on_progress = stretch, wanted, opened, on_progress
         self._nodes = list(wanted.sources(stretch.era))
 
     @cached_property
     def _stream(self) -> RankStream:
-        return self._open(self._stretch, self._size)
+        return self._open(self._stretch)
 
     def past_steps(self) -> Iterator[int]:
         """The steps that were delivered."""
-        end, done = self._stretch.points[-1], self._stretch.done(self._stretch.points[-1], self._size)
+        end, done = self._stretch.points[-1], self._stretch.end - self._stretch.first
         if not self._nodes or not done:
             return
-        if self._stream.why_read is not None:
+        if self._stream.is_read:
             yield from self._read(done, first_only=False)
             return
         for lane, run in enumerate(self._stream.runs):
@@ -142,21 +139,17 @@ class Search:
         """The next step of the rank; of one that has to be read at most so many further on."""
         if not self._nodes:
             return
-        point = self._stretch.points[-1]
-        ahead = self._stretch._replace(points=(point,), first=self._stretch.first + self._done(point))
-        search = Search(ahead, self._wanted, self._size, self._open, self._on_progress)
-        if search._stream.why_read is not None:
+        ahead = self._stretch._replace(points=self._stretch.points[-1:], first=self._stretch.end)
+        search = Search(ahead, self._wanted, self._open, self._on_progress)
+        if search._stream.is_read:
             yield from search._read(most, first_only=True)
             return
         for lane, run in enumerate(search._stream.runs):
             for node in self._nodes:
                 yield from search._next_in_lane(lane, run, node)
 
-    def _done(self, point: Point) -> int:
-        return self._stretch.done(point, self._size)
-
     def _read(self, most: int, *, first_only: bool) -> Iterator[int]:
-        for step, batch in zip(range(most), self._open(self._stretch, self._size).batches(), strict=False):
+        for step, batch in zip(range(most), self._open(self._stretch).batches(), strict=False):
             if self._on_progress is not None:
                 self._on_progress(step, most)
             if any(map(self._wanted.is_of, batch)):

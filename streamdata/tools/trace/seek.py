@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamdata.errors import shown
 from streamdata.mixing.clock import Clocks
 from streamdata.mixing.leaf import Run
 from streamdata.mixing.lengths import count_samples
@@ -35,8 +34,8 @@ class Due(NamedTuple):
     clocks: list[float]
 
 
-def why_not(run: Run, node: Node, gives_one: Callable[[Node], bool]) -> str | None:
-    """Why a lane's stream has to be read; None where each record gives one sample, and shares follow from time alone.
+def must_be_read(run: Run, node: Node, gives_one: Callable[[Node], bool]) -> bool:
+    """Whether a lane's stream has to be read: not where each record gives one sample, and shares follow from time.
 
     Args:
         run: The lane.
@@ -44,36 +43,22 @@ def why_not(run: Run, node: Node, gives_one: Callable[[Node], bool]) -> str | No
         gives_one: Whether each record of a source gives one sample although a function sees it, or some may be left
             out: what states say of the time in question.
     """
-    who = f"source {shown(node.path)}" if node.path else "the mixture"
-    if not node.is_mixture:
-        return _why_not_source(run, node, who, gives_one)
-    if node.dataset.customized_yield_fn is not None:
-        return f"{who} joins samples by its customized_yield_fn"
-    if node.dataset.cost is not None:
-        return f"{who} weighs what samples cost"
-    if node.shares is not None and node.path:
-        return f"{who} follows a schedule within another mixture"
-    return next((why for child in node.children if (why := why_not(run, child, gives_one))), None)
-
-
-def _why_not_source(run: Run, node: Node, who: str, gives_one: Callable[[Node], bool]) -> str | None:
+    if node.is_mixture:
+        joins_or_weighs = node.dataset.customized_yield_fn is not None or node.dataset.cost is not None
+        is_scheduled_within = node.shares is not None and node.path
+        below = (must_be_read(run, child, gives_one) for child in node.children)
+        return bool(joins_or_weighs or is_scheduled_within) or any(below)
     assert node.source is not None, "no mixture"
     if getattr(node.dataset, "process_fn", None) is not None:
-        return f"{who} has a process_fn"
+        return True
     if node.source.count(np.zeros(1, np.int64), node.part) is None:
-        return f"{who} does not say how many records it has"
-    may_differ = [name for name in ("single_process_fn", "max_bad") if getattr(node.dataset, name, None)]
-    may_differ += ["skip"] if run.skips.of(node.path) is not None else []
-    return f"{who} has a {may_differ[0]}" if may_differ and not gives_one(node) else None
-
-
-def samples_left(run: Run, top: Node) -> float:
-    """How many samples a lane that can be sought gets yet; infinitely many where it does not end."""
-    return count_samples(run, top)
+        return True
+    may_differ = any(getattr(node.dataset, name, None) for name in ("single_process_fn", "max_bad"))
+    return (may_differ or run.skips.of(node.path) is not None) and not gives_one(node)
 
 
 def seek(run: Run, top: Node, samples: int) -> LaneEntries:
-    """The entries of a lane after so many more samples, which must be there and need no reading (`why_not`)."""
+    """The entries of a lane after so many more samples, which must be there and need no reading (`must_be_read`)."""
     walk = _Walk(run)
     walk.mixture(top, samples)
     return walk.after

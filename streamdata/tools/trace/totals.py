@@ -7,26 +7,26 @@ or `tokens` of samples as the mixtures were given them, counted in the lanes.
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from typing import Any, Final
 
-from streamdata.mixing.tree import shares_of_weights
+from streamdata.mixing.tree import Node, mean_node_shares
 from streamdata.recipe.named_source import PART_NAMES, STEPS, Weight
 from streamdata.states.loading import named_ranks
 from streamdata.states.progress import Progress, history_of, totals_of_nodes
+from streamdata.tools.view.tree import counted
 
 _RECORDS: Final = re.compile(r"(?:map-style, (\d+) records|[^,]+, (\d+) records in )")
 _HOLDOUT: Final = re.compile(r", part (train|valid) of holdout ([^,]+)")
 _SUMS: Final = ("samples", "tokens", "records", "dropped", "bad", "skipped")
-_GAUSS: Final = ((-(0.6**0.5), 5 / 9), (0.0, 8 / 9), (0.6**0.5, 5 / 9))
-"""Gauss's rule with three nodes, on [-1, 1]."""
+_REPORTED: Final = (*_SUMS, "epochs", "wanted", "achieved")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceTotals:
-    """What was delivered of a source.
+    """Sums of what was delivered of a source.
 
     Attributes:
         name: Its path of names.
@@ -55,7 +55,7 @@ class SourceTotals:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """What a run has delivered.
+    """Sums of what a run has delivered.
 
     Attributes:
         samples: By all ranks; of a yield function over all, what it gave.
@@ -103,18 +103,17 @@ def _difference(
     )
 
 
-def totals_of(states: Mapping[str, Any] | Progress) -> Totals:
+def totals_of(states: Mapping[str, Any]) -> Totals:
     """Sum up what states of all ranks, or of some, say.
 
     Raises:
         StateError: They do not come from `to_state`.
     """
-    progress = states if isinstance(states, Progress) else Progress(states)
+    progress = Progress(states)
     if not progress:
         return Totals(samples=0, steps=0, tokens=0, sources=(), drawn=0)
     lines, nodes = history_of(progress), progress.nodes()
-    sums = {path: Counter(held) for path, held in totals_of_nodes(progress).items()}
-    sums = defaultdict(Counter, sums)
+    sums = defaultdict(Counter, {path: Counter(held) for path, held in totals_of_nodes(progress).items()})
     paths = {*sums, *nodes} - {""}
     leaves = sorted(paths - {path.rpartition(".")[0] for path in paths})
     drawn = sum(sums[path]["samples"] for path in leaves)
@@ -164,44 +163,21 @@ def _wanted(lines: Sequence[Mapping[str, Any]], leaves: Sequence[str]) -> dict[s
     for line in lines:
         drawn = line["samples"]
         passed = line.get("cost", drawn)
-        weights = line.get("weights")
-        if drawn and weights:
-            for path, share in mean_shares(weights, time, time + passed).items():
+        if drawn and (weights := line.get("weights")):
+            for path, share in mean_node_shares(_tree_by(weights), time + passed, time).items():
                 means[path] = means.get(path, 0.0) + share * drawn
         total, time = total + drawn, time + passed
     return {path: mean / total for path, mean in means.items()} if total else means
 
 
-def mean_shares(weights: Mapping[str, Any], begin: float, end: float) -> dict[str, float]:
-    """The share of the whole stream of each source of records, on average from one time to another."""
-    parents: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-    for path, weight in weights.items():
-        parents[path.rpartition(".")[0]][path] = weight
-    shares = {parent: shares_of_weights(children) for parent, children in parents.items()}
-    points = {time for one in shares.values() if one is not None for time in one.times if begin < time < end}
-    leaves = [path for path in weights if path not in parents]
-    means = dict.fromkeys(leaves, 0.0)
-    for start, stop in pairwise(sorted({begin, end, *points})) if end > begin else ((begin, begin),):
-        part = (stop - start) / (end - begin) if end > begin else 1.0
-        for offset, weight in _GAUSS:
-            time = (start + stop) / 2 + offset * (stop - start) / 2
-            for path in leaves:
-                means[path] += _share(path, time, parents, shares) * weight / 2 * part
-    return means
-
-
-def _share(path: str, time: float, parents: Mapping[str, Mapping[str, Any]], shares: Mapping[str, Any]) -> float:
-    share = 1.0
-    while path:
-        parent = path.rpartition(".")[0]
-        siblings, by_time = parents[parent], shares[parent]
-        number = list(siblings).index(path)
-        share *= siblings[path] / sum(siblings.values()) if by_time is None else by_time.at(time, number)
-        path = parent
-    return share
-
-
-_OF_SOURCE: Final = ("samples", "tokens", "records", "epochs", "wanted", "achieved", "dropped", "bad", "skipped")
+def _tree_by(weights: Mapping[str, Any]) -> Node:
+    """The tree of which only paths and weights are known."""
+    nodes = {path: Node(path=path, dataset=None, seeds=()) for path in ("", *weights)}
+    for path in weights:
+        nodes[path.rpartition(".")[0]].children += (nodes[path],)
+    for node in nodes.values():
+        node.weights = {child.path: weights[child.path] for child in node.children}
+    return nodes[""]
 
 
 def report(states: Mapping[str, Any]) -> dict[str, float]:
@@ -221,7 +197,7 @@ def report(states: Mapping[str, Any]) -> dict[str, float]:
     totals = totals_of(states)
     numbers: dict[str, float] = {"samples": totals.samples, "tokens": totals.tokens, "steps": totals.steps}
     for source in totals.sources:
-        for name in _OF_SOURCE:
+        for name in _REPORTED:
             if (value := getattr(source, name)) is not None:
                 numbers[f"{name}/{source.name}"] = value
     return numbers
@@ -253,12 +229,12 @@ def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def describe_states(states: Mapping[str, Any], sources: Callable[[Progress], str]) -> str:
+def describe_states(states: Mapping[str, Any], sources: str) -> str:
     """Describe the states of some or all ranks of a run.
 
     Args:
         states: What `to_state` filled.
-        sources: Says what was delivered of each source.
+        sources: What was delivered of each source, in words.
 
     Raises:
         StateError: They do not come from `to_state`.
@@ -266,24 +242,16 @@ def describe_states(states: Mapping[str, Any], sources: Callable[[Progress], str
     progress = Progress(states)
     if not progress:
         return "nothing was delivered yet"
-    return "\n".join([*_generations(history_of(progress)), sources(progress), *_ranks(progress)])
+    return "\n".join([*_generations(history_of(progress)), sources, *_ranks(progress)])
 
 
 def _generations(history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for line, following in zip_longest(history, history[1:]):
         began = "" if line is history[0] else f"; from step {line['step']} on"
         given = "" if following is None else f"; {line['samples']:,} samples were drawn"
-        yield f"generation {line['generation']}: {_topology(line)}; weights: {_weights(line)}{began}{given}"
-
-
-def _topology(facts: Mapping[str, Any]) -> str:
-    size, workers = facts["dp_size"], facts["num_workers"]
-    return f"{size} {'rank' if size == 1 else 'ranks'} with {workers} {'worker' if workers == 1 else 'workers'} each"
-
-
-def _weights(facts: Mapping[str, Any]) -> str:
-    weights = facts.get("weights", {}).items()
-    return ", ".join(f"{path} {_weight(weight)}" for path, weight in weights) or "not known"
+        topology = f"{counted(line['dp_size'], 'rank')} with {counted(line['num_workers'], 'worker')} each"
+        weights = ", ".join(f"{path} {_weight(weight)}" for path, weight in line.get("weights", {}).items())
+        yield f"generation {line['generation']}: {topology}; weights: {weights or 'not known'}{began}{given}"
 
 
 def _weight(weight: Weight) -> str:

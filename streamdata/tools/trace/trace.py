@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 from streamdata.errors import SourceError, StateError
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import Node
+from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.source import Sample
 from streamdata.states.cursor import LaneKey, NodeState
 from streamdata.states.table import COUNTS
-from streamdata.tools.trace.course import BatchSizes, Course, Point, Stretch, point_of
+from streamdata.tools.trace.course import Course, Point, Stretch, point_of
 from streamdata.tools.trace.era import Era, RankStream, record_of
 from streamdata.tools.trace.find import Search, WantedRecord
 
@@ -43,11 +44,9 @@ class TracedStep:
 class FoundBatches(NamedTuple):
     """The batches of a rank from a step on."""
 
-    step: int
     stretch: Stretch
     stream: RankStream
     origin: int
-    batch_size: int
 
 
 class Trace:
@@ -73,26 +72,25 @@ class Trace:
         dp_size: int = 1,
         num_workers: int = 1,
     ) -> None:
-        self._course = Course(dataset, states, dp_size, num_workers)
-        self._sizes = BatchSizes(self._course, batch)
+        self._course = Course(dataset, states, batch, dp_size, num_workers)
         self.on_progress: Callable[[int, int], None] | None = None
         """Called with how far it is, of how much, where that may take long: batches, or a rank's lanes."""
 
     @property
     def dp_size(self) -> int:
         """How many ranks there are now."""
-        return self._course.dp_size
+        return self._course.shape.dp_size
 
     @cached_property
     def num_steps(self) -> int:
         """How many steps the states say were delivered, by the rank that is furthest."""
         ranks = range(max(era.dp_size for era in self._course.eras.values()))
-        ends = (self._end(stretch) for rank in ranks for stretch in self._course.stretches(rank, self._sizes))
-        return max(ends, default=0)
+        return max((stretch.end for rank in ranks for stretch in self._course.stretches(rank)), default=0)
 
     def is_indexed(self, source: str) -> bool:
         """Whether there is a source of that path whose records have an index, not a url and a key."""
-        return any(era.is_shards.get(source) is False for era in self._course.eras.values())
+        nodes = (era.sources[source] for era in self._course.eras.values() if source in era.sources)
+        return not all(isinstance(node.dataset, ShardDataset) for node in nodes)
 
     def at(self, step: int) -> TracedStep:
         """The records of a step.
@@ -103,8 +101,9 @@ class Trace:
         found = [one for rank in range(self._num_ranks(step)) if (one := self._find(step, rank)) is not None]
         if not found:
             raise self._beyond(step)
-        records = [record for one in found for record in self._records(one)]
-        is_read = any(one.stream.why_read for one in found)
+        batches = (next(one.stream.batches(bare=not one.stream.is_read), []) for one in found)
+        records = [record_of(sample) for batch in batches for sample in batch]
+        is_read = any(one.stream.is_read for one in found)
         origin = min(one.origin for one in found)
         return TracedStep(step=step, how=READ if is_read else SEEK, origin=origin, records=records)
 
@@ -123,7 +122,7 @@ class Trace:
 
     def _batches(self, step: int, rank: int) -> Iterator[tuple[int, list[Sample]]]:
         while (found := self._find(step, rank)) is not None:
-            end = None if found.stretch.is_open else self._end(found.stretch) - step
+            end = None if found.stretch.is_open else found.stretch.end - step
             before = step
             for batch in islice(found.stream.batches(), end):
                 yield step, batch
@@ -144,8 +143,8 @@ class Trace:
         for number, era in self._course.eras.items():
             is_same = found and (era.dp_size, era.num_workers) == (found[-1][0].dp_size, found[-1][0].num_workers)
             found.append((era, found[-1][1] if is_same else max(most, self._course.first_of(number))))
-            stretches = (s for r in range(era.dp_size) for s in self._course.stretches(r, self._sizes) if s.era is era)
-            most = max([most, *map(self._end, stretches)])
+            stretches = (s for rank in range(era.dp_size) for s in self._course.stretches(rank) if s.era is era)
+            most = max([most, *(stretch.end for stretch in stretches)])
         return found
 
     def _beyond(self, step: int) -> StateError:
@@ -160,59 +159,50 @@ class Trace:
     def _find(self, step: int, rank: int) -> FoundBatches | None:
         """A rank's batches from a step on; None where it has none."""
         last = None
-        for stretch in self._course.stretches(rank, self._sizes):
-            if stretch.first <= step < self._end(stretch):
-                return self._open(stretch, step, self._sizes.of(stretch))
+        for stretch in self._course.stretches(rank):
+            if stretch.first <= step < stretch.end:
+                return self._open(stretch, step)
             last = stretch
-        return None if last is None or not last.is_open else self._in_later_pass(last, step, self._sizes.of(last))
+        return None if last is None or not last.is_open else self._in_later_pass(last, step)
 
-    def _end(self, stretch: Stretch) -> int:
-        """The step after the last one that states tell of a stretch."""
-        return stretch.first + stretch.done(stretch.points[-1], self._sizes.of(stretch))
-
-    def _in_later_pass(self, stretch: Stretch, step: int, size: int) -> FoundBatches | None:
+    def _in_later_pass(self, stretch: Stretch, step: int) -> FoundBatches | None:
         """What follows the newest states: the rest of the pass, and the passes after it."""
         empty = 0
         while empty < _EMPTY_PASSES and step >= stretch.first:
-            found = self._open(stretch, step, size)
+            found = self._open(stretch, step)
             if found is not None:
                 return found
             if self.on_progress is not None:  # a far step may be many passes away
                 self.on_progress(stretch.first, step)
-            count = self._count(stretch, size)
-            empty = 0 if count else empty + 1
-            stretch = self._next_pass(stretch, count)
+            following = self._next_pass(stretch)
+            empty = 0 if following.first > stretch.first else empty + 1
+            stretch = following
         return None
 
-    def _next_pass(self, stretch: Stretch, batches: int) -> Stretch:
-        """The pass after one that has so many batches."""
-        era, epoch_pass, rank, first = stretch[:4]
-        begin = point_of(era.begins, epoch_pass + 1, rank, era.num_workers)
-        return Stretch(era, epoch_pass + 1, rank, first + batches, (begin,), is_open=True)
+    def _next_pass(self, stretch: Stretch) -> Stretch:
+        """The pass after a stretch, which comes to its end."""
+        first = stretch.end + self._stream(stretch, stretch.points[-1], None).skip(2**53)
+        era, epoch_pass = stretch.era, stretch.epoch_pass + 1
+        begin = point_of(era.begins, epoch_pass, stretch.rank, era.num_workers)
+        return stretch._replace(epoch_pass=epoch_pass, first=first, points=(begin,), is_open=True)
 
-    def _count(self, stretch: Stretch, size: int) -> int:
-        """How many batches a stretch has that comes to its end."""
-        point = stretch.points[-1]
-        stream, _ = self._stream(stretch, point, None, size)
-        return stretch.done(point, size) + stream.skip(2**53)
-
-    def _open(self, stretch: Stretch, step: int, size: int) -> FoundBatches | None:
+    def _open(self, stretch: Stretch, step: int) -> FoundBatches | None:
         """The batches from a step on, begun at the nearest states before it; None where the pass ends before it."""
-        wanted = step - stretch.first
+        wanted, size = step - stretch.first, stretch.size
         if wanted * size >= _MAX_SAMPLES:
             raise StateError(
                 f"step {step}: expected fewer than 2**52 samples of a rank before it, got {wanted * size}\n"
                 "  Name an earlier step, or a smaller batch."
             )
-        done = [stretch.done(point, size) for point in stretch.points]
+        done = [stretch.done(point) for point in stretch.points]
         number = max(i for i, count in enumerate(done) if count <= wanted)
         later = next((stretch.points[i] for i, count in enumerate(done) if count > wanted), None)
-        stream, _ = self._stream(stretch, stretch.points[number], later, size)
+        stream = self._stream(stretch, stretch.points[number], later)
         if stream.skip(wanted - done[number]) < wanted - done[number] or not stream.has_more():
             return None
-        return FoundBatches(step, stretch, stream, stretch.first + done[number], size)
+        return FoundBatches(stretch, stream, stretch.first + done[number])
 
-    def _stream(self, stretch: Stretch, point: Point, later: Point | None, size: int) -> tuple[RankStream, list[int]]:
+    def _stream(self, stretch: Stretch, point: Point, later: Point | None) -> RankStream:
         era, progress = stretch.era, point.progress
         assert progress is not None, "a point from which lanes can be begun"
         workers = stretch.turns(progress)
@@ -229,7 +219,7 @@ class Trace:
             counts = runs[lane].deals.counts(node.path, runs[lane].lane.index)
             return _gave_one(node, before, after, dict(zip(COUNTS, counts, strict=True)))
 
-        return RankStream(era, runs, size, gives_one, self.on_progress), workers
+        return RankStream(era, runs, stretch.size, gives_one, self.on_progress)
 
     def find(
         self, source: str | None = None, *, url: str | None = None, key: str | None = None, index: int | None = None
@@ -251,34 +241,27 @@ class Trace:
         steps: set[int] = set()
         newest = self.num_steps
         for rank in range(max(era.dp_size for era in self._course.eras.values())):
-            for stretch in self._course.stretches(rank, self._sizes):
-                size = self._sizes.of(stretch)
-                search = Search(stretch, wanted, size, self._opened, self.on_progress)
+            for stretch in self._course.stretches(rank):
+                search = Search(stretch, wanted, self._opened, self.on_progress)
                 steps.update(search.past_steps())
                 if stretch.is_open:
-                    steps.update(self._comes(stretch, search, wanted, size))
+                    steps.update(self._comes(stretch, search, wanted))
         if not wanted.is_known:
             raise SourceError(f"find: expected a record of a source of the recipe, got {wanted}")
         past, future = sorted(s for s in steps if s < newest), sorted(s for s in steps if s >= newest)
         return [*past, *future[:1]]
 
-    def _comes(self, stretch: Stretch, search: Search, wanted: WantedRecord, size: int) -> set[int]:
+    def _comes(self, stretch: Stretch, search: Search, wanted: WantedRecord) -> set[int]:
         """When it comes next: in this pass, or in the one after it."""
         most = max(_LOOK_AHEAD, self.num_steps)
         found = set(search.comes(most))
         if found or not wanted.is_known or stretch.era.top.is_endless:
             return found
-        following = self._next_pass(stretch, self._count(stretch, size))
-        return set(Search(following, wanted, size, self._opened, self.on_progress).comes(most))
+        return set(Search(self._next_pass(stretch), wanted, self._opened, self.on_progress).comes(most))
 
-    def _opened(self, stretch: Stretch, size: int) -> RankStream:
+    def _opened(self, stretch: Stretch) -> RankStream:
         later = stretch.points[-1] if len(stretch.points) > 1 else None
-        return self._stream(stretch, stretch.points[0], later, size)[0]
-
-    def _records(self, found: FoundBatches) -> Iterator[dict[str, Any]]:
-        is_bare = found.stream.why_read is None
-        batch = next(found.stream.batches(bare=is_bare), [])
-        return map(record_of, batch)
+        return self._stream(stretch, stretch.points[0], later)
 
 
 def _gave_one(node: Node, before: NodeState | None, after: NodeState | None, counts: Mapping[str, int]) -> bool:

@@ -8,9 +8,8 @@ from typing import Any
 from streamdata.fields import is_reserved
 from streamdata.mixing.merged import top_of
 from streamdata.mixing.tree import mean_node_shares, tree_of
-from streamdata.states.history import totals_of_nodes
-from streamdata.states.progress import Progress
 from streamdata.states.cursor import States, to_state
+from streamdata.states.progress import Progress, totals_of_nodes
 from streamdata.tools.view.tree import functions_of, percent_text, shares_of, table
 
 _NUMBER_BYTES = 8
