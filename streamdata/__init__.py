@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from streamdata.states.lane_state import from_stateful as from_stateful
     from streamdata.states.loading import load_states as load_states
     from streamdata.states.saving import save_states as save_states
-    from streamdata.stores.blend.blendable import BlendableDataset as BlendableDataset
-    from streamdata.stores.blend.blendable import make_blendable_dataset as make_blendable_dataset
     from streamdata.stores.datasets.base_dataset import BaseDataset as BaseDataset
-    from streamdata.stores.datasets.dataset_factory import DatasetFactory as DatasetFactory
+    from streamdata.stores.datasets.blendable import BlendableDataset as BlendableDataset
+    from streamdata.stores.datasets.blendable import make_blendable_dataset as make_blendable_dataset
+    from streamdata.stores.datasets.record_datasets import DatasetFactory as DatasetFactory
     from streamdata.stores.datasets.record_datasets import DPODataset as DPODataset
     from streamdata.stores.datasets.record_datasets import GRPODataset as GRPODataset
     from streamdata.stores.datasets.record_datasets import dpo_collate as dpo_collate
@@ -75,12 +75,12 @@ if TYPE_CHECKING:
     from streamdata.text import compute_position_id_with_mask as compute_position_id_with_mask
     from streamdata.text import pad_sequence_to_length as pad_sequence_to_length
     from streamdata.text import postprocess_data as postprocess_data
-    from streamdata.text.functions.group_by_length import GroupByLength as GroupByLength
-    from streamdata.text.functions.image_text_pairs import (
+    from streamdata.text.image_text_pairs import (
         ImageTextPairProcessFnBuilder as ImageTextPairProcessFnBuilder,
     )
-    from streamdata.text.functions.pack_tokens import PackTokens as PackTokens
-    from streamdata.text.functions.process_text import TextJsonlProcessFnBuilder as TextJsonlProcessFnBuilder
+    from streamdata.text.lookahead import GroupByLength as GroupByLength
+    from streamdata.text.lookahead import PackTokens as PackTokens
+    from streamdata.text.packing import TextJsonlProcessFnBuilder as TextJsonlProcessFnBuilder
     from streamdata.tools.trace.totals import report as report
     from streamdata.tools.view.tree import describe as describe
 
@@ -90,8 +90,8 @@ _MODULES = {
     # mixtures, and what they are made of
     "MergedDataset": "mixing.merged",
     "named": "sources.foreign.named",
-    "BlendableDataset": "stores.blend.blendable",
-    "make_blendable_dataset": "stores.blend.blendable",
+    "BlendableDataset": "stores.datasets.blendable",
+    "make_blendable_dataset": "stores.datasets.blendable",
     # sources of records
     "JsonlIterableDataset": "sources.files.shard_datasets",
     "MetaDistributedWebDataset": "sources.files.shard_datasets",
@@ -103,12 +103,12 @@ _MODULES = {
     "SFTChatDataset": "chats.chat_dataset",
     "PreferenceDataset": "chats.chat_dataset",
     # functions of records
-    "TextJsonlProcessFnBuilder": "text.functions.process_text",
+    "TextJsonlProcessFnBuilder": "text.packing",
     "DecodeImages": "sources.functions.images",
     "ImageJsonlProcessFnBuilder": "sources.functions.images",
-    "ImageTextPairProcessFnBuilder": "text.functions.image_text_pairs",
-    "PackTokens": "text.functions.pack_tokens",
-    "GroupByLength": "text.functions.group_by_length",
+    "ImageTextPairProcessFnBuilder": "text.image_text_pairs",
+    "PackTokens": "text.lookahead",
+    "GroupByLength": "text.lookahead",
     "record_rng": "run.seeds",
     # from samples to batches
     "mixed_collate": "delivery.collate",
@@ -132,7 +132,7 @@ _MODULES = {
     "gather_states": "states.joining",
     "from_stateful": "states.lane_state",
     # token stores, and datasets over them
-    "DatasetFactory": "stores.datasets.dataset_factory",
+    "DatasetFactory": "stores.datasets.record_datasets",
     "BaseDataset": "stores.datasets.base_dataset",
     "SeqDataset": "stores.datasets.window_datasets",
     "SFTDataset": "stores.datasets.window_datasets",

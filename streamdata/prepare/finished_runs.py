@@ -15,8 +15,8 @@ from streamdata.errors import PrepareError
 from streamdata.prepare.output import sha256
 from streamdata.prepare.run_directory import RESULTS, Json, RunDirectory, differences, make_manifest
 from streamdata.stores.factory import open_store
+from streamdata.stores.factory import verify as verify_store
 from streamdata.stores.stored_values import SUMS, publish_sums
-from streamdata.stores.verify import verify as verify_store
 
 
 def manifest_of(path: str | Path) -> Json | None:

@@ -1,7 +1,7 @@
 """The one form in which every format is read: arrays on disk, runs of values in them, and per key a list of segments.
 
 What is read from disk is checked when it is used, so that a store of 10^8 documents starts as fast as one of ten;
-`streamdata.stores.verify` checks all of it.
+`streamdata.stores.factory` checks all of it.
 """
 
 from bisect import bisect_left, bisect_right

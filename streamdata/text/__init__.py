@@ -1,12 +1,13 @@
 """Messages and texts ↔ token ids.
 
-1. name → `load_tokenizer` → tokenizer of this process
-2. columns of a row → `formats`, `messages` → messages or texts, their media, schemas of tools
-3. messages → `ChatRenderer` → text, by the tokenizer's chat template
-4. messages → `ChatEncoder`, texts → `encode_text` → token ids, and which of them are trained
-5. tokens → `postprocess_data`, `cut`, `fit_length` → tokens of a bounded length
-6. documents' lengths → `plan_simple`, `plan_bfd`, `plan_bfd_split` → which documents make up which rows (`Plan`)
-7. documents' tokens → `RowPacker` → rows of one length, as they come
+1. `tokenizer`: a name → the tokenizer of this process
+2. `formats`, `messages`: columns of a row → messages or texts, their media, schemas of tools
+3. `templates`: messages → `ChatRenderer` → text, by the tokenizer's chat template
+4. `masks`: messages or texts → token ids, and which of them are trained; `spans` and `probes` find what a message says
+5. `truncation`: tokens → tokens of a bounded length
+6. `plan`: documents' lengths → which documents make up which rows
+7. `packing`: texts → rows of one length; `lookahead`: tokenized samples → rows, or batches of alike length
+8. `image_text_pairs`: images with texts → tensors
 """
 
 from streamdata.text.masks import ChatEncoder

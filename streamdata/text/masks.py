@@ -22,9 +22,8 @@ import numpy.typing as npt
 
 from streamdata.errors import did_you_mean, shown
 from streamdata.text.formats import Texts
-from streamdata.text.frame import AddedTokens, Frame, learn_frame
 from streamdata.text.messages import TRAIN_KEY, Message
-from streamdata.text.probes import Span
+from streamdata.text.probes import AddedTokens, Frame, Span, learn_frame
 from streamdata.text.spans import MessageSpans
 from streamdata.text.templates import ChatRenderer, Conversation
 from streamdata.text.tokenizer import tokenizer_of

@@ -1,4 +1,14 @@
-"""Renderings of a conversation with other content in one of its messages, or in all turns of the assistant at once.
+"""Renderings of a conversation with other content: what a chat template writes around answers, and where contents lie.
+
+The text around an answer is learned once, from a small conversation:
+
+asked       <user> ? <end>
+prompted    <user> ? <end> <assistant>                            what prompted has more is the header
+answered    <user> ? <end> <assistant> ! <end>                    what follows on the answer is its ending
+again       <user> ? <end> <assistant> ! <end> <user> ? <end>
+
+Some templates end the last turn in a way of their own, so that `answered` is not how `again` begins; and some write the
+assistant's next header at the end though nobody asked for it.
 
 full       <user> Hi <end> <assistant> Hello <end> <user> Why? <end> <assistant> Because <end> …
 probe      <user> Hi <end> <assistant> ***** <end> <user> Why? <end> <assistant> Because <end> …
@@ -10,12 +20,191 @@ at one message after the other.
 """
 
 import re
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from bisect import bisect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
-from streamdata.text.frame import AddedTokens
 from streamdata.text.messages import Message
 from streamdata.text.templates import Conversation
+
+# Characters for private use: no tokenizer's rule and no template treats them in a way of its own.
+_ASKED, _SAID, _AGAIN = "\ue0e1", "\ue0e2", "\ue0e3"
+_ASK: Final[Message] = {"role": "user", "content": _ASKED}
+_SAY: Final[Message] = {"role": "assistant", "content": _SAID}
+_ASK_AGAIN: Final[Message] = {"role": "user", "content": _AGAIN}
+_CALL_ID: Final = "probe0000"  # Mistral's templates want nine letters
+_CALL: Final[Message] = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": _CALL_ID, "type": "function", "function": {"name": "probe", "arguments": {}}}],
+}
+_RESULT: Final[Message] = {"role": "tool", "name": "probe", "tool_call_id": _CALL_ID, "content": _AGAIN}
+_TOOL: Final[dict[str, Any]] = {
+    "type": "function",
+    "function": {"name": "probe", "description": "probe", "parameters": {"type": "object", "properties": {}}},
+}
+
+
+class AddedTokens:
+    """The tokens that a tokenizer finds in a text before all others, such as `<|im_end|>`.
+
+    Args:
+        tokens: As text; those of spaces alone do not count.
+    """
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        self._tokens = frozenset(token for token in tokens if token.strip())
+        self._sizes = sorted({len(token) for token in self._tokens}, reverse=True)  # few, however many tokens
+
+    def at(self, text: str, position: int) -> str:
+        """The longest one that begins at a position in a text; empty if none does."""
+        found = (text[position : position + size] for size in self._sizes)
+        return next((token for token in found if token in self._tokens), "")
+
+    def first(self, text: str) -> str:
+        """The first one in a text; empty without one."""
+        return next(filter(None, (self.at(text, position) for position in range(len(text)))), "")
+
+    def end(self, text: str) -> bool:
+        """Whether the text ends with one."""
+        return any(text[-size:] in self._tokens for size in self._sizes)
+
+    def begin(self, text: str, position: int) -> int:
+        """Where the token begins that a position lies in; the position itself if it lies in none."""
+        longest = self._sizes[0] if self._sizes else 0
+        begins = range(max(0, position - longest + 1), position)
+        return next((begin for begin in begins if begin + len(self.at(text, begin)) > position), position)
+
+    def shared(self, one: str, other: str) -> int:
+        """How many characters both begin with, without cutting a token in two."""
+        sizes = range(1, min(len(one), len(other)) + 1)
+        length = bisect(sizes, False, key=lambda size: not one.startswith(other[:size]))
+        return min(self.begin(text, length) for text in (one, other))
+
+    def border(self, text: str, position: int) -> bool:
+        """Whether one ends or begins at the position."""
+        return bool(self.at(text, position)) or self.end(text[:position])
+
+    def opening(self, text: str) -> list[str]:
+        """Those that the text begins with, one after the other."""
+        found, position = [], 0
+        while token := self.at(text, position):
+            found.append(token)
+            position += len(token)
+        return found
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The text that a template writes around an answer.
+
+    Attributes:
+        header: The assistant's, as in the generation prompt; empty where there is none.
+        stem: The part of it that stands before every answer: some prompts go on, such as with `<think>`.
+        dangling: A header, or its beginning, that stands at the end of every conversation.
+        endings: Texts that follow on an answer, as the last one or before a user's message.
+        has_stop: Whether an answer that is trained ends with an added token.
+        next_user: The token with which a user's message begins directly after an answer; empty without one.
+        next_tool: The token with which a tool's result begins directly after a call; empty without one.
+    """
+
+    header: str = ""
+    stem: str = ""
+    dangling: str = ""
+    endings: tuple[str, ...] = ()
+    has_stop: bool = True
+    next_user: str = ""
+    next_tool: str = ""
+
+
+def learn_frame(conversation: Conversation, tokens: AddedTokens) -> Frame | None:
+    """Learns what a template writes around an answer; None if it takes no small conversation.
+
+    Args:
+        conversation: Any of the template's; only what the template sees beside messages is used.
+        tokens: The tokenizer's.
+    """
+    has_tools = conversation.variables.get("tools") is not None
+    variables = {**conversation.variables, "tools": [_TOOL] if has_tools else None}
+    small = replace(conversation, variables=variables)
+    # Texts first: a template that expects texts may take typed parts too, and print them as a list.
+    return _Lesson(small, tokens, typed=False).frame() or _Lesson(small, tokens, typed=True).frame()
+
+
+class _Lesson:
+    """One small conversation, its contents texts or typed parts."""
+
+    def __init__(self, conversation: Conversation, tokens: AddedTokens, *, typed: bool) -> None:
+        self._conversation, self._tokens, self._typed = conversation, tokens, typed
+
+    def frame(self) -> Frame | None:
+        asked, prompted = self._rendered(_ASK), self._rendered(_ASK, prompt=True)
+        answered, again = self._rendered(_ASK, _SAY), self._rendered(_ASK, _SAY, _ASK_AGAIN)
+        if not asked or not prompted or not answered or not again:
+            return None
+        last, between = answered.split(_SAID)[1], again.split(_SAID)[1].split(_AGAIN)[0]
+        dangling = self._dangling(last, between, asked, answered)
+        body = self._tokens.shared(prompted, asked) - len(dangling)
+        header = prompted[body:].lstrip()  # a header at the start of a text may lack the space
+        endings = [last.removesuffix(dangling)]
+        if header and (after := self._rendered(_ASK, _SAY, prompt=True)) and after.endswith(header):
+            endings.append(after.split(_SAID)[1].removesuffix(header))
+        return Frame(
+            header=header,
+            stem=self._stem(header, len(prompted) - len(header) - prompted.index(_ASKED), answered, again),
+            dangling=dangling,
+            endings=tuple(sorted({ending for ending in endings if ending}, key=len, reverse=True)),
+            has_stop=self._has_stop(answered, dangling),
+            next_user=self._tokens.at(between.lstrip(), 0),
+            next_tool=self._next_tool(),
+        )
+
+    def _stem(self, header: str, offset: int, *answered: str) -> str:
+        """The part of the header that stands before all answers, empty ones too, `offset` after the question."""
+        empty = (self._rendered(_ASK, {**_SAY, "content": ""}), self._rendered(_ASK, _CALL))
+        texts = [text[text.index(_ASKED) + offset :] for text in (*answered, *filter(None, empty))]
+        return header[: min(filter(None, (self._tokens.shared(text, header) for text in texts)), default=0)]
+
+    def _dangling(self, last: str, between: str, asked: str, answered: str) -> str:
+        """Text that the template writes after the last message, whoever's it is, and that an answer begins with.
+
+        A token that opens the text opens a message too: it does not end one.
+        """
+        if between.startswith(last):
+            return ""
+        size = self._tokens.shared(last, between)
+        opened = [last.find(token, 0, size) for token in self._tokens.opening(answered)]
+        rest = last[min([size, *(position for position in opened if position >= 0)]) :]
+        return rest if asked.endswith(rest) and answered.startswith(asked) else ""
+
+    def _has_stop(self, answered: str, dangling: str) -> bool:
+        begin, end = answered.index(_SAID) + 1, len(answered) - len(dangling)
+        if not self._conversation.template.has_marks:
+            return bool(self._tokens.first(answered[begin:end]))
+        _, marks = replace(self._conversation, messages=self._messages(_ASK, _SAY)).render_marked()
+        return any(self._tokens.first(answered[max(begin, mark) : stop]) for mark, stop in marks)
+
+    def _next_tool(self) -> str:
+        called, result = self._rendered(_ASK, _CALL), self._rendered(_ASK, _CALL, _RESULT)
+        if not called or not result or not result.startswith(called):
+            return ""
+        return self._tokens.at(result[len(called) :].lstrip(), 0)
+
+    def _rendered(self, *messages: Message, prompt: bool = False) -> str | None:
+        """The messages as text; None if the template refuses them, or has not each content once."""
+        try:
+            text = self._conversation.render(self._messages(*messages), add_generation_prompt=prompt)
+        except ValueError:
+            return None
+        contents = [message["content"] for message in messages if message["content"]]
+        return text if all(text.count(content) == 1 for content in contents) else None
+
+    def _messages(self, *messages: Message) -> list[Message]:
+        if not self._typed:
+            return list(messages)
+        return [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]
+
 
 Span = tuple[int, int]
 _PRIVATE: Final = (*range(0xE000, 0xF900), *range(0xF0000, 0x110000))

@@ -26,9 +26,8 @@ from itertools import takewhile
 from typing import Final
 
 from streamdata.errors import shown
-from streamdata.text.frame import AddedTokens, Frame
 from streamdata.text.messages import Message
-from streamdata.text.probes import Probes, Span, Turn, find_turns, without_thinking
+from streamdata.text.probes import AddedTokens, Frame, Probes, Span, Turn, find_turns, without_thinking
 from streamdata.text.templates import Conversation
 
 _SAME_TURN: Final = ("assistant", "tool")

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.stores.blend.blend_rule import WORTH_COMPILING, blend_weights
-from streamdata.stores.blend.blendable import BlendIndex
+from streamdata.stores.datasets.blend_rule import WORTH_COMPILING, blend_weights
+from streamdata.stores.datasets.blendable import BlendIndex
 from tests.benchmarks.measure import Row, Scale, by_turns
 
 _NOT_INSTALLED = "peer not installed"

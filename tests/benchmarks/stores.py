@@ -21,7 +21,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata import MergedDataset, mixed_collate
 from streamdata.stores.datasets.base_dataset import BaseDataset
-from streamdata.stores.datasets.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.record_datasets import DatasetFactory
 from streamdata.stores.stored_values import publish_sums
 from streamdata.stores.writer import StoreWriter
 from tests.benchmarks.data import cached

@@ -10,10 +10,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from streamdata.stores.factory import open_store
+from streamdata.stores.factory import open_store, verify
 from streamdata.stores.store import Store
 from streamdata.stores.stored_values import write_sums
-from streamdata.stores.verify import verify
 from tests.fuzz.case import JSON, Files, Kind
 from tests.stores.tiny_stores import write, write_old_bin, write_old_h5, write_old_megatron
 

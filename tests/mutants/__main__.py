@@ -30,14 +30,14 @@ ROOT = Path(__file__).parents[2]
 MODULES = (
     "mixing/*.py",
     "states/*.py",
-    "stores/blend/*.py",
+    "stores/datasets/blend*.py",
     "sources/order.py",
     "sources/functions.py",
     "shards/tar*.py",
     "run/seeds.py",
 )
 SUITES = {
-    "stores/blend/": ("stores/blend/test_blend_*.py", "stores/blend/test_blend*.py"),
+    "stores/datasets/": ("stores/blend/test_blend_*.py", "stores/blend/test_blend*.py"),
     "mixing/c": ("mixing/test_ties.py", "mixing/test_clock.py", "mixing/test_states.py", "mixing/test_*.py"),
     "mixing/": ("mixing/test_ties.py", "mixing/test_[es]*.py", "mixing/test_pins.py", "mixing/test_*.py"),
     "states/": ("states/test_*.py", "mixing/test_states.py", "mixing/test_pins.py", "mixing/test_*.py"),

@@ -4,33 +4,33 @@ _ONLY_TIME = "The result is the same; only the time that it takes differs."
 
 JUDGED: dict[tuple[str, str, str], str] = {
     (
-        "stores/blend/blend_rule.py",
+        "stores/datasets/blend_rule.py",
         "rule = by_numpy if compiled is None else compiled[len(shares) > SCANNED]",
         "rule = by_numpy if compiled is None else compiled[len(shares) <= SCANNED]",
     ): _ONLY_TIME,
     (
-        "stores/blend/blend_rule.py",
+        "stores/datasets/blend_rule.py",
         "rule = by_numpy if compiled is None else compiled[len(shares) > SCANNED]",
         "rule = by_numpy if compiled is None else compiled[len(shares) >= SCANNED]",
     ): _ONLY_TIME,
     (
-        "stores/blend/blend_rule.py",
+        "stores/datasets/blend_rule.py",
         "burst, margin, lowest = max(8, num_datasets // 8), 8 * unit / num_datasets, -(num_datasets + 2) * unit",
         "burst, margin, lowest = max(8, num_datasets * 8), 8 * unit / num_datasets, -(num_datasets + 2) * unit",
     ): _ONLY_TIME,
     (
-        "stores/blend/blend_rule.py",
+        "stores/datasets/blend_rule.py",
         "near = np.flatnonzero(shares * max(end - late, late) - taken >= floor)",
         "near = np.flatnonzero(shares * max(end - late, late) + taken >= floor)",
     ): "More datasets are near than need be, those that count among them. " + _ONLY_TIME,
-    ("stores/blend/blend_rule.py", "WORTH_COMPILING = 1 << 19", "WORTH_COMPILING = 1 << 20"): _ONLY_TIME,
+    ("stores/datasets/blend_rule.py", "WORTH_COMPILING = 1 << 19", "WORTH_COMPILING = 1 << 20"): _ONLY_TIME,
     (
-        "stores/blend/blend_rule.py",
+        "stores/datasets/blend_rule.py",
         "return np.int64 if largest < 1 << 62 else object",
         "return np.int64 if largest < 2 << 62 else object",
     ): "What stays below 2**63 fits into int64 too: the bound has a bit to spare.",
     (
-        "stores/blend/blendable.py",
+        "stores/datasets/blendable.py",
         "if len(ranks) <= _FEW_INDICES:",
         "if len(ranks) < _FEW_INDICES:",
     ): _ONLY_TIME,
@@ -39,7 +39,7 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "return int(permutation(np.array([lane.dp_rank]))[0]) + lane.worker * lane.dp_size",
         "return (permutation(np.array([lane.dp_rank]))[0]) + lane.worker * lane.dp_size",
     ): "It is only counted up to, by range(), which takes NumPy's integers as well.",
-    ("stores/blend/blendable.py", "if len(some) <= _FEW:", "if len(some) < _FEW:"): _ONLY_TIME,
+    ("stores/datasets/blendable.py", "if len(some) <= _FEW:", "if len(some) < _FEW:"): _ONLY_TIME,
     (
         "mixing/lengths.py",
         "if node.source.count(np.zeros(1, np.int64), node.part) is None:",
@@ -61,7 +61,7 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "self._is_kept = is_remote and size < shards.max_kept_bytes",
     ): "A window of exactly 128 MiB is fetched in another number of pieces; the records are the same.",
     (
-        "stores/blend/blend_rule.py",
+        "stores/datasets/blend_rule.py",
         "if most < floor:",
         "if most <= floor:",
     ): "A burst that ends at its floor is followed by one with a lower floor. " + _ONLY_TIME,

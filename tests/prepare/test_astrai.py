@@ -8,7 +8,7 @@ import pytest
 
 from streamdata.errors import RecipeError
 from streamdata.prepare import Pipeline, load_config
-from streamdata.stores.datasets.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.record_datasets import DatasetFactory
 from tests.prepare.runs import PRETRAIN as TEXTS
 from tests.prepare.runs import run, write
 

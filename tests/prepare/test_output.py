@@ -14,7 +14,7 @@ from streamdata.prepare.inputs import Task, plan_tasks
 from streamdata.prepare.output import store_keys
 from streamdata.prepare.run_directory import RunDirectory
 from streamdata.prepare.worker import RunSpec, Worker
-from streamdata.stores.datasets.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.record_datasets import DatasetFactory
 from streamdata.stores.factory import open_store
 from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write

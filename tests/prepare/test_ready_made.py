@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader
 from streamdata import PreferenceDataset
 from streamdata.errors import RecipeError
 from streamdata.prepare import load_config
-from streamdata.stores.datasets.dataset_factory import DatasetFactory
-from streamdata.stores.datasets.record_datasets import dpo_collate, grpo_collate
+from streamdata.stores.datasets.record_datasets import DatasetFactory, dpo_collate, grpo_collate
 from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import functions, run, write
 

@@ -77,7 +77,7 @@ def test_each_public_name_is_a_target_or_is_none_on_purpose() -> None:
     ("name", "message"),
     [
         ("streamdata.sources.files.shard_datasets.JsonlIterableDataset", "Write 'streamdata.JsonlIterableDataset'."),
-        ("streamdata.stores.datasets.dataset_factory.DatasetFactory.load", "Write 'streamdata.DatasetFactory.load'."),
+        ("streamdata.stores.datasets.record_datasets.DatasetFactory.load", "Write 'streamdata.DatasetFactory.load'."),
         ("streamdata.JsonlIterableDatset", "did you mean 'JsonlIterableDataset'?"),
         ("streamdata.StoreWriter", "expected one of streamdata's targets"),
         ("streamdata.StoreFactory.register", "expected one of streamdata's targets"),

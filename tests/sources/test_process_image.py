@@ -23,7 +23,7 @@ from streamdata.sources.functions.images import (
     to_tensor,
 )
 from streamdata.text import load_tokenizer
-from streamdata.text.functions.image_text_pairs import ImageTextPairProcessFnBuilder
+from streamdata.text.image_text_pairs import ImageTextPairProcessFnBuilder
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
 

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from streamdata import JsonlIterableDataset, MergedDataset, to_state
 from streamdata.errors import StateError
 from streamdata.text import tokenize
-from streamdata.text.functions.process_text import TextJsonlProcessFnBuilder
+from streamdata.text.packing import TextJsonlProcessFnBuilder
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
 Record = dict[str, Any]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from streamdata import MergedDataset, StateError, to_state
-from streamdata.stores.datasets.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.record_datasets import DatasetFactory
 from streamdata.stores.datasets.window_datasets import SeqDataset
 from streamdata.stores.factory import open_store
 from streamdata.stores.writer import StoreWriter

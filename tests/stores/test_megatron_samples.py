@@ -10,8 +10,8 @@ import torch
 
 from streamdata import MergedDataset, named
 from streamdata.errors import StoreError
-from streamdata.stores.datasets.dataset_factory import DatasetFactory
 from streamdata.stores.datasets.megatron_samples import SampleRule, build_indices
+from streamdata.stores.datasets.record_datasets import DatasetFactory
 from streamdata.stores.datasets.window_datasets import SeqDataset, SFTDataset
 from tests.stores.tiny_stores import write, write_old_megatron
 from tests.streams import assert_exact_resume, plain

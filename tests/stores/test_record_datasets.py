@@ -3,8 +3,7 @@ import pytest
 import torch
 
 from streamdata.errors import StoreError
-from streamdata.stores.datasets.dataset_factory import DatasetFactory
-from streamdata.stores.datasets.record_datasets import dpo_collate, grpo_collate
+from streamdata.stores.datasets.record_datasets import DatasetFactory, dpo_collate, grpo_collate
 from streamdata.stores.factory import open_store
 from streamdata.stores.writer import StoreWriter
 from tests.stores.tiny_stores import KEYS, record, write, write_old_bin

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamdata.errors import StoreError
 from streamdata.stores import stored_values
-from streamdata.stores.datasets.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.record_datasets import DatasetFactory
 from streamdata.stores.factory import open_store
 from streamdata.stores.h5_store import H5Store
 from streamdata.stores.segments import StoredArray

@@ -9,11 +9,10 @@ import xxhash
 
 from streamdata.errors import StoreError
 from streamdata.stores import spool
-from streamdata.stores.datasets.dataset_factory import DatasetFactory
-from streamdata.stores.factory import open_store
+from streamdata.stores.datasets.record_datasets import DatasetFactory
+from streamdata.stores.factory import open_store, verify
 from streamdata.stores.h5_store import H5Store
 from streamdata.stores.stored_values import BLOCK, Sums, publish_sums
-from streamdata.stores.verify import verify
 from streamdata.stores.writer import StoreWriter
 from tests.stores.tiny_stores import FORMATS, write, write_old_h5, write_old_megatron
 

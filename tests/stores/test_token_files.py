@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from streamdata.errors import StoreError
-from streamdata.stores.datasets.dataset_factory import DatasetFactory
-from streamdata.stores.factory import StoreFactory, detect_format, open_store
-from streamdata.stores.verify import verify
+from streamdata.stores.datasets.record_datasets import DatasetFactory
+from streamdata.stores.factory import StoreFactory, detect_format, open_store, verify
 
 TOKENS = [5, 6, 7, 0, 8, 9, 0, 65_535]
 

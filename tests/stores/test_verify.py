@@ -3,7 +3,7 @@ import struct
 import numpy as np
 import pytest
 
-from streamdata.stores.verify import verify
+from streamdata.stores.factory import verify
 from tests.stores.tiny_stores import write, write_old_bin, write_old_h5, write_old_megatron, write_rows
 
 

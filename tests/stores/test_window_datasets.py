@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamdata.errors import StoreError
-from streamdata.stores.datasets.dataset_factory import DatasetFactory
+from streamdata.stores.datasets.record_datasets import DatasetFactory
 from streamdata.stores.datasets.window_datasets import SeqDataset, SFTDataset
 from streamdata.stores.factory import open_store
 from streamdata.stores.writer import StoreWriter

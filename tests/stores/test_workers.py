@@ -6,8 +6,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, mixed_collate, to_state
-from streamdata.stores.datasets.dataset_factory import DatasetFactory
-from streamdata.stores.datasets.record_datasets import dpo_collate, grpo_collate
+from streamdata.stores.datasets.record_datasets import DatasetFactory, dpo_collate, grpo_collate
 from streamdata.stores.datasets.window_datasets import SFTDataset
 from streamdata.stores.factory import open_store
 from streamdata.stores.h5_store import H5Store

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.stores.blend import blendable
-from streamdata.stores.blend.blend_rule import blend_weights
-from streamdata.stores.blend.blendable import BlendIndex
+from streamdata.stores.datasets import blendable
+from streamdata.stores.datasets.blend_rule import blend_weights
+from streamdata.stores.datasets.blendable import BlendIndex
 from tests.stores.blend.blend_loops import exact_loop, exact_weights, float_loop, nasty_floats
 
 

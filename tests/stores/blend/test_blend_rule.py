@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.stores.blend import blend_rule
-from streamdata.stores.blend.blend_rule import blend_weights, by_numpy, compiled_rules, pursue, scan
+from streamdata.stores.datasets import blend_rule
+from streamdata.stores.datasets.blend_rule import blend_weights, by_numpy, compiled_rules, pursue, scan
 from tests.stores.blend.blend_loops import exact_loop, float_loop, nasty_floats
 
 SIZE, DISTANCE = 200, 64

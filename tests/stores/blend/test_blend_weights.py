@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from streamdata.stores.blend.blend_rule import blend_weights
+from streamdata.stores.datasets.blend_rule import blend_weights
 
 
 @pytest.mark.parametrize(

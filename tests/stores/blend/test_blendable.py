@@ -7,7 +7,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, StateError, instantiate_from_yaml, to_state
-from streamdata.stores.blend.blendable import BlendableDataset, make_blendable_dataset
+from streamdata.stores.datasets.blendable import BlendableDataset, make_blendable_dataset
 from tests.stores.blend.blend_loops import exact_loop, float_loop
 from tests.streams import Numbers, NumbersAhead, assert_exact_resume
 

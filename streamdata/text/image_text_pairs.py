@@ -14,7 +14,7 @@ from streamdata.sources.functions.images import (
     one_of,
     to_tensor_by_pillow,
 )
-from streamdata.text import tokenize
+from streamdata.text.tokenizer import tokenize
 
 TEXT_FIELDS: Final = ("txt", "caption")
 

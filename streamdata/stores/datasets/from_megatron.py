@@ -15,8 +15,8 @@ import numpy as np
 
 from streamdata.errors import StoreError, shown
 from streamdata.recipe.named_source import PartRange, read_parts
-from streamdata.stores.blend.blend_rule import blend_weights
 from streamdata.stores.datasets.base_dataset import positive
+from streamdata.stores.datasets.blend_rule import blend_weights
 from streamdata.stores.datasets.window_datasets import TOKENS, SeqDataset
 from streamdata.stores.factory import open_store
 

@@ -19,9 +19,9 @@ from streamdata.errors import shown
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.run import Permutation, stable_seed
 from streamdata.run.trainer import end_worker_with_trainer
-from streamdata.stores.blend.blend_rule import BlendWeights, blend, blend_weights
-from streamdata.stores.blend.from_megatron import megatron_blend
 from streamdata.stores.datasets.base_dataset import position_of
+from streamdata.stores.datasets.blend_rule import BlendWeights, blend, blend_weights
+from streamdata.stores.datasets.from_megatron import megatron_blend
 
 logger = logging.getLogger("streamdata")
 

@@ -1,1 +1,0 @@
-"""Process functions for tokens: tokenizing, packing, and grouping by length."""
