@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import FrameType
 from typing import NamedTuple
 
@@ -69,9 +70,9 @@ it has waited for stores; seconds."""
 
 # A forked process has read nothing and received no batch.
 _times: PerProcess[defaultdict[str, defaultdict[int, SourceTimes]]] = PerProcess(
-    lambda: defaultdict(lambda: defaultdict(dict))
+    partial(defaultdict, partial(defaultdict, dict))
 )
-_of_processes: PerProcess[defaultdict[str, dict[int, Traffic]]] = PerProcess(lambda: defaultdict(dict))
+_of_processes: PerProcess[defaultdict[str, dict[int, Traffic]]] = PerProcess(partial(defaultdict, dict))
 _said: set[str] = set()
 
 

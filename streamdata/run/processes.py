@@ -112,19 +112,16 @@ class _Process(NamedTuple):
             raise self._died() from error
         # Apart from reading it: an error of unpickling does not mean that the process died, and its end may not come.
         kind, value = pickle.loads(message)  # noqa: S301  # our own process's
-        if isinstance(value, ProcessError):
-            self._place(value)
-        return kind, value
+        return kind, self._placed(value) if isinstance(value, ProcessError) else value
 
-    def _died(self) -> ProcessDiedError:
-        error = ProcessDiedError(f"it died with exit code {self.wait()}")
-        self._place(error)
-        return error
+    def _died(self) -> ProcessError:
+        return self._placed(ProcessDiedError(f"it died with exit code {self.wait()}"))
 
-    def _place(self, error: ProcessError) -> None:
+    def _placed(self, error: ProcessError) -> ProcessError:
         error.task = self.tasks[0]
         if isinstance(error, ProcessDiedError) and self.mark is not None:
             error.marked = self.mark.read()
+        return error
 
 
 class Team(Generic[T, R]):
@@ -306,7 +303,14 @@ def _work(function: Callable[[Any, Any], Any], parent: "Connection[Any, Any]", r
     with suppress(EOFError, ConnectionError):
         while True:
             task = parent.recv()
-            parent.send(_outcome(function, task, report))
+            try:
+                outcome = "done", function(task, report)
+            except Exception as error:  # whatever it is, the parent raises it
+                outcome = "error", _sendable(error)
+            except BaseException as error:  # as one that ends it: it says why, and Python prints no traceback of it
+                why = one_line(text_of(error))[:_MAX_WHY]
+                outcome = "error", ProcessDiedError(f"it was ended by {type(error).__name__}: {why}")
+            parent.send(outcome)
 
 
 def _unpickled(descriptor: int) -> Function[Any, Any]:
@@ -321,17 +325,6 @@ def _unpickled(descriptor: int) -> Function[Any, Any]:
             raise ProcessError(why)
 
     return function
-
-
-def _outcome(function: Callable[[Any, Any], Any], task: Any, report: Any) -> tuple[str, Any]:
-    try:
-        return "done", function(task, report)
-    except Exception as error:  # whatever it is, the parent raises it
-        return "error", _sendable(error)
-    except BaseException as error:  # as one that ends it: it says why, and Python prints no traceback of it
-        return "error", ProcessDiedError(
-            f"it was ended by {type(error).__name__}: {one_line(text_of(error))[:_MAX_WHY]}"
-        )
 
 
 def _sendable(error: Exception) -> Exception:

@@ -72,7 +72,7 @@ class Permutation:
         self.size = size
         self._left, self._right = np.uint64(left), np.uint64(-(-size // left))
         self._words = _round_keys(seed)
-        self._keys = [np.uint64(word) for word in self._words]
+        self._keys = list(map(np.uint64, self._words))
 
     def __call__(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Map positions, int64 (n,) in [0, size), to their images, int64 (n,)."""

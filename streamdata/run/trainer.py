@@ -7,6 +7,8 @@ import signal
 import sys
 from multiprocessing.connection import wait
 
+from streamdata.run.per_process import PerProcess
+
 
 def end_with_trainer() -> None:
     """End this worker process as soon as its trainer has gone, however that went. Calling it again changes nothing.
@@ -19,23 +21,23 @@ def end_with_trainer() -> None:
         end_when_closed(trainer.sentinel)
 
 
-_looked_in = 0
-"""The process that last looked whether it is a worker."""
+def _look_for_trainer() -> bool:
+    data = sys.modules.get("torch.utils.data")  # not imported: who has not imported it is no worker
+    is_worker = data is not None and data.get_worker_info() is not None
+    if is_worker:
+        end_with_trainer()
+    return is_worker
+
+
+_has_trainer = PerProcess(_look_for_trainer)
 
 
 def end_worker_with_trainer() -> None:
-    """As `end_with_trainer` where this process is a DataLoader's worker; for what is called with every batch.
+    """End this process with its trainer where it is a DataLoader's worker; for what is called with every batch.
 
     A dataset that a worker only indexes is told by nobody that it is in one.
     """
-    global _looked_in  # noqa: PLW0603  a fact of the process
-    pid = os.getpid()
-    if pid == _looked_in:
-        return
-    _looked_in = pid
-    data = sys.modules.get("torch.utils.data")  # not imported: who has not imported it is no worker
-    if data is not None and data.get_worker_info() is not None:
-        end_with_trainer()
+    _has_trainer.get()
 
 
 def has_ended(pid: int) -> bool:

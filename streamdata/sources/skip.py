@@ -48,7 +48,11 @@ class Skips:
     def __init__(self, skip: SkipList | None, sources: Mapping[str, Any]) -> None:
         self._records: dict[str, set[int | tuple[str, str]]] = {}
         self._digests: dict[str, int] = {}
-        shards = {path: data for path, data in sources.items() if skip and isinstance(data, ShardDataset)}
+        self.num_records = 0
+        """How many records are left out in an epoch of each source, at most: copies of a shard count."""
+        if skip is None:
+            return
+        shards = {path: data for path, data in sources.items() if isinstance(data, ShardDataset)}
         urls = {path: Counter(map(told_url, data.source.shards.urls)) for path, data in shards.items()}
         last_lines: dict[tuple[ShardDataset, str], int] = {}
         for location, entry in _entries(skip):
@@ -61,7 +65,6 @@ class Skips:
             for path, found in self._records.items()
             for record in found
         )
-        """How many records are left out in an epoch of each source, at most: copies of a shard count."""
 
     def of(self, path: str) -> Callable[[Record], bool] | None:
         """Says of a record of the source whether it is left out; None where all are delivered."""
@@ -205,28 +208,28 @@ def _identity(record: int | tuple[str, str]) -> str:
     return repr(record if isinstance(record, int) else (base_name(record[0]), record[1]))
 
 
-def _entries(skip: SkipList | None) -> Iterator[tuple[str, object]]:
+def _entries(skip: SkipList) -> Iterator[tuple[str, object]]:
     """Each entry, with where it is."""
     if isinstance(skip, str | os.PathLike):
         path = Path(expand_home(os.fspath(skip)))
         with open_regular(path, ValueError) as file:
             for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield f"{path}:{number}", _parsed(line, f"{path}:{number}")
-    elif skip is not None and (isinstance(skip, Mapping) or not isinstance(skip, Iterable)):
+                if not line.strip():
+                    continue
+                location = f"{path}:{number}"
+                try:
+                    entry = json.loads(line)
+                except ValueError as error:
+                    got = shown(line[:80])
+                    raise ValueError(f"MergedDataset, skip, {location}: expected a JSON object, got {got}") from error
+                yield location, entry
+    elif isinstance(skip, Mapping) or not isinstance(skip, Iterable):
         raise ValueError(
             f"MergedDataset, skip: expected a list of records, or the path of a JSONL file, got {shown(skip)}"
         )
     else:
-        for number, entry in enumerate(skip or ()):
+        for number, entry in enumerate(skip):
             yield f"entry {number}", entry
-
-
-def _parsed(line: bytes, location: str) -> object:
-    try:
-        return json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"MergedDataset, skip, {location}: expected a JSON object, got {shown(line[:80])}") from error
 
 
 def _checked(

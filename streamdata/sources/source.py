@@ -1,11 +1,12 @@
 """The contract of a source: `Source`, records in blocks, and `ReadTask`, who reads which of them for a lane."""
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from copy import copy
 from itertools import chain
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,19 +27,25 @@ Stretch: TypeAlias = tuple[BlockOrder, Position]
 """Blocks, and from where on they are read."""
 
 
-class Source(Protocol):
-    """Records in blocks. `read` is the only thing that a lane does with it."""
+class Source(ABC):
+    """Records in blocks. `read` is the only thing that a lane does with it.
 
-    @property
-    def num_blocks(self) -> int:
-        """Blocks in an epoch; 0 means that there are no records."""
+    The defaults are those of a source whose windows are single blocks, of which nobody knows how many records they
+    have before they are read.
+    """
 
+    num_blocks: int
+    """Blocks in an epoch; 0 means that there are no records."""
+    blocks_per_window: int = 1
+    """How many blocks a window has, but the last of an epoch, which may have fewer."""
+    records_per_block: int | None = None
+    """How many records each block has, where all have as many."""
+
+    @abstractmethod
     def describe(self, shuffle: bool) -> str:
         """What determines the order of its records: a line to be compared on resume."""
 
-    def anomalies(self) -> dict[str, int]:
-        """What of it is known, before it is read, to be no record, or less than one: how many, by kind."""
-
+    @abstractmethod
     def read(self, task: "ReadTask", position: Position) -> Iterator[tuple[Record, Position]]:
         """Yield each record from `position` on, with the position after it, until the order ends.
 
@@ -46,29 +53,31 @@ class Source(Protocol):
         source. Positions count all records; where there is a `task.part`, those of the other one are not read.
         """
 
-    @property
-    def records_per_block(self) -> int | None:
-        """How many records each block has, where all have as many."""
+    def anomalies(self) -> dict[str, int]:
+        """What of it is known, before it is read, to be no record, or less than one: how many, by kind."""
+        return {}
 
     @property
     def cut(self) -> BlockCut:
         """How it is divided, for whoever deals it out while it is absent; without how many epochs are read."""
+        return BlockCut(self.num_blocks, 1, 0, divides=0, epochs=0)
 
     def count(self, blocks: npt.NDArray[np.int64], part: Part | None) -> int | None:
         """How many records of the part these blocks have; None where that shows only when they are read."""
+        return None
 
     def count_taken(self, order: BlockOrder, position: Position, part: Part | None) -> int:
         """How many records of the part lie before the position, within its window, where `count` is known."""
+        raise AssertionError("nobody knows how many records there are")
 
     def start_of(self, after: Position) -> Position:
         """The position before the record that `after` is the position after."""
-
-    @property
-    def blocks_per_window(self) -> int:
-        """How many blocks a window has, but the last of an epoch, which may have fewer."""
+        epoch, window, taken, _ = after
+        return epoch, window, taken - 1, 0
 
     def window_start(self, order: BlockOrder, position: Position) -> Position:
         """The beginning of the window in which the next record at `position` lies."""
+        return (*position[:2], 0, 0)
 
 
 _FIELDS = Cursor()
@@ -268,9 +277,3 @@ def describe_record(record: object) -> str:
     if URL in record:
         return f"{record[URL]}, key {shown(record.get(KEY))}"
     return f"index {record[INDEX]}" if INDEX in record else f"record {record.get(CURSOR)}"
-
-
-def start_within_window(after: Position) -> Position:
-    """The position before the record that `after` is the position after; each is counted within its window."""
-    epoch, window, taken, _ = after
-    return epoch, window, taken - 1, 0

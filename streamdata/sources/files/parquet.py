@@ -42,7 +42,7 @@ class RowGroupSource(BlockSource):
         if not shards.fits:
             most = int((-(-shards.sizes * blocks // rows)).max(initial=1))
             # All groups of a window are open at once.
-            self._window = max(1, min(self._window, shards.window_bytes // max(1, most)))
+            self.blocks_per_window = max(1, min(self.blocks_per_window, shards.window_bytes // max(1, most)))
 
     def _windows(self, order: BlockOrder, epoch: int, window: int) -> Iterator[Indices]:
         windows = super()._windows(order, epoch, window)

@@ -16,19 +16,19 @@ from streamdata.shards.ahead.coalesced import MAX_REQUEST_BYTES
 from streamdata.shards.ahead.coming import Coming
 from streamdata.shards.readers import DamagedRecordError, SequentialShards
 from streamdata.sources.order.blocks import BlockOrder, Part, describe_content, shard_seeds
-from streamdata.sources.source import ReadTask, Record, Stretch, check_position, start_within_window
+from streamdata.sources.source import ReadTask, Record, Source, Stretch, check_position
 from streamdata.states.cursor import Position
-from streamdata.states.headers import BlockCut
 
 _RECORDS_AT_ONCE = 256
 """Records of a shard, read from its start, of which it is computed at once whether they are of the part."""
 
 
-class SequentialSource:
+class SequentialSource(Source):
     """Shards that can only be read from their start: each is one block, shuffled in groups held in memory.
 
     A resume reads the shard in which it stood again from its start. Where one shard of a source is such, all of its
-    shards are read this way.
+    shards are read this way. It has no anomalies: what the reader counts is what this process has seen so far, which is
+    not the same in each.
 
     Args:
         kind: What the shards are, for descriptions.
@@ -59,33 +59,6 @@ class SequentialSource:
         group = self._group if shuffle else 0
         shards = f"{self.num_blocks} shards {describe_content(self.shards)} from their start"
         return f"{self._kind}, {shards}, shuffle {shuffle}, groups of {group}"
-
-    def anomalies(self) -> dict[str, int]:
-        return {}  # what the reader counts is what this process has seen so far, which is not the same in each
-
-    def start_of(self, after: Position) -> Position:
-        return start_within_window(after)
-
-    @property
-    def blocks_per_window(self) -> int:
-        return 1
-
-    def window_start(self, order: BlockOrder, position: Position) -> Position:
-        return (*position[:2], 0, 0)
-
-    @property
-    def records_per_block(self) -> None:
-        return None
-
-    @property
-    def cut(self) -> BlockCut:
-        return BlockCut(self.num_blocks, 1, 0, divides=0, epochs=0)
-
-    def count(self, blocks: Int64s, part: Part | None) -> int | None:
-        return None
-
-    def count_taken(self, order: BlockOrder, position: Position, part: Part | None) -> int:
-        raise AssertionError("nobody knows how many records there are")
 
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
         epoch: int | None = position[0]

@@ -23,7 +23,7 @@ from streamdata.sources.alone import SourceAlone
 from streamdata.sources.files.sequential_source import SequentialSource as SequentialSource  # noqa: PLC0414  for others
 from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
 from streamdata.sources.order.blocks import BlockOrder, Part, SourceOutlook, describe_content, describe_cut, shard_seeds
-from streamdata.sources.source import ReadTask, Record, Stretch, check_position, start_within_window
+from streamdata.sources.source import ReadTask, Record, Source, Stretch, check_position
 from streamdata.states.cursor import Position
 from streamdata.states.headers import UNIT, BlockCut
 
@@ -61,7 +61,7 @@ class OpenedWindow(NamedTuple):
     """Of each of its runs: how many records it has."""
 
 
-class BlockSource:
+class BlockSource(Source):
     """Indexed shards, cut into blocks; a lane shuffles windows of its blocks by index.
 
     Args:
@@ -80,13 +80,13 @@ class BlockSource:
         # One number of blocks for all windows, so that the blocks of any window are known without those before it. What
         # last blocks lack does not count: where all blocks have one size, that is the mean.
         mean = int((block_sizes * blocks).sum()) // max(1, self.num_blocks)
-        self._window = max(1, shuffle_buffer // max(1, mean))
+        self.blocks_per_window = max(1, shuffle_buffer // max(1, mean))
         self._shuffle_inside = shuffle_buffer > 0
         self.outlook: SourceOutlook | None = None
         """What the present order says of the pages in the cache; nothing of it decides what is read."""
 
     def describe(self, shuffle: bool) -> str:
-        window = self._window if shuffle and self._shuffle_inside else 0
+        window = self.blocks_per_window if shuffle and self._shuffle_inside else 0
         return (
             f"{self._kind}, {self.num_records} records in {len(self._records)} shards {describe_content(self.shards)}, "
             f"{describe_cut(self._records, self._block_sizes)}, shuffle {shuffle}, windows of {window}"
@@ -95,28 +95,17 @@ class BlockSource:
     def anomalies(self) -> dict[str, int]:
         return {kind: count for kind, count in self.shards.anomalies().items() if count}
 
-    def start_of(self, after: Position) -> Position:
-        return start_within_window(after)
-
-    @property
-    def blocks_per_window(self) -> int:
-        return self._window
-
     def window_start(self, order: BlockOrder, position: Position) -> Position:
         epoch, window, taken, _ = position
-        blocks = order.blocks(epoch, window * self._window, (window + 1) * self._window)
+        blocks = order.blocks(epoch, window * self.blocks_per_window, (window + 1) * self.blocks_per_window)
         # After the last record of a window, the next record is in the next one; at the end of an epoch there is none.
         done = len(blocks) > 0 and taken >= int(self._runs(blocks)[2].sum())
         return (epoch, window + done, 0, 0)
 
     @property
-    def records_per_block(self) -> None:
-        return None  # the last block of a shard may have fewer
-
-    @property
     def cut(self) -> BlockCut:
         mean = self.num_records * UNIT // max(1, self.num_blocks)
-        return BlockCut(self.num_blocks, self._window, max(1, mean), divides=1, epochs=0)
+        return BlockCut(self.num_blocks, self.blocks_per_window, max(1, mean), divides=1, epochs=0)
 
     def count(self, blocks: Indices, part: Part | None) -> int:
         shards, firsts, counts = self._runs(blocks)
@@ -128,7 +117,7 @@ class BlockSource:
         epoch, window, taken, _ = position
         if part is None or not taken:
             return taken
-        runs = self._runs(order.blocks(epoch, window * self._window, (window + 1) * self._window))
+        runs = self._runs(order.blocks(epoch, window * self.blocks_per_window, (window + 1) * self.blocks_per_window))
         taken_first = self._order_inside(order, epoch, window, int(runs[2].sum()))[:taken]
         return int(np.count_nonzero(self._holds(part, taken_first, *runs)))
 
@@ -140,7 +129,7 @@ class BlockSource:
 
     def place(self, order: BlockOrder, epoch: int, window: int, block: int, offset: int) -> int:
         """How many records of a window are read before one of its records, of a block of it."""
-        blocks = order.blocks(epoch, window * self._window, (window + 1) * self._window)
+        blocks = order.blocks(epoch, window * self.blocks_per_window, (window + 1) * self.blocks_per_window)
         counts = self._runs(blocks)[2]
         number = int(counts[: int(np.flatnonzero(blocks == block)[0])].sum()) + offset
         return int(np.flatnonzero(self._order_inside(order, epoch, window, int(counts.sum())) == number)[0])
@@ -236,7 +225,7 @@ class BlockSource:
 
     def _windows(self, order: BlockOrder, epoch: int, window: int) -> Iterator[Indices]:
         """The blocks of each window from `window` on: asked for one window alone, so that it is not late, then many."""
-        size = several = self._window
+        size = several = self.blocks_per_window
         first = window * size
         while len(blocks := order.blocks(epoch, first, first + several)):
             for start in range(0, len(blocks), size):
@@ -247,7 +236,7 @@ class BlockSource:
         """The window of these runs, of which so many records were taken as the position says."""
         epoch, window, taken, _ = start
         if self.outlook is not None:
-            self.outlook.now = order.number(epoch, window * self._window)
+            self.outlook.now = order.number(epoch, window * self.blocks_per_window)
         shards, firsts, counts = runs
         opened = self.shards.window(shards, firsts, counts)
         # The positions are a function of the window's seed, so that a resume goes on with any of them, and reads none.
@@ -288,7 +277,7 @@ class BlockSource:
         """The positions of a window's records in it, in the order in which they are read."""
         if not (order.shuffle and self._shuffle_inside):
             return np.arange(size)
-        return shuffled(size, stable_seed(order.seed(epoch), order.number(epoch, window * self._window)))
+        return shuffled(size, stable_seed(order.seed(epoch), order.number(epoch, window * self.blocks_per_window)))
 
     def _holds(
         self, part: Part, positions: Indices, shards: Indices, firsts: Indices, counts: Indices

@@ -15,7 +15,7 @@ from streamdata.recipe.named_source import Span
 from streamdata.run import Permutation, stable_seed
 from streamdata.sources.functions.tally import raise_noted
 from streamdata.sources.order.blocks import MAP_STYLE_SEED, BlockOrder, Part, range_of
-from streamdata.sources.source import DamagedRecord, ReadTask, Record, check_position, fields_of, no_record
+from streamdata.sources.source import DamagedRecord, ReadTask, Record, Source, check_position, fields_of, no_record
 from streamdata.states.cursor import Position
 from streamdata.states.headers import UNIT, BlockCut
 
@@ -35,7 +35,7 @@ IndexedPosition = tuple[int, Position]
 """A record's index, and the position after it."""
 
 
-class MapStyleSource:
+class MapStyleSource(Source):
     """Reads a dataset by `__getitem__`, or ahead in the lane's own order by `__getitems__`.
 
     Args:
@@ -53,21 +53,22 @@ class MapStyleSource:
     def __init__(self, dataset: Any) -> None:
         self._dataset, self._takes_none = dataset, getattr(dataset, "single_process_fn", None) is not None
         who = f"source {shown(getattr(dataset, 'name', None))}"
-        self._block_size = int(getattr(dataset, "records_per_block", 1))
+        self.records_per_block: int = int(getattr(dataset, "records_per_block", 1))
         try:
             self._num_all = len(dataset)
         except (Exception, SystemExit) as error:
             raise_noted(error, f"{who}: its __len__ failed")
-        if self._block_size < 1 or self._num_all % self._block_size:
+        if self.records_per_block < 1 or self._num_all % self.records_per_block:
             raise ValueError(
-                f"{who}: expected a length that its records_per_block {self._block_size} divides, "
+                f"{who}: expected a length that its records_per_block {self.records_per_block} divides, "
                 f"got {self._num_all}\n  Give each block as many records."
             )
 
         self._parts = range_of(dataset)
-        num_blocks = self._num_all // self._block_size
+        num_blocks = self._num_all // self.records_per_block
         self._first, self._last = Span(0, num_blocks) if self._parts is None else self._parts.span(num_blocks)
-        if self._parts is not None and self._first == self._last:
+        self.num_blocks = self._last - self._first
+        if self._parts is not None and not self.num_blocks:
             raise ValueError(
                 f"{who}: expected records of the {self._parts}, got none of {self._num_all}\n"
                 "  Give it a larger share, or more records."
@@ -77,58 +78,40 @@ class MapStyleSource:
         self._spread = Permutation(num_blocks, stable_seed("parts", num_blocks)) if spread else None
 
     @property
-    def num_blocks(self) -> int:
-        return self._last - self._first
-
-    @property
     def num_records(self) -> int:
         """How many records its part has."""
-        return self.num_blocks * self._block_size
+        return self.num_blocks * self.records_per_block
 
     def describe(self, shuffle: bool) -> str:
-        blocks = f" in blocks of {self._block_size}" if self._block_size > 1 else ""
+        blocks = f" in blocks of {self.records_per_block}" if self.records_per_block > 1 else ""
         identity = getattr(self._dataset, "source_identity", None)
         of_what = "" if identity is None else f" of {identity}"
         parts = "" if self._parts is None else f", {self._parts}"
         return f"map-style, {self._num_all} records{of_what}{blocks}, shuffle {shuffle}{parts}"
 
-    def anomalies(self) -> dict[str, int]:
-        return {}
-
     def start_of(self, after: Position) -> Position:
         epoch, window, taken, _ = after
         # After the last record of a block stands the start of the next one.
-        return (epoch, window, taken - 1, 0) if taken else (epoch, window - 1, self._block_size - 1, 0)
-
-    @property
-    def blocks_per_window(self) -> int:
-        return 1
-
-    def window_start(self, order: BlockOrder, position: Position) -> Position:
-        return (*position[:2], 0, 0)
-
-    @property
-    def records_per_block(self) -> int:
-        return self._block_size
+        return (epoch, window, taken - 1, 0) if taken else (epoch, window - 1, self.records_per_block - 1, 0)
 
     @property
     def cut(self) -> BlockCut:
-        return BlockCut(self.num_blocks, 1, self._block_size * UNIT, divides=0, epochs=0)
+        return BlockCut(self.num_blocks, 1, self.records_per_block * UNIT, divides=0, epochs=0)
 
     def count(self, blocks: Indices, part: Part | None) -> int:
         # Records that belong together are of one part: copies of a prompt would else be trained on and evaluated with.
         num_blocks = len(blocks) if part is None else int(np.count_nonzero(part.holds(blocks, MAP_STYLE_SEED)))
-        return num_blocks * self._block_size
+        return num_blocks * self.records_per_block
 
     def count_taken(self, order: BlockOrder, position: Position, part: Part | None) -> int:
         return position[2]  # of one block: who took some of it took all of the part
 
     def block_of(self, index: int) -> tuple[int, int] | None:
         """The block of a record of its part, and which of the block's records it is; None of another part."""
-        block = index // self._block_size
+        block = index // self.records_per_block
         if self._spread is not None:
             block = int(self._spread.inverse(np.array([block]))[0])
-        return (block - self._first, index % self._block_size) if self._first <= block < self._last else None
+        return (block - self._first, index % self.records_per_block) if self._first <= block < self._last else None
 
     def place(self, order: BlockOrder, epoch: int, window: int, block: int, offset: int) -> int:
         """How many records of a window are read before one of its records, of a block of it."""
@@ -137,7 +120,7 @@ class MapStyleSource:
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
         ahead = getattr(self._dataset, "__getitems__", None)
         taken = position[2]
-        check_position(task.name, f"at record {taken} of a block", taken, self._block_size - 1)
+        check_position(task.name, f"at record {taken} of a block", taken, self.records_per_block - 1)
         for epoch, number, blocks in _chunks(task, position):
             seed = task.order.seed(epoch)
             positions = islice(self._positions(task, epoch, number, blocks), taken, None)
@@ -150,7 +133,7 @@ class MapStyleSource:
     def _positions(self, task: ReadTask, epoch: int, number: int, blocks: Indices) -> Iterator[IndexedPosition]:
         """The records of the lane's blocks from number `number` on, none made before it is due."""
         size, numbers, nexts = (
-            self._block_size,
+            self.records_per_block,
             _listed(self._placed(blocks)),
             iter(range(number + 1, number + 1 + len(blocks))),
         )

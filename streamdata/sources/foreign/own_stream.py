@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from torch.utils.data._utils import worker as torch_worker
 
 from streamdata.errors import SourceError, StateError, shown, text_of
@@ -22,10 +20,9 @@ from streamdata.fields import CURSOR, SEED
 from streamdata.run import Lane, stable_seed
 from streamdata.sources.foreign.named import is_of_grain
 from streamdata.sources.functions.tally import raise_noted
-from streamdata.sources.order.blocks import BlockOrder, Part
-from streamdata.sources.source import ReadTask, Record, fields_of, no_record
+from streamdata.sources.order.blocks import BlockOrder
+from streamdata.sources.source import ReadTask, Record, Source, fields_of, no_record
 from streamdata.states.cursor import Position
-from streamdata.states.headers import BlockCut
 
 logger = logging.getLogger("streamdata")
 
@@ -187,7 +184,7 @@ _RANKS: Final = (("rank", "world_size"), ("dp_rank", "dp_size"), ("rank", "num_r
 """What those who know their rank call it, and how many there are."""
 
 
-class OwnStreamSource:
+class OwnStreamSource(Source):
     """Reads a dataset by its iterator, once in each epoch.
 
     Args:
@@ -196,9 +193,6 @@ class OwnStreamSource:
             what Grain's has in their place, make a resume exact without reading again what was read.
         num_lanes: How many lanes read it.
     """
-
-    records_per_block = None
-    blocks_per_window = 1
 
     def __init__(self, dataset: Any, num_lanes: int = 1) -> None:
         self._dataset, self.num_blocks = dataset, num_lanes
@@ -211,23 +205,6 @@ class OwnStreamSource:
     def describe(self, shuffle: bool) -> str:
         identity = getattr(self._dataset, "source_identity", None)
         return f"iterable{'' if identity is None else f' of {identity}'}, lanes {self._mode}"
-
-    def anomalies(self) -> dict[str, int]:
-        return {}
-
-    @property
-    def cut(self) -> BlockCut:
-        return BlockCut(self.num_blocks, 1, 0, divides=0, epochs=0)
-
-    def count(self, blocks: npt.NDArray[np.int64], part: Part | None) -> None:
-        return None
-
-    def count_taken(self, order: BlockOrder, position: Position, part: Part | None) -> int:
-        raise AssertionError("nobody knows how many records there are")
-
-    def start_of(self, after: Position) -> Position:
-        epoch, window, taken, _ = after
-        return epoch, window, taken - 1, 0
 
     def window_start(self, order: BlockOrder, position: Position) -> Position:
         return (*position[:3], 0)  # there are no windows: what was read whole is not read again

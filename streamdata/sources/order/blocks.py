@@ -169,7 +169,7 @@ def check_cut(block_size: int | None, block_bytes: int | None, shuffle_buffer: i
 def describe_content(shards: IndexedShards | SequentialShards) -> str:
     """Say which shards they are, by a hash."""
     # Base names and sizes, not paths: a resume may find the shards in another directory.
-    text = repr([tuple(pair) for pair in shards.identity()])
+    text = repr(list(map(tuple, shards.identity())))
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
@@ -215,7 +215,7 @@ class BlockOrder:
         self.first, self.stride, self.length = offset + lane.index, lane.count, math.inf
         self._seeds = seeds
         self._epoch = -1
-        self._epoch_seed: int | None = None
+        self._epoch_seed = 0
         self._permutation: Permutation | None = None
 
     def stretch(self, first: int, stride: int, num_blocks: int) -> "BlockOrder":
@@ -227,10 +227,9 @@ class BlockOrder:
 
     def seed(self, epoch: int) -> int:
         """The seed of the epoch's order, below 2**63."""
-        self._enter(epoch)
         # When it is asked for: of most sources of a large mixture only the share is, when a lane begins.
-        if self._epoch_seed is None:
-            self._epoch_seed = stable_seed(*self._seeds, epoch)
+        if epoch != self._epoch:
+            self._epoch, self._epoch_seed, self._permutation = epoch, stable_seed(*self._seeds, epoch), None
         return self._epoch_seed
 
     def share(self, epoch: int) -> int:
@@ -247,7 +246,13 @@ class BlockOrder:
         """The lane's blocks number `start` up to `stop` of the epoch, int64, at most to the end of its share."""
         numbers = np.arange(start, max(start, min(stop, self.share(epoch)))) * self.stride
         numbers += self.number(epoch, 0) - epoch * self.num_blocks
-        return self._permuted(epoch, numbers) if self.shuffle else numbers
+        if not self.shuffle:
+            return numbers
+        # One epoch is kept, since they are read one after another; making it anew is cheap, whatever the size.
+        seed = self.seed(epoch)
+        if self._permutation is None:
+            self._permutation = Permutation(self.num_blocks, seed)
+        return self._permutation(numbers)
 
     def number(self, epoch: int, index: int) -> int:
         """The number g, in the endless sequence, of the lane's block number `index` of the epoch."""
@@ -309,21 +314,10 @@ class BlockOrder:
             present = following if (following := self.next_epoch(present)) is not None else epoch
         return windows
 
-    def _permuted(self, epoch: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        # One epoch is kept, since they are read one after another; making it anew is cheap, whatever the size.
-        self._enter(epoch)
-        if self._permutation is None:
-            self._permutation = Permutation(self.num_blocks, self.seed(epoch))
-        return self._permutation(numbers)
-
     def _index(self, epoch: int) -> int:
         """How many of the lane's blocks come before an epoch."""
         index = max(0, -((self.first - epoch * self.num_blocks) // self.stride))
         return index if index < self.length else int(self.length)
-
-    def _enter(self, epoch: int) -> None:
-        if epoch != self._epoch:
-            self._epoch, self._epoch_seed, self._permutation = epoch, None, None
 
 
 @lru_cache(64)

@@ -126,12 +126,12 @@ class DealtLane:
         own = slice(*np.searchsorted(deal.of_stretches[0], [index, index + 1]))
         self.leftovers = self._leftovers(deal.stretches[own], *deal.of_stretches[1:, own])
         """Its share of what earlier sizes left, in the sequence in which it is read."""
-        bursts = np.flatnonzero(deal.of_bursts[0] == index).tolist()
-        self.bursts = tuple(self._burst(deal, row) for row in bursts)
+        bursts = np.flatnonzero(deal.of_bursts[0] == index)
+        self.bursts = tuple(map(partial(self._burst, deal), bursts.tolist()))
         """Its open bursts of earlier lanes, which it reads before these."""
         self._epoch = int(min(left.offset // dealt.source.num_blocks, dealt.epochs.end - 1))
-        first = min((0, *(burst.number for burst in self.bursts), *(leftover.number for leftover in self.leftovers)))
-        self.start: Position = (self._epoch, first, 0, 0)
+        numbers = np.append(deal.of_bursts[1, bursts], deal.of_stretches[1, own])
+        self.start: Position = (self._epoch, int(numbers.min(initial=0)), 0, 0)
         """Where the lane begins."""
 
     def _leftovers(self, stretches: Stretches, numbers: Numbers, windows: Numbers) -> tuple[Leftover, ...]:
