@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType
 from typing import NamedTuple
@@ -105,12 +105,7 @@ def times_of(dataset: str) -> dict[str, tuple[float, float]]:
 
 def traffic_of(dataset: str, own: Traffic) -> Traffic:
     """Add up the traffic of all processes whose batches came here, and of this one, which is `own`."""
-    return total([own, *_of_processes.get()[dataset].values()])
-
-
-def total(parts: Iterable[Traffic]) -> Traffic:
-    """The sum."""
-    return Traffic(*map(sum, zip(*parts, strict=True)))
+    return Traffic(*map(sum, zip(own, *_of_processes.get()[dataset].values(), strict=True)))
 
 
 logger = logging.getLogger("streamdata")

@@ -158,9 +158,11 @@ class Team(Generic[T, R]):
                 for task in islice(waiting, ahead - len(member.tasks)):
                     member.send(task)
             own = list(islice(waiting, 1 if here is not None else 0))
-            if not own and not any(member.tasks for member in self._members):
+            busy: dict[Any, _Process] = {member.connection: member for member in self._members if member.tasks}
+            if not own and not busy:
                 return
-            for member in self._ready(timeout=0 if own else None):
+            for connection in wait(busy, 0 if own else None):
+                member = busy[connection]
                 kind, value = member.receive()
                 if kind == "error":
                     raise value
@@ -170,10 +172,6 @@ class Team(Generic[T, R]):
                     yield member.tasks.popleft(), value
             if own and here is not None:
                 yield own[0], here(own[0])
-
-    def _ready(self, timeout: float | None) -> list[_Process]:
-        busy: dict[Any, _Process] = {member.connection: member for member in self._members if member.tasks}
-        return [busy[connection] for connection in wait(busy, timeout)]
 
 
 @contextmanager
@@ -283,23 +281,21 @@ def _work_in_fork(function: Callable[[Any, ForkReport], Any], theirs: socket.soc
     if (torch := sys.modules.get("torch")) is not None:
         # Of the threads that its parent may have used a fork has none, and would wait for them.
         torch.set_num_threads(1)
-    parent: Connection[Any, Any] = Connection(theirs.detach())
-    _work(function, parent, ForkReport(_sender(parent), mark.write))
+    _work(function, Connection(theirs.detach()), mark)
 
 
 def main() -> None:
     """Do the parent's tasks until it ends this process, or ends itself."""
     end_when_closed(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # `input` in the function would else wait for what is never written
-    parent: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    _work(_unpickled(int(sys.argv[2])), parent, _sender(parent))
+    _work(_unpickled(int(sys.argv[2])), Connection(int(sys.argv[1])))
 
 
-def _sender(parent: "Connection[Any, Any]") -> Report:
-    return lambda value: parent.send(("report", value))
+def _work(function: Callable[[Any, Any], Any], parent: "Connection[Any, Any]", mark: _Mark | None = None) -> None:
+    def send(value: Any) -> None:
+        parent.send(("report", value))
 
-
-def _work(function: Callable[[Any, Any], Any], parent: "Connection[Any, Any]", report: Any) -> None:
+    report = send if mark is None else ForkReport(send, mark.write)
     with suppress(EOFError, ConnectionError):
         while True:
             task = parent.recv()

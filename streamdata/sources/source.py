@@ -99,7 +99,7 @@ class StreamStates:
         self._held: deque[tuple[_Taken, list[Any] | None]] = deque([(start[:3], state)])
 
     def beginning(self, taken: _Taken) -> list[Any] | None:
-        """The state with which the lane begins to read there, if that is where it began."""
+        """The oldest state that is kept, if it is of there: at first, the one with which the lane begins to read."""
         at, state = self._held[0]
         return state if at == taken else None
 
@@ -111,20 +111,11 @@ class StreamStates:
     def join(self, pairs: Iterator[tuple[dict[str, Any], PlainCursor]]) -> Iterator[tuple[dict[str, Any], PlainCursor]]:
         """Each sample with its cursor, to which the state there is added."""
         for sample, cursor in pairs:
-            state = self._at(cursor[:3])
-            yield sample, cursor if state is None else _with_stream(cursor, state)
-
-    def _at(self, taken: _Taken) -> list[Any] | None:
-        held = self._held
-        # Cursors only go on, so what lies before one is never asked for again.
-        while len(held) > 1 and held[0][0] < taken:
-            held.popleft()
-        at, state = held[0]
-        return state if at == taken else None
-
-
-def _with_stream(cursor: PlainCursor, state: list[Any]) -> PlainCursor:
-    return (*cursor, *_FIELDS[len(cursor) : -1], state)
+            # Cursors only go on, so what lies before one is never asked for again.
+            while len(self._held) > 1 and self._held[0][0] < cursor[:3]:
+                self._held.popleft()
+            state = self.beginning(cursor[:3])
+            yield sample, cursor if state is None else (*cursor, *_FIELDS[len(cursor) : -1], state)
 
 
 class ReadTask:

@@ -232,7 +232,10 @@ def states_of_batch(batch: object) -> States:
     samples = list(_samples(batch))
     # A sample has a cursor: what stands there under the name of a batch's field is its own.
     if samples and all(STATE in sample and CURSOR not in sample for sample in samples):
-        return {key: value for sample in samples for key, value in _from_text(sample[STATE]).items()}
+        states: States = {}
+        for sample in samples:
+            states.update(_from_text(sample[STATE]))
+        return states
     entries, headers = _of_samples(samples)
     return {**{key: _parsed(text) for key, text in headers.items()}, **entries}
 
@@ -288,8 +291,12 @@ def _of_samples(samples: Iterable[Mapping[str, Any]]) -> tuple[States, dict[str,
 def _from_text(text: Any) -> States:
     try:
         entries, *lines = text.split("\n")
-        headers = {key: _parsed(header) for key, _, header in (line.partition(" ") for line in lines)}
-        return {**headers, **json.loads(entries)}
+        states: States = {}
+        for line in lines:
+            key, _, header = line.partition(" ")
+            states[key] = _parsed(header)
+        states.update(json.loads(entries))
+        return states
     except (ValueError, TypeError, AttributeError) as error:
         raise StateError(
             f"to_state: expected the string under {STATE!r} that our collate made, got {shown(text)}: {error}\n"

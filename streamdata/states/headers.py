@@ -6,7 +6,7 @@ Each says by a digest that it is as it was written: so of its fields none is che
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -101,11 +101,11 @@ class Leftovers:
 
     offset: int = 0
     """First number of the source's endless order from which on all are left, and none is in `stretches`."""
-    stretches: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, STRETCH))
+    stretches: npt.NDArray[Any] = field(default_factory=partial(np.zeros, 0, STRETCH))
     """STRETCH (n,), sorted: what lies before the offset and is not delivered."""
-    bursts: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, BURST))
+    bursts: npt.NDArray[Any] = field(default_factory=partial(np.zeros, 0, BURST))
     """BURST (m,)."""
-    pulled: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, STRETCH))
+    pulled: npt.NDArray[Any] = field(default_factory=partial(np.zeros, 0, STRETCH))
     """STRETCH: the records of the bursts, one burst after another."""
     functions: Mapping[int, tuple[FunctionState | None, str]] = field(default_factory=dict)
     """By the number of a burst: its function's state at its start, and the code of what was left out of it."""

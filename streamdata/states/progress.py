@@ -80,8 +80,9 @@ class Progress:
         """The ranks of which saving and gathering recorded that they delivered nothing."""
         self._cache: dict[Any, Any] = {}
         """Results computed from the entries."""
-        self._read_headers()
-        self._read_lanes()
+        if self.table:
+            self._read_headers()
+            self._read_lanes()
 
     def _read_headers(self) -> None:
         """Check the headers, each and together, and take over what was before them."""
@@ -305,7 +306,7 @@ class Progress:
     def lane(self, key: LaneKey) -> LaneEntries:
         """The entries of a lane."""
         entries = LaneEntries()
-        for generation, path, cursor in self.table.of_lane(*key):
+        for generation, path, cursor in self.table.of_lane(*key) if self.table else ():
             entries.cursors.setdefault(path, {})[generation] = cursor
         return entries
 

@@ -149,7 +149,7 @@ class StatesTable(Mapping[str, Any]):
     def present(self) -> "StatesTable":
         """The entries since the size of the run last changed, with the header of what was before."""
         # A dict that a trainer goes on to update keeps what it was resumed from.
-        if self.deal > max(self.headers, default=0):  # refused by whoever reads it
+        if not self.headers or self.deal > max(self.headers):  # the latter is refused by whoever reads it
             return self
         others = {key: value for key, value in self.others.items() if owner_of(key).generation >= self.deal}
         return self.select(self.rows["generation"] >= self.deal, others)
@@ -176,8 +176,8 @@ class StatesTable(Mapping[str, Any]):
 
     def of_lane(self, epoch_pass: int, rank: int, worker: int) -> Iterator[tuple[int, str, dict[str, Any]]]:
         """Yield the generation, path and cursor of each node in a lane and a pass."""
-        numbers = self._lanes
-        own = self.rows[(numbers[0] == epoch_pass) & (numbers[1] == rank) & (numbers[2] == worker)]
+        passes, ranks, workers = self._lanes
+        own = self.rows[(passes == epoch_pass) & (ranks == rank) & (workers == worker)]
         for (generation, path), cursor in zip(own[["generation", "path"]].tolist(), as_dicts(own), strict=True):
             yield generation, self.paths[path], cursor
 
@@ -269,6 +269,8 @@ def table_of(states: Mapping[str, Any]) -> StatesTable:
         return join([states.loaded, table_of(states.written)]) if states.written else states.loaded
     if not isinstance(states, Mapping):
         raise StateError(f"states: expected the dict that to_state fills, got {type(states).__name__}")
+    if not states:
+        return StatesTable()
     others, keys = {}, {}
     for key, value in states.items():
         if isinstance(key, str) and (match := _CURSOR.fullmatch(key)):

@@ -93,7 +93,7 @@ class BlockSource(Source):
         )
 
     def anomalies(self) -> dict[str, int]:
-        return {kind: count for kind, count in self.shards.anomalies().items() if count}
+        return {kind: number for kind, number in self.shards.anomalies().items() if number}
 
     def window_start(self, order: BlockOrder, position: Position) -> Position:
         epoch, window, taken, _ = position
@@ -267,7 +267,10 @@ class BlockSource(Source):
                     records = map(task.sound_or_damaged, take_all(window, some, task.fields, held))
                 else:
                     records = window.take(some, task.fields, held)
-                records = _numbered(records, _numbers(starts, counts, some)) if task.with_indices else records
+                if task.with_indices:
+                    ends = np.cumsum(counts)
+                    runs = np.searchsorted(ends, some, side="right")
+                    records = _numbered(records, (starts[runs] + some - (ends - counts)[runs]).tolist())
                 if portion is not None:
                     portion.upcoming.used(done - begin)
                 yield afters[done:end], records
@@ -300,15 +303,8 @@ class BlockSource(Source):
         return shards, firsts, np.minimum(sizes, records - firsts)
 
 
-def _numbers(starts: Indices, counts: Indices, positions: Indices) -> list[int]:
-    """The number in the whole source of each position of a window."""
-    ends = np.cumsum(counts)
-    runs = np.searchsorted(ends, positions, side="right")
-    numbers: list[int] = (starts[runs] + positions - (ends - counts)[runs]).tolist()
-    return numbers
-
-
 def _numbered(records: Iterator[Record], numbers: list[int]) -> Iterator[Record]:
+    """The records, each with its number in the whole source."""
     for record, number in zip(records, numbers, strict=True):
         record[CURSOR] = number  # from which record_rng seeds; a shard that is named twice has a number for each copy
         yield record

@@ -132,11 +132,10 @@ class MapStyleSource(Source):
 
     def _positions(self, task: ReadTask, epoch: int, number: int, blocks: Indices) -> Iterator[IndexedPosition]:
         """The records of the lane's blocks from number `number` on, none made before it is due."""
-        size, numbers, nexts = (
-            self.records_per_block,
-            _listed(self._placed(blocks)),
-            iter(range(number + 1, number + 1 + len(blocks))),
-        )
+        size, placed = self.records_per_block, blocks
+        if self._parts is not None:
+            placed = blocks + self._first if self._spread is None else self._spread(blocks + self._first)
+        numbers, nexts = _listed(placed), iter(range(number + 1, number + 1 + len(blocks)))
         if task.part is not None:
             kept = np.flatnonzero(task.part.holds(blocks, MAP_STYLE_SEED))
             task.num_found += len(kept) * size
@@ -148,13 +147,6 @@ class MapStyleSource(Source):
             for block, later in zip(numbers, nexts, strict=True)
             for offset in range(size)
         )
-
-    def _placed(self, blocks: Indices) -> Indices:
-        """Which blocks of the dataset these of its part are."""
-        if self._parts is None:
-            return blocks
-        placed = blocks + self._first
-        return placed if self._spread is None else self._spread(placed)
 
     def _singly(
         self, task: ReadTask, seed: int, positions: Iterable[IndexedPosition]

@@ -67,15 +67,24 @@ class OpenStream:
         self._failed: Exception | SystemExit | None = None
         self.num_pulled = 0
         # Of a rank's workers by the first alone, all of which have the same sources.
-        if self._stateful is None and not task.lane.worker:
-            _say_that_it_skips(self._name, self._type)
+        if self._stateful is None and not task.lane.worker and not _said_that_it_skips:
+            _said_that_it_skips.append(self._name)
+            logger.warning(
+                "source %r (%s): it has no state_dict and load_state_dict, nor has its iterator: a resume finds its "
+                "place by reading all records before it in the epoch again, and dropping them. This is said once per "
+                "process, of the first such source",
+                self._name,
+                self._type,
+            )
 
     def _begun(self, dataset: Any, state: list[Any] | None) -> tuple[Iterator[Any], Any]:
         """The iterator, and who says where it is: itself, else the dataset, else nobody."""
         has_state = _is_stateful(dataset)
         # The iterator's state comes first, as in torchdata's StatefulDataLoader.
-        iterator = self._as_in_lane(iter, dataset)
-        if _is_stateful(stateful := _as_of_torch(iterator)):
+        stateful = iterator = self._as_in_lane(iter, dataset)
+        if is_of_grain(iterator, "DatasetIterator"):  # which has other names for it than torch
+            stateful = SimpleNamespace(state_dict=iterator.get_state, load_state_dict=iterator.set_state)
+        if _is_stateful(stateful):
             if state is not None:
                 stateful.load_state_dict(state[0])
         else:
@@ -153,27 +162,8 @@ class OpenStream:
         )
 
 
-def _as_of_torch(iterator: Any) -> Any:
-    """What tells where an iterator is, by torch's names: Grain's has others."""
-    if is_of_grain(iterator, "DatasetIterator"):
-        return SimpleNamespace(state_dict=iterator.get_state, load_state_dict=iterator.set_state)
-    return iterator
-
-
 def _is_stateful(value: Any) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
-
-
-def _say_that_it_skips(name: str, kind: str) -> None:
-    if not _said_that_it_skips:
-        _said_that_it_skips.append(name)
-        logger.warning(
-            "source %r (%s): it has no state_dict and load_state_dict, nor has its iterator: a resume finds its place "
-            "by reading all records before it in the epoch again, and dropping them. This is said once per process, of "
-            "the first such source",
-            name,
-            kind,
-        )
 
 
 SELF, STRIDE, _SHARD = "self", "stride", "shard"
@@ -224,12 +214,18 @@ class OwnStreamSource(Source):
         lane, states = task.lane, task.stream
         assert states is not None, "whoever reads an iterable keeps its states"
         # At its first record and not before: of two lanes in one process, each tells its own copy the epoch.
-        stream = OpenStream(task, self._share(task.name, lane), epoch, states.beginning((epoch, 0, taken)), self._hides)
+        # Unless it divides itself, it must not see which worker it is in: it would divide what is divided already.
+        share, state = self._share(task.name, lane), states.beginning((epoch, 0, taken))
+        stream = OpenStream(task, share, epoch, state, hides_worker=self._mode != SELF)
         step, gap = (lane.count, lane.index) if self._mode == STRIDE else (1, 0)
         # Two stretches: in the first there must be as much as before; the second lies between two records of the lane,
         # and the stream may end in it.
-        if taken and not stream.is_loaded:
-            _pass_over_read(task.name, stream, taken, gap + (taken - 1) * step + 1)
+        read = gap + (taken - 1) * step + 1 if taken and not stream.is_loaded else 0
+        if (found := stream.skip(read)) < read:
+            raise StateError(
+                f"source {shown(task.name)}: states after {taken} records of this lane, {read} of its iterator, which "
+                f"now gives {found}\n  It must give the same records again: seed what it draws from, and keep its data."
+            )
         gap = step - 1 if taken else gap
         while stream.skip(gap) == gap and (item := stream.pull()) is not END:
             gap, number, taken = step - 1, taken, taken + 1
@@ -247,11 +243,6 @@ class OwnStreamSource(Source):
             yield record, taken
         if not taken:
             self._check_empty(task, epoch, stream.num_pulled)
-
-    @property
-    def _hides(self) -> bool:
-        """Whether the dataset must not see which worker it is in, by which it would divide what is divided already."""
-        return self._mode != SELF
 
     def _share(self, name: str, lane: Lane) -> Any:
         """The dataset as one lane reads it: another object for each start, since the dataset may note where it is."""
@@ -313,15 +304,6 @@ class OwnStreamSource(Source):
                 f"in epoch {epoch}, in lane {task.lane.index} of {task.lane.count}{again}\n"
                 "  Remove it, give it records, or take fewer ranks or workers."
             )
-
-
-def _pass_over_read(name: str, stream: OpenStream, taken: int, num_read: int) -> None:
-    if (found := stream.skip(num_read)) < num_read:
-        raise StateError(
-            f"source {shown(name)}: states after {taken} records of this lane, {num_read} of its iterator, "
-            "which now gives "
-            f"{found}\n  It must give the same records again: seed what it draws from, and keep its data."
-        )
 
 
 def _known_rank(dataset: Any) -> tuple[int, int] | None:

@@ -146,7 +146,7 @@ def to_tensor(image: Image.Image, size: Size, dtype: ImageDtype = "uint8") -> An
         ValueError: Its values have more than 16 bits.
     """
     # Before anything else asks for pixels: only a JPEG that is not decoded yet can be decoded at a smaller scale.
-    height, width = _pair(size)
+    height, width = checked_size("image", "size", size)
     image.draft(None, (width * _OVERSAMPLING, height * _OVERSAMPLING))
     return _resized(np.array(_as_rgb(load_pixels(image))), (height, width), dtype)
 
@@ -193,7 +193,7 @@ def jpeg_to_tensor(data: bytes, size: Size, dtype: ImageDtype = "uint8", max_pix
     _check_size(width, height, max_pixels)
     if color not in _TURBO_COLORS:
         return to_tensor_by_pillow(data, size, dtype, max_pixels)
-    wanted = _pair(size)
+    wanted = checked_size("image", "size", size)
     least = {"min_height": wanted[0] * _OVERSAMPLING, "min_width": wanted[1] * _OVERSAMPLING}
     return _resized(_by_turbo(decode_jpeg, data, **least), wanted, dtype)
 
@@ -238,10 +238,6 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         return Image.alpha_composite(white, opaque).convert("RGB")
     # Pillow's conversion would copy what is RGB already: a twentieth of the time that a photograph takes.
     return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _pair(size: Size) -> tuple[int, int]:
-    return checked_size("image", "size", size)
 
 
 def checked_size(who: str, name: str, size: Any) -> tuple[int, int]:

@@ -155,7 +155,8 @@ class Feed(Generic[StreamPosition]):
         """What the function had in its variables when it pulled its first record."""
         self._records, self._fold = chain(_measured(self._sizes), records), fold
         self._held: deque[StreamPosition] = deque()
-        self._pulled = 0  # since the burst began
+        self.num_pulled = 0
+        """Records of the present burst that were pulled so far, those held from bursts before among them."""
         self._replayed, self.tally, self.what = replayed, tally, what
         self._is_one_burst = is_one_burst
         # While a burst is replayed, failures and drops in it are not counted: they were, when it was first fed.
@@ -182,17 +183,12 @@ class Feed(Generic[StreamPosition]):
         except Exception as error:
             self.error = error
             raise
-        self._pulled += 1
+        self.num_pulled += 1
         if self.stateful is None and self._held:
             self._held[-1] = self._fold(self._held[-1], after)  # it can ask for none of them again
         else:
             self._held.append(after)
         return self.last
-
-    @property
-    def num_pulled(self) -> int:
-        """How many records of the present burst were pulled so far, those held from bursts before among them."""
-        return self._pulled
 
     def holds_records(self) -> bool:
         """Whether the function says that it holds records; on resume it may not have been given them yet."""
@@ -200,7 +196,7 @@ class Feed(Generic[StreamPosition]):
 
     def passed_over(self) -> str:
         """Say how much of the present burst gave nothing, for an error message."""
-        return f"{self.what} passed over {self._pulled} records, the last: {describe_record(self.last)}"
+        return f"{self.what} passed over {self.num_pulled} records, the last: {describe_record(self.last)}"
 
     def count_output(self) -> bool:
         """Count an output; return whether it is a new one, not one of a replay."""
@@ -215,7 +211,7 @@ class Feed(Generic[StreamPosition]):
         """Begin a burst after all that was pulled, with nothing held; return how many records that passes over."""
         self._advance(0)
         self.given, self.state = 0, None
-        lost, self._pulled = self._pulled, 0
+        lost, self.num_pulled = self.num_pulled, 0
         return lost
 
     def check_replay(self) -> None:
@@ -234,14 +230,21 @@ class Feed(Generic[StreamPosition]):
 
     def _begin_burst(self) -> None:
         self.check_replay()
-        rewind = 0
+        rewind: Any = 0
         if self.stateful is None and self.outputs == self.given:
             _warn_of_held(self.tally.name, self.what, self._sizes)
         if self.stateful is not None:
             self.state = copy.deepcopy(self.stateful.state_dict())  # it may be what the function goes on to change
-            rewind = _checked_rewind(self.state, len(self._held))
+            rewind = self.state.get("rewind", 0) if isinstance(self.state, dict) else None
+            held = len(self._held)
+            if type(rewind) is not int or not 0 <= rewind <= held:
+                raise ValueError(
+                    f"state_dict(): expected a dict with 'rewind' between 0 and {held}, the records pulled and held, "
+                    f"got {shown(self.state)}\n"
+                    "  'rewind' is how many of the last records pulled the function still needs."
+                )
         self._advance(rewind)
-        self.given, self._pulled = 0, rewind
+        self.given, self.num_pulled = 0, rewind
 
     def _advance(self, keep: int) -> None:
         while len(self._held) > keep:
@@ -284,16 +287,6 @@ def _warn_of_held(name: str, what: str, before: Sizes) -> None:
             what,
             ", ".join(f"{variable} of {function}" for function, variable in grown),
         )
-
-
-def _checked_rewind(state: Any, held: int) -> int:
-    rewind = state.get("rewind", 0) if isinstance(state, dict) else None
-    if type(rewind) is not int or not 0 <= rewind <= held:
-        raise ValueError(
-            f"state_dict(): expected a dict with 'rewind' between 0 and {held}, the records pulled and held, "
-            f"got {shown(state)}\n  'rewind' is how many of the last records pulled the function still needs."
-        )
-    return rewind
 
 
 def run_bursts(function: StreamFns, feed: Feed[Any], state: FunctionState | None) -> Iterator[Sample]:
@@ -350,18 +343,15 @@ def _call(function: StreamFns, feed: Feed[Any], state: FunctionState | None) -> 
                 feed.state = state
         outputs: Iterator[Any] = feed
         for one in own:
-            outputs = _iterator(one(outputs), feed.what)
+            output: Any = one(outputs)
+            if isinstance(output, Mapping) or not hasattr(output, "__iter__"):
+                got = f"{type(output).__name__}{_PER_RECORD.get(feed.what, '')}"
+                raise TypeError(f"{feed.what}: expected an iterator of samples, got {got}")
+            outputs = iter(output)
         return outputs
     except (Exception, SystemExit) as error:
         _note_taken_for_record(error, feed)
         raise_noted(error, f"source {shown(feed.tally.name)}: {feed.what} could not be called")
-
-
-def _iterator(output: Any, what: str) -> Iterator[Any]:
-    if isinstance(output, Mapping) or not hasattr(output, "__iter__"):
-        got = type(output).__name__
-        raise TypeError(f"{what}: expected an iterator of samples, got {got}{_PER_RECORD.get(what, '')}")
-    return iter(output)
 
 
 def _note_taken_for_record(error: Exception | SystemExit, feed: Feed[Any]) -> None:

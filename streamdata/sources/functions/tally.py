@@ -35,7 +35,8 @@ def reaches_trainer(error: BaseException) -> bool:
     try:
         pickle.loads(ForkingPickler.dumps(wrapped)).reraise()  # noqa: S301  made here
     except (Exception, SystemExit) as raised:
-        return _says(raised)
+        with suppress(Exception, SystemExit):  # somebody else's `__str__`
+            return _TEXT in str(raised)
     return False
 
 
@@ -59,13 +60,6 @@ def _end_at_loss(error: Exception, item: Any) -> None:
             )
             sys.stderr.flush()
             os._exit(1)
-
-
-def _says(error: BaseException) -> bool:
-    try:
-        return _TEXT in str(error)
-    except (Exception, SystemExit):  # somebody else's `__str__`
-        return False
 
 
 logger = logging.getLogger("streamdata")
@@ -133,7 +127,13 @@ class Tally:
         if self.replaying:
             return
         if self.bad >= self.max_bad:
-            raise_noted(error, f"source {shown(self.name)}: {what} failed at {record}\n{self._remedy()}")
+            remedy = (
+                "Mend the data or the function, or set the source's max_bad to skip failures, up to so many per lane."
+            )
+            if self.bad:
+                number = self.bad + 1
+                remedy = f"It is failure number {number}, and max_bad={self.max_bad}: mend the data, or raise max_bad."
+            raise_noted(error, f"source {shown(self.name)}: {what} failed at {record}\n  {remedy}")
         self.bad += 1
         logger.warning("source %s: skipped (%d of max_bad=%d) %s", shown(self.name), self.bad, self.max_bad, self._last)
 
@@ -151,13 +151,6 @@ class Tally:
             f"source {shown(self.name)}: {what} gave no sample: {counts}\n"
             "  Mend the data or the function, or give the lane more records (fewer ranks or workers)."
         )
-
-    def _remedy(self) -> str:
-        if self.bad:
-            return (
-                f"  It is failure number {self.bad + 1}, and max_bad={self.max_bad}: mend the data, or raise max_bad."
-            )
-        return "  Mend the data or the function, or set the source's max_bad to skip failures, up to so many per lane."
 
 
 counts_of: Callable[[Tally], tuple[int, int, int, int]] = attrgetter(*COUNTS)
