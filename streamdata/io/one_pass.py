@@ -1,11 +1,15 @@
-"""Files that are read once, mostly forward: `url + FileStamp → bytes at offsets`; of remote ones some pieces early."""
+"""Files that are read once, mostly forward: `url + FileStamp → bytes at offsets`; of remote ones some pieces early.
+
+They may be read before a process forks: no thread and no event loop stays behind.
+"""
 
 import io
 from collections import deque
-from concurrent.futures import Executor, Future
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
-from streamdata.io.remote import fetch_once
+from streamdata.io.remote import Answer, fetch_once, network
 from streamdata.io.storage import (
     FileStamp,
     LocalShard,
@@ -17,6 +21,7 @@ from streamdata.io.storage import (
 )
 
 _ALONE_BYTES = 8 << 20
+_MAX_REQUESTS = 16
 _AHEAD_BYTES = 4 << 20
 
 
@@ -121,3 +126,25 @@ def byte_source(url: str, stamp: FileStamp | None = None, ahead: Ahead | None = 
     if is_remote(url):
         return RemoteFile(url, stamp, ahead)
     return LocalShard(url) if stamp is None else opened_anew(url)
+
+
+def fetch_many(url: str, spans: Sequence[tuple[int, int]], tag: str) -> list[bytes]:
+    """Several ranges of one file of a known version."""
+    with network().waiting():
+        if network().is_running:  # it may use all connections that this process has
+            return _submitted(url, spans, tag)
+        if len(spans) == 1:
+            return [fetch_once(url, spans[0][0], spans[0][1], tag).data]
+        with ThreadPoolExecutor(min(_MAX_REQUESTS, network().connections, len(spans))) as threads:
+            return [answer.data for answer in threads.map(lambda span: fetch_once(url, span[0], span[1], tag), spans)]
+
+
+def _submitted(url: str, spans: Sequence[tuple[int, int]], tag: str) -> list[bytes]:
+    """The same over the network of this process; with the first error the others are cancelled."""
+    asked: list[Future[Answer]] = []
+    try:
+        asked.extend(network().submit(url, begin, end, tag) for begin, end in spans)
+        return [one.result().data for one in asked]
+    finally:
+        for one in asked:
+            one.cancel()

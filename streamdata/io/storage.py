@@ -1,6 +1,8 @@
 """Shards as bytes at offsets: local files by positioned reads, remote ones by ranges (see `remote`).
 
 `url + FileStamp → opened(url).read(size, offset) → bytes`, then `check(stamp)`: what was read is what was indexed.
+The versions of many files are asked for at the same time. A manifest that was made for another place does not know the
+versions of its shards: the first answer of each says it, and it is held by all workers of a source until the next run.
 """
 
 import errno
@@ -13,16 +15,92 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import ShardError, note_place, without_secrets
 from streamdata.io.cache.cached import read_cached
-from streamdata.io.held import ANY_VERSION, held_urls, held_version, hold, let_go
 from streamdata.io.remote import Answer, Listed, network, stat_once
 from streamdata.recipe.limits import PIPE, check_mode, check_regular, refusal_of_url
 from streamdata.run.per_process import open_files
+
+ANY_VERSION = -(1 << 63)
+"""The version of a file whose first answer says which it is; that one is held from then on."""
+
+_held: dict[str, int] = {}
+"""What this process has met."""
+
+
+class SharedVersions:
+    """What all workers of a source have met: int64 in memory that they share, 0 where nothing was.
+
+    Args:
+        urls: Of remote shards.
+    """
+
+    def __init__(self, urls: Iterable[str]) -> None:
+        import torch  # only here: who indexes shards needs none of it
+
+        self._numbers = {url: number for number, url in enumerate(dict.fromkeys(urls))}
+        self._memory = torch.zeros(len(self._numbers), dtype=torch.int64)
+        self._join()
+
+    def _join(self) -> None:
+        self._memory.share_memory_()  # type: ignore[no-untyped-call]
+        for url in self._numbers:
+            _shared[url] = self
+
+    def version(self, url: str) -> int:
+        """The one that was met first; 0 where none was."""
+        return int(self._memory[self._numbers[url]])
+
+    def hold(self, url: str, version: int) -> int:
+        """Hold a version unless another one is held; which one is."""
+        number = self._numbers[url]
+        if not self._memory[number]:
+            self._memory[number] = version
+        return int(self._memory[number])
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._join()
+
+
+_shared: WeakValueDictionary[str, SharedVersions] = WeakValueDictionary()
+
+
+def shared_versions(urls: Sequence[str], versions: Sequence[int]) -> SharedVersions | None:
+    """What is shared of those remote shards that may have any version; None where there are none."""
+    unsaid = [url for url, version in zip(urls, versions, strict=True) if version == ANY_VERSION]
+    return SharedVersions(unsaid) if unsaid else None
+
+
+def held_version(url: str) -> int:
+    """The version that was met first of a file that may have any; 0 where none was."""
+    table = None if url in _held else _shared.get(url)
+    return _held.get(url, 0) if table is None else table.version(url)
+
+
+def hold(url: str, version: int) -> int:
+    """Hold the version of a file that may have any, unless another one is held; which one is."""
+    held = _held.get(url)
+    if held is None:
+        table = _shared.get(url)
+        held = _held[url] = version if table is None else table.hold(url, version)
+    return held
+
+
+def held_urls() -> Iterable[str]:
+    """The files of which this process has met a version."""
+    return _held
+
+
+def let_go(url: str) -> bool:
+    """Forget what was met of a file; whether anything was."""
+    return _held.pop(url, None) is not None
+
 
 Int64s = npt.NDArray[np.int64]
 
@@ -386,3 +464,52 @@ def cut_short(url: str, offset: int, expected: int, got: int) -> ShardError:
         f"shard '{url}': cut short at offset {offset}, expected {expected} bytes, got {got}\n"
         "  Copy the shard again, and start the run again."
     )
+
+
+def stamps_of(urls: Sequence[str]) -> list[FileStamp]:
+    """The stamps of many files; remote ones are asked for at the same time."""
+    if not any(map(is_remote, urls)):
+        return [stamp_of(url) for url in urls]
+    with ThreadPoolExecutor(_MAX_REQUESTS) as pool:
+        return list(pool.map(stamp_of, urls))
+
+
+def stamps_there(urls: Iterable[str]) -> dict[str, FileStamp]:
+    """The stamps of those of the files that there are; remote ones are asked for at the same time."""
+    files = list(urls)
+    if not any(map(is_remote, files)):
+        return {url: stamp_of(url) for url in files if os.path.isfile(local_path(url))}
+    with ThreadPoolExecutor(_MAX_REQUESTS) as pool:
+        stamps = pool.map(_stamp_if_there, files)
+        return {url: stamp for url, stamp in zip(files, stamps, strict=True) if stamp is not None}
+
+
+def _stamp_if_there(url: str) -> FileStamp | None:
+    try:
+        return stamp_of(url)
+    except FileNotFoundError:
+        return None
+
+
+def learn_versions(files: Iterable[tuple[str, FileStamp]]) -> set[str]:
+    """Ask which versions there are of those remote files that may have any, of which none was met yet.
+
+    Returns:
+        The files that were asked.
+
+    Raises:
+        ShardError: There is no such file, or it has another size.
+    """
+    asked = {
+        url: submit_question(url, stamp)
+        for url, stamp in files
+        if stamp.version == ANY_VERSION and not kept_as(url, stamp).version
+    }
+    try:
+        with network().waiting():
+            for answer in asked.values():
+                answer.result()
+    finally:
+        for answer in asked.values():
+            answer.cancel()
+    return set(asked)

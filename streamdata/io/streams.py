@@ -1,9 +1,10 @@
-"""Shards that are read from their start: `url → opener → decompression by suffix → bytes, forward only`."""
+"""Shards read from their start: `url → file, ranges or a command → decompression by suffix → bytes, forward only`."""
 
 import bz2
 import io
 import logging
 import lzma
+import subprocess
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,10 +14,57 @@ from functools import partial
 from typing import Any, Protocol
 
 from streamdata.errors import ShardError, needs, one_line
-from streamdata.io.pipes import PipeBytes
 from streamdata.io.remote import network
 from streamdata.io.signatures import HEAD_BYTES, check_compressed
 from streamdata.io.storage import FileStamp, is_pipe, is_remote, opened_anew, submit_range
+from streamdata.recipe.limits import PIPE, refusal_of_command
+
+
+def check_allowed(url: str) -> None:
+    """Raise ValueError unless the environment allows commands."""
+    refusal = refusal_of_command(url)
+    if refusal:
+        raise ValueError(refusal)
+
+
+class PipeBytes:
+    """The output of a shell command; that the command fails is noticed at its end.
+
+    Args:
+        url: `pipe:` and the command.
+
+    Raises:
+        ValueError: The environment does not allow commands. It is asked here, whoever named the shard and however.
+    """
+
+    def __init__(self, url: str) -> None:
+        check_allowed(url)
+        self._url = url
+        command = url.removeprefix(PIPE)
+        self._process = subprocess.Popen(command, shell=True, stdout=subprocess.PIPE)  # noqa: S602
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Some of the output, empty at its end.
+
+        Raises:
+            ShardError: The command failed.
+        """
+        assert self._process.stdout is not None, "the process was started with a pipe"
+        piece = self._process.stdout.read(size)
+        if not piece and self._process.wait() != 0:
+            raise ShardError(
+                f"shard '{self._url}': expected the command to succeed, got exit status {self._process.returncode}\n"
+                "  Run the command in a shell to see what it says."
+            )
+        return piece
+
+    def close(self) -> None:
+        """End the command."""
+        assert self._process.stdout is not None, "the process was started with a pipe"
+        self._process.stdout.close()  # what the shell has started ends with its next write
+        self._process.kill()
+        self._process.wait()
+
 
 logger = logging.getLogger(__name__)
 _RAW_STEP = 1 << 20

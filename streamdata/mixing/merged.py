@@ -18,7 +18,7 @@ import numpy.typing as npt
 from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata.errors import StateError, shown
-from streamdata.io.cache.settings import CacheSetting, read_cache_settings
+from streamdata.io.remote.addresses import CacheSetting, read_cache_settings
 from streamdata.io.remote.network import checked_connections, connections_of_process, network
 from streamdata.mixing.checks import check_not_wrapped, check_sources, verify_mixture_agrees
 from streamdata.mixing.clock import HEADROOM
@@ -36,7 +36,7 @@ from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.lane_link import Traffic, note_deal, noted_deal, times_of, traffic_of
 from streamdata.run.topology import data_parallel_at_fork, data_parallel_of, remember_data_parallel_at_fork
 from streamdata.run.trainer import end_with_trainer
-from streamdata.shards.ahead.settings import ahead_settings, checked_bytes
+from streamdata.shards.ahead.read_ahead import ahead_settings, checked_bytes
 from streamdata.sources.alone import Alone
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.named import check_dataset, is_own_stream, named

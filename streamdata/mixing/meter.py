@@ -5,11 +5,11 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from streamdata.io.cache.settings import cache_counts
+from streamdata.io.cache.cached import cache_counts
 from streamdata.io.remote.network import MAX_CONNECTIONS, network
 from streamdata.run import Lane
 from streamdata.run.lane_link import Traffic, TrafficReport, own_times
-from streamdata.shards.ahead.settings import AheadSettings
+from streamdata.shards.ahead.read_ahead import AheadSettings
 
 _STRETCH_S: Final = 30.0
 """So long is a lane observed before it is judged."""

@@ -21,8 +21,7 @@ from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink, announce, note, warn_once
-from streamdata.shards.ahead.read_ahead import LaneAhead
-from streamdata.shards.ahead.settings import AheadSettings
+from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead
 from streamdata.sources.functions.tally import Tally, counts_of, num_tokens
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample

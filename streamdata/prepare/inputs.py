@@ -13,19 +13,19 @@ from typing import Any, Final, NamedTuple
 from streamdata.errors import PrepareError, needs
 from streamdata.io.one_pass import ByteSource, byte_source
 from streamdata.io.remote import fetch_once
-from streamdata.io.stamps import stamps_of
 from streamdata.io.storage import (
     FileStamp,
     check_stamp,
     checked_answer,
     is_pipe,
     is_remote,
+    stamps_of,
     version_of_stamp,
 )
 from streamdata.io.streams import open_stream
-from streamdata.io.suffixes import JSONL_SUFFIXES, is_sequential
 from streamdata.shards.jsonl.lines import begins_array, lines_of
 from streamdata.shards.jsonl.rows import Flaw, row_or_flaw
+from streamdata.shards.listing import JSONL_SUFFIXES, is_sequential
 from streamdata.shards.parquet.file import PARQUET_SUFFIXES, OpenParquet
 from streamdata.shards.parquet.stored_rows import import_pyarrow, json_decoder
 from streamdata.shards.urls import expand

@@ -5,41 +5,87 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from resource import RUSAGE_THREAD, getrusage
+from time import perf_counter
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from streamdata.errors import ShardError, one_line
-from streamdata.io.cache.cached import Confirmations, cache_key, has_cached
-from streamdata.io.cache.settings import CacheSettings, named_cache
-from streamdata.io.held import SharedVersions, shared_versions
+from streamdata.io.cache.cached import Confirmations, cache_key, has_cached, named_cache
 from streamdata.io.one_pass import ByteSource, byte_source
 from streamdata.io.remote import Answer
-from streamdata.io.remote.addresses import keep_in
-from streamdata.io.slow_reads import SlowReads
-from streamdata.io.stamps import learn_versions, stamps_of
+from streamdata.io.remote.addresses import CacheSettings, keep_in
 from streamdata.io.storage import (
     NO_STAMP,
     FileStamp,
     Int64s,
+    SharedVersions,
     base_name,
     check_shards,
     close_unused,
     is_remote,
     kept_as,
+    learn_versions,
+    shared_versions,
+    stamps_of,
     submit_question,
 )
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import ReadBuffer, open_files
-from streamdata.shards.ahead.coming import FileSpans
-from streamdata.shards.ahead.shard_pages import remote_pages
-from streamdata.shards.ahead.spans import read_spans
-from streamdata.shards.index.build import headers_of
+from streamdata.shards.ahead.spans import FileSpans, read_spans, remote_pages
 from streamdata.shards.index.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
-from streamdata.shards.index.indexing import KINDS, IndexJob, build, open_index, warn_of_skipped
-from streamdata.shards.index.listed import ListedFacts
-from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ManifestRows, RowRun
+from streamdata.shards.index.indexing import KINDS, IndexJob, build, headers_of, open_index, warn_of_skipped
+from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, ManifestRows, RowRun
 from streamdata.shards.tar.sidecar import find_sidecars
+
+_LEAST: Final = 0.02
+"""Seconds of waiting that make files slow."""
+_TIMES: Final = 4
+"""How many times as long as it computes must a reader wait: for what is in the page cache it never does."""
+_NUM_WINDOWS: Final = 32
+"""So long are files slow that were waited for once: that the kernel was told before shows as no wait."""
+
+
+class SlowReads:
+    """How long the latest reads of some files took, and how long of that they waited."""
+
+    def __init__(self) -> None:
+        self._waited = self._computed = 0.0
+        self._num_slow = 0
+
+    def begin(self) -> tuple[float, Any]:
+        """When a read begins, for `end`."""
+        return perf_counter(), getrusage(RUSAGE_THREAD)
+
+    def end(self, began: tuple[float, Any]) -> None:
+        """Note the read that began then."""
+        after, before = getrusage(RUSAGE_THREAD), began[1]
+        computed = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        self.note(perf_counter() - began[0], computed, after.ru_nvcsw - before.ru_nvcsw)
+
+    def note(self, took: float, computed: float, gave_up: int) -> None:
+        """Note a read.
+
+        Args:
+            took: Seconds of wall-clock time.
+            computed: Seconds of a processor.
+            gave_up: How many times it gave its processor up; where it was only taken away, others were busy.
+        """
+        self._computed += computed
+        if gave_up:
+            self._waited += max(0.0, took - computed)
+
+    def judge(self) -> bool:
+        """Whether the next window is of slow files; asked once for each window."""
+        if self._waited > _LEAST and self._waited > _TIMES * self._computed:
+            self._num_slow = _NUM_WINDOWS
+        elif self._num_slow:
+            self._num_slow -= 1
+        if self._waited + self._computed > _LEAST:  # what was long ago tells nothing
+            self._waited = self._computed = 0.0
+        return self._num_slow > 0
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,10 +1,13 @@
-"""Which files there are: `folder or glob → urls of files`, by the same rules on a local disk and in stores elsewhere.
+"""Which files there are: `folder, glob or braces → urls of files`, and how the names of shards end.
+
+The rules are the same on a local disk and in stores elsewhere:
 
 - `*`, `?` and `[…]` stand for what is within one name, `**` for any number of folders, none included.
 - A folder stands for all files below it, also one that a glob matches.
 - A name that begins with a dot is hidden: it is found only by a part of a glob that begins with one too.
 - A folder that is a symbolic link is followed where it is spelt out. Where it would have to be found it is left out,
   with a warning: it may lead to what is found anyway, or in a circle.
+- The paths of a brace expression are counted before it is expanded: `{0..999999999999}` fills no memory.
 """
 
 import logging
@@ -12,15 +15,137 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from typing import Final, NamedTuple
 
-from streamdata.errors import one_line
+from streamdata.errors import one_line, shown
 from streamdata.io.remote import Listed, bare_url, beside, list_once
-from streamdata.io.storage import FileStamp, is_remote, local_path, note_version, stamp_of_answer
-from streamdata.io.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
+from streamdata.io.storage import FileStamp, is_pipe, is_remote, local_path, note_version, stamp_of_answer
+from streamdata.recipe.limits import PIPE
+
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
+COMPRESSIONS = ("", ".gz", ".zst", ".zstd", ".bz2", ".xz")
+JSONL_SUFFIXES = tuple(end + compressed for end in (".jsonl", ".ndjson") for compressed in COMPRESSIONS)
+JSON_SUFFIXES = tuple(f".json{compressed}" for compressed in COMPRESSIONS)
+"""What may be JSON Lines, or anything else: in a folder it is no shard, only where a glob ends so or a name is spelt
+out."""
+SIDECAR_SUFFIXES = (".meta.jsonl", ".jsonl")
+META_SUFFIX = SIDECAR_SUFFIXES[0]
+_COMPRESSED = (".gz", ".tgz", ".zst", ".zstd", ".bz2", ".xz")
+
+
+def is_sequential(url: str) -> bool:
+    """Whether the shard can only be read from its start: it is compressed or piped."""
+    return url.endswith(_COMPRESSED) or url.startswith(PIPE)  # no call for it: there may be 100,000
+
+
+def sidecars_of(url: str) -> list[str]:
+    """What the sidecar of a tar shard may be called, the first first; a pipe has none."""
+    stem = next((url.removesuffix(end) for end in TAR_SUFFIXES if url.endswith(end)), url)
+    return [] if is_pipe(url) else [beside(url, stem + suffix) for suffix in SIDECAR_SUFFIXES]
+
+
+MAX_PATHS: Final = 1_000_000
+_MAX_CHARS: Final = 1 << 28  # of all of them together
+_MAX_LEVELS: Final = 10
+_MAX_DIGITS: Final = 18
+_NUMBERS: Final = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?$")
+_LETTERS: Final = re.compile(r"[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?$")
+
+
+class _Size(NamedTuple):
+    """How many texts there are, and how many characters they have together."""
+
+    num: int
+    chars: int
+
+    def then(self, other: "_Size") -> "_Size":
+        """Each of these, followed by each of the others."""
+        return _Size(self.num * other.num, self.chars * other.num + other.chars * self.num)
+
+    def beside(self, other: "_Size") -> "_Size":
+        """These, and the others."""
+        return _Size(self.num + other.num, self.chars + other.chars)
+
+
+_ONE: Final = _Size(1, 0)
+_CHARACTER: Final = _Size(1, 1)
+_ENDLESS: Final = _Size(MAX_PATHS + 1, 0)
+
+
+class _Open:
+    """A brace that was not closed yet: the alternatives before its last comma, and what follows that."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.before: _Size | None = None
+        self.size = _ONE
+
+    def all(self) -> _Size:
+        """All that was met since the brace opened."""
+        return self.size if self.before is None else self.before.beside(self.size)
+
+
+def check_braces(pattern: str) -> None:
+    """Check that a pattern stands for no more paths than can be read, by the rules of `braceexpand`.
+
+    Raises:
+        ValueError: It does not, or its braces are not in pairs.
+    """
+    opened, at, unopened = [_Open(0)], 0, 0
+    while at < len(pattern):
+        character, inner = pattern[at], opened[-1]
+        if character == "{" and not unopened:
+            opened.append(_Open(at + 1))
+        elif character == "}" and len(opened) > 1:
+            opened.pop()
+            opened[-1].size = opened[-1].size.then(_closed(inner, pattern[inner.start : at]))
+        elif character == "," and len(opened) > 1:
+            inner.before, inner.size = inner.all(), _ONE
+        else:
+            unopened += (character == "}") - (character == "{")
+            inner.size = inner.size.then(_CHARACTER)
+            at += character == "\\"
+        _check_size(pattern, opened[-1].all(), len(opened) - 1)
+        at += 1
+    if len(opened) > 1 or unopened:
+        raise ValueError(
+            f"shards: pattern {shown(bare_url(pattern))}: expected braces in pairs, got one without the other\n"
+            "  Close it."
+        )
+
+
+def _check_size(pattern: str, size: _Size, num_levels: int) -> None:
+    if size.num > MAX_PATHS or size.chars > _MAX_CHARS:
+        raise ValueError(
+            f"shards: pattern {shown(bare_url(pattern))}: its braces stand for too many paths, expected at most "
+            f"{MAX_PATHS} of {_MAX_CHARS >> 20} MiB together\n  Name the folder of the shards, or write a glob."
+        )
+    if num_levels > _MAX_LEVELS:
+        raise ValueError(
+            f"shards: pattern {shown(bare_url(pattern))}: expected at most {_MAX_LEVELS} braces within one another, "
+            "got more\n  Name the folder of the shards, or write a glob."
+        )
+
+
+def _closed(brace: _Open, text: str) -> _Size:
+    """What a brace with this text in it stands for."""
+    if brace.before is not None:
+        return brace.all()
+    if match := _NUMBERS.match(text):
+        first, last, step = match.groups()
+        width = max(len(first), len(last))
+        if max(width, len(step or "")) > _MAX_DIGITS:
+            return _ENDLESS
+        count = abs(int(last) - int(first)) // (int(step or 1) or 1) + 1
+        return _Size(count, count * width)
+    if _LETTERS.match(text):
+        return _Size(52, 52)  # at most
+    return _CHARACTER.then(brace.size).then(_CHARACTER)  # the braces stand for themselves
+
 
 logger = logging.getLogger(__name__)
 _ANY_FOLDERS = "**"
-_MAGIC = re.compile(r"[*?\[]")
+_GLOB = re.compile(r"[*?\[]")
 _HTTP = ("http://", "https://")  # where a question mark begins a query
 _MAX_NAMED = 5
 Names = tuple[str, ...]
@@ -30,8 +155,8 @@ Names = tuple[str, ...]
 def is_glob(url: str) -> bool:
     """Whether the url stands for whatever it matches; a local file of that very name is not a glob."""
     if is_remote(url):
-        return "*" in url or (not url.startswith(_HTTP) and _MAGIC.search(url) is not None)
-    return _MAGIC.search(local_path(url)) is not None and not os.path.lexists(local_path(url))
+        return "*" in url or (not url.startswith(_HTTP) and _GLOB.search(url) is not None)
+    return _GLOB.search(local_path(url)) is not None and not os.path.lexists(local_path(url))
 
 
 class Listings:

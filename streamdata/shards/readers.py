@@ -10,11 +10,10 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from streamdata.errors import ShardError
-from streamdata.io.cache.settings import CacheSettings
+from streamdata.io.remote.addresses import CacheSettings
 from streamdata.io.storage import Int64s
-from streamdata.shards.ahead.chunks import ChunkBytes
-from streamdata.shards.ahead.coming import FileSpans
-from streamdata.shards.ahead.portion import Portion
+from streamdata.shards.ahead.spans import FileSpans
+from streamdata.shards.ahead.windows import ChunkBytes, Portion
 
 Record = dict[str, Any]
 NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})

@@ -12,36 +12,35 @@ import numpy as np
 
 from streamdata.errors import one_line, shown
 from streamdata.fields import KEY, SET_HERE, URL
-from streamdata.io.cache.settings import CacheSettings, named_cache
-from streamdata.io.held import ANY_VERSION, SharedVersions, shared_versions
-from streamdata.io.remote.addresses import keep_in
-from streamdata.io.stamps import learn_versions, stamps_of
+from streamdata.io.cache.cached import named_cache
+from streamdata.io.remote.addresses import CacheSettings, keep_in
 from streamdata.io.storage import (
+    ANY_VERSION,
     NO_STAMP,
     FileStamp,
     Int64s,
+    SharedVersions,
     base_name,
     close_unused,
     is_pipe,
     is_remote,
+    learn_versions,
+    shared_versions,
     stamp_of,
+    stamps_of,
     told_url,
 )
 from streamdata.io.streams import open_stream
-from streamdata.io.suffixes import sidecars_of
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import Recent
-from streamdata.shards.ahead.chunks import ChunkBytes, chunk_spans
-from streamdata.shards.ahead.coming import FileSpans
-from streamdata.shards.ahead.spans import read_spans
-from streamdata.shards.index.build import headers_of
-from streamdata.shards.index.indexing import IndexJob
-from streamdata.shards.index.listed import ListedFacts, stamps_known
-from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known
-from streamdata.shards.index.record_counts import csv_kind
+from streamdata.shards.ahead.spans import FileSpans, read_spans
+from streamdata.shards.ahead.windows import ChunkBytes, chunk_spans
+from streamdata.shards.index.indexing import IndexJob, csv_kind, headers_of
+from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, stamps_known
 from streamdata.shards.jsonl.csv_rows import csv_records
 from streamdata.shards.jsonl.lines import lines_of, place_of
 from streamdata.shards.jsonl.rows import doubtful_integers, parse_row, reserved_flaw
+from streamdata.shards.listing import sidecars_of
 from streamdata.shards.readers import DamagedRecordError, Record
 from streamdata.shards.tar.records import TarRecord, interleaved, key_hash, records
 from streamdata.shards.tar.sidecar import (

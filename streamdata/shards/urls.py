@@ -11,7 +11,6 @@ from typing import NamedTuple
 from braceexpand import braceexpand
 
 from streamdata.errors import one_line, shown, without_secrets
-from streamdata.io.pipes import check_allowed
 from streamdata.io.remote import (
     NO_OPTIONS,
     Address,
@@ -24,12 +23,22 @@ from streamdata.io.remote import (
     kind_of,
 )
 from streamdata.io.storage import base_name, is_pipe, is_remote, local_path
-from streamdata.io.suffixes import JSON_SUFFIXES, JSONL_SUFFIXES, META_SUFFIX, TAR_SUFFIXES
-from streamdata.shards.braces import MAX_PATHS, check_braces
+from streamdata.io.streams import check_allowed
 from streamdata.shards.index.manifest import SUFFIX, Manifest, folder_of
 from streamdata.shards.index.manifest_file import Known, Manifests
-from streamdata.shards.listing import Listings, chosen, is_glob, split_glob
-from streamdata.shards.parquet.arrow_file import ARROW_SUFFIX, saved_files
+from streamdata.shards.listing import (
+    JSON_SUFFIXES,
+    JSONL_SUFFIXES,
+    MAX_PATHS,
+    META_SUFFIX,
+    TAR_SUFFIXES,
+    Listings,
+    check_braces,
+    chosen,
+    is_glob,
+    split_glob,
+)
+from streamdata.shards.parquet.row_groups import ARROW_SUFFIX, saved_files
 
 logger = logging.getLogger(__name__)
 _COPIES = re.compile(r"(.+)\*([0-9]{1,9})")

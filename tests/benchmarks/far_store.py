@@ -9,8 +9,7 @@ from typing import Any
 
 import webdataset
 
-from streamdata.shards.index.inventory import take_stock
-from streamdata.shards.index.make_manifest import make_manifest
+from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from tests.benchmarks.data import cached
 from tests.remote.servers import s3_server, slow_proxy
 

@@ -9,7 +9,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from streamdata import instantiate_from_yaml, mixed_collate, to_state
-from streamdata.io.remote import retries
+from streamdata.io.remote import requests
 from streamdata.io.remote.network import Network, _network
 from tests.remote.servers import http_server
 
@@ -35,9 +35,9 @@ COMMANDS = [
 @pytest.fixture
 def server(monkeypatch, tmp_path):
     """Two shards, a process that gives up soon, and a folder with whatever is left behind."""
-    monkeypatch.setattr(retries, "DEADLINE_S", 0.1)
-    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.002)
-    monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(requests, "DEADLINE_S", 0.1)
+    monkeypatch.setattr(requests, "_FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(requests, "_LONGEST_WAIT_S", 0.02)
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "left" / "indexes"))
     monkeypatch.setattr(_network, "made", network := Network(4))
     (tmp_path / "left").mkdir()

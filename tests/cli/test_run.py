@@ -11,7 +11,7 @@ import pytest
 from typer.testing import Result
 
 from streamdata import MergedDataset, RecipeError
-from streamdata.io.cache.settings import _caches
+from streamdata.io.cache.cached import _caches
 from streamdata.io.remote.network import _network
 from streamdata.run.lane_link import Traffic
 from streamdata.tools.cli.options import GivenRecipe

@@ -23,8 +23,7 @@ from streamdata import (
     named,
     to_state,
 )
-from streamdata.shards.index.inventory import take_stock
-from streamdata.shards.index.make_manifest import make_manifest
+from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from tests.shard_files import write_jsonl, write_tars
 from tests.streams import through_json
 

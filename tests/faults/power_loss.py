@@ -17,8 +17,7 @@ import numpy as np
 
 from streamdata import DatasetFactory, StateError, StoreError, StoreWriter, load_states, save_states
 from streamdata.io.file_cache import FileCache
-from streamdata.shards.index.inventory import take_stock
-from streamdata.shards.index.make_manifest import make_manifest
+from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from tests.faults.changed_files import content, rows, stream, write_jsonl
 from tests.faults.disk import cuts, restore, watched
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write

@@ -20,8 +20,7 @@ from streamdata import (
 )
 from streamdata.io.storage import stamp_of
 from streamdata.shards.index.indexing import IndexJob, build
-from streamdata.shards.index.inventory import take_stock
-from streamdata.shards.index.make_manifest import make_manifest
+from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from tests.faults.damaged_files import write_shards
 from tests.faults.outcomes import SAYS_ALL, after_damage
 from tests.streams import plain, resumed

@@ -13,9 +13,8 @@ import pytest
 import streamdata.shards.index.make_manifest as make_manifest_module
 from streamdata import MergedDataset, MetaDistributedWebDataset, named
 from streamdata.errors import ShardError
-from streamdata.shards.index import build, indexing
-from streamdata.shards.index.inventory import take_stock
-from streamdata.shards.index.make_manifest import make_manifest
+from streamdata.shards.index import indexing
+from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from tests.shard_files import write_tars
 
 SIZES = [40] * 12
@@ -135,7 +134,7 @@ def test_a_manifest_says_how_sidecars_join_though_the_first_attempt_failed(
     def fail(*_: object, **__: object) -> None:
         raise TimeoutError
 
-    monkeypatch.setattr(build, "build_each", fail)
+    monkeypatch.setattr(indexing, "build_each", fail)
     index(folder)
     assert manifest.read_bytes() == whole
 
@@ -147,8 +146,8 @@ def test_a_reader_goes_on_whatever_an_indexer_deletes(
     # as where only the cache can be written
     monkeypatch.setattr("streamdata.shards.index.indexing._beside", lambda _: None)
     deleting(indexing, "find")
-    deleting(build, "find")
-    deleting(build, "build_missing")
+    deleting(indexing, "find")
+    deleting(indexing, "build_missing")
     read(folder)
 
 

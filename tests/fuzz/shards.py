@@ -21,8 +21,7 @@ import zstandard
 from streamdata import CsvDataset, JsonlIterableDataset, MetaDistributedWebDataset, StreamdataError
 from streamdata.shards.index import index_file, manifest
 from streamdata.shards.index.indexing import KINDS as INDEXES
-from streamdata.shards.index.inventory import take_stock
-from streamdata.shards.index.make_manifest import make_manifest
+from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.sequential import SequentialJsonl, SequentialTar
 from streamdata.shards.tar.shards import TarShards

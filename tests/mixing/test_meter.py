@@ -11,13 +11,14 @@ from torch.utils.data import DataLoader
 
 from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_collate, to_device, to_state
 from streamdata.fields import CURSOR
+from streamdata.io.cache.cached import _caches, cache_counts, page_cache
 from streamdata.io.cache.page_cache import CacheCounts
-from streamdata.io.cache.settings import CacheSettings, _caches, cache_counts, page_cache
+from streamdata.io.remote.addresses import CacheSettings
 from streamdata.io.remote.network import Network, NetworkCounts, _network
 from streamdata.mixing import meter
 from streamdata.run import Lane
 from streamdata.run.lane_link import Traffic, TrafficReport, note, traffic_of
-from streamdata.shards.ahead.settings import AheadSettings
+from streamdata.shards.ahead.read_ahead import AheadSettings
 from streamdata.states.cursor import node_of
 from tests.remote.servers import http_server, slow_proxy
 from tests.shard_files import write_jsonl

@@ -14,11 +14,10 @@ from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDa
 from streamdata.errors import SourceError
 from streamdata.io.remote import network
 from streamdata.io.remote.network import _network
-from streamdata.io.slow_reads import SlowReads
 from streamdata.shards.ahead import read_ahead as room
-from streamdata.shards.ahead.settings import ahead_settings
-from streamdata.shards.index.inventory import take_stock
-from streamdata.shards.index.make_manifest import make_manifest
+from streamdata.shards.ahead.read_ahead import ahead_settings
+from streamdata.shards.index.make_manifest import make_manifest, take_stock
+from streamdata.shards.indexed import SlowReads
 from tests.remote.servers import s3_server
 from tests.shard_files import write_jsonl, write_tars
 from tests.shards.slow_link import SlowLink

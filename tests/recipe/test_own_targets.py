@@ -25,8 +25,8 @@ Write = Callable[..., str]
 OURS = """
 from streamdata import JsonlIterableDataset, SeqDataset, StoreWriter
 from streamdata.states.cursor import Position
-from streamdata.shards.index import publish
-from streamdata.io.pipes import PipeBytes
+from streamdata.run import publish
+from streamdata.io.streams import PipeBytes
 from streamdata.text import ChatRenderer
 import functools
 import streamdata
@@ -82,7 +82,7 @@ def test_each_public_name_is_a_target_or_is_none_on_purpose() -> None:
         ("streamdata.StoreWriter", "expected one of streamdata's targets"),
         ("streamdata.StoreFactory.register", "expected one of streamdata's targets"),
         ("streamdata.MmapStore.load", "expected one of streamdata's targets"),
-        ("streamdata.io.pipes.PipeBytes", "expected one of streamdata's targets"),
+        ("streamdata.io.streams.PipeBytes", "expected one of streamdata's targets"),
         ("streamdata.prepare.Pipeline", "expected one of streamdata's targets"),
         ("streamdata.Pipeline", "expected one of streamdata's targets"),
     ],

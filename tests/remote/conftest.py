@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamdata.io.remote import Network, once, retries, stores, web_client
+from streamdata.io.remote import Network, hosts, once, requests, web_client
 
 
 @pytest.fixture
@@ -10,15 +10,15 @@ def short_waits(monkeypatch):
     """Hundredths of a second between attempts; limits are those of a slow machine, unless a test is of them."""
     waits = {"DEADLINE_S": 60.0, "_FIRST_WAIT_S": 0.002, "_LONGEST_WAIT_S": 0.02, "_LOOK_S": 0.005}
     for name, seconds in waits.items():
-        monkeypatch.setattr(retries, name, seconds)
+        monkeypatch.setattr(requests, name, seconds)
     # A server may get the port of one that an earlier test has found dead.
-    monkeypatch.setattr(stores._Stores, "healths", {})
+    monkeypatch.setattr(hosts._Stores, "healths", {})
 
 
 @pytest.fixture
 def dies_soon(short_waits, monkeypatch):
     """A store that fails for a second is dead."""
-    monkeypatch.setattr(retries, "DEADLINE_S", 1.0)
+    monkeypatch.setattr(requests, "DEADLINE_S", 1.0)
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from streamdata import JsonlIterableDataset, MergedDataset
-from streamdata.shards.index.inventory import take_stock
-from streamdata.shards.index.make_manifest import make_manifest
+from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from tests.memory import peak
 from tests.remote.servers import s3_server
 

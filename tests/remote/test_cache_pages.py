@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from streamdata.io.cache import pages as cache_pages
-from streamdata.io.cache.files import PAGE_BYTES, PageDamageError, PageKey, reserve, shard_key, write_page
 from streamdata.io.cache.page_cache import PageCache
-from streamdata.io.cache.pages import PageFiles
-from streamdata.io.cache.settings import _MIN_BYTES
+from streamdata.io.cache.pages import PAGE_BYTES, PageDamageError, PageFiles, PageKey, reserve, shard_key, write_page
+from streamdata.io.remote.addresses import _MIN_BYTES
 from streamdata.run.per_process import MAX_OPEN_FILES
 from tests.remote.child import forked
 from tests.remote.test_page_cache import MB, URL, Store, below, pages, settled
@@ -98,6 +97,7 @@ def test_another_page_under_the_same_name_is_checked(tmp_path, page, hashed):
 def test_what_was_changed_a_moment_ago_is_checked_again(tmp_path, hashed):
     """Another change within the same tick of the clock would not show."""
     write_page(reserve(tmp_path, KEY, 16384), KEY, bytes(16384))
+    hashed.clear()
     files = PageFiles(str(tmp_path))
     for _ in range(2):
         files.read(KEY, 16384, 0, 16384)

@@ -7,8 +7,8 @@ import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, instantiate_from_yaml, to_state
 from streamdata.errors import RecipeError, SourceError
-from streamdata.io.cache.settings import CacheSettings, page_cache, read_cache_settings
-from streamdata.io.remote.addresses import Address, beside, cache_of, keep_in
+from streamdata.io.cache.cached import page_cache
+from streamdata.io.remote.addresses import Address, CacheSettings, beside, cache_of, keep_in, read_cache_settings
 from streamdata.recipe.limits import under_allow
 from tests.shard_files import write_jsonl
 

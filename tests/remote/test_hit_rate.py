@@ -11,10 +11,10 @@ from functools import partial
 import numpy as np
 import pytest
 
+from streamdata.io.cache import account as cache_worth
 from streamdata.io.cache import page_cache
-from streamdata.io.cache import worth as cache_worth
-from streamdata.io.cache.files import charge_of, file_size_of, shard_key
 from streamdata.io.cache.page_cache import PageCache
+from streamdata.io.cache.pages import charge_of, file_size_of, shard_key
 from streamdata.run import Lane
 from streamdata.sources.order.blocks import BlockOrder, SourceOutlook
 from tests.remote.child import forked

@@ -65,7 +65,7 @@ def _tree(folder, files):
 # The hub's own file system would repeat the second one itself.
 ONE_ATTEMPT = """
 import json, time
-from streamdata.io.remote.answers import Asked
+from streamdata.io.remote.requests import Asked
 from streamdata.io.remote.file_client import file_range
 url, found = "hf://datasets/some/data/data/0.jsonl", {}
 for begin in (0, 1, 2, 0):

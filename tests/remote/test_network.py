@@ -22,11 +22,10 @@ from streamdata.io.remote import (
     ReplacedError,
     StorageOptions,
     list_once,
-    retries,
+    requests,
 )
-from streamdata.io.remote.answers import Asked, FailureError
 from streamdata.io.remote.file_client import file_range
-from streamdata.io.remote.retries import Patience, StoreHealth
+from streamdata.io.remote.requests import Asked, FailureError, Patience, StoreHealth
 from tests.remote.servers import http_server, s3_server
 
 DATA = bytes(range(256)) * 40
@@ -125,8 +124,8 @@ def test_another_version_is_an_error_before_a_byte_is_used(sender, obeys):
 @pytest.mark.usefixtures("dies_soon")
 def test_a_dead_store_ends_within_the_deadline_after_a_bounded_number_of_requests(sender, monkeypatch):
     """However many wait for it; the error has the server's word."""
-    monkeypatch.setattr(retries, "_FREE_ATTEMPTS", 20)
-    monkeypatch.setattr(retries, "_MAX_ATTEMPTS", 40)
+    monkeypatch.setattr(requests, "_FREE_ATTEMPTS", 20)
+    monkeypatch.setattr(requests, "_MAX_ATTEMPTS", 40)
     with http_server({"a": DATA}, lambda _: "503 SlowDown") as server:
         begin = time.monotonic()
         futures = [sender.submit(f"{server.url}/a", 0, 10) for _ in range(50)]
@@ -146,8 +145,8 @@ def test_a_dead_store_ends_within_the_deadline_after_a_bounded_number_of_request
 @pytest.mark.usefixtures("dies_soon")
 def test_a_store_that_dies_in_full_use_gets_300_requests_at_most(sender, monkeypatch):
     """By the bounds as they are, after it has answered: 500 futures over 16 connections, and others that come later."""
-    monkeypatch.setattr(retries, "_DEAD_SHARE", 100)  # who comes within this is not to ask anew, on a slow machine too
-    monkeypatch.setattr(retries, "DEADLINE_S", 2.5)  # a longer pause between failures begins the count anew
+    monkeypatch.setattr(requests, "_DEAD_SHARE", 100)  # who comes within this is not to ask anew, on a slow machine too
+    monkeypatch.setattr(requests, "DEADLINE_S", 2.5)  # a longer pause between failures begins the count anew
     with http_server({"a": DATA}) as server:
         assert ask(sender, f"{server.url}/a").data
         server.fault = lambda _: "503 SlowDown"
@@ -231,7 +230,7 @@ def test_credentials_that_expired_are_renewed_once(sender, monkeypatch):
 def test_credentials_are_renewed_again_after_a_minute(sender, monkeypatch):
     """As often as they expire, and not more often."""
     now, asked_for = [1000.0], []
-    monkeypatch.setattr("streamdata.io.remote.stores.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("streamdata.io.remote.hosts.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "first")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
 
@@ -315,7 +314,7 @@ def test_a_store_that_nobody_has_asked_since_it_failed_has_its_whole_deadline(mo
     health = StoreHealth()
     Patience(Asked("s3://bucket/a"), health).failed(FailureError("no", 503))
     later = time.monotonic() + 100
-    monkeypatch.setattr(retries, "time", SimpleNamespace(monotonic=lambda: later))
+    monkeypatch.setattr(requests, "time", SimpleNamespace(monotonic=lambda: later))
     patience = Patience(Asked("s3://bucket/a"), health)
     assert health.until() == later + 1
     assert patience.begin() is None
@@ -342,7 +341,7 @@ def test_an_answer_to_what_was_asked_before_a_store_failed_does_not_begin_its_co
 
 def test_an_attempt_without_an_end_says_how_long_it_was(sender, monkeypatch):
     """Not what was left of the time when it was over."""
-    monkeypatch.setattr(retries, "DEADLINE_S", 1.2)
+    monkeypatch.setattr(requests, "DEADLINE_S", 1.2)
     with (
         http_server({"a": DATA}, lambda _: "stall") as server,
         pytest.raises(DeadStoreError, match="no end of it after 1 s"),

@@ -4,8 +4,7 @@ import logging
 
 import pytest
 
-from streamdata.io.cache.page_cache import PageCache
-from streamdata.io.network_disk import network_disk_of
+from streamdata.io.cache.page_cache import PageCache, network_disk_of
 
 MOUNTS = r"""22 1 252:1 / / rw,relatime shared:1 - ext4 /dev/vda rw
 30 22 0:30 / /mnt/team\040share rw - nfs4 server:/export rw,vers=4.2

@@ -8,10 +8,9 @@ from contextlib import suppress
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, to_state
-from streamdata.io.remote import Address, StorageOptions, bare_url, beside, retries, web_client
+from streamdata.io.remote import Address, StorageOptions, bare_url, beside, requests, web_client
 from streamdata.io.remote.network import Network, _network
-from streamdata.shards.index.inventory import take_stock
-from streamdata.shards.index.make_manifest import make_manifest
+from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from tests.remote.servers import http_server, s3_server
 
 CANARY = "k4N/ry"  # in a query or before a host it is quoted
@@ -24,9 +23,9 @@ KINDS = ["401", "403 AccessDenied", "404", "418", "503 SlowDown", "stall", "half
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch, tmp_path):
     """Waits of some hundredths of a second instead of minutes, keys, and what a run leaves behind in one folder."""
-    monkeypatch.setattr(retries, "DEADLINE_S", 0.1)
-    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.002)
-    monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(requests, "DEADLINE_S", 0.1)
+    monkeypatch.setattr(requests, "_FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(requests, "_LONGEST_WAIT_S", 0.02)
     monkeypatch.setattr(web_client, "STALL_S", 0.05)
     monkeypatch.setattr("streamdata.io.remote.once.STALL_S", 0.05)
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "indexes"))

@@ -18,10 +18,10 @@ from streamdata.io.remote import (
     beside,
     object_client,
     put_once,
-    retries,
+    requests,
     stat_once,
 )
-from streamdata.io.remote.answers import Asked, FailureError
+from streamdata.io.remote.requests import Asked, FailureError
 from tests.remote.servers import http_server
 
 DATA = bytes(range(256)) * 4
@@ -61,7 +61,7 @@ def test_failures_are_counted_and_tried_again_here(sender, stored, monkeypatch):
         server.fault = lambda _, kind=kind: kind if len(server.log) < 3 else None
         assert sender.submit(url, 5, 9).result(30).data == DATA[5:9]
         assert len(server.log) == 3
-    monkeypatch.setattr(retries, "DEADLINE_S", 0.5)
+    monkeypatch.setattr(requests, "DEADLINE_S", 0.5)
     server.fault = lambda _: "503"
     with pytest.raises(DeadStoreError, match="status 503"):
         sender.submit(url, 5, 9).result(30)

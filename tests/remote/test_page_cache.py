@@ -11,9 +11,8 @@ import pytest
 
 from streamdata.errors import ShardError
 from streamdata.io.cache.account import PageList
-from streamdata.io.cache.files import PAGE_BYTES, PageDamageError, PageKey, shard_key
 from streamdata.io.cache.page_cache import PageCache
-from streamdata.io.cache.pages import PageFiles
+from streamdata.io.cache.pages import PAGE_BYTES, PageDamageError, PageFiles, PageKey, shard_key
 from tests.remote.child import forked
 
 URL, MB = "https://store/a.tar", 1 << 20

@@ -5,16 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamdata.io.remote import retries
-from streamdata.io.remote.answers import Asked, DeadStoreError, FailureError
-from streamdata.io.remote.retries import Patience, StoreHealth
+from streamdata.io.remote import requests
+from streamdata.io.remote.requests import Asked, DeadStoreError, FailureError, Patience, StoreHealth
 
 
 @pytest.fixture
 def now(monkeypatch):
     """The time, which tests set."""
     clock = [1000.0]
-    monkeypatch.setattr(retries, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(requests, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     return clock
 
 

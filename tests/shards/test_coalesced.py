@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamdata.shards.ahead.coalesced import MAX_REQUEST_BYTES, coalesced
+from streamdata.shards.ahead.windows import MAX_REQUEST_BYTES, coalesced
 
 MB = 1 << 20
 

@@ -13,7 +13,7 @@ import pytest
 from streamdata.errors import ShardError
 from streamdata.io.storage import LocalShard, forget_open, stamp_of
 from streamdata.shards import indexed
-from streamdata.shards.index import build, indexing, publish
+from streamdata.shards.index import index_file, indexing
 from streamdata.shards.index.index_file import CHUNK_ROWS, HEADER_BYTES
 from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.tar import records as tar_records
@@ -37,7 +37,7 @@ def builds(monkeypatch):
         return real(*jobs, **options)
 
     monkeypatch.setattr(indexing, "build_each", build_and_note)
-    monkeypatch.setattr(build, "build_each", build_and_note)
+    monkeypatch.setattr(indexing, "build_each", build_and_note)
     return urls
 
 
@@ -56,14 +56,14 @@ def test_an_index_is_built_once_beside_its_shard(write_jsonl, tmp_path, cache, b
 def test_where_the_place_is_read_only_the_cache_is_used(write_jsonl, tmp_path, cache, monkeypatch, builds, number):
     """Detected by trying; found again there."""
     url = write_jsonl([{"a": 1}])
-    real = publish.publish
+    real = index_file.publish
 
     def refuse_beside(path, parts, **_):
         if path.parent == tmp_path:
             raise OSError(number, os.strerror(number))
         real(path, parts, **_)
 
-    monkeypatch.setattr(publish, "publish", refuse_beside)
+    monkeypatch.setattr(index_file, "publish", refuse_beside)
     assert len(read_all(JsonlShards([url]))) == 1
     assert len(read_all(JsonlShards([url]))) == 1
     assert (len(indexes(tmp_path)), len(indexes(cache)), len(builds)) == (0, 1, 1)
@@ -198,7 +198,7 @@ def refuse(monkeypatch):
 
         monkeypatch.setattr(Path, "open", fail)
 
-    monkeypatch.setattr(publish, "_in_memory", publish._InMemory())
+    monkeypatch.setattr(index_file, "_in_memory", index_file._InMemory())
     return refuse_below
 
 
@@ -222,7 +222,7 @@ def test_where_nothing_can_be_written_a_small_index_is_in_memory(write_jsonl, tm
 def test_where_nothing_can_be_written_and_memory_has_no_room_the_error_says_so(write_jsonl, refuse, monkeypatch):
     """It names the file and STREAMDATA_CACHE."""
     refuse(errno.ENOSPC)
-    monkeypatch.setattr(publish, "_MAX_IN_MEMORY_BYTES", 100)
+    monkeypatch.setattr(index_file, "_MAX_IN_MEMORY_BYTES", 100)
     with pytest.raises(ShardError, match=r"indexes/.*\.jsonl\.index': cannot(.|\n)*No space(.|\n)*STREAMDATA_CACHE"):
         JsonlShards([write_jsonl([{"a": 1}])])
 
@@ -409,14 +409,14 @@ def test_indexes_cost_at_most_24_bytes_per_record(write_tar, write_jsonl, tmp_pa
 def test_a_shard_that_changes_while_it_is_indexed_is_an_error(write_jsonl, monkeypatch, tmp_path):
     """No index of a mixture of two versions is published."""
     url = write_jsonl([{"n": 1}])
-    real = indexing.jsonl_index.build_rows
+    real = indexing.jsonl_rows
 
     def change_after_reading(url, *others):
         rows = real(url, *others)
         Path(url).write_bytes(b"{}\n" * 5)
         return rows
 
-    monkeypatch.setattr(indexing.jsonl_index, "build_rows", change_after_reading)
+    monkeypatch.setattr(indexing, "jsonl_rows", change_after_reading)
     with pytest.raises(ShardError, match="replaced or modified"):
         JsonlShards([url])
     assert not indexes(tmp_path)
@@ -438,11 +438,11 @@ def test_builders_at_the_same_time_do_not_harm_each_other(write_jsonl, tmp_path)
 @pytest.fixture
 def counts(monkeypatch):
     """Indexes shards by two processes, however small they are; returns how many records each has."""
-    monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(indexing.os, "sched_getaffinity", lambda _: {0, 1})
 
     def count(kind, urls):
         jobs = [indexing.IndexJob(kind, url, stamp_of(url)) for url in urls]
-        return [header.num_records for header in build.headers_of(jobs, min_bytes=0)]
+        return [header.num_records for header in indexing.headers_of(jobs, min_bytes=0)]
 
     return count
 

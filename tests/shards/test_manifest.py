@@ -19,14 +19,11 @@ from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDa
 from streamdata.errors import ShardError
 from streamdata.io import file_cache, storage
 from streamdata.io.file_cache import locked
-from streamdata.io.held import ANY_VERSION
 from streamdata.io.remote import StorageOptions
-from streamdata.io.storage import stamp_of
-from streamdata.io.suffixes import TAR_SUFFIXES
-from streamdata.shards.index import build, manifest, manifest_file, manifest_pages
+from streamdata.io.storage import ANY_VERSION, stamp_of
+from streamdata.shards.index import indexing, manifest, manifest_file, manifest_pages
 from streamdata.shards.index import make_manifest as making
-from streamdata.shards.index.inventory import take_stock
-from streamdata.shards.index.make_manifest import differences, make_manifest
+from streamdata.shards.index.make_manifest import differences, make_manifest, take_stock
 from streamdata.shards.index.manifest import (
     ENTRY,
     HEADER_BYTES,
@@ -41,6 +38,7 @@ from streamdata.shards.index.manifest import (
 )
 from streamdata.shards.index.manifest_file import Known, ManifestRows, RowRun, open_manifest
 from streamdata.shards.jsonl.shards import JsonlShards
+from streamdata.shards.listing import TAR_SUFFIXES
 from streamdata.shards.tar.shards import TarShards
 from tests.cpu import cpu_within
 from tests.remote.servers import http_server, s3_server
@@ -93,7 +91,7 @@ def asks_nothing(monkeypatch):
             monkeypatch.setattr(f"streamdata.shards.{room}.stamps_of", lambda urls: refuse() if urls else [])
         for name in ("files_in", "files_matching", "is_folder"):
             monkeypatch.setattr(f"streamdata.shards.listing.Listings.{name}", refuse)
-        monkeypatch.setattr("streamdata.shards.index.build.build_each", refuse)
+        monkeypatch.setattr("streamdata.shards.index.indexing.build_each", refuse)
 
     return begin
 
@@ -101,9 +99,9 @@ def asks_nothing(monkeypatch):
 @pytest.fixture
 def builds(monkeypatch):
     """The urls of the shards that were indexed."""
-    urls, real = [], build.build_each
+    urls, real = [], indexing.build_each
     monkeypatch.setattr(
-        build, "build_each", lambda *jobs, **options: (urls.append(jobs[0].url), real(*jobs, **options))[1]
+        indexing, "build_each", lambda *jobs, **options: (urls.append(jobs[0].url), real(*jobs, **options))[1]
     )
     return urls
 
@@ -229,11 +227,11 @@ def test_a_second_index_reads_only_what_is_new(tars, builds):
 
 def test_a_few_small_shards_are_indexed_without_processes(tars, monkeypatch):
     """They take longer to start than the work; many small ones are worth them, and so are large ones."""
-    monkeypatch.setattr(build, "processes", None)
+    monkeypatch.setattr(indexing, "processes", None)
     make_manifest(take_stock([tars]), num_processes=4)
     os.utime(Path(tars, "00001.tar"), ns=(1, 1))
     os.utime(Path(tars, "00003.tar"), ns=(1, 1))
-    monkeypatch.setattr(build, "_MIN_BYTES", 2 * build._SHARD_BYTES)
+    monkeypatch.setattr(indexing, "_MIN_BYTES", 2 * indexing._SHARD_BYTES)
     with pytest.raises(TypeError, match="NoneType"):
         make_manifest(take_stock([tars]), num_processes=4)
 
@@ -456,8 +454,8 @@ def index_in_a_child(urls, go, said):
         return child
     try:
         signal.alarm(30)
-        real = build.build_each
-        build.build_each = lambda *jobs, **options: (os.write(said, b"built\n"), real(*jobs, **options))[1]
+        real = indexing.build_each
+        indexing.build_each = lambda *jobs, **options: (os.write(said, b"built\n"), real(*jobs, **options))[1]
         file_cache.logger.info = lambda *_: os.write(said, b"waits\n")
         os.read(go, 1)
         os.write(said, b"found %d\n" % JsonlShards(urls).num_records.sum())

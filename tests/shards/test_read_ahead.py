@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from streamdata.io.remote import StorageOptions
-from streamdata.io.remote.answers import FailureError
-from streamdata.io.remote.stores import health_of
+from streamdata.io.remote.hosts import health_of
+from streamdata.io.remote.requests import FailureError
 from streamdata.io.storage import NO_STAMP
 from streamdata.shards.ahead import read_ahead as room
-from streamdata.shards.ahead.coming import Coming, FileSpans
-from streamdata.shards.ahead.read_ahead import LaneAhead, ReadAhead
-from streamdata.shards.ahead.settings import AheadSettings
+from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead, ReadAhead
+from streamdata.shards.ahead.spans import FileSpans
 from streamdata.shards.ahead.upcoming import Upcoming
+from streamdata.shards.ahead.windows import Coming
 
 
 class HeldBack:

@@ -9,11 +9,10 @@ import pytest
 
 from streamdata.errors import ShardError
 from streamdata.io.remote import StorageOptions
-from streamdata.io.suffixes import JSONL_SUFFIXES
 from streamdata.recipe.limits import ShardLimits
-from streamdata.shards.index.inventory import take_stock
-from streamdata.shards.index.make_manifest import make_manifest
+from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from streamdata.shards.index.manifest_file import Known, open_manifest
+from streamdata.shards.listing import JSONL_SUFFIXES
 from streamdata.shards.sequential import SequentialCsv, SequentialJsonl, SequentialTar
 from streamdata.shards.urls import find_shards
 from tests.remote.servers import s3_server

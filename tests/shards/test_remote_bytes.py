@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamdata.io import remote_bytes
+from streamdata.io import one_pass
 from streamdata.io.remote import GoneError, Network
 from tests.remote.servers import http_server
 
@@ -14,7 +14,7 @@ SPANS = [(10 * number, 10 * number + 9) for number in range(40)]
 def sender(monkeypatch):
     """The network of this process has three connections."""
     network = Network(3)
-    monkeypatch.setattr(remote_bytes, "network", lambda: network)
+    monkeypatch.setattr(one_pass, "network", lambda: network)
     yield network
     network.close()
 
@@ -24,7 +24,7 @@ def test_ranges_of_a_file_share_the_connections_of_the_process(sender, is_runnin
     """Before the network runs, without starting it; afterwards together with all else that it is asked."""
     with http_server({"a": DATA}) as server:
         others = [sender.submit(f"{server.url}/a", 0, 1) for _ in range(9 * is_running)]
-        assert remote_bytes.fetch_many(f"{server.url}/a", SPANS, "") == [DATA[begin:end] for begin, end in SPANS]
+        assert one_pass.fetch_many(f"{server.url}/a", SPANS, "") == [DATA[begin:end] for begin, end in SPANS]
         assert all(other.result(5).data == DATA[:1] for other in others)
         assert server.most_at_once <= 3
         assert sender.is_running == is_running
@@ -37,6 +37,6 @@ def test_ranges_that_nobody_waits_for_any_more_are_cancelled(sender):
         sender.submit(f"{server.url}/a", 0, 1).result(5)
         server.fault = stalls
         with pytest.raises(GoneError):
-            remote_bytes.fetch_many(f"{server.url}/a", SPANS, "")
+            one_pass.fetch_many(f"{server.url}/a", SPANS, "")
         server.fault = lambda _: None
         assert sender.submit(f"{server.url}/a", 0, 1).result(5).data == DATA[:1]

@@ -11,13 +11,12 @@ import pytest
 
 from streamdata import JsonlIterableDataset, MetaDistributedWebDataset
 from streamdata.errors import ShardError
-from streamdata.io.held import ANY_VERSION
-from streamdata.io.remote import DeadStoreError, DeniedError, GoneError, StorageOptions, retries
-from streamdata.io.storage import FileStamp
-from streamdata.io.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES
+from streamdata.io.remote import DeadStoreError, DeniedError, GoneError, StorageOptions, requests
+from streamdata.io.storage import ANY_VERSION, FileStamp
 from streamdata.shards import sequential
 from streamdata.shards.index.manifest_file import Known
 from streamdata.shards.jsonl.shards import JsonlShards
+from streamdata.shards.listing import JSONL_SUFFIXES, TAR_SUFFIXES
 from streamdata.shards.sequential import SequentialJsonl, SequentialTar
 from streamdata.shards.urls import expand, find_shards
 from tests.remote.child import numbers
@@ -30,9 +29,9 @@ OBJECTS = {f"bucket/data/{name}": LINES for name in ("0.jsonl", "1.jsonl", "deep
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Waits of some hundredths of a second instead of minutes."""
-    monkeypatch.setattr(retries, "DEADLINE_S", 0.5)
-    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.002)
-    monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(requests, "DEADLINE_S", 0.5)
+    monkeypatch.setattr(requests, "_FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(requests, "_LONGEST_WAIT_S", 0.02)
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDa
 from streamdata.errors import ShardError
 from streamdata.io.remote import Address, StorageOptions, fetch_once
 from streamdata.shards.index import manifest, manifest_file, manifest_pages
-from streamdata.shards.index.inventory import take_stock
-from streamdata.shards.index.make_manifest import make_manifest
+from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from streamdata.shards.index.manifest import NAME
 from streamdata.shards.index.manifest_file import ManifestRows, RowRun, open_manifest
 from tests.remote.servers import s3_server

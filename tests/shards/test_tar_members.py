@@ -9,7 +9,7 @@ import pytest
 from streamdata.errors import ShardError
 from streamdata.io.storage import LocalShard
 from streamdata.shards.sequential import SequentialTar
-from streamdata.shards.tar import index as tar_index
+from streamdata.shards.tar import records as tar_index
 from streamdata.shards.tar import records as tar_records
 from streamdata.shards.tar import shards as tar
 from streamdata.shards.tar.headers import BLOCK

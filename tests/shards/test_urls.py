@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.io.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential
-from streamdata.shards.braces import MAX_PATHS, check_braces
+from streamdata.shards.listing import JSONL_SUFFIXES, MAX_PATHS, TAR_SUFFIXES, check_braces, is_sequential
 from streamdata.shards.urls import expand, split_commas
 
 

@@ -27,7 +27,7 @@ def test_what_is_written_is_read_again_by_a_manifest(tmp_path, monkeypatch):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
         [NAME, *(f"00{n}{end}" for n in range(3) for end in (".tar", ".meta.jsonl"))]
     )
-    monkeypatch.setattr("streamdata.shards.index.build.build_each", None)
+    monkeypatch.setattr("streamdata.shards.index.indexing.build_each", None)
     found = read(tmp_path / "out", meta_names=["score", "text"])
     assert [
         {name: record[name] for name in sample} for record, sample in zip(found, samples(7), strict=True)

@@ -12,12 +12,11 @@ from torch.utils.data import DataLoader
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, mixed_collate
 from streamdata.errors import ShardError
-from streamdata.io.cache.settings import _MIN_BYTES, CacheSettings, page_cache
-from streamdata.io.held import ANY_VERSION
+from streamdata.io.cache.cached import _MIN_BYTES, page_cache
 from streamdata.io.remote import Address
-from streamdata.io.storage import FileStamp, close_unused, submit_range
-from streamdata.shards.index.inventory import take_stock
-from streamdata.shards.index.make_manifest import make_manifest
+from streamdata.io.remote.addresses import CacheSettings
+from streamdata.io.storage import ANY_VERSION, FileStamp, close_unused, submit_range
+from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from tests.remote.cache_soak import soak
 from tests.remote.servers import http_server, s3_server
 from tests.shard_files import write_jsonl, write_tars

@@ -16,10 +16,10 @@ import torch
 from streamdata import MergedDataset, ParquetDataset, ShardError, StateError, to_state
 from streamdata.errors import SourceError
 from streamdata.io.one_pass import byte_source
-from streamdata.shards.parquet.arrow_file import OpenArrow
-from streamdata.shards.parquet.decoded_runs import DecodedRuns, GroupRun
 from streamdata.shards.parquet.file import OpenParquet
-from streamdata.shards.parquet.types import has_dictionary
+from streamdata.shards.parquet.row_groups import OpenArrow
+from streamdata.shards.parquet.run_decoder import DecodedRuns, GroupRun
+from streamdata.shards.parquet.values import has_dictionary
 from tests.memory import begin_peak, peak
 from tests.remote.servers import s3_server
 from tests.streams import assert_exact_resume, delivered, in_lane, loaded, resumed

@@ -1,13 +1,80 @@
-"""Ranges through the page cache where there is one: `url, stamp, range → Future of the bytes`."""
+"""The page caches of this process: `url, stamp, range → from the cache that its source names, else by a request`."""
 
+import errno
+import logging
+import os
 from collections.abc import Iterable
 from concurrent.futures import Future
+from threading import Lock
+from typing import Final
 
-from streamdata.io.cache.files import shard_key
-from streamdata.io.cache.page_cache import Fetch
-from streamdata.io.cache.settings import page_cache
-from streamdata.io.remote.addresses import bare_url, cache_of
+from streamdata.errors import SourceError
+from streamdata.io.cache.page_cache import CacheCounts, Fetch, PageCache
+from streamdata.io.cache.pages import shard_key
+from streamdata.io.remote.addresses import CACHE_VARIABLE, CacheSettings, bare_url, cache_of
 from streamdata.run.per_process import PerProcess
+
+logger = logging.getLogger(__name__)
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class _Caches:
+    """The caches of a process, by their directory."""
+
+    def __init__(self) -> None:
+        self.by_path: dict[str, tuple[CacheSettings, PageCache | None]] = {}
+        self.lock = Lock()
+
+
+_caches = PerProcess(_Caches)
+
+
+def named_cache(settings: CacheSettings | None) -> CacheSettings | None:
+    """The settings, or where there are none those of the environment, if it names a directory."""
+    if settings is None and (path := os.environ.get(CACHE_VARIABLE)):
+        return CacheSettings(os.path.abspath(os.path.expanduser(path)))
+    return settings
+
+
+def page_cache(settings: CacheSettings | None) -> PageCache | None:
+    """The cache of this process by these settings, or by the environment; None where neither names one.
+
+    Raises:
+        SourceError: The directory cannot be written.
+        ValueError: Another source has named the same directory with another bound.
+    """
+    settings = named_cache(settings)
+    if settings is None:
+        return None
+    caches = _caches.get()
+    with caches.lock:  # two of a directory would let go of each other's locks
+        if settings.path not in caches.by_path:
+            caches.by_path[settings.path] = settings, _opened(settings)
+        found = caches.by_path[settings.path]
+    if found[0] != settings:
+        raise ValueError(
+            f"cache '{settings.path}': expected one max_bytes, got {found[0].max_bytes} and {settings.max_bytes}\n"
+            "  Give all sources that share a directory the same, or each its own directory."
+        )
+    return found[1]
+
+
+def cache_counts() -> list[CacheCounts]:
+    """What was read through each cache of this process."""
+    return [cache.counts for _, cache in list(_caches.get().by_path.values()) if cache is not None]
+
+
+def _opened(settings: CacheSettings) -> PageCache | None:
+    try:
+        return PageCache(settings.path, settings.max_bytes)
+    except OSError as error:
+        if error.errno in _DISK_FULL:
+            logger.warning("cache '%s': its disk is full: shards are read without it", settings.path)
+            return None
+        raise SourceError(
+            f"cache '{settings.path}': expected a directory that can be written, got {error}\n"
+            f"  Name another one, in `cache` or {CACHE_VARIABLE}."
+        ) from error
 
 
 def cache_key(url: str, size: int, version: int) -> str:

@@ -2,11 +2,14 @@
 
 A shard is divided into aligned pages of 4 MiB. What is wanted of a page that is in the cache is read there. Of another
 one the whole page is fetched and kept where that pays, else what is wanted alone: the known order says whether the node
-will read the page again (see `cache_worth`).
+will read the page again (see `PageWorth`).
 """
 
 import logging
 import os
+import queue
+import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -16,12 +19,61 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from streamdata.errors import ShardError
-from streamdata.io.cache.account import CacheAccount
-from streamdata.io.cache.files import PAGE_BYTES, PageDamageError, PageKey, shard_key
-from streamdata.io.cache.pages import PageFiles, Piece
-from streamdata.io.cache.threads import DaemonThreads
-from streamdata.io.cache.worth import Outlook, PageWorth
-from streamdata.io.network_disk import network_disk_of
+from streamdata.io.cache.account import CacheAccount, Outlook, PageWorth
+from streamdata.io.cache.pages import PAGE_BYTES, PageDamageError, PageFiles, PageKey, Piece, shard_key
+
+
+class DaemonThreads:
+    """Threads that do not keep a process from its end: what one of them leaves is what a kill leaves."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._started = most, 0
+        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Let one of them do a task, which raises nothing."""
+        self._tasks.put(task)
+        if not self._idle.acquire(blocking=False) and self._started < self._most:
+            self._started += 1
+            threading.Thread(target=self._work, name="streamdata cache", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            self._tasks.get()()
+            self._idle.release()
+
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_KINDS: Final = frozenset((
+    "9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs", "panfs",
+    "pvfs2", "smb3", "smbfs", "vastnfs", "wekafs",
+))  # fmt: skip
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+_LOCAL_FUSE: Final = ("fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.ntfs", "fuse.ntfs-3g", "fuse.exfat")
+
+
+def network_disk_of(path: str, mounts: str | None = None) -> str | None:
+    """The type of the network file system on which a path lies; None for others, and where nobody knows.
+
+    Args:
+        path: A directory that exists.
+        mounts: What is mounted, in the format of /proc/self/mountinfo (see proc_pid_mountinfo(5)); by default that.
+    """
+    try:
+        text = _MOUNTS.read_text("utf-8", "surrogateescape") if mounts is None else mounts
+    except OSError:  # not Linux
+        return None
+    real = os.path.realpath(path)
+    best, found = -1, ""
+    for line in text.splitlines():
+        mount, _, after = line.partition(" - ")
+        point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), mount.split(" ")[4])
+        if len(point) >= best and os.path.commonpath([real, point]) == point:
+            best, found = len(point), after.split(" ")[0]  # the last one mounted at a point hides the others
+    is_network = found in _KINDS or (found.startswith("fuse.") and found not in _LOCAL_FUSE)
+    return found if is_network else None
+
 
 logger = logging.getLogger(__name__)
 

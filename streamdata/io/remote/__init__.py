@@ -7,8 +7,20 @@
 4. `url, version, range` → `PageCache.read` → from pages on the disk of the node, else by a request, once on the node
 """
 
-from streamdata.io.remote.addresses import Address, bare_url, beside, options_of
-from streamdata.io.remote.answers import (
+from streamdata.io.remote.addresses import (
+    NO_OPTIONS,
+    Address,
+    StorageOptions,
+    bare_url,
+    beside,
+    checked_options,
+    options_of,
+    options_of_source,
+)
+from streamdata.io.remote.hosts import canonical_url, kind_of
+from streamdata.io.remote.network import Network, network
+from streamdata.io.remote.once import check_can_put, fetch_once, list_once, put_once, stat_once
+from streamdata.io.remote.requests import (
     Answer,
     DeadStoreError,
     DeniedError,
@@ -19,10 +31,6 @@ from streamdata.io.remote.answers import (
     ReplacedError,
     Stat,
 )
-from streamdata.io.remote.network import Network, network
-from streamdata.io.remote.once import check_can_put, fetch_once, list_once, put_once, stat_once
-from streamdata.io.remote.options import NO_OPTIONS, StorageOptions, checked_options, options_of_source
-from streamdata.io.remote.stores import canonical_url, kind_of
 
 __all__ = [
     "NO_OPTIONS",

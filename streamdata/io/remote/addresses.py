@@ -1,17 +1,153 @@
-"""Urls with what it takes to read them, kept apart from what identifies them.
+"""Urls with what it takes to read them: `a recipe's storage_options and cache, url → Address`.
 
 A url may carry secrets, in its query (a signed url) or before its host. `bare_url` is what identifies an object and
-what is shown of it: an `Address` is that text, and beside it knows how to reach the object.
+what is shown of it: an `Address` is that text, and beside it knows how to reach the object. Keys of stores are not
+among the options of a recipe.
 """
 
+import os
 import re
 from base64 import b64encode
-from collections.abc import Iterable
-from typing import Self
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 from urllib.parse import unquote
 
-from streamdata.io.cache.settings import CacheSettings
-from streamdata.io.remote.options import NO_OPTIONS, StorageOptions
+from streamdata.errors import did_you_mean, shown
+from streamdata.io.cache.pages import PAGE_BYTES, charge_of, file_size_of
+from streamdata.recipe.limits import refusal_of_directory
+from streamdata.recipe.named_source import default_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageOptions:
+    """Settings of a store; what is None follows from the environment.
+
+    They travel with the shards to the processes that read. They are in no state, sample, index or message: the identity
+    of an object is its bucket and key.
+
+    Args:
+        endpoint: Url of the store's API.
+        region: Of the bucket.
+        anonymous: Whether requests are not signed.
+        profile: Of the store's configuration files; its keys are taken.
+    """
+
+    endpoint: str | None = None
+    region: str | None = None
+    anonymous: bool | None = None
+    profile: str | None = None
+
+    def __repr__(self) -> str:
+        return "StorageOptions(…)"
+
+    def over(self, other: "StorageOptions") -> "StorageOptions":
+        """These, and where they say nothing the other ones."""
+        said = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
+        return replace(other, **said)
+
+
+NO_OPTIONS = StorageOptions()
+_OPTIONS = tuple(field.name for field in fields(StorageOptions))
+_OURS = "Keys come from the environment, a profile or a role; these are taken: " + ", ".join(_OPTIONS) + "."
+
+
+def options_of_source(value: Any, who: str) -> StorageOptions:
+    """The options of a source: its own, and those of the mixtures above where it says nothing.
+
+    Raises:
+        ValueError: As `checked_options` has it.
+    """
+    return checked_options(value, who).over(checked_options(default_of("storage_options"), who))
+
+
+def checked_options(value: Any, who: str) -> StorageOptions:
+    """The options that a recipe gives; None for none. What it gives is not repeated in errors: it may be a secret.
+
+    Raises:
+        ValueError: It is not a mapping, has other names, or values of other types.
+    """
+    if isinstance(value, StorageOptions):
+        return value
+    if not isinstance(value, Mapping | None):
+        raise ValueError(f"{who}: storage_options: expected a mapping, got {type(value).__name__}\n  {_OURS}")
+    given = dict(value or {})
+    for name, setting in given.items():
+        if name not in _OPTIONS:
+            hint = did_you_mean(str(name), _OPTIONS)
+            raise ValueError(f"{who}: storage_options: expected known names, got {shown(name)}{hint}\n  {_OURS}")
+        kind = bool if name == "anonymous" else str
+        if setting is not None and not isinstance(setting, kind):
+            raise ValueError(
+                f"{who}: storage_options: {name}: expected {'true or false' if kind is bool else 'a text'}, "
+                f"got {type(setting).__name__}\n  Write it as such, or leave it out."
+            )
+    endpoint = given.get("endpoint")
+    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+        raise ValueError(
+            f"{who}: storage_options: endpoint: expected a url of http or https\n  Begin it with https://."
+        )
+    return StorageOptions(**given)
+
+
+CACHE_VARIABLE: Final = "STREAMDATA_DATA_CACHE"
+_MIN_BYTES: Final = charge_of(file_size_of(PAGE_BYTES)) + (16 << 10)
+"""A page with its checksums, and the directory with its account: with less no large shard would be kept at all."""
+
+
+class CacheSettings(NamedTuple):
+    """Where pages of remote shards are kept, and how many bytes may lie there.
+
+    Attributes:
+        path: A directory on a disk of the node, absolute.
+        max_bytes: The bound; None for a tenth of what is free there when the cache comes into use.
+    """
+
+    path: str
+    max_bytes: int | None = None
+
+
+CacheSetting: TypeAlias = Mapping[str, Any] | CacheSettings | None
+"""As it is given."""
+
+
+def read_cache_settings(value: Any) -> CacheSettings | None:
+    """Read the `cache` of a source, or of the top for all.
+
+    Raises:
+        ValueError: It is not a mapping of `path` and `max_bytes`; or a recipe under `allow` may not write there.
+    """
+    if value is None or isinstance(value, CacheSettings):
+        return value
+    names = CacheSettings._fields
+    if not isinstance(value, Mapping) or not isinstance(value.get("path"), str | os.PathLike) or not value["path"]:
+        raise ValueError(
+            f"cache: expected a mapping with the path of a directory, got {shown(value)}\n"
+            "  Write cache: {path: /local/disk/cache, max_bytes: 200_000_000_000}."
+        )
+    for name in value:
+        if name not in names:
+            guess = did_you_mean(str(name), names)
+            raise ValueError(f"cache: unknown setting {shown(name)}{guess}\n  It takes: {', '.join(names)}.")
+    path = os.path.abspath(os.path.expanduser(value["path"]))
+    if refusal := refusal_of_directory(path, *filter(None, [os.environ.get(CACHE_VARIABLE)])):
+        raise ValueError(f"cache: {refusal}")
+    return CacheSettings(path, _read_bound(value.get("max_bytes")))
+
+
+def _read_bound(value: Any) -> int | None:
+    if value is None:
+        return None
+    # 2e11 is how a large number is often written, and YAML reads it as a float.
+    is_whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+    if not is_whole or value < _MIN_BYTES:
+        raise ValueError(
+            f"cache: expected a whole number of bytes as max_bytes, at least {_MIN_BYTES} (one page of 4 MiB, its "
+            f"checksums and the directory), got {shown(value)}\n"
+            "  200 GB are 200_000_000_000; without it a tenth of what is free is used."
+        )
+    return int(value)
+
 
 # Up to the last @ before the path. Where no port follows the colon, the password has a slash, ? or #, and ends later.
 _USERINFO = re.compile(r"(?<=://)(?:[^/?#]*@|[^/@?#:\[]+:(?![:/?#]|\d+(?:[/?#]|\Z)|\Z)\S{0,999}@)")

@@ -15,9 +15,8 @@ from typing import Any
 import fsspec
 
 from streamdata.errors import ShardError, shown, without_secrets
-from streamdata.io.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
-from streamdata.io.remote.options import NO_OPTIONS, StorageOptions
-from streamdata.io.remote.retries import STALL_S
+from streamdata.io.remote.addresses import NO_OPTIONS, StorageOptions
+from streamdata.io.remote.requests import STALL_S, Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
 from streamdata.io.remote.web import check_version, denied, promise, refusal
 
 _MAX_THREADS = 16

@@ -18,11 +18,9 @@ from threading import Lock, Thread
 from typing import Any
 
 from streamdata.errors import ShardError, shown
-from streamdata.io.remote.addresses import options_of, signed_url
-from streamdata.io.remote.answers import Answer, Asked, FailureError, RangeClient
-from streamdata.io.remote.options import StorageOptions
-from streamdata.io.remote.retries import STALL_S, Patience
-from streamdata.io.remote.stores import health_of, kind_of
+from streamdata.io.remote.addresses import StorageOptions, options_of, signed_url
+from streamdata.io.remote.hosts import health_of, kind_of
+from streamdata.io.remote.requests import STALL_S, Answer, Asked, FailureError, Patience, RangeClient
 from streamdata.io.remote.web import with_attempts
 from streamdata.run.per_process import PerProcess
 

@@ -9,10 +9,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from streamdata.errors import ShardError, needs
-from streamdata.io.remote.addresses import bare_url
-from streamdata.io.remote.answers import Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
-from streamdata.io.remote.options import StorageOptions
-from streamdata.io.remote.retries import DEADLINE_S, STALL_S
+from streamdata.io.remote.addresses import StorageOptions, bare_url
+from streamdata.io.remote.requests import (
+    DEADLINE_S,
+    STALL_S,
+    Answer,
+    Asked,
+    DenialError,
+    FailureError,
+    GoneError,
+    Listed,
+    Stat,
+)
 from streamdata.io.remote.web import check_version, denied, ranges_ignored, refusal, replaced
 
 with needs("obstore", "azure,gcs", "reading gs:// and az://"):

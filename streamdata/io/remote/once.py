@@ -16,16 +16,14 @@ from urllib.parse import quote, unquote, urlencode, urljoin
 from xml.etree import ElementTree as ET
 
 from streamdata.errors import ShardError
-from streamdata.io.remote.addresses import bare_url, options_of, signed_url
-from streamdata.io.remote.answers import Answer, Asked, DenialError, FailureError, Listed, Stat
-from streamdata.io.remote.connections import Sent
+from streamdata.io.remote.addresses import StorageOptions, bare_url, options_of, signed_url
 from streamdata.io.remote.file_client import file_list, file_put, file_range, file_stat
+from streamdata.io.remote.hosts import Door, door_of, health_of, kind_of
 from streamdata.io.remote.network import network
-from streamdata.io.remote.options import StorageOptions
-from streamdata.io.remote.retries import STALL_S, Patience
-from streamdata.io.remote.stores import Door, door_of, health_of, kind_of
+from streamdata.io.remote.requests import STALL_S, Answer, Asked, DenialError, FailureError, Listed, Patience, Stat
 from streamdata.io.remote.web import (
     MAX_WORD,
+    Sent,
     answer,
     denied,
     is_empty,

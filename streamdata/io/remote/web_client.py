@@ -4,11 +4,10 @@ from typing import Any
 from urllib.request import getproxies
 
 from streamdata.errors import needs
-from streamdata.io.remote.answers import Answer, Asked, DenialError, FailureError, GoneError
-from streamdata.io.remote.options import StorageOptions
-from streamdata.io.remote.retries import STALL_S
-from streamdata.io.remote.stores import Prepared, door_of
-from streamdata.io.remote.web import MAX_WORD, answer, denied, promise, range_headers, refuse
+from streamdata.io.remote.addresses import StorageOptions
+from streamdata.io.remote.hosts import door_of
+from streamdata.io.remote.requests import STALL_S, Answer, Asked, DenialError, FailureError, GoneError
+from streamdata.io.remote.web import MAX_WORD, Prepared, answer, denied, promise, range_headers, refuse
 
 with needs("aiohttp", "http,s3", "reading http:// and s3://"):
     import aiohttp

@@ -8,22 +8,98 @@ Nothing here is part of a state, and what is read does not depend on it: only wh
 
 import heapq
 import math
+import os
 import threading
 from collections import Counter, deque
-from collections.abc import Sequence
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
-from streamdata.io.fetching import FetchThreads, Submit
-from streamdata.io.remote.network import MAX_CONNECTIONS
-from streamdata.io.remote.retries import StoreHealth
-from streamdata.io.storage import advise
+from streamdata.errors import shown
+from streamdata.io.remote.network import MAX_CONNECTIONS, connections_of_process
+from streamdata.io.remote.requests import StoreHealth
+from streamdata.io.storage import FileStamp, advise, cut_short, is_remote, opened_anew, submit_range
 from streamdata.run.per_process import PerProcess
-from streamdata.shards.ahead.coming import Request
-from streamdata.shards.ahead.portion import Portion, Reader
-from streamdata.shards.ahead.settings import AheadSettings
+from streamdata.shards.ahead.windows import Portion, Reader, Request
+
+_BYTES: Final = 256 << 20
+_VARIABLE: Final = "STREAMDATA_READ_AHEAD_BYTES"
+
+
+class AheadSettings(NamedTuple):
+    """Of one process."""
+
+    read_ahead_bytes: int = _BYTES
+    """Of shards in memory at most, current windows included. With 0 nothing is read before it is needed."""
+    connections: int = MAX_CONNECTIONS
+    """Requests that are under way at the same time, at most."""
+
+
+def ahead_settings(read_ahead_bytes: int | None, connections: int | None) -> AheadSettings:
+    """What holds for this process.
+
+    Args:
+        read_ahead_bytes: What the recipe says, if it does; then the environment is not asked.
+        connections: Likewise, of a node.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+    return AheadSettings(checked_bytes(read_ahead_bytes), connections_of_process(connections))
+
+
+def checked_bytes(read_ahead_bytes: Any) -> int:
+    """How much is read ahead by what a recipe says, or the environment.
+
+    Raises:
+        ValueError: It is not a whole number of at least 0.
+    """
+    who, value = "read_ahead_bytes", read_ahead_bytes
+    if value is None and (text := os.environ.get(_VARIABLE)):
+        who, value = f"{_VARIABLE} in the environment", int(text) if text.isdecimal() else text
+    if value is None:
+        return _BYTES
+    if type(value) is not int or value < 0:
+        raise ValueError(
+            f"{who}: expected a whole number of at least 0, got {shown(value)}\n  Leave it out to have the "
+            "default: 256 MiB."
+        )
+    return value
+
+
+Submit = Callable[[str, int, int, FileStamp], "Future[bytes]"]
+"""Ask for the bytes of a shard from `begin` to `end`, of the version that was indexed; the answer has all of them."""
+
+
+class FetchThreads:
+    """Threads that read ranges: a disk or a server is asked for several at the same time."""
+
+    def __init__(self, num_threads: int) -> None:
+        self._pool = ThreadPoolExecutor(num_threads, "streamdata-fetch")
+
+    def submit(self, url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
+        """Ask for a range."""
+        if is_remote(url):
+            return submit_range(url, begin, end, stamp)
+        return self._pool.submit(_local_range, url, begin, end, stamp)
+
+
+def _local_range(url: str, begin: int, end: int, stamp: FileStamp) -> bytes:
+    # Opened anew: what each of the threads kept open would be thousands of files.
+    file = opened_anew(url)
+    data = file.read(end - begin, begin)
+    file.check(stamp)
+    return _whole(url, begin, end, data)
+
+
+def _whole(url: str, begin: int, end: int, data: bytes) -> bytes:
+    if len(data) != end - begin:
+        raise cut_short(url, begin, end - begin, len(data))
+    return data
+
 
 _ENOUGH = 1.0  # seconds to wait for memory that others hold
 _TIMES_FREE = 3  # as many requests as there are connections free may a store have under way, where there are several

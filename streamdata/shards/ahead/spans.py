@@ -1,13 +1,15 @@
-"""Spans of many shards, read together: `shards, their versions, spans → one piece of memory`."""
+"""Spans of many shards: `shards, their versions, spans → one piece of memory`, or the cache's pages that hold them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
 from streamdata.io.cache.cached import read_cached_into
+from streamdata.io.cache.pages import PAGE_BYTES
 from streamdata.io.remote import network
 from streamdata.io.storage import (
     FileStamp,
@@ -23,6 +25,15 @@ from streamdata.io.storage import (
 _Piece = tuple[int, int, int, int]
 """Consecutive bytes of a shard, and where they go: shard, begin, end, begin in memory. Plain, since one is made for
 nearly every record of a shuffled window."""
+
+
+class FileSpans(NamedTuple):
+    """One span of some files for each record of a window; an empty one where the record has nothing there."""
+
+    urls: Sequence[str]
+    stamps: Sequence[FileStamp]
+    spans: Int64s
+    """File, begin and end, (n, 3)."""
 
 
 def read_spans(
@@ -123,3 +134,26 @@ def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[
     finally:
         for _, future in waiting:
             future.cancel()
+
+
+class ShardPages(NamedTuple):
+    """What a window wants of a remote shard."""
+
+    url: str
+    stamp: FileStamp
+    pages: list[int]
+    is_begun: bool
+    """Whether its first byte is among it."""
+
+
+def remote_pages(files: FileSpans) -> Iterator[ShardPages]:
+    """The pages that are wanted of each remote shard; of a span longer than two, the first and the last one."""
+    urls, stamps, spans = files
+    spans = spans[spans[:, 1] < spans[:, 2]]
+    shards, begins, ends = spans.T
+    begun = set(shards[begins == 0].tolist())
+    most = int(ends.max(initial=0)) // PAGE_BYTES + 1
+    pages = np.unique([shards * most + begins // PAGE_BYTES, shards * most + (ends - 1) // PAGE_BYTES])
+    for shard, group in groupby(pages.tolist(), lambda page: page // most):
+        if is_remote(urls[shard]):
+            yield ShardPages(urls[shard], stamps[shard], [page % most for page in group], shard in begun)

@@ -8,11 +8,10 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from streamdata.io.remote.network import network
-from streamdata.io.remote.retries import StoreHealth
+from streamdata.io.remote.requests import StoreHealth
 from streamdata.io.storage import Int64s
-from streamdata.shards.ahead.coming import Coming, Request, SharedRequests, WindowSlice
-from streamdata.shards.ahead.portion import Portion
 from streamdata.shards.ahead.read_ahead import LaneAhead, read_ahead
+from streamdata.shards.ahead.windows import Coming, Portion, Request, SharedRequests, WindowSlice
 
 _MOST_PORTIONS = 256  # of a source, asked for ahead
 _SMALL_BYTES = 1 << 20  # where requests are smaller on average, several windows share theirs

@@ -4,9 +4,11 @@ Layout, little-endian: a header (`_HEADER`: magic, kind, format version, bytes p
 and of its sidecar, number of records, how much was passed over and where first, how much is noteworthy otherwise, CRC32
 of the header so far), one row per record and one more that tells where the last record ends, then the CRCs. The header
 is checked whenever it is read, rows when they are first used, so that opening costs the same for 10^3 and for 10^9
-records.
+records. It is
+published beside its shard, in the cache, or, where neither can be written, in memory.
 """
 
+import logging
 import os
 import struct
 import zlib
@@ -19,6 +21,7 @@ import numpy.typing as npt
 
 from streamdata.errors import ShardError, note_place, shown
 from streamdata.io.storage import FileStamp, LocalShard
+from streamdata.run.publish import publish
 
 _MAGIC = b"sdindex\n"
 _FORMAT = 2
@@ -160,3 +163,67 @@ class IndexFile:
         if len(data) < size:
             raise IndexDamageError(f"it has {offset + len(data)} bytes, expected {offset + size} or more")
         return data
+
+
+logger = logging.getLogger(__name__)
+_MAX_IN_MEMORY_BYTES = 64 << 20
+"""Of all indexes of a process: those of some three million records."""
+
+
+def publish_beside_or_cached(beside: Path | None, cached: Path, parts: Sequence[bytes]) -> Path:
+    """Publish at `beside`, or at `cached` if that is None or cannot be written.
+
+    Returns:
+        Where the file is now.
+
+    Raises:
+        ShardError: The cache cannot be written either.
+    """
+    failures = []
+    for path in filter(None, (beside, cached)):  # tried, not asked: access bits say little about root and mounts
+        try:
+            if path is cached:
+                cached.parent.mkdir(parents=True, exist_ok=True)
+            publish(path, parts, is_checked=True)
+            return path
+        except OSError as error:
+            failures.append(error)
+    raise ShardError(
+        f"index '{cached}': cannot be written, neither beside its shard ({beside}) nor in the cache: "
+        f"{'; '.join(map(str, failures))}\n  Set STREAMDATA_CACHE to a directory that can be written, with room."
+    ) from failures[-1]
+
+
+def publish_index(beside: Path | None, cached: Path, parts: Sequence[bytes]) -> Path:
+    """As `publish_beside_or_cached`; an index that is small is kept in memory where neither can be written.
+
+    One in memory is there for this process and those that it forks.
+
+    Raises:
+        ShardError: Neither can be written, and there is no room for it in memory.
+    """
+    try:
+        return publish_beside_or_cached(beside, cached, parts)
+    except ShardError as error:
+        if not _in_memory.take(sum(map(len, parts))):
+            raise
+        logger.warning("%s\n  It is kept in memory, and built again in each process that starts.", error)
+    file = os.memfd_create("streamdata-index")  # open as long as the process: it may be read at any time
+    with open(file, "wb", closefd=False) as target:
+        target.writelines(parts)
+    return Path(f"/proc/self/fd/{file}")
+
+
+class _InMemory:
+    """How many bytes of indexes are in the memory of this process."""
+
+    num_bytes = 0
+
+    def take(self, num_bytes: int) -> bool:
+        """Count more, if there is room for them."""
+        has_room = self.num_bytes + num_bytes <= _MAX_IN_MEMORY_BYTES
+        self.num_bytes += num_bytes * has_room
+        return has_room
+
+
+_in_memory = _InMemory()

@@ -1,30 +1,77 @@
-"""Finding and building indexes: `IndexJob → index file, beside the shard or in the cache`.
+"""Finding and building indexes: `IndexJob → index file, beside the shard or in the cache`; many at once by processes.
 
-Indexes of one tar are built in one pass over it: its own, and those that join its sidecar.
+Indexes of one tar are built in one pass over it: its own, and those that join its sidecar. The index of a shard that is
+read from its start is one number: how many records it has.
+
+Of a node, one process indexes and the others wait for it. Local shards are indexed by processes, one shard at a time
+each; remote ones by threads, since what takes time is their server: so many pieces are under way however many shards.
 """
 
 import errno
 import hashlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from streamdata.errors import ShardError, one_line
-from streamdata.io.file_cache import cache_directory
-from streamdata.io.one_pass import Ahead, byte_source
+from streamdata.io.file_cache import cache_directory, locked
+from streamdata.io.one_pass import Ahead, SourceFile, byte_source
+from streamdata.io.remote.network import import_client
 from streamdata.io.storage import NO_STAMP, FileStamp, check_stamp, is_remote, local_path
+from streamdata.io.streams import open_stream
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
-from streamdata.shards.index.index_file import Contents, IndexDamageError, IndexFile, IndexHeader, encode, read_header
-from streamdata.shards.index.publish import publish_index
-from streamdata.shards.index.record_counts import COUNT_KINDS, count_records
-from streamdata.shards.jsonl import index as jsonl_index
-from streamdata.shards.tar import index as tar_index
+from streamdata.run.processes import ProcessError, processes
+from streamdata.shards.index.index_file import (
+    Contents,
+    IndexDamageError,
+    IndexFile,
+    IndexHeader,
+    encode,
+    publish_index,
+    read_header,
+)
+from streamdata.shards.jsonl.csv_rows import csv_records
+from streamdata.shards.jsonl.lines import JSONL_ROW, jsonl_rows, lines_of
 from streamdata.shards.tar import sidecar
-from streamdata.shards.tar.records import records
+from streamdata.shards.tar.records import TAR_ROW, TarRows, records
+
+_CSV: Final = "n-csv"
+
+
+def csv_kind(delimiter: str) -> str:
+    """The kind of the index that counts rows parted by a delimiter, by which quotes are quotes; "" as names say."""
+    return _CSV + delimiter.encode().hex()
+
+
+COUNT_KINDS: Final = (*map(csv_kind, ["", *map(chr, range(128))]), "n-jsonl", "n-tar")
+"""The kinds of indexes that say how many records there are, as `noted`, and not where: their one row is empty."""
+
+
+def count_records(kind: str, url: str, stamp: FileStamp, ahead: Ahead | None, limits: ShardLimits) -> Contents:
+    """The index of a shard that is no pipe: how many records it has, those counted that are damaged.
+
+    Raises:
+        ShardError: The shard is damaged, of another format, or was changed; or one of its records exceeds the limits.
+    """
+    # As an index: the network of this process has a thread, which workers that are forked later would lack.
+    raw = SourceFile(byte_source(url, stamp, ahead)) if is_remote(url) else None
+    with open_stream(url, stamp, raw=raw) as stream:
+        if kind.startswith(_CSV):
+            delimiter = bytes.fromhex(kind.removeprefix(_CSV)).decode()
+            count = sum(1 for _ in csv_records(stream, url, limits.line_bytes, delimiter))
+        elif kind == "n-jsonl":
+            count = sum(len(lines.numbers) for lines in lines_of(stream, url, max_bytes=limits.line_bytes))
+        else:
+            count = sum(1 for _ in records(stream, url, (), max_bytes=limits.member_bytes))
+    return Contents(np.zeros(1, np.uint8), 0, 0, noted=count)
+
 
 logger = logging.getLogger(__name__)
 _MAX_OPENINGS = 8
@@ -74,9 +121,9 @@ _SIDECAR = _Kind(
     "lines of the sidecar that are of no record",
 )
 KINDS = {
-    "jsonl": _Kind(jsonl_index.DTYPE, "blank lines, the first line {}"),
+    "jsonl": _Kind(JSONL_ROW, "blank lines, the first line {}"),
     **{sidecar_kind(by): _SIDECAR for by in (None, *sidecar.SIDECAR_KEYS)},
-    "tar": _Kind(tar_index.DTYPE, "members whose names give no key and field, the first at offset {}"),
+    "tar": _Kind(TAR_ROW, "members whose names give no key and field, the first at offset {}"),
     **dict.fromkeys(COUNT_KINDS, _Kind(np.dtype(np.uint8), "")),
 }
 
@@ -214,14 +261,14 @@ def _contents(jobs: Sequence[IndexJob], ahead: Ahead | None) -> list[Contents | 
     """What is in the index of each of these jobs, which are of one shard, or why it cannot be built."""
     url, limits = jobs[0].url, jobs[0].limits
     if jobs[0].kind == "jsonl":
-        return [jsonl_index.build_rows(url, jobs[0].stamp, ahead, limits.line_bytes)]
+        return [jsonl_rows(url, jobs[0].stamp, ahead, limits.line_bytes)]
     if jobs[0].kind in COUNT_KINDS:
         return [count_records(jobs[0].kind, url, jobs[0].stamp, ahead, limits)]
-    own = tar_index.TarRows(url)
+    own = TarRows(url)
     joined = {job.sidecar: job.sidecar_stamp for job in jobs if job.sidecar}  # of several kinds, and read once
     joins = {file: sidecar.JoinRows(url, file, stamp, limits) for file, stamp in joined.items()}
     is_own_wanted = any(job.kind == "tar" for job in jobs)
-    takers: list[tar_index.TarRows | sidecar.JoinRows] = [*([own] if is_own_wanted else []), *joins.values()]
+    takers: list[TarRows | sidecar.JoinRows] = [*([own] if is_own_wanted else []), *joins.values()]
     source, fields = byte_source(url, jobs[0].stamp, ahead), ("id",) if joins else ()
     for record in records(source, url, fields, own.skip, max_bytes=limits.member_bytes):
         for taker in takers:
@@ -229,7 +276,7 @@ def _contents(jobs: Sequence[IndexJob], ahead: Ahead | None) -> list[Contents | 
     return [_tried(job, own, joins) for job in jobs]
 
 
-def _tried(job: IndexJob, own: tar_index.TarRows, joins: dict[str, sidecar.JoinRows]) -> Contents | ShardError:
+def _tried(job: IndexJob, own: TarRows, joins: dict[str, sidecar.JoinRows]) -> Contents | ShardError:
     try:
         return joins[job.sidecar].contents(job.kind.partition("-")[2] or None) if job.sidecar else own.contents()
     except ShardError as error:
@@ -250,3 +297,141 @@ def warn_of_skipped(url: str, kind: str, skipped: int, first_skipped: int, noted
         logger.warning("shard '%s': %d %s", one_line(url), skipped, KINDS[kind].skipped.format(first_skipped))
     if noted and KINDS[kind].noted:
         logger.warning("shard '%s': %d %s", one_line(url), noted, KINDS[kind].noted)
+
+
+_MAX_PROCESSES = 16
+_MAX_REQUESTS = 32
+_MIN_BYTES = 256 << 20
+"""Of shards that processes are started for; fewer are indexed sooner than these start."""
+_SHARD_BYTES = 256 << 10
+"""How many bytes are read in the time that a shard takes for itself, however small it is."""
+_MAX_DEATHS = 4
+"""Of processes, such as by lack of memory; after that many the rest is indexed here, one shard after another."""
+
+Tasks = list[tuple[IndexJob, ...]]
+"""The indexes of each shard, which are built in one pass over it."""
+Work = Callable[..., tuple[IndexJob, ...]]
+"""Indexes a shard; returns what cannot be built though the shard could be read."""
+Report = Callable[[tuple[IndexJob, ...]], object]
+
+
+def headers_of(jobs: Sequence[IndexJob], min_bytes: int | None = None) -> list[IndexHeader]:
+    """The headers of all these indexes; those that are missing are built, by one process of the node.
+
+    Args:
+        jobs: The indexes.
+        min_bytes: Of shards that processes are started for; by default as many as take longer than that.
+
+    Raises:
+        ShardError: A shard is damaged (of several, the first in order).
+    """
+    found = {job: find(job) for job in jobs}
+    if not all(found.values()):
+        with _once(jobs):
+            _find_or_build(found, min_bytes)
+    return [index.header for job in jobs if (index := found[job]) is not None]
+
+
+def _once(jobs: Sequence[IndexJob]) -> AbstractContextManager[object]:
+    """Let no other process of this node build the indexes of these shards meanwhile."""
+    return locked("indexes", *sorted({job.url for job in jobs}))
+
+
+def _find_or_build(found: dict[IndexJob, Found | None], min_bytes: int | None) -> None:
+    # Looked for again: another process may have built them while this one waited.
+    missing = [job for job, index in found.items() if index is None and find(job) is None]
+    build_missing(missing, min_bytes=min_bytes)
+    for job, index in found.items():
+        if index is None:
+            found[job] = find(job)
+    for task in by_shard([job for job, index in found.items() if index is None]):
+        # One that could not be indexed raises here what is wrong with it.
+        found.update(zip(task, build(*task), strict=True))
+
+
+def by_shard(jobs: Iterable[IndexJob]) -> Tasks:
+    """The jobs of each shard together."""
+    tasks: dict[str, list[IndexJob]] = {}
+    for job in jobs:
+        tasks.setdefault(job.url, []).append(job)
+    return [tuple(task) for task in tasks.values()]
+
+
+def build_missing(
+    jobs: Sequence[IndexJob],
+    *,
+    min_bytes: int | None = None,
+    num_processes: int | None = None,
+    is_kept_beside: bool = True,
+    report: Report = lambda _: None,
+) -> set[IndexJob]:
+    """Build indexes, many shards at a time; return those that cannot be built though their shards could be read.
+
+    Those of a shard that fails are left out.
+
+    Args:
+        jobs: The indexes.
+        min_bytes: As `headers_of`.
+        num_processes: How many; by default one for each core.
+        is_kept_beside: Whether they may be written beside their shards; else they are written in the cache.
+        report: Called with the jobs of each shard that was indexed.
+    """
+    tasks = by_shard(jobs)
+    work = partial(_build_quietly, is_kept_beside=is_kept_beside)
+    remote, local = ([task for task in tasks if is_remote(task[0].url) is kind] for kind in (True, False))
+    size = sum(max(task[0].stamp.size, _SHARD_BYTES) for task in local)
+    count = min(num_processes or len(os.sched_getaffinity(0)), len(local), _MAX_PROCESSES)
+    unbuilt: set[IndexJob] = set()
+    if remote:
+        _build_in_threads(remote, work, report, unbuilt)
+    if count > 1 and size >= (_MIN_BYTES if min_bytes is None else min_bytes):
+        logger.info("indexing %d shards of %d MB with %d processes", len(local), size >> 20, count)
+        local = _build_in_processes(local, count, work, report, unbuilt)
+    for task in local:
+        unbuilt.update(work(task))
+        report(task)
+    return unbuilt
+
+
+def _build_in_threads(tasks: Tasks, work: Work, report: Report, unbuilt: set[IndexJob]) -> None:
+    logger.info("indexing %d remote shards", len(tasks))
+    count = min(_MAX_REQUESTS, len(tasks))
+    with ThreadPoolExecutor(_MAX_REQUESTS) as fetching, ThreadPoolExecutor(count) as threads:
+        fetching.submit(import_client, tasks[0][0].url)
+        ahead = Ahead(fetching, _MAX_REQUESTS // count)
+        for task, failed in zip(tasks, threads.map(partial(work, ahead=ahead), tasks), strict=True):
+            unbuilt.update(failed)
+            report(task)
+
+
+def _build_in_processes(tasks: Tasks, count: int, work: Work, report: Report, unbuilt: set[IndexJob]) -> Tasks:
+    """Build indexes; return what is left where processes died."""
+    waiting = sorted(
+        tasks, key=lambda task: -task[0].stamp.size
+    )  # the largest first, or it would end long after others
+    left: Tasks = []
+    for _ in range(_MAX_DEATHS):
+        try:
+            with processes(work, count) as team:
+                for task, failed in team.run(tuple(waiting)):
+                    waiting.remove(task)
+                    unbuilt.update(failed)
+                    report(task)
+            return left
+        except ProcessError as error:
+            logger.warning("a process that indexes shards: %s; its shard is indexed here", error)
+            waiting = [task for task in waiting if task != error.task]
+            left += [error.task] if error.task else []
+    return left + waiting
+
+
+def _build_quietly(
+    task: tuple[IndexJob, ...], _: object = None, *, is_kept_beside: bool, ahead: Ahead | None = None
+) -> tuple[IndexJob, ...]:
+    """Index a shard; return what cannot be built though the shard could be read."""
+    try:
+        built = build_each(*task, is_kept_beside=is_kept_beside, ahead=ahead)
+    except Exception as error:  # whatever it is, the caller meets it again
+        logger.debug("index of %s: %s", one_line(task[0].url), one_line(error))
+        return ()
+    return tuple(job for job, found in zip(task, built, strict=True) if not isinstance(found, Found))

@@ -1,6 +1,7 @@
 """Reading manifests: `folder → Manifest`, and `runs of records → chunks of the file → rows of their indexes`.
 
-A local manifest is read in place; of a remote one, pages (see `manifest_pages`).
+A local manifest is read in place; of a remote one, pages (see `manifest_pages`). What manifests say of the shards of a
+source is a column for each fact (`ListedFacts`).
 """
 
 import errno
@@ -11,15 +12,18 @@ from concurrent.futures import Future
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
+import numpy as np
+
 from streamdata.errors import ShardError, one_line
-from streamdata.io.remote import Answer, beside
-from streamdata.io.remote_bytes import fetch, fetch_many
-from streamdata.io.storage import FileStamp, forget_open, is_remote, opened
+from streamdata.io.one_pass import fetch_many
+from streamdata.io.remote import Answer, DeniedError, RangesIgnoredError, beside, fetch_once, network
+from streamdata.io.storage import FileStamp, Int64s, Stamps, forget_open, is_remote, opened, stamp_of_answer
 from streamdata.shards.index.index_file import CHUNK_ROWS
 from streamdata.shards.index.indexing import KINDS
 from streamdata.shards.index.manifest import (
     HEADER_BYTES,
     NAME,
+    NO_FILE,
     Manifest,
     ManifestError,
     decode_directory,
@@ -222,21 +226,24 @@ def _open_local(url: str) -> tuple[Manifest, ManifestRows] | None:
 
 
 def _open_remote(url: str) -> tuple[Manifest, ManifestRows] | None:
-    head = fetch(url, 0, _HEAD_BYTES)
-    if head is None:
+    try:
+        with network().waiting():
+            head = fetch_once(url, 0, _HEAD_BYTES)
+    except (FileNotFoundError, DeniedError, RangesIgnoredError):  # some servers say so of what is not there
         return None
+    stamp, tag = stamp_of_answer(head), head.version
     frame = decode_header(url, head.data)
-    if frame.size != head.stamp.size:
-        raise _cut(url, frame.size, head.stamp.size)
-    pages = ManifestPages(key_of(url, head.tag, head.stamp, frame.rows_at))
+    if frame.size != stamp.size:
+        raise _cut(url, frame.size, stamp.size)
+    pages = ManifestPages(key_of(url, tag, stamp, frame.rows_at))
     pages.write(head.data, 0)
     if frame.rows_at > len(head.data):
         body = pages.read(HEADER_BYTES, frame.rows_at)
         if zlib.crc32(body) != frame.crc:
-            (rest,) = fetch_many(url, [(len(head.data), frame.rows_at)], head.tag)
+            (rest,) = fetch_many(url, [(len(head.data), frame.rows_at)], tag)
             pages.write(rest, len(head.data))
     directory = decode_directory(url, frame, pages.read(HEADER_BYTES, frame.rows_at), ROW_SIZES)
-    return Manifest(url, directory), ManifestRows(url, head.stamp, frame.rows_at, head.tag)
+    return Manifest(url, directory), ManifestRows(url, stamp, frame.rows_at, tag)
 
 
 def _cut(url: str, expected: int, got: int) -> ManifestError:
@@ -298,3 +305,69 @@ class Manifests:
             if (manifest := self.at(beside(url, folder + NAME))) and url in manifest.numbers:
                 return manifest
         return None
+
+
+class ListedFacts:
+    """Facts of shards and of their indexes of one kind; where no manifest has one, `manifest_of` is -1 and all else 0.
+
+    Args:
+        urls: The shards.
+        kind: Of their indexes.
+        manifests: What they are looked up in; the first that has the index counts.
+    """
+
+    def __init__(self, urls: Sequence[str], kind: str, manifests: ListedShards) -> None:
+        count = len(urls)
+        self.manifest_of: Int64s = np.full(count, -1, np.int64)
+        columns = [np.zeros(count, np.int64) for _ in range(9)]
+        self.num_records, self.skipped, self.first_skipped, self.noted, self.offsets = columns[:5]
+        self.stamps, self.sidecar_stamps = Stamps(*columns[5:7]), Stamps(*columns[7:])
+        self.sidecar_urls, self.is_remote = [""] * count, [False] * count
+        for number, (manifest, _) in enumerate(manifests):
+            files = manifest.files_of(urls)
+            entries = manifest.entries_of(kind, files)
+            self._take(number, manifest, kind, np.where(self.manifest_of < 0, entries, -1))
+
+    def _take(self, number: int, manifest: Manifest, kind: str, entries: Int64s) -> None:
+        """Take in what a manifest says; -1 stands for a shard of which it has no such index."""
+        (shards,) = np.nonzero(entries >= 0)
+        if not len(shards):
+            return
+        own = manifest.directory.indexes[kind][entries[shards]]
+        self.manifest_of[shards] = number
+        for name in ("num_records", "skipped", "first_skipped", "noted", "offset"):
+            column = self.offsets if name == "offset" else getattr(self, name)
+            column[shards] = own[name]
+        files = own["file"].astype(np.int64)
+        self.stamps.sizes[shards], self.stamps.versions[shards] = (
+            manifest.directory.sizes[files],
+            manifest.versions[files],
+        )
+        is_far = is_remote(manifest.root)
+        for shard in shards.tolist() if is_far else ():
+            self.is_remote[shard] = True
+        if (own["sidecar"] != NO_FILE).any():
+            self._take_sidecars(manifest, shards, own["sidecar"].astype(np.int64))
+
+    def _take_sidecars(self, manifest: Manifest, shards: Int64s, files: Int64s) -> None:
+        stamps, directory = self.sidecar_stamps, manifest.directory
+        stamps.sizes[shards], stamps.versions[shards] = directory.sizes[files], manifest.versions[files]
+        urls, sidecars = manifest.urls, self.sidecar_urls
+        for shard, file in zip(shards.tolist(), files.tolist(), strict=True):
+            sidecars[shard] = urls[file]
+
+
+def stamps_in(manifest: Manifest, files: Int64s) -> list[FileStamp]:
+    """The stamps of some files of a manifest."""
+    sizes, versions = manifest.directory.sizes[files], manifest.versions[files]
+    return list(map(FileStamp, sizes.tolist(), versions.tolist()))
+
+
+def stamps_known(urls: Sequence[str], known: Known) -> dict[str, FileStamp]:
+    """The stamps of those files of which one is known, in their order."""
+    stamps = {url: known.stamps[url] for url in urls if url in known.stamps}
+    for manifest, _ in known.manifests:
+        files = manifest.files_of(urls)
+        own = [url for url, file in zip(urls, files.tolist(), strict=True) if file >= 0]
+        stamps = dict(zip(own, stamps_in(manifest, files[files >= 0]), strict=True)) | stamps
+    return stamps

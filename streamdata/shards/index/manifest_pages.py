@@ -13,12 +13,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamdata.io.file_cache import cache_directory
-from streamdata.io.remote import Answer, StorageOptions, network, options_of
+from streamdata.io.one_pass import fetch_many
+from streamdata.io.remote import (
+    Answer,
+    StorageOptions,
+    network,
+    options_of,
+)
 from streamdata.io.remote.addresses import signed_url
-from streamdata.io.remote_bytes import fetch_many
 from streamdata.io.storage import FileStamp
 from streamdata.run.per_process import OpenFiles, PerProcess
-from streamdata.shards.ahead.coalesced import MAX_REQUEST_BYTES
+from streamdata.shards.ahead.windows import MAX_REQUEST_BYTES
 from streamdata.shards.index.manifest import ManifestError
 
 _PAGE_BYTES = 1 << 16

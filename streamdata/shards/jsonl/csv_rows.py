@@ -15,8 +15,8 @@ from streamdata.io.one_pass import SourceFile
 from streamdata.io.signatures import HEAD_BYTES, refuse_foreign
 from streamdata.io.storage import told_url
 from streamdata.io.streams import ForwardStream
-from streamdata.io.suffixes import COMPRESSIONS
 from streamdata.shards.jsonl.lines import line_too_long
+from streamdata.shards.listing import COMPRESSIONS
 from streamdata.shards.readers import DamagedRecordError, Record
 
 CSV_SUFFIXES = tuple(f".{end}{compressed}" for end in ("csv", "tsv") for compressed in COMPRESSIONS)

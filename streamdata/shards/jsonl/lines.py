@@ -3,6 +3,8 @@
 Lines end with a line feed, as JSON Lines (jsonlines.org) asks; a carriage return before it is white space to JSON. The
 last line may lack its end. A byte order mark at the beginning of the file belongs to no line. Of a file that is one
 JSON array, known by its first byte, the elements stand for lines, over however many lines each goes.
+
+The index of a shard has 12 bytes per row: where its line begins, and how many blank lines there are before it.
 """
 
 from collections.abc import Iterator
@@ -13,10 +15,12 @@ import numpy.typing as npt
 import orjson
 
 from streamdata.errors import ShardError, shown
-from streamdata.io.one_pass import ByteSource
+from streamdata.io.one_pass import Ahead, ByteSource, byte_source
 from streamdata.io.signatures import JSONL, refuse_foreign
-from streamdata.io.storage import Int64s
+from streamdata.io.storage import FileStamp, Int64s
 from streamdata.recipe.limits import DEFAULT_LIMITS
+from streamdata.shards.index.index_file import Contents
+from streamdata.shards.jsonl.rows import doubtful_integers, integer_flaw
 
 BOM = b"\xef\xbb\xbf"
 BLANK = b" \t\r\n"  # the white space of JSON
@@ -311,3 +315,48 @@ def numbered_lines(source: ByteSource, url: str, max_bytes: int = MAX_LINE_BYTES
     for lines in lines_of(source, url, max_bytes=max_bytes):
         for number, start, line in lines.listed():
             yield number + 1, lines.offset + start, line
+
+
+# A row's line number is its own number plus the blank lines before it.
+JSONL_ROW = np.dtype([("offset", "<u8"), ("blanks", "<u4")])
+ELEMENT = 2**32 - 1
+"""What stands for the blank lines of an element of an array, which ends a byte before the next one begins."""
+_MAX_BLANKS = ELEMENT - 1
+
+
+def jsonl_rows(
+    url: str, stamp: FileStamp | None = None, ahead: Ahead | None = None, max_bytes: int = MAX_LINE_BYTES
+) -> Contents:
+    """Rows of the shard's records and one for its end; what is passed over are blank lines (the first from 1).
+
+    Raises:
+        ShardError: There are more blank lines than 32 bits count, a line of more than `max_bytes`, or the file is of
+            another format.
+    """
+    source = byte_source(url, stamp, ahead)
+    parts = [np.zeros(0, JSONL_ROW)]
+    blanks = first_blank = num_rows = long_integers = 0
+    stop = source.size
+    for piece in lines_of(source, url, max_bytes=max_bytes):
+        rows = np.zeros(len(piece.numbers), JSONL_ROW)
+        rows["offset"] = piece.starts + piece.offset
+        rows["blanks"] = piece.numbers - np.arange(num_rows, num_rows + len(rows))
+        if piece.are_elements:
+            rows["blanks"], stop = ELEMENT, piece.offset + piece.end
+        parts.append(rows)
+        if not blanks and piece.num_blank:
+            first_blank = piece.first_blank() + 1
+        blanks, num_rows = blanks + piece.num_blank, num_rows + len(rows)
+        if blanks > _MAX_BLANKS:
+            raise ShardError(f"shard '{url}': {blanks} blank lines, expected at most {_MAX_BLANKS}\n  Remove them.")
+        long_integers += _long_integers(piece)
+    end = np.zeros(1, JSONL_ROW)
+    end["offset"], end["blanks"] = stop, blanks
+    return Contents(np.concatenate([*parts, end]), blanks, first_blank, long_integers)
+
+
+def _long_integers(piece: Lines) -> int:
+    """How many of the lines hold an integer that 64 bits cannot."""
+    doubtful = np.unique(np.searchsorted(piece.ends, doubtful_integers(piece.buffer)))
+    whole = doubtful[doubtful < len(piece.ends)].tolist()  # after the last line there may be the beginning of another
+    return sum(integer_flaw(piece.line(line)) is not None for line in whole)

@@ -12,13 +12,12 @@ from streamdata.fields import INDEX, KEY, STATES, URL
 from streamdata.io.storage import Int64s
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import ReadBuffer
-from streamdata.shards.ahead.coming import FileSpans
-from streamdata.shards.ahead.portion import Portion
+from streamdata.shards.ahead.spans import FileSpans
+from streamdata.shards.ahead.windows import Portion
 from streamdata.shards.index.index_file import Rows
 from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
-from streamdata.shards.jsonl.index import ELEMENT
-from streamdata.shards.jsonl.lines import BLANK, line_too_long, place_of, too_many_blanks
+from streamdata.shards.jsonl.lines import BLANK, ELEMENT, line_too_long, place_of, too_many_blanks
 from streamdata.shards.jsonl.rows import Flaw, integer_flaw, reserved_flaw, syntax_flaw
 from streamdata.shards.readers import NO_FIELDS, DamagedRecordError, Record
 

@@ -6,7 +6,6 @@ after that are pyarrow's alone, and a file may be made so that a batch of them c
 Format: https://parquet.apache.org/docs/file-format, https://github.com/apache/parquet-format.
 """
 
-import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +16,9 @@ from typing import Any, NamedTuple
 from streamdata.errors import ShardError, did_you_mean, listing, needs, shown
 from streamdata.io.one_pass import ByteSource
 from streamdata.io.signatures import refuse_foreign
-from streamdata.shards.parquet.pages import HEADER_BYTES, DictionaryPage, dictionary_page, longest_value
+from streamdata.shards.parquet.pages import HEADER_BYTES, DictionaryPage, RangedFile, dictionary_page, longest_value
 from streamdata.shards.parquet.stored_rows import import_pyarrow
-from streamdata.shards.parquet.types import cast_batch, leaves_of, plain_schema
+from streamdata.shards.parquet.values import cast_batch, leaves_of, plain_schema
 
 PARQUET_SUFFIXES = (".parquet",)
 MAX_BATCH_ROWS = 1024
@@ -374,44 +373,3 @@ def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         elif begin < end:
             joined.append((begin, end))
     return joined
-
-
-class RangedFile(io.RawIOBase):
-    """A file as pyarrow reads it: from pieces that are held, and where none has the bytes, from its source."""
-
-    def __init__(self, source: ByteSource) -> None:
-        assert source.size is not None, "a file of row groups has a size"
-        self.held: list[tuple[int, memoryview]] = []
-        """Where each piece begins in the file, and its bytes."""
-        self._source, self._size, self._at = source, source.size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def size(self) -> int:
-        """Bytes of the file."""
-        return self._size
-
-    def read(self, size: int | None = -1) -> bytes:
-        left = max(0, self._size - self._at)
-        wanted = left if size is None or size < 0 else min(size, left)
-        data = self.bytes_at(self._at, wanted)
-        self._at += len(data)
-        return data
-
-    def bytes_at(self, begin: int, size: int) -> bytes:
-        """So many bytes from there on, fewer at the end of the file."""
-        for first, piece in self.held:
-            if first <= begin and begin + size <= first + len(piece):
-                return bytes(piece[begin - first : begin - first + size])
-        return self._source.read(size, begin) if size > 0 else b""

@@ -1,10 +1,13 @@
-"""The page of a dictionary, as far as it tells how long its values are.
+"""What is looked at in a parquet file beside pyarrow: its bytes, and how long the values of a dictionary's page are.
 
 Formats: https://github.com/apache/parquet-format, https://github.com/apache/thrift (compact protocol).
 """
 
+import io
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+from streamdata.io.one_pass import ByteSource
 
 HEADER_BYTES = 256  # that are enough for a header without statistics
 _DICTIONARY = 2  # the kind of page, field 1 of its header
@@ -12,6 +15,47 @@ _KIND, _OF_DICTIONARY = 1, 7  # numbers of fields; 2 and 3 are its sizes
 _LENGTH_BYTES = 4  # before each value
 _GOES_ON = 0x80  # the bit of a number's byte
 _TRUE, _FALSE, _INTEGER, _STRUCT = 1, 2, 5, 12  # types of fields; all numbers of such a header have 32 bits
+
+
+class RangedFile(io.RawIOBase):
+    """A file as pyarrow reads it: from pieces that are held, and where none has the bytes, from its source."""
+
+    def __init__(self, source: ByteSource) -> None:
+        assert source.size is not None, "a file of row groups has a size"
+        self.held: list[tuple[int, memoryview]] = []
+        """Where each piece begins in the file, and its bytes."""
+        self._source, self._size, self._at = source, source.size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._size
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        wanted = left if size is None or size < 0 else min(size, left)
+        data = self.bytes_at(self._at, wanted)
+        self._at += len(data)
+        return data
+
+    def bytes_at(self, begin: int, size: int) -> bytes:
+        """So many bytes from there on, fewer at the end of the file."""
+        for first, piece in self.held:
+            if first <= begin and begin + size <= first + len(piece):
+                return bytes(piece[begin - first : begin - first + size])
+        return self._source.read(size, begin) if size > 0 else b""
 
 
 class DictionaryPage(NamedTuple):

@@ -23,11 +23,11 @@ from streamdata.io.one_pass import byte_source
 from streamdata.io.remote import NO_OPTIONS, StorageOptions
 from streamdata.io.storage import FileStamp, LocalShard, is_remote, local_path, stamp_of
 from streamdata.io.streams import open_stream
-from streamdata.io.suffixes import JSON_SUFFIXES, JSONL_SUFFIXES
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import OpenFiles
 from streamdata.shards.jsonl.lines import MAX_LINE_BYTES, lines_of, place_of
 from streamdata.shards.jsonl.rows import parse_row
+from streamdata.shards.listing import JSON_SUFFIXES, JSONL_SUFFIXES
 from streamdata.shards.parquet.file import PARQUET_SUFFIXES, OpenParquet
 from streamdata.shards.parquet.stored_rows import Row, StoredRows, write_objects, write_rows
 from streamdata.shards.urls import expand

@@ -1,17 +1,21 @@
 """Runs of rows of parquet's row groups: `run → decoded, at once or ahead in a thread → its rows by number`."""
 
 import logging
+import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
+from threading import Event
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamdata.errors import ShardError
-from streamdata.io.cache.cached import Confirmations
-from streamdata.io.cache.settings import CacheSettings, named_cache
+from streamdata.io.cache.cached import Confirmations, named_cache
 from streamdata.io.remote import network
+from streamdata.io.remote.addresses import CacheSettings
 from streamdata.io.storage import (
     FileStamp,
     Int64s,
@@ -24,12 +28,118 @@ from streamdata.io.storage import (
 )
 from streamdata.run.per_process import open_files
 from streamdata.shards.ahead.spans import read_spans
-from streamdata.shards.parquet.arrow_file import open_file
-from streamdata.shards.parquet.decode_ahead import DecodeAhead
-from streamdata.shards.parquet.decoded_runs import DecodedRun, DecodedRuns, GroupRun
 from streamdata.shards.parquet.file import OpenParquet
-from streamdata.shards.parquet.footers import RowGroups
+from streamdata.shards.parquet.row_groups import RowGroups, open_file
 from streamdata.shards.parquet.stored_rows import import_pyarrow
+
+
+class GroupRun(NamedTuple):
+    """Consecutive rows of a row group that are decoded together."""
+
+    shard: int
+    first: int
+    num_rows: int
+
+
+class DecodedRun(NamedTuple):
+    """The rows of a run."""
+
+    batches: list[Any]
+    """Mostly one."""
+    num_bytes: int
+
+
+class DecodedRuns:
+    """Some of them.
+
+    Args:
+        max_bytes: They have together.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._runs: dict[GroupRun, DecodedRun] = {}
+        self.num_bytes = 0
+
+    def get(self, run: GroupRun) -> DecodedRun | None:
+        """One of them, if it is kept."""
+        decoded = self._runs.pop(run, None)
+        if decoded is not None:
+            self._runs[run] = decoded  # the first in the dict is the one that was used longest ago
+        return decoded
+
+    def add(self, run: GroupRun, decoded: DecodedRun) -> DecodedRun:
+        """Keep one more."""
+        self._runs[run] = decoded
+        self.num_bytes += decoded.num_bytes
+        return decoded
+
+    def make_room(self, num_bytes: int) -> bool:
+        """Keep no more than so many bytes; whether some run had to go for it."""
+        before = len(self._runs)
+        while self._runs and self.num_bytes > num_bytes:
+            self.num_bytes -= self._runs.pop(next(iter(self._runs))).num_bytes
+        return len(self._runs) < before
+
+
+Decode = Callable[[Sequence[GroupRun], Callable[[], object]], Mapping[GroupRun, DecodedRun]]
+"""Decodes runs together; the second argument is called where that goes on without Python's lock."""
+
+
+class DecodeAhead:
+    """A thread of this process. What it decoded is held until it is taken, or other runs are asked for.
+
+    One keeps up with what is made of the rows, and of two on two cores the reader would wait for its turn.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._thread: ThreadPoolExecutor | None = None
+        self._coming: dict[GroupRun, Future[Mapping[GroupRun, DecodedRun]]] = {}
+
+    def ask(self, kept: Sequence[GroupRun], tasks: Sequence[Sequence[GroupRun]], decode: Decode) -> None:
+        """Decode runs, and return when the thread is at it; let go of all that is neither of these nor kept."""
+        if self._pid != os.getpid():  # in a fork there is no such thread, and what it was asked for does not come
+            self._pid, self._thread, self._coming = os.getpid(), None, {}
+        wanted = {*kept, *chain.from_iterable(tasks)}
+        dropped = [self._coming.pop(run) for run in list(self._coming) if run not in wanted]
+        for task in {*dropped}.difference(self._coming.values()):
+            task.cancel()
+        new = [left for runs in tasks if (left := [run for run in runs if run not in self._coming])]
+        if new and self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "streamdata-decode", _keep_few_files)
+        is_busy = any(not coming.done() for coming in self._coming.values())
+        begun = [self._submit(runs, decode) for runs in new]
+        # A thread gets Python's lock from one that computes only after 5 ms, in which a window may be delivered.
+        if begun and not is_busy:
+            begun[0].wait()
+
+    def _submit(self, runs: Sequence[GroupRun], decode: Decode) -> Event:
+        assert self._thread is not None, "there is a thread before it is asked"
+        begun = Event()
+
+        def work() -> Mapping[GroupRun, DecodedRun]:
+            try:
+                return decode(runs, begun.set)
+            finally:
+                begun.set()
+
+        coming = self._thread.submit(work)
+        self._coming.update(dict.fromkeys(runs, coming))
+        return begun
+
+    def take(self, run: GroupRun) -> DecodedRun | None:
+        """What comes of a run that was asked for; None if it was not, was taken, or has to be decoded by itself."""
+        coming = self._coming.pop(run, None) if self._pid == os.getpid() else None
+        return None if coming is None else coming.result().get(run)
+
+    def __reduce__(self) -> tuple[type["DecodeAhead"], tuple[()]]:
+        return DecodeAhead, ()
+
+
+def _keep_few_files() -> None:
+    open_files.is_helping = True
+
 
 logger = logging.getLogger(__name__)
 _TOGETHER_BYTES = 16 << 20  # of small groups, about: each call costs as much as hundreds of rows

@@ -8,19 +8,15 @@ from typing import Any
 import numpy as np
 
 from streamdata.fields import KEY, URL
-from streamdata.io.cache.settings import CacheSettings
-from streamdata.io.remote.addresses import keep_in
-from streamdata.io.stamps import stamps_of
-from streamdata.io.storage import Int64s, base_name, close_unused, is_pipe, is_remote
-from streamdata.shards.ahead.coming import FileSpans
-from streamdata.shards.ahead.portion import Portion
-from streamdata.shards.index.listed import stamps_known
-from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known
-from streamdata.shards.parquet.arrow_values import VALUE_BYTES, values_of
-from streamdata.shards.parquet.decoded_runs import DecodedRuns, GroupRun
+from streamdata.io.remote.addresses import CacheSettings, keep_in
+from streamdata.io.storage import Int64s, base_name, close_unused, is_pipe, is_remote, stamps_of
+from streamdata.shards.ahead.spans import FileSpans
+from streamdata.shards.ahead.windows import Portion
+from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, stamps_known
 from streamdata.shards.parquet.file import MAX_COUNT
-from streamdata.shards.parquet.footers import RowGroups
-from streamdata.shards.parquet.run_decoder import Picks, RunDecoder
+from streamdata.shards.parquet.row_groups import RowGroups
+from streamdata.shards.parquet.run_decoder import DecodedRuns, GroupRun, Picks, RunDecoder
+from streamdata.shards.parquet.values import VALUE_BYTES, values_of
 from streamdata.shards.readers import NO_FIELDS, DamagedRecordError, Record
 
 _LOOK_AHEAD, _LOOK_AHEAD_BYTES = 8192, 16 << 20

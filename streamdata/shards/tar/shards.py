@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from streamdata.fields import KEY, URL
-from streamdata.io.cache.settings import CacheSettings
 from streamdata.io.remote import Answer
+from streamdata.io.remote.addresses import CacheSettings
 from streamdata.io.storage import Int64s
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import ReadBuffer
-from streamdata.shards.ahead.coming import FileSpans
-from streamdata.shards.ahead.portion import Portion
-from streamdata.shards.ahead.spans import read_spans
+from streamdata.shards.ahead.spans import FileSpans, read_spans
+from streamdata.shards.ahead.windows import Portion
 from streamdata.shards.index.indexing import sidecar_kind
 from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete, misplaced

@@ -20,13 +20,12 @@ import numpy.typing as npt
 from streamdata.errors import ShardError, shown
 from streamdata.fields import KEY, URL, is_reserved
 from streamdata.io.one_pass import byte_source
-from streamdata.io.stamps import stamps_there
-from streamdata.io.storage import FileStamp, Int64s
-from streamdata.io.suffixes import SIDECAR_SUFFIXES, sidecars_of
+from streamdata.io.storage import FileStamp, Int64s, stamps_there
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.shards.index.index_file import Contents, Rows
 from streamdata.shards.jsonl.lines import MAX_LINE_BYTES, lines_of, numbered_lines
 from streamdata.shards.jsonl.rows import doubtful_integers, parse_row
+from streamdata.shards.listing import SIDECAR_SUFFIXES, sidecars_of
 from streamdata.shards.readers import DamagedRecordError, Record
 from streamdata.shards.tar.headers import ANY_SIZE
 from streamdata.shards.tar.records import TarRecord, key_hash, records

@@ -13,11 +13,11 @@ import numpy as np
 from streamdata.errors import ShardError, names_text, one_line, shown
 from streamdata.fields import KEY, is_reserved
 from streamdata.io.storage import is_remote, local_path
-from streamdata.io.suffixes import is_sequential
 from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import Percent
 from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.shards.jsonl.shards import JsonlShards
+from streamdata.shards.listing import is_sequential
 from streamdata.shards.urls import expand_home
 from streamdata.sources.alone import Alone
 from streamdata.sources.functions.images import FORMATS, open_image

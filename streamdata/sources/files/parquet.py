@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from streamdata.errors import shown
-from streamdata.io.cache.settings import CacheSetting, read_cache_settings
 from streamdata.io.remote import options_of_source
+from streamdata.io.remote.addresses import CacheSetting, read_cache_settings
 from streamdata.recipe.named_source import Percent
-from streamdata.shards.ahead.coming import Coming
-from streamdata.shards.ahead.portion import Portion
-from streamdata.shards.parquet.arrow_file import ROW_SUFFIXES
+from streamdata.shards.ahead.windows import Coming, Portion
+from streamdata.shards.parquet.row_groups import ROW_SUFFIXES
 from streamdata.shards.parquet.shards import ParquetShards, ParquetWindow
 from streamdata.shards.urls import find_shards
 from streamdata.sources.files.shard_source import BlockSource, Indices, OpenedWindow, ShardDataset

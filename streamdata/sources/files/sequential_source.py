@@ -11,9 +11,7 @@ from streamdata.errors import SourceError, shown
 from streamdata.fields import CURSOR, SEED
 from streamdata.io.storage import Int64s
 from streamdata.run import shuffled, stable_seed
-from streamdata.shards.ahead.chunks import ChunkBytes
-from streamdata.shards.ahead.coalesced import MAX_REQUEST_BYTES
-from streamdata.shards.ahead.coming import Coming
+from streamdata.shards.ahead.windows import MAX_REQUEST_BYTES, ChunkBytes, Coming
 from streamdata.shards.readers import DamagedRecordError, SequentialShards
 from streamdata.sources.order.blocks import BlockOrder, Part, describe_content, shard_seeds
 from streamdata.sources.source import ReadTask, Record, Source, Stretch, check_position

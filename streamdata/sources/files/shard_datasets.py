@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from streamdata.io.cache.settings import CacheSetting, read_cache_settings
 from streamdata.io.remote import options_of_source
-from streamdata.io.suffixes import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential
+from streamdata.io.remote.addresses import CacheSetting, read_cache_settings
 from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import Percent
 from streamdata.shards.jsonl.csv_rows import CSV_SUFFIXES
 from streamdata.shards.jsonl.shards import JsonlShards
-from streamdata.shards.parquet.arrow_file import ROW_SUFFIXES
+from streamdata.shards.listing import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential
+from streamdata.shards.parquet.row_groups import ROW_SUFFIXES
 from streamdata.shards.sequential import SequentialCsv, SequentialJsonl, SequentialTar
 from streamdata.shards.tar.shards import TarShards
 from streamdata.shards.urls import find_shards

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.fields import CURSOR, SEED
-from streamdata.io.cache.settings import CacheSettings, named_cache, page_cache
+from streamdata.io.cache.cached import named_cache, page_cache
+from streamdata.io.remote.addresses import CacheSettings
 from streamdata.run import Lane, shuffled, stable_seed
 from streamdata.run.topology import ranks_of_node
-from streamdata.shards.ahead.coming import Coming
-from streamdata.shards.ahead.portion import Portion
+from streamdata.shards.ahead.windows import Coming, Portion
 from streamdata.shards.readers import IndexedShards, Window, take_all
 from streamdata.sources.alone import SourceAlone
 from streamdata.sources.files.sequential_source import SequentialSource as SequentialSource  # noqa: PLC0414  for others

@@ -11,8 +11,7 @@ from streamdata.tools.cli.options import MAX_COUNT
 
 if TYPE_CHECKING:
     from streamdata.recipe.limits import ShardLimits
-    from streamdata.shards.index.inventory import Inventory
-    from streamdata.shards.index.make_manifest import IndexProgress
+    from streamdata.shards.index.make_manifest import IndexProgress, Inventory
     from streamdata.shards.index.manifest import Manifest
     from streamdata.shards.index.manifest_file import ManifestRows
 
@@ -46,7 +45,7 @@ def index(
     with messages(OSError, ValueError):
         from streamdata.io.remote import checked_options
         from streamdata.recipe.limits import ShardLimits, read_limits
-        from streamdata.shards.index.inventory import take_stock
+        from streamdata.shards.index.make_manifest import take_stock
 
         given = {"endpoint": endpoint, "region": region, "profile": profile, "anonymous": anonymous or None}
         options = checked_options(given, "index")
@@ -63,8 +62,8 @@ def index(
 
 def _index(stock: "Inventory", num_processes: int | None, limits: "ShardLimits") -> None:
     """Make the manifest of some shards, and say what is in it."""
+    from streamdata.shards.index.indexing import COUNT_KINDS
     from streamdata.shards.index.make_manifest import make_manifest
-    from streamdata.shards.index.record_counts import COUNT_KINDS
 
     columns = (TransferSpeedColumn(), TimeRemainingColumn())
     with bar(*columns) as show:

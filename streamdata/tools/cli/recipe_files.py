@@ -11,8 +11,7 @@ from streamdata.errors import shown
 from streamdata.io.remote import StorageOptions, options_of_source, stat_once
 from streamdata.io.storage import is_pipe, is_remote
 from streamdata.recipe.yaml_tree import Kind
-from streamdata.shards.braces import check_braces
-from streamdata.shards.listing import is_glob
+from streamdata.shards.listing import check_braces, is_glob
 from streamdata.shards.tar.sidecar import find_sidecars
 from streamdata.shards.urls import expand_home, find_shards, split_commas
 from streamdata.sources.files.shard_datasets import SHARD_SUFFIXES

@@ -12,7 +12,7 @@ from streamdata.mixing.lengths import MANY_EPOCHS, lengths_by
 from streamdata.mixing.tree import Node, mean_node_shares, num_in, tree_of
 from streamdata.run import Lane
 from streamdata.run.per_process import most_open_files
-from streamdata.shards.ahead.settings import AheadSettings, ahead_settings
+from streamdata.shards.ahead.read_ahead import AheadSettings, ahead_settings
 from streamdata.sources.files.parquet import RowGroupSource
 from streamdata.sources.files.shard_source import BlockSource, SequentialSource
 from streamdata.sources.foreign.own_stream import OwnStreamSource

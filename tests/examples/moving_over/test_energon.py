@@ -8,7 +8,7 @@ import webdataset
 import yaml
 
 from streamdata import MergedDataset, MetaDistributedWebDataset, instantiate_from_yaml
-from streamdata.io.suffixes import TAR_SUFFIXES
+from streamdata.shards.listing import TAR_SUFFIXES
 from streamdata.shards.urls import expand
 from tests.streams import assert_exact_resume
 

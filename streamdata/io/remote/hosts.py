@@ -12,16 +12,15 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import fsspec
 
 from streamdata.errors import needs
-from streamdata.io.remote.addresses import bare_url
-from streamdata.io.remote.options import StorageOptions
-from streamdata.io.remote.retries import StoreHealth
-from streamdata.io.remote.web import Headers
+from streamdata.io.remote.addresses import StorageOptions, bare_url
+from streamdata.io.remote.requests import StoreHealth
+from streamdata.io.remote.web import Headers, Prepared
 
 _RENEWAL_S = 60.0
 _SAFE = "/~-._"
@@ -33,14 +32,6 @@ _WRITE_INSTEAD = {
 
 
 _SAME = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
-
-
-class Prepared(NamedTuple):
-    """What is sent: the url and the headers, and which credentials signed it."""
-
-    url: str
-    headers: dict[str, str]
-    credentials: int = 0
 
 
 class Door(Protocol):

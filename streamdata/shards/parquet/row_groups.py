@@ -1,21 +1,26 @@
-"""One Arrow stream, as `save_to_disk` of Hugging Face datasets writes them: a record batch of it is a row group.
+"""Row groups of files: `footers → columns that all have, and facts of each row group`.
 
-Format: https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format.
+The files are parquet, or Arrow streams as `save_to_disk` of Hugging Face datasets writes them: a record batch of such a
+stream is a row group. Format: https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format.
 """
 
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import orjson
 
-from streamdata.errors import ShardError
-from streamdata.io.one_pass import ByteSource
-from streamdata.io.storage import is_remote, local_path
+from streamdata.errors import ShardError, shown
+from streamdata.fields import SET_HERE
+from streamdata.io.one_pass import ByteSource, byte_source
+from streamdata.io.storage import FileStamp, Int64s, is_remote, local_path
 from streamdata.shards.parquet.file import MAX_BATCH_BYTES, MAX_BATCH_ROWS, PARQUET_SUFFIXES, GroupFacts, OpenParquet
 from streamdata.shards.parquet.stored_rows import import_pyarrow
+from streamdata.shards.parquet.values import are_alike
 
 ARROW_SUFFIX = ".arrow"
 """Folders also hold such files that are no shards, such as caches: only those are taken that their notes name."""
@@ -128,3 +133,106 @@ class OpenArrow(OpenParquet):
                 part = whole.slice(first, most).select(names)
                 # Copied, since what is kept of a batch would hold all of it.
                 yield part if part.nbytes == whole.nbytes else read(part.serialize(), part.schema)
+
+
+_AT_ONCE = 16
+
+
+class RowGroups:
+    """The row groups of all files, numbered one after the other.
+
+    Args:
+        urls: The files.
+        stamps: Their versions.
+        columns: Those that are read; None for all.
+        at_once: Ask for several footers at the same time, where they are remote.
+
+    Raises:
+        ShardError: A footer is damaged, or its file lacks a column, or has one of another type than the first file.
+    """
+
+    def __init__(
+        self, urls: list[str], stamps: list[FileStamp], columns: Sequence[str] | None, *, at_once: bool
+    ) -> None:
+        self.urls, self.stamps = urls, stamps
+        self.url_texts = list(map(str, urls))
+        """The urls without what else belongs to an address."""
+        self.names, groups = read_footers(urls, stamps, columns, at_once=at_once)
+        self.facts = [facts for _, facts in groups]
+        self.file_of: Int64s = np.array([file for file, _ in groups], np.int64)
+        self.num_records: Int64s = np.array([facts.num_rows for facts in self.facts], np.int64)
+        self.sizes: Int64s = np.array([facts.num_bytes for facts in self.facts], np.int64)
+        """Decoded, as far as footers say it."""
+        ends = np.cumsum(self.num_records)
+        begins = ends - self.num_records
+        first_of_file = np.searchsorted(self.file_of, self.file_of, side="left")
+        self.first_rows: Int64s = begins - begins[first_of_file]
+        """Of each group, the number of its first row in its file."""
+        self.rows_of_file: Int64s = np.zeros(len(urls), np.int64)
+        np.add.at(self.rows_of_file, self.file_of, self.num_records)
+        self.row_bytes: Int64s = np.maximum(1, -(-self.sizes // np.maximum(1, self.num_records)))
+
+    def url_of(self, group: int) -> str:
+        """Its file."""
+        return self.urls[int(self.file_of[group])]
+
+
+class Footers(NamedTuple):
+    """Of all files."""
+
+    names: list[str]
+    """Of the columns."""
+    groups: list[tuple[int, GroupFacts]]
+    """The number of the file of each row group, and what is said of it."""
+
+
+def read_footers(
+    files: Sequence[str], stamps: Sequence[FileStamp], columns: Sequence[str] | None, *, at_once: bool
+) -> Footers:
+    """Read the footers of files of one schema.
+
+    Args:
+        files: Their urls.
+        stamps: Their versions.
+        columns: Those that are read; None for all.
+        at_once: Ask for several at the same time, where they are remote.
+
+    Raises:
+        ShardError: A footer is damaged, or its file lacks a column, or has one of another type than the first file.
+    """
+    with ThreadPoolExecutor(_AT_ONCE if at_once else 1) as threads:
+        found = list(threads.map(lambda file, stamp: _footer_of(file, stamp, columns), files, stamps))
+    _check_alike(files, [schema for schema, _ in found])
+    groups = [(file, facts) for file, (_, facts_of_file) in enumerate(found) for facts in facts_of_file]
+    return Footers(list(found[0][0].names), groups)
+
+
+def _footer_of(url: str, stamp: FileStamp, columns: Sequence[str] | None) -> tuple[Any, list[GroupFacts]]:
+    file = open_file(url, byte_source(url, stamp))
+    names = file.check_columns(columns)
+    if taken := sorted(SET_HERE.intersection(names)):
+        raise ShardError(
+            f"shard '{url}': expected columns beside the fields that streamdata sets, got {taken}\n"
+            "  Name the others in `columns`, or rename these where the file is written."
+        )
+    schema = import_pyarrow().schema([file.schema.field(name) for name in names])
+    return schema, file.groups(columns)
+
+
+def _check_alike(files: Sequence[str], schemas: Sequence[Any]) -> None:
+    types = dict(zip(schemas[0].names, schemas[0].types, strict=True))
+    for url, schema in zip(files, schemas, strict=True):
+        if set(schema.names) != set(types):
+            differing = sorted(set(schema.names) ^ set(types))
+            raise ShardError(
+                f"shard '{url}': expected the columns of '{files[0]}', got a file of which these are in one of the two "
+                f"alone: {differing}\n  Name those that all files have in `columns`."
+            )
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            if not are_alike(types[name], kind):
+                raise ShardError(
+                    f"shard '{url}': column {shown(name)}: expected {types[name]}, as in '{files[0]}', got {kind}\n"
+                    "  Give files of another schema a source of their own."
+                )
+            if import_pyarrow().types.is_null(types[name]):
+                types[name] = kind

@@ -1,0 +1,328 @@
+"""Windows that are to be read: `files, spans of their records → requests of 1 to 8 MB → portions of bytes in memory`.
+
+A portion is what is held of a window, or let go of, at once. A shard that is read from its start is one window.
+"""
+
+import io
+import sys
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from streamdata.io.remote.addresses import options_of, signed_url
+from streamdata.io.remote.hosts import health_of
+from streamdata.io.remote.requests import StoreHealth
+from streamdata.io.storage import FileStamp, Int64s, is_remote
+from streamdata.shards.ahead.spans import FileSpans
+
+MAX_REQUEST_BYTES: Final = 8 << 20
+"""Of several spans together; one that is larger is one request."""
+
+
+class Requested(NamedTuple):
+    """What is asked for."""
+
+    pieces: list[tuple[int, int, int]]
+    """Shard, begin and end of each request, in the order in which the spans first need them."""
+    of_span: Int64s
+    """The number of the request that holds each span; -1 for an empty one."""
+    first_uses: list[int]
+    """The number of the first span that each request holds."""
+
+
+def coalesced(spans: Int64s, *, gaps: bool = True) -> Requested:
+    """Join spans to requests that are less than twice the bytes that are wanted of them.
+
+    Args:
+        spans: Shard, begin and end of each, (n, 3), in the order in which they are used.
+        gaps: Whether spans may be joined that do not touch.
+    """
+    order = np.lexsort((spans[:, 1], spans[:, 0]))
+    order = order[spans[order, 1] < spans[order, 2]]
+    runs, run_of = _runs(spans[order], order)
+    found: list[list[int]] = []  # shard, begin, end, bytes wanted, first span
+    requests = []
+    for shard, begin, end, first in runs.tolist():
+        last = found[-1] if found else None
+        if last is None or last[0] != shard or not _may_join(last, begin, end, gaps=gaps):
+            last = [shard, begin, end, 0, first]
+            found.append(last)
+        last[3] += max(0, end - max(begin, last[2])) if last[3] else end - begin
+        last[2], last[4] = max(last[2], end), min(last[4], first)
+        requests.append(len(found) - 1)
+    by_use = sorted(range(len(found)), key=lambda request: found[request][4])
+    ranks = np.empty(len(found), np.int64)
+    ranks[by_use] = np.arange(len(found))
+    of_span = np.full(len(spans), -1, np.int64)
+    if requests:
+        of_span[order] = ranks[requests][run_of]
+    in_order = [found[request] for request in by_use]
+    return Requested([(shard, begin, end) for shard, begin, end, *_ in in_order], of_span, [one[4] for one in in_order])
+
+
+def _runs(spans: Int64s, numbers: Int64s) -> tuple[Int64s, Int64s]:
+    """Sorted spans, those that touch as one: shard, begin, end and least number of each run; and the run of each span.
+
+    Where a run would be more than one request they stay as they are: the loop over them then joins as many as fit.
+    """
+    is_first = np.ones(len(spans), np.bool_)
+    is_first[1:] = (spans[1:, 0] != spans[:-1, 0]) | (spans[1:, 1] > spans[:-1, 2])
+    starts = np.flatnonzero(is_first)
+    if len(starts):
+        ends, least = np.maximum.reduceat(spans[:, 2], starts), np.minimum.reduceat(numbers, starts)
+        if (ends - spans[starts, 1]).max() <= MAX_REQUEST_BYTES:
+            return np.stack([spans[starts, 0], spans[starts, 1], ends, least], axis=1), np.cumsum(is_first) - 1
+    return np.column_stack([spans, numbers]), np.arange(len(spans))
+
+
+def _may_join(request: list[int], begin: int, end: int, *, gaps: bool) -> bool:
+    _, first, last, wanted, _ = request
+    if begin <= last:  # it touches, or it is the same record again
+        return max(last, end) - first <= MAX_REQUEST_BYTES or end <= last
+    return gaps and end - first <= MAX_REQUEST_BYTES and end - first < 2 * (wanted + end - begin)
+
+
+_DISK = StoreHealth()  # it is no store, and does not fail for a while
+
+
+class Coming(NamedTuple):
+    """A window that is to be read."""
+
+    key: Hashable
+    content: Any
+    """What its reader wants to have when it comes to it."""
+    files: Sequence[FileSpans]
+    order: Int64s
+    """Its records, in the order in which they are used."""
+    max_portion_bytes: int = sys.maxsize
+    """Of a portion of it; one record may have more."""
+    is_advice: bool = False
+    """Whether its files are local, and the kernel is told to read them: its reader then reads them by itself, as where
+    no file is named."""
+
+    @property
+    def num_bytes(self) -> int:
+        """How many are wanted of it."""
+        return sum(int((file.spans[self.order, 2] - file.spans[self.order, 1]).sum()) for file in self.files)
+
+    @property
+    def may_share(self) -> bool:
+        """Whether it may share its requests with the next one."""
+        return bool(self.files) and not self.is_advice and self.max_portion_bytes == sys.maxsize
+
+
+class Request:
+    """Some bytes of a file."""
+
+    __slots__ = (
+        "answer", "asked_of", "begin", "end", "first_use", "future", "is_dropped", "is_over", "is_sent", "stamp",
+        "store", "url",
+    )  # fmt: skip
+
+    def __init__(self, url: str, stamp: FileStamp, begin: int, end: int, first_use: int) -> None:
+        self.url, self.stamp, self.begin, self.end, self.first_use = url, stamp, begin, end, first_use
+        self.answer: Future[bytes] = Future()
+        self.future: Future[bytes] | None = None
+        self.asked_of: object = None
+        """Who counts its bytes, until it is dropped and nothing of it is under way."""
+        self.store = health_of(signed_url(url), options_of(url)) if is_remote(url) else _DISK
+        self.is_sent = self.is_over = self.is_dropped = False
+
+
+class WindowSlice(NamedTuple):
+    """Some records of a window: numbers `begin` up to `end` in the order in which they are used."""
+
+    coming: Coming
+    begin: int
+    end: int
+
+    @property
+    def chosen(self) -> Int64s:
+        """Their positions in the window."""
+        return self.coming.order[self.begin : self.end]
+
+
+class SharedRequests:
+    """What brings the bytes of one part of a window, or of several windows that are used one after the other.
+
+    Args:
+        parts: The parts, of the same files.
+        first: The number of the first of their records, counted as `Upcoming` counts.
+        max_bytes: Spans that do not touch are joined only as long as all is not more than this, and never those of
+            several windows: what lies between these was read just before, or is next.
+    """
+
+    def __init__(self, parts: Sequence[WindowSlice], first: int, max_bytes: int) -> None:
+        self._make(parts, first, gaps=len(parts) == 1)
+        if self.num_bytes > max_bytes:
+            self._make(parts, first, gaps=False)
+        self.num_users = [0] * len(self.requests)
+        """How many portions have not been let go of that need each of them."""
+
+    def _make(self, parts: Sequence[WindowSlice], first: int, *, gaps: bool) -> None:
+        self.requests: list[Request] = []
+        self.of_span: list[list[Int64s]] = [[] for _ in parts]
+        """Of each part and each of its files: the number of the request for each span, or -1."""
+        self.offsets: list[list[Int64s]] = [[] for _ in parts]
+        """Likewise where each span begins in what its request brings."""
+        ends = np.cumsum([part.end - part.begin for part in parts])[:-1]
+        for which, file in enumerate(parts[0].coming.files):
+            spans = np.concatenate([part.coming.files[which].spans[part.chosen] for part in parts])
+            pieces, of_span, first_uses = coalesced(spans, gaps=gaps)
+            begins = np.array([begin for _, begin, _ in pieces] or [0], np.int64)
+            numbers = np.where(of_span < 0, -1, of_span + len(self.requests))
+            for part, own in enumerate(np.split(numbers, ends)):
+                self.of_span[part].append(own)
+            for part, own in enumerate(np.split(spans[:, 1] - begins[of_span], ends)):
+                self.offsets[part].append(own)
+            self.requests += [
+                Request(file.urls[shard], file.stamps[shard], begin, end, first + use)
+                for (shard, begin, end), use in zip(pieces, first_uses, strict=True)
+            ]
+        self.num_bytes = sum(request.end - request.begin for request in self.requests)
+
+    def anew(self, numbers: Iterable[int]) -> None:
+        """Forget what was asked for: what was cancelled, or what the parent of a fork asked for, does not come."""
+        for number in numbers:
+            one = self.requests[number]
+            self.requests[number] = Request(one.url, one.stamp, one.begin, one.end, one.first_use)
+
+
+class Reader(Protocol):
+    """The source of a lane that portions are read by: what read-ahead asks it, and tells it."""
+
+    store: StoreHealth | None
+    waiting: deque[Request]
+
+    @property
+    def holds(self) -> bool: ...
+
+    def wait(self, portion: "Portion", number: int) -> bytes: ...
+
+    def used(self, count: int) -> None: ...
+
+    def due(self, number: int) -> float: ...
+
+    def next_due(self) -> float: ...
+
+    def next_portion(self) -> "Portion | None": ...
+
+    def asked(self) -> None: ...
+
+    def last_due(self) -> float: ...
+
+    def give_back(self) -> None: ...
+
+    def ended(self) -> list[Request]: ...
+
+
+class Portion:
+    """Some records of a window, and the requests that bring their bytes.
+
+    Args:
+        upcoming: Whose.
+        part: The records.
+        first: The number of the first of them, counted as `Upcoming` counts.
+        shared: The requests.
+        number: Of the part in these.
+    """
+
+    def __init__(self, upcoming: Reader, part: WindowSlice, first: int, shared: SharedRequests, number: int) -> None:
+        self.begin, self.end, self.first, self.upcoming = part.begin, part.end, first, upcoming
+        self.is_advice = part.coming.is_advice or not part.coming.files
+        self.shared, self._of_span, self._offsets = shared, shared.of_span[number], shared.offsets[number]
+        self._rows = np.full(len(part.coming.files[0].spans) if part.coming.files else 0, -1, np.int64)
+        if part.coming.files:
+            self._rows[part.chosen] = np.arange(part.end - part.begin)
+        needed = np.unique(np.concatenate([*self._of_span, np.zeros(0, np.int64)]))
+        self.numbers: list[int] = needed[needed >= 0].tolist()
+        """Of the requests that it needs."""
+        for one in self.numbers:
+            shared.num_users[one] += 1
+        self.is_for_free = False
+        """Whether all of them had been asked for with others when it was asked for."""
+        self._data: dict[int, bytes] = {}
+
+    @property
+    def requests(self) -> list[Request]:
+        """Those that it needs."""
+        return [self.shared.requests[number] for number in self.numbers]
+
+    def unasked(self) -> list[Request]:
+        """Its requests that were not asked for with another portion, in the order in which they are needed."""
+        return sorted((one for one in self.requests if one.asked_of is None), key=lambda request: request.first_use)
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes are to be asked for with it."""
+        return sum(one.end - one.begin for one in self.requests if one.asked_of is None)
+
+    def leave(self) -> list[Request]:
+        """Note that it was used; return what nobody needs any more."""
+        users = self.shared.num_users
+        for number in self.numbers:
+            users[number] -= 1
+        unused = [number for number in self.numbers if not users[number]]
+        requests = [self.shared.requests[number] for number in unused]
+        self.shared.anew(unused)  # these hold what was answered, as long as the others are read
+        return requests
+
+    def located(self, which: int, chosen: Int64s) -> tuple[Iterator[bytes], list[int]]:
+        """The memory of some records of the portion, waited for one by one, and where each begins in its memory.
+
+        Args:
+            which: The number of their files in the window's.
+            chosen: Positions in the window.
+        """
+        rows = self._rows[chosen]
+        return map(self._memory, self._of_span[which][rows].tolist()), self._offsets[which][rows].tolist()
+
+    def memories(self) -> Iterator[bytes]:
+        """What each request brings, in the order in which they are used."""
+        return map(self._memory, self.numbers)
+
+    def _memory(self, number: int) -> bytes:
+        if number < 0:
+            return b""
+        data = self._data.get(number)
+        if data is None:
+            data = self._data[number] = self.upcoming.wait(self, number)
+        return data
+
+
+_FIRST_BYTES = 1 << 20  # so that the first record does not wait for a large answer
+
+
+def chunk_spans(url: str, stamp: FileStamp) -> FileSpans:
+    """The chunks of a shard: small at first, then as large as a request may be."""
+    ends = [min(stamp.size, _FIRST_BYTES << number) for number in range(MAX_REQUEST_BYTES.bit_length())]
+    ends = [end for end in ends if end < min(stamp.size, MAX_REQUEST_BYTES)]
+    ends += [*range(MAX_REQUEST_BYTES, stamp.size, MAX_REQUEST_BYTES), *([stamp.size] if stamp.size else [])]
+    begins = [0, *ends[:-1]][: len(ends)]
+    return FileSpans([url], [stamp], np.array([np.zeros(len(ends)), begins, ends], np.int64).T)
+
+
+class ChunkBytes(io.RawIOBase):
+    """The bytes of a shard, chunk after chunk.
+
+    Args:
+        portions: What was asked for of it.
+    """
+
+    def __init__(self, portions: Iterator[Portion]) -> None:
+        self._chunks = (chunk for portion in portions for chunk in portion.memories())
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            self._rest = memoryview(next(self._chunks, b""))
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
