@@ -13,7 +13,7 @@ from streamdata.mixing.tree import tree_of
 from streamdata.sources.source import Sample
 from streamdata.tools.show.page import Page, groups_of
 from streamdata.tools.show.views.mixture import mixture_facts, mixture_view
-from streamdata.tools.show.views.model import ON_PAGE, SampleView
+from streamdata.tools.show.views.model import SampleView
 from streamdata.tools.show.views.samples import SampleViews
 from streamdata.tools.trace.trace import Trace
 
@@ -53,8 +53,9 @@ def delivered(dataset: MergedDataset, place: Place) -> Iterator[Delivered]:
         SourceError: There is no such source.
         StateError: The states are not of this dataset.
     """
-    if place.source:
-        _check_source(dataset, place.source)
+    paths = [node.path for node in tree_of(dataset).walk() if node.path]
+    if place.source and place.source not in paths:
+        raise SourceError(f"source {shown(place.source)}: expected one of {listing(paths)}")
     if place.step is None and not place.states:
         dataset.set_data_parallel(place.dp_size or 1, place.rank)
         if place.source:
@@ -80,12 +81,6 @@ def source_paths(dataset: MergedDataset) -> list[str]:
 def _is_of(sample: Sample, source: str) -> bool:
     path = str(sample.get(DATASET_NAME, ""))
     return not source or path == source or path.startswith(f"{source}.")
-
-
-def _check_source(dataset: MergedDataset, source: str) -> None:
-    nodes = [node.path for node in tree_of(dataset).walk() if node.path]
-    if source not in nodes:
-        raise SourceError(f"source {shown(source)}: expected one of {listing(nodes)}")
 
 
 def some_of_each(dataset: MergedDataset, place: Place, sources: Collection[str], count: int) -> Iterator[Delivered]:
@@ -140,34 +135,27 @@ def recipe_page(
     """
     dataset = make_dataset()
     facts, sources = mixture_facts(dataset), source_paths(dataset)
+    # Views before samples: what makes them watches the functions that make these.
+    num_read = count if place.source else max(count, _DRAWS)
+    drawn = _read(SampleViews(dataset), islice(delivered(dataset, place), num_read), tick)
     if place.source:
-        shown = list(_ticked(first_views(dataset, place, count), tick))
-        return Page(title=title, about=_about(shown, place), groups=groups_of(shown, sources))
-    drawn = list(_ticked(first_views(dataset, place, max(count, _DRAWS)), tick))
+        return Page(title=title, about=_about(drawn, place), groups=groups_of(drawn, sources))
     shown = [*_chosen(drawn, count)]
     missing = [source for source in sources if source not in {view.source for view in shown}]
     if missing and place.step is None and not place.states:  # else all that lies between would be read
         dataset = make_dataset()
         some = some_of_each(dataset, place, missing, _OF_EACH if len(missing) <= _FEW else 1)
-        shown += _ticked(_views(SampleViews(dataset, ON_PAGE), some), tick)
+        shown += _read(SampleViews(dataset), some, tick)
     mixture = mixture_view(facts, drawn)
     return Page(title=title, about=_about(shown, place), groups=groups_of(shown, sources), mixture=mixture)
 
 
-def first_views(dataset: MergedDataset, place: Place, count: int) -> Iterator[SampleView]:
-    """The views of the first samples from a place on."""
-    yield from _views(SampleViews(dataset, ON_PAGE), islice(delivered(dataset, place), count))
-
-
-def _views(views: SampleViews, samples: Iterable[Delivered]) -> Iterator[SampleView]:
+def _read(views: SampleViews, samples: Iterable[Delivered], tick: Tick) -> list[SampleView]:
+    shown = []
     for number, (sample, step) in enumerate(samples):
-        yield views.view(sample, number, step)
-
-
-def _ticked(views: Iterable[SampleView], tick: Tick) -> Iterator[SampleView]:
-    for number, view in enumerate(views, 1):
-        tick(number)
-        yield view
+        shown.append(views.view(sample, number, step))
+        tick(number + 1)
+    return shown
 
 
 def _chosen(drawn: Sequence[SampleView], count: int) -> Iterator[SampleView]:

@@ -4,7 +4,6 @@ In colour what is trained is green and what is not is dim, a token apart from th
 next by a border. Without colour what is trained stands in «…», `│` ends a document and `┃` a row.
 """
 
-from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -22,7 +21,6 @@ from streamdata.tools.show.views.model import (
     FramesView,
     ImageView,
     NumbersView,
-    RecordView,
     RunView,
     SampleView,
     SegmentView,
@@ -61,16 +59,14 @@ class SamplePrinter:
         """A sample: its heading, its fields, and the records that it was made of."""
         step = "" if view.step is None else f"step {view.step:,}"
         self._heading(step or (f"#{view.number}" if view.source else ""), view.source, view.where)
-        self.print_fields(view.fields)
+        for field in view.fields:
+            self._field(field)
         for record in view.records:
-            self._record(record)
+            self._line(Text(f"┄┄ raw record  {in_one_line(record.where)}", style=_SOFT))
+            for field in record.fields:
+                self._field(field)
         if view.num_records > len(view.records):
             self._line(Text(f"… {view.num_records - len(view.records):,} more raw records", style=_SOFT))
-
-    def print_fields(self, fields: Iterable[FieldView]) -> None:
-        """Fields, one below the other."""
-        for field in fields:
-            self._field(field)
 
     def _heading(self, *parts: str) -> None:
         words = "  ".join(in_one_line(part) for part in parts if part)
@@ -79,10 +75,6 @@ class SamplePrinter:
         else:
             self._console.print()
             self._console.print(Rule(Text(f" {words} ", style=_MARK), align="left", style=_SOFT))
-
-    def _record(self, record: RecordView) -> None:
-        self._line(Text(f"┄┄ raw record  {in_one_line(record.where)}", style=_SOFT))
-        self.print_fields(record.fields)
 
     def _field(self, field: FieldView) -> None:
         head = Text.assemble((in_one_line(field.name), "bold"), (f"  {in_one_line(field.about)}", _SOFT))
@@ -214,17 +206,14 @@ def _run(run: RunView) -> Text:
     shades = _UNSAID if run.trained is None else _TRAINED if run.trained else _MASKED
     if not run.pieces:
         return Text(run.text, style=shades[0])
-    return Text.assemble(*((visible(piece), shades[number % 2]) for number, piece in enumerate(_whole(run.pieces))))
+    return Text.assemble(
+        *((visible(piece), shades[number % 2]) for number, piece in enumerate(filter(None, run.pieces)))
+    )
 
 
 def _stripped(text: Text) -> Text:
     plain = text.plain
     return text[len(plain) - len(plain.lstrip()) : len(plain.rstrip())]
-
-
-def _whole(pieces: Iterable[str]) -> Iterator[str]:
-    """Without those that go on with a character."""
-    return (piece for piece in pieces if piece)
 
 
 def _padding(run: RunView) -> str:

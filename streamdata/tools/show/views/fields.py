@@ -145,7 +145,8 @@ class FieldsView:
             try:
                 return _image(decode_image(bytes(value)))
             except (OSError, ValueError) as error:
-                return _broken(error)
+                problem = f"not shown: {text_of(error)}".partition("\n")[0]
+                return ImageView(width=0, height=0, mode="", image=None, problem=problem)
         if hasattr(value, "shape") and hasattr(value, "dtype") and _may_be_pixels(value):
             array = np.asarray(value)
             return _image_of_array(array) if _is_pixels(array[None]) else None
@@ -200,16 +201,6 @@ def _image(image: Image.Image) -> ImageView:
         return ImageView(width=width, height=height, mode=mode, image=None, problem=f"damaged image: {error}")
 
 
-def _image_of_array(array: "np.ndarray[Any, Any]") -> ImageView:
-    height, width = array.shape[1:] if _is_channels_first(array) else array.shape[:2]
-    small = shrunk(image_of_array(array))
-    return ImageView(width=width, height=height, mode=small.mode, image=small)
-
-
-def _broken(error: Exception) -> ImageView:
-    return ImageView(width=0, height=0, mode="", image=None, problem=f"not shown: {text_of(error)}".partition("\n")[0])
-
-
 def _numbers(array: "np.ndarray[Any, Any]") -> NumbersView:
     flat = array.reshape(-1)
     shown = flat if len(flat) <= 2 * _ENDS else np.concatenate([flat[:_ENDS], flat[-_ENDS:]])
@@ -234,10 +225,6 @@ def _as_floats(value: Any) -> Any:
         return np.asarray(value.detach().cpu().to_dense().float())
     except Exception:  # a stranger's class; its shape and dtype are shown all the same
         return None
-
-
-def _is_channels_first(array: "np.ndarray[Any, Any]") -> bool:
-    return array.ndim == 3 and array.shape[0] in _CHANNELS and array.shape[2] not in _CHANNELS  # noqa: PLR2004
 
 
 def _may_be_pixels(value: Any) -> bool:
@@ -325,16 +312,18 @@ def shrunk(image: Image.Image) -> Image.Image:
     return small
 
 
-def image_of_array(array: "np.ndarray[Any, Any]") -> Image.Image:
-    """The image of an array of shape (h, w), (h, w, c) or (c, h, w), of uint8 or floats."""
-    if array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[2] not in (1, 3, 4):  # noqa: PLR2004
+def _image_of_array(array: "np.ndarray[Any, Any]") -> ImageView:
+    """The view of an array of shape (h, w), (h, w, c) or (c, h, w), of uint8 or floats."""
+    if array.ndim == 3 and array.shape[0] in _CHANNELS and array.shape[2] not in _CHANNELS:  # noqa: PLR2004
         array = array.transpose(1, 2, 0)
     if array.ndim == 3 and array.shape[2] == 1:  # noqa: PLR2004
         array = array[:, :, 0]
+    height, width = array.shape[:2]
     # Every n-th pixel before all arithmetic: of a photograph 30 times as many as are shown would be converted.
-    step = max(1, max(array.shape[:2]) // (2 * MAX_SIDE))
+    step = max(1, max(height, width) // (2 * MAX_SIDE))
     array = array[::step, ::step]
-    return Image.fromarray(np.ascontiguousarray(array)) if array.dtype == np.uint8 else _stretched(array)
+    small = shrunk(Image.fromarray(np.ascontiguousarray(array)) if array.dtype == np.uint8 else _stretched(array))
+    return ImageView(width=width, height=height, mode=small.mode, image=small)
 
 
 def _stretched(array: "np.ndarray[Any, Any]") -> Image.Image:

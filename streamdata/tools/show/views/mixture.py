@@ -22,16 +22,14 @@ BAR_WIDTH: Final = 7
 BAR_HEIGHT: Final = 28
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tick:
+class Tick(NamedTuple):
     """A place on an axis, and what it says."""
 
     at: float
     label: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceCurve:
+class SourceCurve(NamedTuple):
     """A source's share over the draws.
 
     Attributes:
@@ -51,8 +49,7 @@ class SourceCurve:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinesChart:
+class LinesChart(NamedTuple):
     """Shares over draws."""
 
     lines: tuple[SourceCurve, ...]
@@ -67,8 +64,7 @@ class LinesChart:
     bottom: int = HEIGHT - _BOTTOM
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bar:
+class Bar(NamedTuple):
     """A bar of a histogram: its place and height, and what it says."""
 
     x: float
@@ -77,28 +73,17 @@ class Bar:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Histogram:
-    """How often there are which lengths."""
+class Histogram(NamedTuple):
+    """A histogram of lengths, and what it says in words."""
 
     bars: tuple[Bar, ...]
-    least: int
-    median: int
-    most: int
-    unit: str
+    text: str
     width: int = _BINS * (BAR_WIDTH + 1)
     height: int = BAR_HEIGHT
     bar_width: int = BAR_WIDTH
 
-    @property
-    def text(self) -> str:
-        """It in words."""
-        if self.least == self.most:
-            return f"all {self.most:,} {self.unit}"
-        return f"{self.least:,} to {self.most:,} {self.unit}, half of them up to {self.median:,}"
 
-
-def lines_chart(wanted: Mapping[str, float], drawn: Sequence[str]) -> LinesChart:
+def _lines_chart(wanted: Mapping[str, float], drawn: Sequence[str]) -> LinesChart:
     """Wanted shares, and the achieved ones after each draw; of the sources with the largest shares.
 
     Args:
@@ -127,7 +112,7 @@ def lines_chart(wanted: Mapping[str, float], drawn: Sequence[str]) -> LinesChart
     )
 
 
-def histogram(lengths: Sequence[int], unit: str) -> Histogram:
+def _histogram(lengths: Sequence[int], unit: str) -> Histogram:
     """A histogram of at most 16 bars of one width."""
     ordered = sorted(lengths)
     least, most = ordered[0], ordered[-1]
@@ -142,7 +127,9 @@ def histogram(lengths: Sequence[int], unit: str) -> Histogram:
         bars.append(
             Bar(x=number * (BAR_WIDTH + 1), y=round(BAR_HEIGHT - height, 1), height=round(height, 1), text=text)
         )
-    return Histogram(bars=tuple(bars), least=least, median=ordered[len(ordered) // 2], most=most, unit=unit)
+    half = ordered[len(ordered) // 2]
+    range_text = f"{least:,} to {most:,} {unit}, half of them up to {half:,}"
+    return Histogram(bars=tuple(bars), text=f"all {most:,} {unit}" if least == most else range_text)
 
 
 def _points(name: str, drawn: Sequence[str], top_share: float) -> str:
@@ -250,49 +237,39 @@ def mixture_view(facts: MixtureFacts, views: Sequence[SampleView]) -> MixtureVie
         facts: Of `mixture_facts`.
         views: Its samples, from the first on, none left out.
     """
-    drawn = Counter(view.source for view in views)
-    read = Counter(dict.fromkeys(facts.leaves, 0))
-    for view in views:
-        read[view.source] += view.num_records or 1
     sources = [
-        _source(path, share, [view for view in views if view.source == path], len(views), read[path])
+        _source(path, share, [view for view in views if view.source == path], len(views))
         for path, share in facts.leaves.items()
     ]
     wanted = {source.name: source.wanted for source in sources}
-    chart = lines_chart(wanted, [view.source for view in views])
-    return MixtureView(num_draws=drawn.total(), sources=tuple(sources), tree=facts.tree, shares=chart)
+    chart = _lines_chart(wanted, [view.source for view in views])
+    return MixtureView(num_draws=len(views), sources=tuple(sources), tree=facts.tree, shares=chart)
 
 
-def _source(path: str, share: NodeShare, views: Sequence[SampleView], num_draws: int, num_read: int) -> SourceView:
+def _source(path: str, share: NodeShare, views: Sequence[SampleView], num_draws: int) -> SourceView:
+    num_read = sum(view.num_records or 1 for view in views)
     records: int | None = getattr(share.node.source, "num_records", None)
     per_draw = num_read / max(1, len(views))
     one_epoch = None if records is None or not views or not share.overall else records / per_draw / share.overall
-    lengths = [length for view in views if (length := length_of(view)) is not None]
+    lengths = [length for view in views if (length := _length_of(view)) is not None]
     return SourceView(
         name=path,
         wanted=share.overall,
         achieved=len(views) / max(1, num_draws),
         num_drawn=len(views),
         num_records=records,
-        epochs=None if not records else num_read * bool(views) / records,
+        epochs=num_read / records if records else None,
         draws_per_epoch=one_epoch,
-        lengths=histogram([length.number for length in lengths], lengths[0].unit) if lengths else None,
+        lengths=_histogram([number for number, _ in lengths], lengths[0][1]) if lengths else None,
     )
 
 
-class Length(NamedTuple):
-    """How long a sample is."""
-
-    number: int
-    unit: str
-
-
-def length_of(view: SampleView) -> Length | None:
+def _length_of(view: SampleView) -> tuple[int, str] | None:
     """The tokens of the first field that has some, padding left out; else the characters of the longest text."""
     for field in view.fields:
         if isinstance(field.value, TokensView):
-            return Length(field.value.num_tokens - field.value.num_padding, "tokens")
+            return field.value.num_tokens - field.value.num_padding, "tokens"
     texts = [field.value for field in view.fields if isinstance(field.value, TextView)]
     if not texts:
         return None
-    return Length(max(len(text.text) + text.num_cut for text in texts), "characters")
+    return max(len(text.text) + text.num_cut for text in texts), "characters"

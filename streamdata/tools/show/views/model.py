@@ -8,7 +8,7 @@ import base64
 import io
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -33,11 +33,6 @@ class Limits:
     items: int
     records: int
 
-    @property
-    def of_records(self) -> "Limits":
-        """Of raw records, which stand beside a sample: a part of it."""
-        return replace(self, chars=self.chars // 2)
-
 
 IN_TERMINAL: Final = Limits(tokens=240, chars=800, frames=4, items=12, records=2)
 ON_PAGE: Final = Limits(tokens=600, chars=3000, frames=8, items=40, records=6)
@@ -45,13 +40,13 @@ _FEW_COLOURS: Final = 64
 """Colours up to which PNG is smaller, and exact: drawings, masks, tiny images."""
 _QUALITY: Final = 82
 """Of JPEG."""
-MAX_NAME: Final = 100
+_MAX_NAME: Final = 100
 """Characters of the name of a field, or of who says a message."""
 
 
 def short_name(name: str) -> str:
     """A name, cut where it is long: data may call a field anything."""
-    return name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}… {len(name) - MAX_NAME:,} more characters"
+    return name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}… {len(name) - _MAX_NAME:,} more characters"
 
 
 @dataclass(frozen=True, kw_only=True)

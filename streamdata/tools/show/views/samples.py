@@ -3,6 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from streamdata.chats.chat_dataset import ChatDataset
@@ -134,7 +135,9 @@ class SampleViews:
         return [source.row(index)] if isinstance(source, RLHFDataset) else (), {}
 
     def _record(self, record: Mapping[str, Any]) -> RecordView:
-        return RecordView(where=where(record), fields=FieldsView(self._limits.of_records).of(record))
+        return RecordView(
+            where=where(record), fields=FieldsView(replace(self._limits, chars=self._limits.chars // 2)).of(record)
+        )
 
     def _texts_of(self, path: str) -> TokenTexts | None:
         if path not in self._texts:

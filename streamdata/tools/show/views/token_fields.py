@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from streamdata.text.masks import LocatedChat, MessageTokens
+from streamdata.text.masks import LocatedChat
 from streamdata.tools.show.views.model import short_name
 from streamdata.tools.show.views.token_sequence import Ids, Mask, MessageSpan, TokenSequence, sequence_of
 
@@ -173,14 +173,13 @@ def _spans(sequence: TokenSequence, chat: LocatedChat) -> list[MessageSpan]:
     for message in chat.messages:
         begin, end = (first + int(place) for place in np.searchsorted(places, (message.begin, message.end)))
         if end > begin:
-            spans.append(_span(message, begin, end))
+            trained, masked = f"trained: {message.because}", f"not trained: {message.because}"
+            if message.trained:
+                masked = _WITHIN
+            spans.append(
+                MessageSpan(begin=begin, end=end, role=message.role, trained_reason=trained, masked_reason=masked)
+            )
     return spans
-
-
-def _span(message: MessageTokens, begin: int, end: int) -> MessageSpan:
-    masked = _WITHIN if message.trained else f"not trained: {message.because}"
-    trained = f"trained: {message.because}"
-    return MessageSpan(begin=begin, end=end, role=message.role, trained_reason=trained, masked_reason=masked)
 
 
 def _places(ids: Ids, encoded: Ids) -> Ids | None:

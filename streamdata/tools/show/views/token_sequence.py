@@ -154,55 +154,41 @@ class TokenSequence:
         )
 
     def _spans(self) -> Iterator[MessageSpan]:
-        """Its segments, which cover it; padding is one of its own."""
-        if self.messages:
-            yield from self._with_template()
+        """Its segments, which cover it: documents, or messages with what the template writes between them."""
+        end = len(self.ids)
+        if not self.messages:
+            for begin, stop in pairwise([0, *self.borders, end]):
+                yield MessageSpan(begin=begin, end=stop, role="")
             return
-        for begin, end in pairwise([0, *self.borders, len(self.ids)]):
-            yield MessageSpan(begin=begin, end=end, role="")
-
-    def _with_template(self) -> Iterator[MessageSpan]:
-        """The messages, and what the template writes between them."""
         begin = 0
-        for span in self.messages:
-            if span.begin > begin:
-                yield MessageSpan(begin=begin, end=span.begin, role="", masked_reason=_OF_TEMPLATE)
-            yield span
-            begin = span.end
-        if begin < len(self.ids):
-            yield MessageSpan(begin=begin, end=len(self.ids), role="", masked_reason=_OF_TEMPLATE)
+        for span in (*self.messages, None):
+            if begin < (stop := end if span is None else span.begin):
+                yield MessageSpan(begin=begin, end=stop, role="", masked_reason=_OF_TEMPLATE)
+            if span is not None:
+                yield span
+                begin = span.end
 
     def _segment(self, span: MessageSpan, padding: Mask, texts: TokenTexts | None, room: int) -> SegmentView:
         runs = []
         numbers = range(span.begin, span.end)
         for (is_padding, trained, is_first), group in groupby(numbers, key=lambda at: self._kind(at, padding)):
             indices = list(group)
-            shown = self.ids[indices if is_padding else indices[: max(0, room)]].tolist()
-            room -= 0 if is_padding else len(shown)
-            if shown:
-                runs.append(self._run(shown, span, texts, is_padding=is_padding, trained=trained, is_first=is_first))
+            ids = self.ids[indices if is_padding else indices[: max(0, room)]].tolist()
+            if not ids:
+                continue
+            room -= 0 if is_padding else len(ids)
+            said = span.trained_reason if trained else span.masked_reason
+            own = self.trained_reason if trained else self.first_reason if is_first else self.masked_reason
+            reason = PADDING if is_padding else "" if trained is None else said or own
+            pieces = () if texts is None or is_padding else texts.pieces(ids)
+            run = RunView(ids=tuple(ids), pieces=pieces, trained=trained, reason=reason, is_padding=is_padding)
+            runs.append(run)
         return SegmentView(runs=tuple(runs), num_tokens=span.end - span.begin, role=span.role)
 
     def _kind(self, at: int, padding: Mask) -> tuple[bool, bool | None, bool]:
         """What tokens of a run have in common: whether they are padding, trained, first without a prediction."""
         trained = None if self.train is None else bool(self.train[at])
         return bool(padding[at]), trained, at == 0 and bool(self.first_reason)
-
-    def _run(
-        self,
-        ids: list[int],
-        span: MessageSpan,
-        texts: TokenTexts | None,
-        *,
-        is_padding: bool,
-        trained: bool | None,
-        is_first: bool,
-    ) -> RunView:
-        said = span.trained_reason if trained else span.masked_reason
-        own = self.trained_reason if trained else self.first_reason if is_first else self.masked_reason
-        reason = PADDING if is_padding else "" if trained is None else said or own
-        pieces = () if texts is None or is_padding else texts.pieces(ids)
-        return RunView(ids=tuple(ids), pieces=pieces, trained=trained, reason=reason, is_padding=is_padding)
 
     def _padding(self, texts: TokenTexts | None) -> Mask:
         """Which tokens only fill it up, at either end."""
