@@ -1,4 +1,4 @@
-"""What trainers of other libraries need beside a StreamLoader, so that their checkpoints hold its states.
+"""Connects a StreamLoader to trainers of other libraries, so that their checkpoints hold its states.
 
 1. HF Trainer → `StreamCallback` → a folder of states in each checkpoint; a resume by seek
 2. Lightning → `StreamDataModule` → the states of all ranks in the checkpoint's file

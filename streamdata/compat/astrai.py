@@ -37,7 +37,7 @@ def is_astrai(tree: Any) -> bool:
 
 
 def converted(tree: Mapping[str, Any]) -> Converted:
-    """The same pipeline for `streamdata prepare`.
+    """Converts a configuration of AstrAI into one of `streamdata prepare`.
 
     Raises:
         ValueError: It has a key that AstrAI does not know, or says nothing of its input.

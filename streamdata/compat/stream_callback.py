@@ -13,7 +13,7 @@ from streamdata.states.saving import save_states
 from streamdata.states.table import LoadedStates
 
 FOLDER: Final = "stream"
-"""Within a checkpoint."""
+"""The folder of states within a checkpoint."""
 
 _STATE_FILE: Final = "trainer_state.json"
 

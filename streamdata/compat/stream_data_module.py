@@ -50,7 +50,7 @@ class StreamDataModule(LightningDataModule):  # type: ignore[misc]  # Any to myp
         self.train_loader, self.valid_loader = train_loader, valid_loader
         self._is_loaded = False
         self._num_before: int | None = None
-        """What Lightning counts as trained, over all runs, and the loader does not."""
+        """Batches that Lightning counts as trained, over all runs, and the loader does not."""
 
     def setup(self, stage: str) -> None:
         """A fit begins; what it counts from is known once Lightning has loaded its checkpoint."""
@@ -62,7 +62,7 @@ class StreamDataModule(LightningDataModule):  # type: ignore[misc]  # Any to myp
             self._go_back()
 
     def train_dataloader(self) -> "TrainBatches":
-        """What Lightning iterates over."""
+        """The batches to train on, which Lightning iterates over."""
         if self.trainer.ckpt_path is not None and not self._is_loaded:
             raise StateError(
                 f"StreamDataModule: {self.trainer.ckpt_path} holds no states of a {type(self).__qualname__}, so that "
@@ -73,7 +73,7 @@ class StreamDataModule(LightningDataModule):  # type: ignore[misc]  # Any to myp
         return TrainBatches(self)
 
     def val_dataloader(self) -> "ValidBatches | list[Any]":
-        """Likewise; an empty list where there is no validation."""
+        """The batches of a validation; an empty list where there is none."""
         return [] if self.valid_loader is None else ValidBatches(self.valid_loader)
 
     def state_dict(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class StreamDataModule(LightningDataModule):  # type: ignore[misc]  # Any to myp
         return {_KEY: dict(joined)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from them."""
+        """Go on from the states of a checkpoint."""
         self.train_loader.load_state_dict(state_dict[_KEY])
         self._is_loaded = True
 
@@ -99,7 +99,7 @@ class StreamDataModule(LightningDataModule):  # type: ignore[misc]  # Any to myp
             self.train_loader.go_back(trained)
 
     def _num_trained(self) -> int:
-        """Of the loader's batches, how many were trained on."""
+        """The number of the loader's batches that were trained on."""
         assert self._num_before is not None, "Lightning asks for the loader before it trains"
         return self._num_processed() - self._num_before
 
@@ -109,7 +109,7 @@ class StreamDataModule(LightningDataModule):  # type: ignore[misc]  # Any to myp
 
 
 class TrainBatches:
-    """What is left of the loader's stretch or pass, from the first batch that was not trained on.
+    """The batches that are left of the loader's stretch or pass, from the first batch that was not trained on.
 
     Args:
         module: Whose loader it is.

@@ -1,4 +1,4 @@
-"""How records become tokens: `YAML or JSON → PrepareConfig`, or all of its errors at once, each with its location."""
+"""Reads how records become tokens: `YAML or JSON → PrepareConfig`, or all of its errors, with their locations."""
 
 import json
 import logging
@@ -46,7 +46,7 @@ class Section(_Strict):
     optional: bool = False
     """Whether the section is left out where the field is missing, null or empty; else that is an error."""
     roles: dict[str, Literal["train", "mask"]] = {"assistant": "train"}
-    """What is trained of a chat; roles that are not named are masked, and a message's own `train: false` decides."""
+    """Roles of a chat that are trained; others are masked, and a message's own `train: false` decides."""
     tools: str | None = None
     """The field of a record with the tools of its chat, where there are any."""
     system: str | None = None
@@ -63,31 +63,31 @@ class Section(_Strict):
 
 
 WHOLE_CHAT: Final = Section(field="messages", action="$role")
-"""How a chat is encoded whose record is of a known format."""
+"""The section of a chat whose record is of a known format."""
 RECORD_FORMATS: Final[Mapping[TrainType, tuple[str, ...]]] = {
     "seq": ("language-modeling",),
     "sft": ("language-modeling", "prompt-completion", "sharegpt", "alpaca"),
     "dpo": ("preference",),
     "grpo": (),
 }
-"""What records may be without sections, by train type; see `streamdata.text.formats`."""
+"""Formats that records may have without sections, by train type; see `streamdata.text.formats`."""
 
 
 class PrepareConfig(_Strict):
-    """How JSONL records become a store that `DatasetFactory` reads."""
+    """Says how records become a store that `DatasetFactory` reads."""
 
     train_type: TrainType
-    """What the store is for: seq (pretraining), sft, dpo (pairs) or grpo (rollouts)."""
+    """Use of the store: seq (pretraining), sft, dpo (pairs) or grpo (rollouts)."""
     records: Literal["auto", "language-modeling", "prompt-completion", "preference", "sharegpt", "alpaca"] = "auto"
-    """What records are where there are no sections; `auto` for what the fields of the first say."""
+    """Format of records where there are no sections; `auto` for that which the fields of the first say."""
     sections: list[Section] | None = None
     """The sections of the one sequence of seq and sft, in their order."""
     sources: dict[str, list[Section]] | None = None
     """The sections of each source: chosen and rejected for dpo; prompts, responses and rewards for grpo."""
     max_seq_len: Annotated[int, Field(ge=1)] | None = None
-    """How many tokens a sequence may have, its end-of-document token included."""
+    """Most tokens of a sequence, its end-of-document token included."""
     too_long: Literal["drop", "truncate_left", "truncate_right", "error"] = "drop"
-    """What becomes of a longer one; truncate_left keeps its end. What then trains nothing is dropped."""
+    """Treatment of a longer one; truncate_left keeps its end. A sequence that then trains nothing is dropped."""
     min_chars: Annotated[int, Field(ge=0)] = 0
     """Records whose texts have fewer characters together are dropped."""
     max_chars: Annotated[int, Field(ge=1)] | None = None
@@ -95,8 +95,8 @@ class PrepareConfig(_Strict):
     max_items: Annotated[int, Field(ge=1)] | None = None
     """Records with a list of more texts, messages or numbers are dropped."""
     packing: Literal["none", "simple", "bfd", "bfd_split"] = "none"
-    """How sequences share rows of max_packed_len tokens: cut anywhere, whole where they fit, or cut first and fit. seq
-    has no mask that could leave out padding: its rows follow one another without any, and windows run across them."""
+    """Sharing of rows of max_packed_len tokens by sequences: cut anywhere, whole where they fit, or cut first and fit.
+    seq has no mask that could leave out padding: its rows follow one another without any, and windows run across."""
     max_packed_len: Annotated[int, Field(ge=2)] | None = None
     """Tokens per row."""
     position_ids: Literal["none", "doc_reset", "continuous"] | None = None
@@ -106,15 +106,15 @@ class PrepareConfig(_Strict):
     domain_key: str | None = None
     """The field of a record that names the directory of its own below the output."""
     format: Format = "bin"
-    """How the store lies on disk; `auto` is bin."""
+    """Format of the store on disk; `auto` is bin."""
     max_tokens_per_shard: Annotated[int, Field(ge=1)] = 1 << 28
     """A shard with this many tokens is full."""
     task_bytes: Annotated[int, Field(ge=1)] = 1 << 26
     """Bytes of input per task, the unit of work and of resuming; packing does not cross tasks."""
     backend: Literal["tokenizers", "gigatoken"] = "tokenizers"
-    """What encodes text; gigatoken is used if it agrees with the tokenizer on a sample of the input."""
+    """Encoder of texts; gigatoken is used if it agrees with the tokenizer on a sample of the input."""
     max_bad: Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^\d+(\.\d+)?%$")] = 0
-    """How many records may be bad, or how many per cent such as "0.1%"; they go to `quarantine.jsonl`."""
+    """Number of records that may be bad, or per cent such as "0.1%"; they go to `quarantine.jsonl`."""
 
     @field_validator("format", mode="before")
     @classmethod
@@ -146,11 +146,11 @@ class PrepareConfig(_Strict):
         return any(section.action == "$role" for section in self.all_sections())
 
     def stored_positions(self) -> Literal["none", "doc_reset", "continuous"]:
-        """Which position ids are stored."""
+        """The kind of position ids that is stored."""
         return self.position_ids or ("doc_reset" if self.train_type == "sft" else "none")
 
     def most_bad(self, records: float) -> float:
-        """How many of a number of records may be bad."""
+        """The number of bad records that may be among so many."""
         return float(self.max_bad[:-1]) / 100 * records if isinstance(self.max_bad, str) else self.max_bad
 
 
@@ -214,7 +214,7 @@ def config_path(name: str | os.PathLike[str]) -> Path:
 
 
 def _explained(error: ValidationError, tree: Any) -> _Found:
-    """Each error with its path in the tree; of several alternatives that do not fit, the error is that of the first."""
+    """Yields each error with its path in the tree; where several alternatives do not fit, that of the first."""
     seen: set[TreePath] = set()
     for detail in error.errors(include_url=False):
         path, given = _path_in(tree, detail["loc"]), detail["input"]
@@ -247,7 +247,7 @@ def _path_in(tree: Any, location: tuple[int | str, ...]) -> TreePath:
 
 
 def _conflicts(config: PrepareConfig) -> _Found:
-    """What does not go together, though each value alone is right."""
+    """Yields settings that do not go together, though each value alone is right."""
     yield from _source_conflicts(config)
     for path, name, section in _sections(config):
         yield from ((path, message) for message in _section_conflicts(config, name, section))

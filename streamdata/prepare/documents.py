@@ -1,5 +1,6 @@
 """Turns records into tokens: `records → texts and chats → ids and masks → documents`, or why there is none."""
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +12,6 @@ from streamdata.prepare.config import PrepareConfig, Section
 from streamdata.prepare.encode import Backend, Ids, encode_texts, special_finder, vocabulary_size
 from streamdata.prepare.extract import ChatPart, Extract, Extractor, Part, Record, TextPart
 from streamdata.prepare.inputs import BadRecordError, DroppedRecordError
-from streamdata.run.per_process import Recent
 from streamdata.stores.dtypes import SOURCES
 from streamdata.text.masks import ChatEncoder, shared_ids
 from streamdata.text.templates import ChatRenderer
@@ -32,7 +32,7 @@ class Tokens(NamedTuple):
 
 
 class TokenizedDocument(NamedTuple):
-    """What one record becomes.
+    """The tokens and numbers of one record.
 
     Attributes:
         domain: The directory of its domain, empty without one.
@@ -127,7 +127,7 @@ class DocumentMaker:
         return Tokens(np.concatenate((cut.ids, self._end)), np.concatenate((cut.train, ends)))
 
     def _part(self, tokens: Tokens, name: str) -> slice | None:
-        """What stays of a sequence; None for all of it."""
+        """The part of a sequence that stays; None for all of it."""
         max_length, is_masked = self._config.max_seq_len, self._keys[name].mask is not None
         if max_length is None and not is_masked:
             return None
@@ -165,15 +165,15 @@ def _chat_encoder(tokenizer: Any, section: Section) -> Callable[[ChatPart], Toke
 
         return encode_prompt
 
-    def make(row_kwargs: str) -> ChatEncoder:
+    @functools.lru_cache(_ENCODERS)
+    def encoder_of(row_kwargs: str) -> ChatEncoder:
         kwargs = settings | json.loads(row_kwargs)
         return ChatEncoder(tokenizer, actions=section.roles, template_kwargs=kwargs, append_stop=section.append_stop)
 
-    encoders: Recent[str, ChatEncoder] = Recent(_ENCODERS)
-    encoders.get("{}", make)  # what is wrong with the tokenizer is said at once
+    encoder_of("{}")  # what is wrong with the tokenizer is said at once
 
     def encode(chat: ChatPart) -> Tokens:
-        encoder = encoders.get(json.dumps(chat.template_kwargs, sort_keys=True), make)
+        encoder = encoder_of(json.dumps(chat.template_kwargs, sort_keys=True))
         found = encoder.encode(chat.messages, tools=chat.tools)
         return Tokens(found.input_ids.astype(np.uint32), found.train)
 

@@ -27,7 +27,7 @@ Ids = npt.NDArray[np.uint32]
 _PARALLEL: Final = "TOKENIZERS_PARALLELISM"
 _CHECKED_TASKS: Final = 8
 _CHECKED_TEXTS: Final = 100
-"""Of each of these tasks."""
+"""Texts of each of these tasks that are compared."""
 
 
 def fast_tokenizer(tokenizer: Any) -> Any:
@@ -57,7 +57,7 @@ def vocabulary_size(tokenizer: Any) -> int:
 
 
 class TextTokenizer:
-    """What texts need of a tokenizer, and no more, so that it loads in a moment, without transformers.
+    """A tokenizer for texts alone, which loads in a moment, without transformers.
 
     Args:
         backend: The compiled tokenizer, as JSON.

@@ -69,7 +69,7 @@ Sequences = dict[str, list[list[Part]]]
 
 
 class Extract(NamedTuple):
-    """What one record says.
+    """The content of one record.
 
     Attributes:
         domain: The directory of its domain, empty without one.

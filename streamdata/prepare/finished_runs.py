@@ -7,6 +7,7 @@
 
 import errno
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -132,9 +133,9 @@ def merge(parts: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str
     target = RunDirectory(output)
     with target.opened(plan, overwrite=overwrite):
         for part in directories:
-            _link_tree(part.data, target.finished_data)
-        for part in directories:
-            _link_tree(part.tasks, target.tasks)  # last: markers say that the data are there
+            shutil.copytree(part.data, target.finished_data, copy_function=_link, dirs_exist_ok=True)
+        for part in directories:  # last: markers say that the data are there
+            shutil.copytree(part.tasks, target.tasks, copy_function=_link, dirs_exist_ok=True)
         return target.finish(plan, list(range(plan["num_tasks"])), {"merged": [str(part) for part in parts]})
 
 
@@ -165,20 +166,15 @@ def _plan_of(directory: RunDirectory) -> Json:
     return {key: value for key, value in manifest.items() if key not in RESULTS} | {"inputs": inputs}
 
 
-def _link_tree(source: Path, target: Path) -> None:
-    for folder, _, names in os.walk(source):
-        directory = target / Path(folder).relative_to(source)
-        directory.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            path, link = Path(folder, name), directory / name
-            if link.exists():
-                continue  # a merge that was killed has linked it
-            try:
-                link.hardlink_to(path)
-            except OSError as error:
-                if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP):
-                    raise
-                raise PrepareError(
-                    f"merge: '{path}' cannot be linked to '{link}': {error.strerror}\n"
-                    "  Put the output on the file system of its parts, one that has hard links."
-                ) from error
+def _link(source: str, target: str) -> None:
+    if os.path.exists(target):
+        return  # a merge that was killed has linked it
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP):
+            raise
+        raise PrepareError(
+            f"merge: '{source}' cannot be linked to '{target}': {error.strerror}\n"
+            "  Put the output on the file system of its parts, one that has hard links."
+        ) from error

@@ -257,7 +257,7 @@ class TaskInput:
                 number += len(rows)
 
     def _line_start(self, source: ByteSource, offset: int) -> int:
-        """Where the first line that starts at `offset` or later begins; at the end of the file, where that is."""
+        """The offset of the first line that starts at `offset` or later; the end of the file without one."""
         assert source.size is not None, "a file that is cut into tasks has a size"
         if offset == 0 or offset >= source.size:
             return min(offset, source.size)

@@ -13,7 +13,7 @@ from streamdata.prepare.encode import TextTokenizer, check_backend
 from streamdata.prepare.extract import with_record_format
 from streamdata.prepare.inputs import Task, plan_tasks
 from streamdata.prepare.run_directory import Json, RunDirectory, make_plan
-from streamdata.prepare.worker import Marker, RunSpec, run_local, run_on_ray
+from streamdata.prepare.worker import RunSpec, run_local, run_on_ray
 from streamdata.text.tokenizer import load_tokenizer
 
 Engine = Literal["local", "ray"]
@@ -102,7 +102,7 @@ class Pipeline:
 
 
 class RunProgress:
-    """How far a run is, and how fast.
+    """Counts how far a run is, and how fast.
 
     Args:
         config: How many records may be bad.
@@ -140,7 +140,7 @@ class RunProgress:
         if self._show is not None:
             self._show(self)
 
-    def count(self, marker: Marker) -> None:
+    def count(self, marker: Json) -> None:
         """Count a finished task.
 
         Raises:

@@ -4,6 +4,7 @@ import itertools
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +15,11 @@ from streamdata.prepare.documents import DocumentMaker, TokenizedDocument
 from streamdata.prepare.encode import make_backend
 from streamdata.prepare.extract import with_record_format
 from streamdata.prepare.inputs import plan_tasks
-from streamdata.prepare.output import Packer, padding_id
+from streamdata.prepare.output import Staging
+from streamdata.prepare.run_directory import RunDirectory
 from streamdata.prepare.worker import TaskRun
 from streamdata.stores.dtypes import SOURCES
+from streamdata.stores.factory import open_store
 from streamdata.stores.store import Store
 
 
@@ -51,7 +54,7 @@ class Shown(NamedTuple):
 
 
 def first_records(config: PrepareConfig, tokenizer: Any, inputs: str | Sequence[str], count: int) -> Iterator[Shown]:
-    """What the first records become.
+    """Shows the first records as they would be stored: they are, for a moment.
 
     Args:
         config: How.
@@ -77,46 +80,34 @@ def first_records(config: PrepareConfig, tokenizer: Any, inputs: str | Sequence[
         left_out.update(run.left_out())
         if not count:
             break
-    if config.train_type in STREAMED:
-        yield from _packed(config, tokenizer, documents)
-    else:
-        for number, document in enumerate(documents):
-            yield from _sources(config, document, number)
+    if documents:
+        kind = "row" if config.has_rows() else "document" if config.train_type in STREAMED else "record"
+        with TemporaryDirectory(prefix="streamdata-") as folder:
+            directory = RunDirectory(folder)
+            directory.work.mkdir()
+            with Staging(config, tokenizer, directory, 0, Counter()) as staging:
+                staging.add(documents)
+                staging.publish()
+            store = open_store(directory.finished_data)
+            for number in range(store.num_records):
+                yield from stored_record(store, number, kind)
     if left_out:
         yield Shown("left out", "", [], ", ".join(f"{reason} {number}" for reason, number in sorted(left_out.items())))
 
 
-def _packed(config: PrepareConfig, tokenizer: Any, documents: list[TokenizedDocument]) -> Iterator[Shown]:
-    kind = "row" if config.has_rows() else "document"
-    packer = Packer(config, padding_id(config, tokenizer), Counter())
-    sequences = [tokens for document in documents for tokens in document.sequences["sequence"]]
-    number = 0
-    for block in [*packer.add(sequences), *packer.finish()]:
-        keys = SOURCES[config.train_type]["sequence"]
-        train = block.flat[keys.mask] if keys.mask else None
-        stops = np.cumsum(block.lengths)
-        ends = stops if block.documents is None else np.cumsum(block.documents)
-        for begin, stop in zip((stops - block.lengths).tolist(), stops.tolist(), strict=True):
-            yield Shown(f"{kind} {number}", keys.tokens, cut(block.flat[keys.tokens], train, begin, stop, ends))
-            number += 1
+def stored_record(store: Store, index: int, kind: str = "record") -> Iterator[Shown]:
+    """Shows a record of a store.
 
-
-def _sources(config: PrepareConfig, document: TokenizedDocument, number: int) -> Iterator[Shown]:
-    for name, keys in SOURCES[config.train_type].items():
-        rows = document.sequences.get(name, [])
-        pieces = [Piece(row.ids, row.train if keys.mask else None) for row in rows]
-        values = ", ".join(f"{value:g}" for value in document.values.get(name, ()))
-        yield Shown(f"record {number}", name, pieces, values, are_apart=len(pieces) > 1)
-
-
-def stored_record(store: Store, index: int) -> Iterator[Shown]:
-    """A record of a store.
+    Args:
+        store: The store.
+        index: The record's number.
+        kind: What to call it.
 
     Raises:
         StoreError: It is damaged.
         ValueError: It has fewer records.
     """
-    name = f"record {index}"
+    name = f"{kind} {index}"
     for key, mask in {keys.tokens: keys.mask for sources in SOURCES.values() for keys in sources.values()}.items():
         if key not in store.keys:
             continue
@@ -142,11 +133,6 @@ def _stored_pieces(store: Store, key: str, index: int, found: Any, train: Any) -
     first, last = segment.records.span(index - column.record_ends[number] + segment.records.count, store.values)
     begin = column.starts[number] + first
     ends = store.document_starts(key, begin, begin + last - first) - begin
-    return cut(found, train, 0, len(found), ends)
-
-
-def cut(ids: Any, train: Any, begin: int, end: int, ends: npt.NDArray[np.int64]) -> list[Piece]:
-    """Tokens `begin` to `end`, cut where documents end."""
-    bounds = [begin, *(int(position) for position in ends if begin < position < end), end]
-    spans = itertools.pairwise(bounds)
-    return [Piece(ids[first:stop], None if train is None else train[first:stop]) for first, stop in spans]
+    bounds = [0, *(int(position) for position in ends if 0 < position < len(found)), len(found)]
+    spans = (slice(*span) for span in itertools.pairwise(bounds))
+    return [Piece(found[span], None if train is None else train[span]) for span in spans]

@@ -11,8 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -23,12 +22,11 @@ from streamdata.prepare.encode import TextTokenizer, make_backend
 from streamdata.prepare.extract import Record
 from streamdata.prepare.inputs import BadRecordError, DroppedRecordError, RawBatch, Task, TaskInput, parse
 from streamdata.prepare.output import Staging
-from streamdata.prepare.run_directory import RunDirectory, json_bytes
+from streamdata.prepare.run_directory import Json, RunDirectory, json_bytes
 from streamdata.run.processes import ProcessError, processes
 from streamdata.run.publish import publish
 from streamdata.text.tokenizer import load_tokenizer
 
-Marker = dict[str, Any]
 Report = Callable[[Counter[str]], None]
 MAX_BAD_BYTES = 1 << 26
 """Bytes of bad records in one task: they are in memory until it is done, and a compressed file of any size is one."""
@@ -37,8 +35,7 @@ _MAX_RETRIES: Final = 10  # of a task whose machine in a cluster was lost
 _CANCEL_TIMEOUT_S: Final = 30
 
 
-@dataclass(frozen=True)
-class RunSpec:
+class RunSpec(NamedTuple):
     """The settings that all tasks of a run have in common; small and picklable.
 
     Attributes:
@@ -65,6 +62,7 @@ class TaskRun:
     Attributes:
         input: Reads the records.
         counts: Records, bytes, and what the output adds.
+        quarantined: Bad records as lines of JSON, each with its number.
     """
 
     def __init__(self, config: PrepareConfig, maker: DocumentMaker, task: Task) -> None:
@@ -73,7 +71,7 @@ class TaskRun:
         self._maker, self._task = maker, task
         self.input = TaskInput(task)
         self.counts: Counter[str] = Counter()
-        self._quarantined: list[tuple[int, bytes]] = []
+        self.quarantined: list[tuple[int, bytes]] = []
         self._quarantined_bytes = 0
         self._bad: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
@@ -102,7 +100,7 @@ class TaskRun:
                 failed(number, error)
         return list(self._maker.make(records, failed))
 
-    def marker(self, files: dict[str, list[int | str]]) -> Marker:
+    def marker(self, files: dict[str, list[int | str]]) -> Json:
         """The results of the task once it is done: the same whichever process did it, and however often."""
         task = self._task
         return {
@@ -114,12 +112,8 @@ class TaskRun:
             "files": files,
         }
 
-    def quarantined(self) -> list[bytes]:
-        """Lines of JSON, one per bad record, in the order of the input."""
-        return [line for _, line in sorted(self._quarantined)]
-
     def left_out(self) -> Counter[str]:
-        """How many records became no document, by reason."""
+        """Numbers of records that became no document, by reason."""
         return self._bad + self._dropped
 
     def _quarantine(self, number: int, error: BadRecordError, raw: Any) -> None:
@@ -135,7 +129,7 @@ class TaskRun:
         record = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
         entry = {"place": location, "reason": error.reason, "field": error.field, "message": error.message}
         line = orjson.dumps({**entry, "record": record}, option=_JSON, default=repr)
-        self._quarantined.append((number, line))
+        self.quarantined.append((number, line))
         self._quarantined_bytes += len(line)
         if self._quarantined_bytes > MAX_BAD_BYTES:
             raise PrepareError(
@@ -158,7 +152,7 @@ class Worker:
         self._tokenizer = load_tokenizer(spec.tokenizer) if has_chats else TextTokenizer.load(self._directory.tokenizer)
         self._maker = DocumentMaker(self._config, self._tokenizer, make_backend(self._config, self._tokenizer))
 
-    def do(self, task: Task, report: Report) -> Marker:
+    def do(self, task: Task, report: Report) -> Json:
         """Do a task and publish it.
 
         Args:
@@ -177,8 +171,8 @@ class Worker:
                 report(run.counts - reported)
                 reported = run.counts.copy()
             files = staging.publish()
-        if quarantined := run.quarantined():
-            publish(self._directory.task_quarantine(task.number), quarantined)
+        if run.quarantined:
+            publish(self._directory.task_quarantine(task.number), [line for _, line in sorted(run.quarantined)])
         # The marker is last: whoever finds it relies on all else, wherever a process was killed.
         marker = run.marker(files)
         publish(self._directory.marker(task.number), [json_bytes(marker)])
@@ -188,15 +182,13 @@ class Worker:
 _worker = functools.lru_cache(maxsize=1)(Worker)
 
 
-def do_task(spec: RunSpec, task: Task, report: Report) -> Marker:
+def do_task(spec: RunSpec, task: Task, report: Report) -> Json:
     """Do a task in a process of its own, which does others of the spec later, and may outlive the run for a moment."""
     with RunDirectory(spec.output).workers_locked(fcntl.LOCK_SH):
         return _worker(spec).do(task, report)
 
 
-def run_local(
-    spec: RunSpec, tasks: Sequence[Task], workers: int, report: Report, done: Callable[[Marker], None]
-) -> None:
+def run_local(spec: RunSpec, tasks: Sequence[Task], workers: int, report: Report, done: Callable[[Json], None]) -> None:
     """Do tasks on this machine: one after another, or in several processes.
 
     Args:
@@ -229,7 +221,7 @@ def run_local(
         ) from error
 
 
-def run_on_ray(spec: RunSpec, tasks: Sequence[Task], report: Report, done: Callable[[Marker], None]) -> None:
+def run_on_ray(spec: RunSpec, tasks: Sequence[Task], report: Report, done: Callable[[Json], None]) -> None:
     """Do tasks on the cluster that this process is connected to, else on the one that RAY_ADDRESS names.
 
     Args:
@@ -281,7 +273,7 @@ def run_on_ray(spec: RunSpec, tasks: Sequence[Task], report: Report, done: Calla
             ray.shutdown()
 
 
-def _do_on_ray(spec: RunSpec, task: Task) -> Marker | Exception:
+def _do_on_ray(spec: RunSpec, task: Task) -> Json | Exception:
     """A task in a process of Ray. Errors are returned: Ray would wrap those that are raised, and retry."""
     try:
         # Ray starts its processes in directories of its own, and inputs may be relative to that of the run.

@@ -126,7 +126,7 @@ def test_padding_is_shown_as_its_number(streamdata: Streamdata, options: Callabl
     packed = options(SFT | {"packing": "bfd", "max_packed_len": 4000, "max_seq_len": 4000})
     shown = streamdata("prepare", path, *packed, "--dry-run", 1).stdout
     assert re.match(
-        r"── row 0\nsequence  uint32 \(4000\)  4,000 tokens, \d trained, 1 document, 3,99\d padding\n", shown
+        r"── row 0\nsequence  int64 \(4000\)  4,000 tokens, \d trained, 1 document, 3,99\d padding\n", shown
     )
     assert re.search(r"\nask «yes»│<pad> × 3,99\d┃\npieces: ", shown)
     assert streamdata("prepare", path, "-o", tmp_path / "out", *packed, "--workers", 1).exit_code == 0
