@@ -370,10 +370,8 @@ class SFTChatDataset(ChatDataset):
     settings = SFTChatConfig
 
     def _recognised(self, row: Row) -> RowFormat:
-        key = self.config.messages_key
-        is_named = key != _MESSAGES or (key in row and not self.config.is_another(row, key))
-        named = RowFormat("language-modeling", "conversational") if is_named else None
-        return self.config.format_of(row, named, self._who)
+        native, key = RowFormat("language-modeling", "conversational"), self.config.messages_key
+        return self.config.format_of(row, native, (key,), self._who, is_named=key != _MESSAGES)
 
     def _said(self, row: Row) -> dict[str, Said]:
         return {"": training_said(row, self._format, self._who, self.config.messages_key)}
@@ -430,14 +428,11 @@ class PreferenceDataset(ChatDataset):
     settings = PreferenceConfig
 
     def _recognised(self, row: Row) -> RowFormat:
-        config = self.config
-        keys = (config.chosen_key, config.rejected_key)
+        config, keys = self.config, (self.config.chosen_key, self.config.rejected_key)
         # Rows with one of the two are pairs with a fault, each an error of its own; without both they may be another.
-        in_columns = any(key in row and not isinstance(row[key], str) for key in keys) and not config.is_another(
-            row, *keys
-        )
-        is_named = in_columns or keys != _SIDES or config.prompt_key not in (None, _PROMPT)
-        return config.format_of(row, RowFormat("preference", "conversational") if is_named else None, self._who)
+        is_named = keys != _SIDES or config.prompt_key not in (None, _PROMPT)
+        native = RowFormat("preference", "conversational")
+        return config.format_of(row, native, keys, self._who, is_named=is_named)
 
     def _make(self, row: Row, folder: str) -> dict[str, Any]:
         item = super()._make(row, folder)

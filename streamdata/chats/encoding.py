@@ -87,10 +87,11 @@ class Encoder:
         patch_size: int | None = None,
     ) -> None:
         self._given = (tokenizer, processor, dict(processor_kwargs or {}), patch_size)
+        self._made: Recent[str, Any] = Recent(_VARIABLES)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[type["Encoder"], tuple[Any, ...]]:
         # What is made of these may be large, or fail to pickle, as compiled templates do.
-        return {"_given": self._given}
+        return Encoder, self._given
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -149,10 +150,6 @@ class Encoder:
                 )
             found[kind] = (token, int(ids[0]))
         return found
-
-    @cached_property
-    def _made(self) -> Recent[str, Any]:
-        return Recent(_VARIABLES)
 
     def for_variables(self, row: Mapping[str, Any], make: Callable[[dict[str, Any]], T]) -> T:
         """Returns what `make` makes of the variables that a row brings for the template; the last ones are kept."""
@@ -241,13 +238,8 @@ class Encoder:
         Raises:
             ValueError: The tokens of images and videos do not fit their grids.
         """
-        if self._rope is None:
-            return None
-        return self._rope.positions(input_ids, read_grids(kinds, features))
-
-    @cached_property
-    def _rope(self) -> "RopeRule | None":
-        return rope_rule(self.processor)
+        rule = rope_rule(self.processor)
+        return None if rule is None else rule.positions(input_ids, read_grids(kinds, features))
 
     def _positions(self, raw_ids: Int64s, kinds: Sequence[str]) -> Int64s:
         """The positions of the placeholders; a text that spells one itself is refused."""

@@ -29,10 +29,10 @@ Chunk = tuple[int, list[int]]
 NOT_MEASURED: Final = -1
 _NUMBER_BYTES: Final = 8
 _REASONS: Final = {EMPTY: "empty", MEDIA_CUT: "media cut"}
-_WORTH_A_PROCESS: Final = 500
+WORTH_A_PROCESS: Final = 500
 """Rows: of text they are soon measured, but of images they take longer than a process takes to start."""
-_CHUNK: Final = 16
-_AHEAD: Final = 4  # chunks that a process has at most: with two, it often waited while this one measured a chunk
+CHUNK: Final = 16  # rows that a process is sent at a time
+AHEAD: Final = 4  # chunks that a process has at most: with two, it often waited while this one measured a chunk
 
 
 class Kept(NamedTuple):
@@ -206,16 +206,7 @@ def _measure_missing(
             cache.publish(f"lengths/{file.path.name}", partial(Path.write_bytes, data=content))
 
 
-def measure_rows(
-    reader: PromptReader,
-    indices: Int64s,
-    values: Int32s,
-    workers: int,
-    *,
-    chunk: int = _CHUNK,
-    ahead: int = _AHEAD,
-    worth_a_process: int = _WORTH_A_PROCESS,
-) -> None:
+def measure_rows(reader: PromptReader, indices: Int64s, values: Int32s, workers: int) -> None:
     """Measures rows, with a progress bar on a terminal.
 
     Args:
@@ -223,9 +214,6 @@ def measure_rows(
         indices: The rows' numbers, shape (n,).
         values: Where the lengths are written as they come, shape (n,), NOT_MEASURED before.
         workers: Processes, this one included.
-        chunk: How many rows a process is sent at a time.
-        ahead: Chunks that a process has at most.
-        worth_a_process: How many rows are worth starting another process.
 
     Raises:
         Exception: The error of `measure`, of a row that failed.
@@ -234,14 +222,14 @@ def measure_rows(
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    others = min(workers, len(indices) // worth_a_process + 1) - 1
+    others = min(workers, len(indices) // WORTH_A_PROCESS + 1) - 1
     console = Console(stderr=True)
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     try:
         with progress, processes(partial(lengths_of, reader), others) as team:
             task = progress.add_task("measuring prompts", total=len(indices))
-            for count in share_out(team, reader, indices, values, chunk, ahead):
+            for count in share_out(team, reader, indices, values):
                 progress.advance(task, count)
     except ProcessError as error:
         raise SourceError(
@@ -251,14 +239,7 @@ def measure_rows(
         ) from error
 
 
-def share_out(
-    team: Team[Chunk, list[int]],
-    reader: PromptReader,
-    indices: Int64s,
-    values: Int32s,
-    size: int = _CHUNK,
-    ahead: int = _AHEAD,
-) -> Iterator[int]:
+def share_out(team: Team[Chunk, list[int]], reader: PromptReader, indices: Int64s, values: Int32s) -> Iterator[int]:
     """Gives chunks to other processes and measures some here meanwhile; yields how many rows were measured."""
 
     def measure(chunk: Chunk) -> list[int]:
@@ -267,8 +248,8 @@ def share_out(
             values[number] = reader.measure(index)
         return list(map(int, values[start : start + len(rows)]))
 
-    chunks = ((start, indices[start : start + size].tolist()) for start in range(0, len(indices), size))
-    for (start, rows), lengths in team.run(chunks, ahead=ahead, here=measure):
+    chunks = ((start, indices[start : start + CHUNK].tolist()) for start in range(0, len(indices), CHUNK))
+    for (start, rows), lengths in team.run(chunks, ahead=AHEAD, here=measure):
         done = len(lengths)
         values[start : start + done] = lengths
         measure((start + done, rows[done:]))  # the next row failed there: here it says why
@@ -278,6 +259,6 @@ def share_out(
 def lengths_of(reader: PromptReader, chunk: Chunk, _: object = None) -> list[int]:
     """Measures the rows before the first that fails."""
     found: list[int] = []
-    with suppress(Exception):  # whatever it is, the parent meets it again
+    with suppress(Exception):  # whatever it is, the parent meets it again; those before it stay in the list
         found.extend(reader.measure(index) for index in chunk[1])
     return found

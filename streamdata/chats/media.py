@@ -9,7 +9,7 @@ import base64
 import io
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -258,7 +258,13 @@ def _decoded(container: Any, options: Mapping[str, Any], side: int) -> VideoFram
     count = num_frames(options, last - first + 1, fps)
     # By torch, in float32: verl takes the same frames. (Who reads no video does not wait for torch.)
     indices = torch.linspace(first, last, count).round().long().tolist()
-    frames = list(_frames(container, stream, indices, options, side))
+    frames = []
+    # One after the other, without seeking: a seek lands on a key frame, and what a file says of those may be wrong.
+    for number, frame in zip(range(indices[-1] + 1), container.decode(stream), strict=False):
+        if number in indices:
+            size = frame_size(Size(frame.height, frame.width), options, side, count)
+            image = frame.to_image().resize((size.width, size.height), Image.Resampling.BICUBIC)
+            frames.append(np.asarray(image))
     if len(frames) < count:
         raise ValueError(f"video: expected {count} of {total} frames, got {len(frames)}\n  The file is cut short.")
     return _with_metadata(np.stack(frames), fps, indices, total)
@@ -302,20 +308,6 @@ def num_frames(options: Mapping[str, Any], total: int, fps: float) -> int:
             "  Change nframes, min_frames or max_frames of this video."
         )
     return count
-
-
-def _frames(
-    container: Any, stream: Any, indices: Sequence[int], options: Mapping[str, Any], side: int
-) -> Iterator[npt.NDArray[np.uint8]]:
-    # One after the other, without seeking: a seek lands on a key frame, and what a file says of those may be wrong.
-    wanted = set(indices)
-    for number, frame in enumerate(container.decode(stream)):
-        if number in wanted:
-            size = frame_size(Size(frame.height, frame.width), options, side, len(indices))
-            image = frame.to_image()
-            yield np.asarray(image.resize((size.width, size.height), Image.Resampling.BICUBIC))
-        if number >= indices[-1]:
-            return
 
 
 def image_size(size: Size, options: Mapping[str, Any], side: int) -> Size:

@@ -198,9 +198,7 @@ def function_digest(function: Any) -> str | None:
     if function is None:
         return None
     # It is sent to processes that measure, and to workers. There the failure would be harder to read.
-    try:
-        pickle.dumps(function)
-    except Exception as error:
+    if error := _sending_error(function):
         raise ValueError(
             f"{WHO}: expected a chat_template_func that can be sent to other processes, got {shown(function)}: "
             f"{text_of(error)}\n"
@@ -220,13 +218,12 @@ class _Content(pickle.Pickler):
     """Writes functions as what they do, where pickle names them, and sets in an order; nobody reads it back."""
 
     def persistent_id(self, value: Any) -> Any:
-        # Texts hash differently in each process, and with them the order of a set.
-        return sorted(map(repr, value)) if isinstance(value, set | frozenset) else None
+        return _fixed(value) if isinstance(value, set | frozenset) else None
 
     def reducer_override(self, value: Any) -> Any:
         # What comes third is written last, when the value itself is known: it may lead back to it.
         if isinstance(value, FunctionType):
-            return partial, (f"{value.__module__} {value.__qualname__} {_code(value.__code__)}",), _held(value)
+            return partial, (f"{value.__module__} {value.__qualname__} {_fixed(value.__code__)}",), _held(value)
         if isinstance(value, MethodType):
             return partial, (value.__func__,), value.__self__
         call = getattr(type(value), "__call__", None)  # noqa: B004  # not whether there is one: which
@@ -235,16 +232,13 @@ class _Content(pickle.Pickler):
         return NotImplemented
 
 
-def _code(code: CodeType) -> str:
-    """What code does, as a text that is the same in each process."""
+def _fixed(value: Any) -> Any:
+    """Code as a text and a set as a list, which are the same in each process; other constants as they are."""
     # Not `repr(code)`, which has an address, nor marshal, which has line numbers: a comment above changes no length.
-    return repr((code.co_code, code.co_names, code.co_varnames, [_const(value) for value in code.co_consts]))
-
-
-def _const(value: Any) -> Any:
     if isinstance(value, CodeType):
-        return _code(value)
-    return sorted(map(repr, value)) if isinstance(value, frozenset) else value
+        return repr((value.co_code, value.co_names, value.co_varnames, [_fixed(const) for const in value.co_consts]))
+    # Texts hash differently in each process, and with them the order of a set.
+    return sorted(map(repr, value)) if isinstance(value, set | frozenset) else value
 
 
 def _held(function: FunctionType) -> list[Any]:
@@ -254,14 +248,15 @@ def _held(function: FunctionType) -> list[Any]:
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # it is empty
             values.append(cell.cell_contents)
-    return [value if _can_be_sent(value) else type(value).__qualname__ for value in values]
+    return [
+        value if isinstance(value, FunctionType) or not _sending_error(value) else type(value).__qualname__
+        for value in values
+    ]
 
 
-def _can_be_sent(value: Any) -> bool:
-    if isinstance(value, FunctionType):
-        return True
+def _sending_error(value: Any) -> Exception | None:
     try:
         pickle.dumps(value)
-    except Exception:  # an object may raise anything
-        return False
-    return True
+    except Exception as error:  # an object may raise anything
+        return error
+    return None

@@ -25,7 +25,7 @@ from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.shards.parquet.rows import ParquetRows
 from streamdata.shards.parquet.stored_rows import Row
-from streamdata.text.formats import RowFormat, Style
+from streamdata.text.formats import RowFormat
 from streamdata.text.messages import (
     MEDIA_KINDS,
     Message,
@@ -38,7 +38,6 @@ from streamdata.text.messages import (
 
 logger = logging.getLogger("streamdata")
 _KWARGS: Final = ("tools_kwargs", "interaction_kwargs")
-_PROMPT: Final = "prompt"
 _OURS: Final = frozenset({
     "input_ids", "attention_mask", "position_ids", "raw_prompt_ids", "raw_prompt", "full_prompts", "multi_modal_data",
     "multi_modal_inputs", "mm_token_type_ids", *_KWARGS, "uid",
@@ -152,7 +151,10 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         if config.mode == "tensors":
             # What is wrong with tokenizer and processor is raised here rather than in a worker.
             _ = encoder.pad_token_id, encoder.placeholders
-        found = self._recognised(rows[0] if len(rows) else {})
+        first, key = rows[0] if len(rows) else {}, config.prompt_key
+        native = RowFormat("prompt-only", "standard" if isinstance(first.get(key), str) else "conversational")
+        is_named = self._builds_messages or key != "prompt"
+        found = config.format_of(first, native, (key,), WHO, is_named=is_named)
         if self._builds_messages:
             built = content_digest((type(self)._build_messages, self._own))  # noqa: SLF001
             self._reader = PromptReader(rows, encoder, config, found, self._built, built)
@@ -160,13 +162,6 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             self._reader = PromptReader(rows, encoder, config, found)
         self._kept = choose_rows(self._reader)
         self.__dict__.pop("_numbers", None)  # it reads the file of the choice before
-
-    def _recognised(self, row: Row) -> RowFormat:
-        key, value = self.config.prompt_key, row.get(self.config.prompt_key)
-        in_column = key in row and not isinstance(value, str) and not self.config.is_another(row, key)
-        is_native = self._builds_messages or in_column or key != _PROMPT
-        style: Style = "standard" if isinstance(value, str) else "conversational"
-        return self.config.format_of(row, RowFormat("prompt-only", style) if is_native else None, WHO)
 
     def _built(self, row: Row) -> Row:
         """The row with the messages that `_build_messages` makes, in which its media are."""
@@ -210,7 +205,11 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         Returns:
             Images, and videos with their metadata, uint8 (frames, 3, height, width); None where there are none.
         """
-        return await asyncio.to_thread(_opened, messages, image_patch_size)
+        media = [medium for part in typed_parts(messages) if (medium := own_medium(part))]
+        opened = await asyncio.to_thread(open_media, media, "", image_patch_size)
+        found = media_by_kind([medium.kind for medium in media], opened)
+        videos = [(torch.from_numpy(video).permute(0, 3, 1, 2), video.metadata) for video in found.get("video", ())]
+        return found.get("image"), videos or None
 
     @property
     def records_per_block(self) -> int:
@@ -369,18 +368,6 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         return _padded(rows, limit, 1)  # 1 as Qwen2-VL's get_rope_index
 
 
-def _opened(messages: Sequence[Message], patch_size: int) -> tuple[list[Any] | None, list[Any] | None]:
-    media = [medium for part in typed_parts(messages) if (medium := own_medium(part))]
-    opened = open_media(media, "", patch_size)
-    images = [value for medium, value in zip(media, opened, strict=True) if medium.kind == "image"]
-    videos = [
-        (torch.from_numpy(value).permute(0, 3, 1, 2), value.metadata)
-        for medium, value in zip(media, opened, strict=True)
-        if medium.kind == "video"
-    ]
-    return images or None, videos or None
-
-
 def _with_samples(config: PromptConfig, max_samples: int) -> PromptConfig:
     if max_samples in (-1, config.max_samples):
         return config
@@ -426,21 +413,16 @@ def prompt_collate(data_list: Sequence[Mapping[str, Any]], fill: Mapping[str, An
     """
     if not data_list:
         raise ValueError("prompt_collate: expected at least one sample, got none\n  Drop empty batches.")
-    fill = fill or {}
-    keys = list(dict.fromkeys(key for sample in data_list for key in sample))
-    return {key: _column([_value(sample, key, fill, at) for at, sample in enumerate(data_list)]) for key in keys}
-
-
-def _value(sample: Mapping[str, Any], key: str, fill: Mapping[str, Any], number: int) -> Any:
-    if key in sample:
-        return sample[key]
-    if key not in fill:
-        raise ValueError(
-            f"prompt_collate: expected the key {shown(key)} in every sample, got sample {number} without it; it has "
-            f"{names_text(sample)}\n  Give such rows the column, or say what they have instead: "
-            f"fill={{{shown(key)}: …}}."
-        )
-    return fill[key]
+    keys = dict.fromkeys(key for sample in data_list for key in sample)
+    samples = [{**(fill or {}), **sample} for sample in data_list]
+    for number, sample in enumerate(samples):
+        if missing := [key for key in keys if key not in sample]:
+            raise ValueError(
+                f"prompt_collate: expected the key {shown(missing[0])} in every sample, got sample {number} without "
+                f"it; it has {names_text(data_list[number])}\n  Give such rows the column, or say what they have "
+                f"instead: fill={{{shown(missing[0])}: …}}."
+            )
+    return {key: _column([sample[key] for sample in samples]) for key in keys}
 
 
 def _column(values: list[Any]) -> Any:

@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, ClassVar, Final, Literal, Self, get_args
 
@@ -82,39 +82,39 @@ class RowSettings(BaseModel):
             raise ValueError("\n".join(problems))
         return settings
 
-    def format_of(self, row: Mapping[str, Any], named: RowFormat | None, who: str) -> RowFormat:
+    def format_of(
+        self, row: Mapping[str, Any], native: RowFormat, columns: Sequence[str], who: str, *, is_named: bool
+    ) -> RowFormat:
         """Recognises the format of the rows, and logs it.
 
         Args:
-            row: The first.
-            named: What it is by the fields that the settings name, if it has them.
+            row: The first; empty where there are no rows.
+            native: The format of rows that hold messages in `columns`.
+            columns: The columns that the settings name.
             who: The dataset's class.
+            is_named: Whether the settings name other columns than by default.
 
         Raises:
             ValueError: No format fits the row, or several do.
         """
-        asked, choices = self.format, self._formats()
-        if not row:  # there are no rows
-            return named or RowFormat(choices[0], "conversational")
+        if not row:
+            return native
+        asked, choices = self.format, get_args(type(self).model_fields["format"].annotation)[1:]
+        fits = fitting(row, choices)
+        has_messages = any(column in row and not isinstance(row[column], str) for column in columns)
+        is_another = bool(fits) and all(row.get(column) is None for column in columns)
+        is_native = is_named or (has_messages and not is_another)
         if asked != "auto":
             # Whoever names it has decided what a label is for.
-            shown_row = {**row, "label": None} if asked == "prompt-completion" else row
-            found = named if named and named.name == asked else recognise(shown_row, (asked,), who)
-        elif named and ("format" not in self.model_fields_set or len(fitting(row, choices)) < 2):  # noqa: PLR2004
+            unlabelled = {**row, "label": None} if asked == "prompt-completion" else row
+            found = native if is_native and native.name == asked else recognise(unlabelled, (asked,), who)
+        elif is_native and ("format" not in self.model_fields_set or len(fits) < 2):  # noqa: PLR2004
             # Where nobody asked, rows stay what they were before others than these were known.
-            found = named
+            found = native
         else:
             found = recognise(row, choices, who)
         logger.info("%s: recognised as %s", who, found)
         return found
-
-    def is_another(self, row: Mapping[str, Any], *columns: str) -> bool:
-        """Whether these columns hold nothing in a row that other fields give a format."""
-        return all(row.get(column) is None for column in columns) and bool(fitting(row, self._formats()))
-
-    @classmethod
-    def _formats(cls) -> tuple[str, ...]:
-        return get_args(cls.model_fields["format"].annotation)[1:]
 
     @classmethod
     def trainer_problems(cls, config: Mapping[Any, Any], who: str) -> Iterator[str]:  # noqa: ARG003  # for others

@@ -3,10 +3,12 @@ import runpy
 import subprocess
 import sys
 import textwrap
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from streamdata.chats import lengths
 from streamdata.chats.lengths import NOT_MEASURED, measure_rows
 from streamdata.errors import SourceError
 
@@ -29,21 +31,22 @@ class Squares:
 def measured(reader, count, workers, **limits):
     """The lengths of the first rows."""
     values = np.full(count, NOT_MEASURED, dtype=np.int32)
-    measure_rows(reader, np.arange(count), values, workers, **limits)
+    with patch.dict(vars(lengths), limits):
+        measure_rows(reader, np.arange(count), values, workers)
     return values.tolist()
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_each_row_is_measured_in_its_place(workers, tmp_path):
     """By as many processes as were asked for, whoever is first."""
-    found = measured(Squares(tmp_path), 500, workers, worth_a_process=1, chunk=3)
+    found = measured(Squares(tmp_path), 500, workers, WORTH_A_PROCESS=1, CHUNK=3)
     assert found == [number * number for number in range(500)]
     assert 1 <= len(list(tmp_path.iterdir())) <= workers
 
 
 def test_the_others_measure_too(tmp_path):
     """Where this process waits for them."""
-    found = measured(Squares(tmp_path), 30, 2, worth_a_process=1, chunk=3, ahead=1000)
+    found = measured(Squares(tmp_path), 30, 2, WORTH_A_PROCESS=1, CHUNK=3, AHEAD=1000)
     assert found == [number * number for number in range(30)]
     assert [int(path.name) != os.getpid() for path in tmp_path.iterdir()] == [True]
 
@@ -77,7 +80,7 @@ def test_few_rows_start_no_process(tmp_path, monkeypatch):
 def test_a_failure_is_that_of_the_row(ahead):
     """Whichever process met it."""
     with pytest.raises(ZeroDivisionError, match="row 70"):
-        measured(Squares(bad=(70,)), 100, 2, worth_a_process=1, ahead=ahead)
+        measured(Squares(bad=(70,)), 100, 2, WORTH_A_PROCESS=1, AHEAD=ahead)
 
 
 def run_as_main(script, output):
@@ -102,11 +105,10 @@ def test_what_others_cannot_import_says_so(tmp_path):
         textwrap.dedent(
             f"""
             import sys
-            from functools import partial
             from streamdata.chats import lengths
             from streamdata.chats.prompts import RLHFDataset
             from tests.sources.tiny_processors import tiny_tokenizer
-            lengths.measure_rows = partial(lengths.measure_rows, worth_a_process=1, ahead=1000)
+            lengths.WORTH_A_PROCESS, lengths.AHEAD = 1, 1000
             def render(messages, **kwargs):
                 return messages[0]["content"]
             config = {{"filter_overlong_prompts_workers": 2}}
@@ -124,7 +126,7 @@ def test_what_others_cannot_import_says_so(tmp_path):
 def test_a_process_that_dies_is_noticed():
     """Instead of waiting for it for ever."""
     with pytest.raises(SourceError, match="it died with exit code 1\n"):
-        measured(Dies(), 100, 2, worth_a_process=1, ahead=1000)
+        measured(Dies(), 100, 2, WORTH_A_PROCESS=1, AHEAD=1000)
 
 
 class Dies:
