@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from pydantic import Field
 
-from streamdata.chats.encoding import Encoder, training_features
+from streamdata.chats.encoding import Encoded, Encoder, cut_around_media, training_features, without_media
 from streamdata.chats.settings import RowSettings
 from streamdata.errors import shown
 from streamdata.io.remote import options_of_source
@@ -41,8 +41,9 @@ from streamdata.text.messages import (
     read_tools,
     with_images_first,
 )
-from streamdata.text.truncation import compute_position_id_with_mask, cut, pad_sequence_to_length, train_from
+from streamdata.text.truncation import compute_position_id_with_mask, pad_sequence_to_length, train_from
 
+Bools = npt.NDArray[np.bool_]
 _LOSS_MASK: Final = "loss_mask"
 """The key of a message that says whether it is trained, 0 or 1."""
 _MESSAGES: Final = "messages"
@@ -67,24 +68,6 @@ class ChatConfig(RowSettings):
     """Role → train or mask; a role that is not named is masked."""
     append_stop: bool = True
     """Whether the next role's token ends answers where the template has no token for that, see `ChatEncoder`."""
-
-
-class ChatTokens(NamedTuple):
-    """A row in tokens.
-
-    Attributes:
-        input_ids: int64 (n,).
-        train: Which of them are trained, bool (n,).
-        spans: Where media lie in them, half open.
-        kinds: image or video, of each medium.
-        features: The processor's tensors, of all media together.
-    """
-
-    input_ids: npt.NDArray[np.int64]
-    train: npt.NDArray[np.bool_]
-    spans: Sequence[tuple[int, int]] = ()
-    kinds: Sequence[str] = ()
-    features: Mapping[str, Any] = {}
 
 
 class ExplainedRow(NamedTuple):
@@ -193,30 +176,33 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             self._check_text_alone(row, ())  # media have no place in a text that no template renders
             tokenizer = self._encoder.tokenizer
             pair = encode_text_pair(tokenizer, *texts) if len(texts) > 1 else [encode_text(tokenizer, *texts)]
-            encoded = dict(zip(sides, pair, strict=True))
+            trained = dict(zip(sides, pair, strict=True))
         for prefix, said in sides.items():
             try:
-                tokens = ChatTokens(*encoded[prefix]) if isinstance(said, Texts) else self._tokens(row, said, folder)
-                item |= {f"{prefix}{key}": value for key, value in self._tensors(tokens).items()}
+                if isinstance(said, Texts):
+                    encoded, train = without_media("", trained[prefix].input_ids), trained[prefix].train
+                else:
+                    encoded, train = self._encoded(row, said, folder)
+                item |= {f"{prefix}{key}": value for key, value in self._tensors(encoded, train).items()}
             except ValueError as error:
                 if prefix:
                     error.add_note(f"  in what was {prefix.removesuffix('_')}")
                 raise
         return item
 
-    def _tokens(self, row: Row, messages: Sequence[Message], folder: str) -> ChatTokens:
-        """A conversation of a row in tokens, each placeholder replaced by its medium's tokens."""
+    def _encoded(self, row: Row, messages: Sequence[Message], folder: str) -> tuple[Encoded, Bools]:
+        """A conversation of a row in tokens, media expanded, and which of them are trained."""
         chat = self._chat(row, messages)
         encoded = self._chat_encoder(row).encode(chat.messages, tools=read_tools(row.get(self.config.tools_key)))
         if self.processor is None:
-            return ChatTokens(encoded.input_ids, encoded.train)
+            return without_media(encoded.text, encoded.input_ids), encoded.train
         media = self._encoder.open(chat.media, folder)
         found = self._encoder.encode(encoded.text, [medium.kind for medium in chat.media], media)
         # A medium's tokens would have the value of its placeholder, which an assistant's own message may train.
         train = encoded.train[found.origin]
         for begin, end in found.spans:
             train[begin:end] = False
-        return ChatTokens(found.input_ids, train, found.spans, found.kinds, found.features)
+        return found, train
 
     def _chat_encoder(self, row: Row) -> ChatEncoder:
         config = self.config
@@ -267,46 +253,40 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             )
         return {TRAIN_KEY: bool(mask), **message}  # what is a prompt is not trained, whatever its mask
 
-    def _tensors(self, tokens: ChatTokens) -> dict[str, Any]:
+    def _tensors(self, encoded: Encoded, train: Bools) -> dict[str, Any]:
         """Cuts a row in tokens and pads it.
 
         Raises:
             ValueError: It is too long, a cut meets a medium, or nothing of it is trained.
         """
         config = self.config
-        kept, lost = cut(len(tokens.input_ids), config.max_length, config.truncation, tokens.spans)
-        if lost:
-            raise ValueError(
-                f"{self._who}: expected to keep all media, got a cut of {len(tokens.input_ids)} tokens to "
-                f"{config.max_length} that meets {tokens.kinds[lost[0]]} {lost[0]} of the row\n"
-                "  Raise max_length, or drop such rows, by max_bad or before."
-            )
+        kept = cut_around_media(encoded, config.max_length, config.truncation).kept
         # Nothing is left to predict the first token from if what came before it was cut.
-        train = train_from(tokens.train, int(kept[0]) if len(kept) else 0)[kept]
-        if not train.any():
-            cause = "of what truncation left of it" if tokens.train.any() else "of it"
+        left = train_from(train, int(kept[0]) if len(kept) else 0)[kept]
+        if not left.any():
+            cause = "of what truncation left of it" if train.any() else "of it"
             raise ValueError(
                 f"{self._who}: expected a conversation with something to train, got one with nothing: none {cause}\n"
                 "  Drop such rows, by max_bad or before; see actions and loss_mask, and max_length."
             )
-        ids = tokens.input_ids[kept]
+        ids = encoded.input_ids[kept]
         attention_mask = self._padded(np.ones_like(ids), 0)
         tensors = {
             # Asked for where a row is padded: without padding a tokenizer needs no token for it.
             "input_ids": self._padded(ids, self._encoder.pad_token_id if config.pad_mode == "right" else 0),
             "attention_mask": attention_mask,
             "position_ids": compute_position_id_with_mask(attention_mask),
-            "loss_mask": self._padded(train, 0),
+            "loss_mask": self._padded(left, 0),
         }
-        return tensors if self.processor is None else {**tensors, **self._of_processor(ids, tokens)}
+        return tensors if self.processor is None else {**tensors, **self._of_processor(ids, encoded)}
 
-    def _of_processor(self, ids: npt.NDArray[np.int64], tokens: ChatTokens) -> dict[str, Any]:
+    def _of_processor(self, ids: npt.NDArray[np.int64], encoded: Encoded) -> dict[str, Any]:
         """The fields that a processor adds; rope positions in place of those that count tokens."""
         fields = {
             "mm_token_type_ids": self._padded(self._encoder.media_types(ids), 0),
-            "multi_modal_inputs": training_features(tokens.features),
+            "multi_modal_inputs": training_features(encoded.features),
         }
-        positions = self._encoder.rope_positions(ids, tokens.kinds, tokens.features)
+        positions = self._encoder.rope_positions(ids, encoded.kinds, encoded.features)
         if positions is not None:
             missing = self.config.max_length - len(ids) if self.config.pad_mode == "right" else 0
             fields["position_ids"] = torch.from_numpy(np.pad(positions, ((0, 0), (0, missing)), mode="edge"))

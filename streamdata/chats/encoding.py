@@ -27,14 +27,14 @@ from streamdata.run.per_process import Recent
 from streamdata.text.messages import MEDIA_KINDS, Medium
 from streamdata.text.templates import row_template_kwargs
 from streamdata.text.tokenizer import as_tokenizer, load_without_code, token_ids
-from streamdata.text.truncation import cut
+from streamdata.text.truncation import Cut, cut
 
 T = TypeVar("T")
 Int64s = npt.NDArray[np.int64]
 _PER_TOKEN = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
 _FOR_POSITIONS_ALONE = ("second_per_grid_ts", "video_metadata")
 _TOKENS_PER_SECOND: Final = 2
-"""Of the published Qwen2.5-VL checkpoints (`vision_config.tokens_per_second`), where a processor reports seconds."""
+"""`vision_config.tokens_per_second` of the published Qwen2.5-VL checkpoints, where a processor reports seconds."""
 _VARIABLES: Final = 16  # renderers or encoders kept: one for each of the template variables that rows bring
 
 
@@ -65,6 +65,11 @@ class Encoded(NamedTuple):
     spans: list[tuple[int, int]]
     kinds: list[str]
     features: dict[str, Any]
+
+
+def without_media(text: str, ids: Int64s) -> Encoded:
+    """Returns the encoding of a text alone."""
+    return Encoded(text, ids, ids, np.arange(len(ids)), [], [], {})
 
 
 class Encoder:
@@ -179,7 +184,7 @@ class Encoder:
         raw_ids = token_ids(self.tokenizer, text)
         positions = self._positions(raw_ids, kinds)
         if not kinds:
-            return Encoded(text, raw_ids, raw_ids, np.arange(len(raw_ids)), [], [], {})
+            return without_media(text, raw_ids)
         tokens, features = self.expand(kinds, media)
         counts = np.ones(len(raw_ids), dtype=np.int64)
         counts[positions] = [len(part) for part in tokens]
@@ -194,7 +199,7 @@ class Encoder:
     def encode_text(self, text: str) -> Encoded:
         """Tokenize a text that no template rendered, with the tokenizer's own special tokens."""
         ids = np.array(self.tokenizer(text, return_attention_mask=False, verbose=False)["input_ids"], np.int64)
-        return Encoded(text, ids, ids, np.arange(len(ids)), [], [], {})
+        return without_media(text, ids)
 
     def expand(self, kinds: Sequence[str], media: Sequence[Any]) -> Expanded:
         """Let the processor turn media into tokens and features; without media there are none."""
@@ -285,6 +290,30 @@ class MediaCutError(ValueError):
     """A cut meets an image or video that is not to be dropped."""
 
 
+def cut_around_media(encoded: Encoded, limit: int, truncation: str, *, drops_media: bool = False) -> Cut:
+    """Chooses which tokens stay; a medium that the cut meets goes entirely.
+
+    Args:
+        encoded: The tokens.
+        limit: How many may stay.
+        truncation: left, right, middle or error.
+        drops_media: Whether a medium may go.
+
+    Raises:
+        OverlongError: They are too many, and `truncation` is error.
+        MediaCutError: The cut meets a medium that may not go.
+    """
+    found = cut(len(encoded.input_ids), limit, truncation, encoded.spans)
+    if found.lost and not drops_media:
+        raise MediaCutError(
+            f"truncation: expected to keep all media, got a cut of {len(encoded.input_ids)} tokens to {limit} that "
+            f"meets {encoded.kinds[found.lost[0]]} {found.lost[0]} of the row\n"
+            "  Raise max_length or max_prompt_length, or drop such rows, by max_bad or before; of prompts, truncation_media "
+            "may be drop_sample or drop_media."
+        )
+    return found
+
+
 class Fitted(NamedTuple):
     """A prompt that fits: ids without and with expansion, and the media that stay, with their features."""
 
@@ -312,15 +341,9 @@ def fit(
         OverlongError: It is too long, and `truncation` is error.
         MediaCutError: The cut meets a medium, and `truncation_media` is not drop_media.
     """
-    kept, lost = cut(len(encoded.input_ids), limit, truncation, encoded.spans)
+    kept, lost = cut_around_media(encoded, limit, truncation, drops_media=truncation_media == "drop_media")
     if len(kept) == len(encoded.input_ids):
         return Fitted(encoded.raw_ids, encoded.input_ids, encoded.kinds, list(media), encoded.features)
-    if lost and truncation_media != "drop_media":
-        raise MediaCutError(
-            f"truncation: expected to keep all media, got a cut of {len(encoded.input_ids)} tokens to {limit} that "
-            f"meets {encoded.kinds[lost[0]]} {lost[0]} of the row\n"
-            "  Raise max_prompt_length, or choose drop_sample or drop_media as truncation_media."
-        )
     # Unique: each token of an expanded medium points to the same placeholder.
     raw_ids = encoded.raw_ids[np.unique(encoded.origin[kept])]
     stay = [number for number in range(len(encoded.kinds)) if number not in lost]
@@ -376,15 +399,14 @@ class RopeRule(NamedTuple):
         for start, kind in media:
             if start < at:  # a later token of the medium before
                 continue
-            if not waiting[kind]:
-                raise _misfit(kind, start)
-            grid = waiting[kind].pop(0)
+            grid = waiting[kind].pop(0) if waiting[kind] else VisualGrid(kind, (0, 0, 0))
             visual = self._visual(grid)
-            if is_of[kind][start : start + visual.shape[1]].sum() < visual.shape[1]:
+            size = visual.shape[1]
+            if not size or not is_of[kind][start : start + size].all() or start + size > len(input_ids):
                 raise _misfit(kind, start)
             parts += [_text(start - at, number), visual + (number + start - at)]
             number += start - at + max(grid.grid[1:]) // self.merge_size
-            at = start + visual.shape[1]
+            at = start + size
         if left := [kind for kind, grids in waiting.items() if grids]:
             raise _misfit(left[0], len(input_ids))
         return np.concatenate([*parts, _text(len(input_ids) - at, number)], axis=1)

@@ -18,17 +18,15 @@ from streamdata.errors import SourceError
 from streamdata.io.file_cache import FileCache
 from streamdata.io.storage import LocalShard
 from streamdata.run.processes import ProcessError, Team, processes
-from streamdata.shards.parquet.rows import ParquetRows
 
 logger = logging.getLogger("streamdata")
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Chunk = tuple[int, list[int]]
-"""Where its lengths go, and the numbers of its rows."""
+"""The place of its first length among all, and the numbers of its rows."""
 
 NOT_MEASURED: Final = -1
 _NUMBER_BYTES: Final = 8
-_REASONS: Final = {EMPTY: "empty", MEDIA_CUT: "media cut"}
 WORTH_A_PROCESS: Final = 500
 """Rows: of text they are soon measured, but of images they take longer than a process takes to start."""
 CHUNK: Final = 16  # rows that a process is sent at a time
@@ -79,52 +77,37 @@ def choose_rows(reader: PromptReader) -> Kept:
     cache = FileCache(config.cache_dir)
     numbers = stay = _subset(len(rows), config)
     dropped: dict[str, int] = {}
-    policy = ""
     if config.filter_prompts or reader.measures_tokens:
-        policy = reader.policy()
         ascending = np.argsort(numbers)  # files of lengths are asked for in the order of their rows
         lengths = np.empty(len(numbers), dtype=np.int32)
-        lengths[ascending] = measured(reader, cache, policy, numbers[ascending])
-        stay, dropped = _filter(numbers, lengths, config)
-    reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+        lengths[ascending] = measured(reader, cache, reader.policy(), numbers[ascending])
+        overlong = (lengths > config.max_prompt_length) & config.filter_overlong_prompts
+        stay = numbers[(lengths >= 0) & ~overlong]
+        reasons = {"empty": lengths == EMPTY, "media cut": lengths == MEDIA_CUT, "overlong": overlong}
+        dropped = {reason: int(of_it.sum()) for reason, of_it in reasons.items() if of_it.any()}
+    counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
     if not len(stay):
         raise SourceError(
-            f"{WHO}: expected rows that stay, got none of {len(numbers)}: {reasons}\n"
+            f"{WHO}: expected rows that stay, got none of {len(numbers)}: {counts}\n"
             "  Raise max_prompt_length, or look at the data."
         )
     if dropped:
-        logger.warning("%s: dropped %d of %d rows: %s", WHO, len(numbers) - len(stay), len(numbers), reasons)
+        logger.warning("%s: dropped %d of %d rows: %s", WHO, len(numbers) - len(stay), len(numbers), counts)
     # Without a file: millions of rows that all stay need no list of their numbers.
     content = b"" if len(stay) == len(rows) else stay.astype("<i8").tobytes()
-    path = _stored_numbers(cache, _name_of_choice(rows, policy, config), content) if content else None
-    return Kept(path, len(stay), hashlib.blake2b(content, digest_size=8).hexdigest(), dropped)
+    digest = hashlib.blake2b(content, digest_size=8).hexdigest()
+    path = _stored_numbers(cache, f"kept/{digest}.i64", content) if content else None
+    return Kept(path, len(stay), digest, dropped)
 
 
 def _subset(total: int, config: PromptConfig) -> Int64s:
     """The rows of `max_samples`, in the order in which they come."""
-    if not 0 < config.max_samples < total:
-        return np.arange(total)
-    if not config.shuffle:
-        return np.arange(config.max_samples)
+    size = total if config.max_samples < 0 else min(config.max_samples, total)
+    if size == total or not config.shuffle:
+        return np.arange(size)
     # NumPy's own generator, which keeps its streams between versions: verl chooses by it, so the rows are the same.
-    chosen: Int64s = np.random.default_rng(config.seed or 0).choice(total, config.max_samples, replace=False)
+    chosen: Int64s = np.random.default_rng(config.seed or 0).choice(total, size, replace=False)
     return chosen
-
-
-def _filter(numbers: Int64s, lengths: Int32s, config: PromptConfig) -> tuple[Int64s, dict[str, int]]:
-    overlong = (lengths > config.max_prompt_length) & config.filter_overlong_prompts
-    counts = {reason: int((lengths == code).sum()) for code, reason in _REASONS.items()}
-    counts["overlong"] = int(overlong.sum())
-    # What has no length is negative, see EMPTY and MEDIA_CUT; NOT_MEASURED cannot be here.
-    return numbers[(lengths >= 0) & ~overlong], {reason: count for reason, count in counts.items() if count}
-
-
-def _name_of_choice(rows: ParquetRows, policy: str, config: PromptConfig) -> str:
-    # Settings that do not matter are left out, so that changing them makes no second file.
-    subset = (config.max_samples, config.shuffle, config.seed) if 0 < config.max_samples < len(rows) else None
-    limit = config.max_prompt_length if config.filter_overlong_prompts else None
-    text = repr((rows.digest, policy, subset, limit))
-    return f"kept/{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}.i64"
 
 
 def _stored_numbers(cache: FileCache, name: str, content: bytes) -> Path:

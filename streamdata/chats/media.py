@@ -258,10 +258,10 @@ def _decoded(container: Any, options: Mapping[str, Any], side: int) -> VideoFram
     count = num_frames(options, last - first + 1, fps)
     # By torch, in float32: verl takes the same frames. (Who reads no video does not wait for torch.)
     indices = torch.linspace(first, last, count).round().long().tolist()
-    frames = []
+    frames, wanted = [], set(indices)
     # One after the other, without seeking: a seek lands on a key frame, and what a file says of those may be wrong.
     for number, frame in zip(range(indices[-1] + 1), container.decode(stream), strict=False):
-        if number in indices:
+        if number in wanted:
             size = frame_size(Size(frame.height, frame.width), options, side, count)
             image = frame.to_image().resize((size.width, size.height), Image.Resampling.BICUBIC)
             frames.append(np.asarray(image))

@@ -155,11 +155,10 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         native = RowFormat("prompt-only", "standard" if isinstance(first.get(key), str) else "conversational")
         is_named = self._builds_messages or key != "prompt"
         found = config.format_of(first, native, (key,), WHO, is_named=is_named)
+        build, built = None, ""
         if self._builds_messages:
-            built = content_digest((type(self)._build_messages, self._own))  # noqa: SLF001
-            self._reader = PromptReader(rows, encoder, config, found, self._built, built)
-        else:
-            self._reader = PromptReader(rows, encoder, config, found)
+            build, built = self._built, content_digest((type(self)._build_messages, self._own))  # noqa: SLF001
+        self._reader = PromptReader(rows, encoder, config, found, build, built)
         self._kept = choose_rows(self._reader)
         self.__dict__.pop("_numbers", None)  # it reads the file of the choice before
 

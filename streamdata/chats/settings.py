@@ -17,7 +17,7 @@ from streamdata.text.truncation import Truncation
 
 logger = logging.getLogger("streamdata")
 _NEAR: Final = 0.8
-"""How alike an unknown key and a known one are (by difflib) where it is a slip, and not a key of somebody else's."""
+"""The least likeness (by difflib) of an unknown key to a known one that makes it a slip, not somebody else's key."""
 _WHOLE_NUMBER: Final = "a whole number of at least {ge}"
 _EXPECTED: Final = {
     "bool_type": "true or false",
@@ -28,7 +28,7 @@ _EXPECTED: Final = {
     "literal_error": "one of {choices}",
     "string_type": "a text",
 }
-"""What pydantic's kinds of errors mean to somebody who writes YAML."""
+"""Pydantic's kinds of errors, in words for somebody who writes YAML."""
 
 
 class RowSettings(BaseModel):
@@ -40,13 +40,13 @@ class RowSettings(BaseModel):
     """The keys of a trainer whose settings stand in the same section; without any, no other key may."""
 
     format: str = "auto"
-    """What rows are: `auto` for what their fields say, or a name of `streamdata.text.formats`."""
+    """The format of the rows: a name of `streamdata.text.formats`, or `auto`, by their fields."""
     truncation: Truncation = "error"
-    """What stays of a longer one: left, right, middle, or error."""
+    """The part of a longer row that stays, see `streamdata.text.truncation`: left, right, middle, or error."""
     apply_chat_template_kwargs: Mapping[Any, Any] = {}
     """Variables of the chat template; those of a row's column `chat_template_kwargs` go before them."""
     cache_dir: str | None = None
-    """Where rows and lengths are kept, see `FileCache`."""
+    """The directory that keeps rows and lengths, see `FileCache`."""
     use_shm: bool = False
     """Whether to read the rows from /dev/shm, see `ParquetRows`."""
 
@@ -190,12 +190,12 @@ _VERL_KEYS: Final = frozenset({
 
 
 class PromptConfig(RowSettings):
-    """How rows become prompts. verl's whole section `data` is welcome: the keys of its trainer are passed over."""
+    """Settings of `RLHFDataset`. verl's whole section `data` is welcome: the keys of its trainer are passed over."""
 
     trainer_keys: ClassVar = _VERL_KEYS
 
     format: Literal["auto", "prompt-only", "sharegpt", "alpaca"] = "auto"
-    """What rows are, see `streamdata.text.formats`; `auto` for what the fields of the first say."""
+    """The format of the rows, see `streamdata.text.formats`; `auto` for what the fields of the first say."""
     prompt_key: str = "prompt"
     """The column of messages."""
     image_key: str = "images"
@@ -205,7 +205,7 @@ class PromptConfig(RowSettings):
     max_prompt_length: int = Field(1024, ge=1)
     """Tokens of a prompt; the length of its tensors."""
     truncation_media: Literal["error", "drop_sample", "drop_media"] = "error"
-    """What happens when a cut meets an image or video, which is kept entirely or not at all: error, drop_sample (the
+    """The policy for a cut that meets an image or video, which is kept entirely or not at all: error, drop_sample (the
     row is dropped before training), drop_media (its tokens go, and its features)."""
     filter_overlong_prompts: bool = True
     """Drop rows of more than `max_prompt_length` tokens, counted as they would be emitted."""
@@ -236,13 +236,13 @@ class PromptConfig(RowSettings):
     mode: Literal["tensors", "raw"] = "tensors"
     """`tensors`, or `raw` for trainers that tokenize later."""
     repeat: int = Field(1, ge=1)
-    """How often each prompt comes, one right after another."""
+    """The number of copies of each prompt, one right after another."""
     max_samples: int = Field(-1, ge=-1)
     """The most rows to take, before they are filtered; -1 for all."""
     shuffle: bool = False
     """Whether these are a random choice, in its order, or the first."""
     seed: int | None = Field(None, ge=0)
-    """Of that choice; None counts as 0."""
+    """The seed of that choice; None counts as 0."""
 
     @classmethod
     def trainer_problems(cls, config: Mapping[Any, Any], who: str) -> Iterator[str]:
