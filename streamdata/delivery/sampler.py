@@ -76,8 +76,6 @@ class ResumableDistributedSampler(Sampler[int]):
         process_group: Any = None,
     ) -> None:
         dataset = one_of_two("ResumableDistributedSampler", dataset=dataset, data_source=data_source)
-        if process_group is not None:
-            num_replicas, rank = _of_process_group(process_group, num_replicas, rank)
         self._size = len(dataset)
         if not self._size:
             raise ValueError("ResumableDistributedSampler: expected a dataset with samples, got an empty one")
@@ -91,7 +89,8 @@ class ResumableDistributedSampler(Sampler[int]):
                 f"ResumableDistributedSampler: expected a length that records_per_block {self._block} divides, "
                 f"got {self._size}\n  Give each block the same number of records."
             )
-        self._group = _group(num_replicas, rank)
+        group = _replicas(process_group, num_replicas, rank)
+        self.num_replicas, self.rank = group.dp_size, group.dp_rank
         self.seed, self.shuffle, self.drop_last = _non_negative_int("seed", seed), shuffle, drop_last
         self.epoch = self._start_epoch = _non_negative_int("start_epoch", start_epoch)
         self._start = _non_negative_int("start_iter", start_iter) * self.num_replicas
@@ -102,16 +101,6 @@ class ResumableDistributedSampler(Sampler[int]):
                 f"ResumableDistributedSampler: expected at most {self._rounds(0)} as start_iter, got {start_iter}\n"
                 f"  It counts samples of one of {self.num_replicas} replicas, of {self._size} samples in all."
             )
-
-    @property
-    def num_replicas(self) -> int:
-        """How many replicas share the samples."""
-        return self._group.dp_size
-
-    @property
-    def rank(self) -> int:
-        """Which of them this is."""
-        return self._group.dp_rank
 
     @property
     def delivered(self) -> int:
@@ -246,16 +235,14 @@ class ResumableDistributedSampler(Sampler[int]):
         """The order of the epoch: a function from positions to indices."""
         if not self.shuffle:
             return lambda positions: positions
-        size, blocks = self._block, self._order_of_blocks()
-        return blocks if size == 1 else lambda positions: blocks(positions // size) * size + positions % size
-
-    def _order_of_blocks(self) -> Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
-        count = self._size // self._block
+        size, seed = self._block, self.seed + self.epoch
         if self.shuffle == "lazy":
-            return Permutation(count, stable_seed("sampler", self.seed + self.epoch))
-        generator = torch.Generator()
-        generator.manual_seed(self.seed + self.epoch)
-        return torch.randperm(count, generator=generator).numpy().take
+            blocks: Callable[[Any], Any] = Permutation(self._size // size, stable_seed("sampler", seed))
+        else:
+            generator = torch.Generator()
+            generator.manual_seed(seed)
+            blocks = torch.randperm(self._size // size, generator=generator).numpy().take
+        return blocks if size == 1 else lambda positions: blocks(positions // size) * size + positions % size
 
 
 class _Given:
@@ -273,19 +260,20 @@ def _is_called_by_torchdata() -> bool:
     return bool(caller.partition(".")[0] == "torchdata")
 
 
-def _of_process_group(group: Any, *given: int | None) -> tuple[int, int]:
-    if given != (None, None):
-        raise ValueError(
-            f"ResumableDistributedSampler: expected process_group alone, got num_replicas, rank {given} too"
-        )
-    return distributed.get_world_size(group), distributed.get_rank(group)
-
-
-def _group(num_replicas: int | None, rank: int | None) -> DataParallel:
-    found = find_data_parallel() if num_replicas is None or rank is None else None
+def _replicas(process_group: Any, num_replicas: int | None, rank: int | None) -> DataParallel:
+    if process_group is not None:
+        if (num_replicas, rank) != (None, None):
+            raise ValueError(
+                "ResumableDistributedSampler: expected process_group alone, got num_replicas, rank "
+                f"{(num_replicas, rank)} too"
+            )
+        num_replicas, rank = distributed.get_world_size(process_group), distributed.get_rank(process_group)
+    if num_replicas is None or rank is None:
+        found = find_data_parallel()
+        num_replicas = found.dp_size if num_replicas is None else num_replicas
+        rank = found.dp_rank if rank is None else rank
     return DataParallel(
-        dp_size=found.dp_size if found and num_replicas is None else _non_negative_int("num_replicas", num_replicas),
-        dp_rank=found.dp_rank if found and rank is None else _non_negative_int("rank", rank),
+        dp_size=_non_negative_int("num_replicas", num_replicas), dp_rank=_non_negative_int("rank", rank)
     )
 
 

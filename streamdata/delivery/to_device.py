@@ -8,7 +8,6 @@ import torch
 
 from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.errors import StateError, shown
-from streamdata.mixing import MergedDataset
 from streamdata.run.lane_link import Traffic
 from streamdata.states.cursor import States
 
@@ -42,6 +41,7 @@ class DeviceLoader:
 
     def __init__(self, loader: StreamLoader, device: torch.device, ahead: int) -> None:
         self.loader, self.device = loader, device
+        self.dataset, self.num_workers = loader.dataset, loader.num_workers
         self._num_ahead = ahead
         self._begin()
 
@@ -53,16 +53,6 @@ class DeviceLoader:
 
     def __len__(self) -> int:
         return len(self.loader)
-
-    @property
-    def dataset(self) -> MergedDataset:
-        """The loader's."""
-        return self.loader.dataset
-
-    @property
-    def num_workers(self) -> int:
-        """The loader's."""
-        return self.loader.num_workers
 
     @property
     def num_batches(self) -> int:

@@ -106,7 +106,7 @@ class LaneIterator(Iterator[Sample]):
             epoch_pass=plan.key.epoch_pass,
             is_begun=self._plan is not None or was_begun,
             is_ended=bool(self._ends) or plan.gave_all,
-            ended=self._reading.ended(plan.lane),
+            ended=self._reading.control.ended(self._reading.version, plan.lane),
             resumed=self._resumed,
             delivered=self._texts,
         ).as_json()
@@ -166,5 +166,5 @@ class LaneIterator(Iterator[Sample]):
                 "nothing else."
             )
         is_empty = not progress.has_ended(loaded.epoch_pass, loaded.lane.dp_rank, [loaded.lane.worker])
-        reading.resume(loaded, has_ended=has_ended, is_empty=is_empty)
+        reading.control.resume(reading.version, loaded, has_ended=has_ended, is_empty=is_empty)
         note_deal(reading.control.name, reading.version, progress.before.entry)

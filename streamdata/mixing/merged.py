@@ -148,7 +148,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             if isinstance(node.dataset, ShardDataset) and node.dataset.cache is None:
                 node.dataset.cache = settings
         nodes = () if skip is None else tree_of(self).walk()
-        self._skips = Skips(skip, {node.path: node.dataset for node in nodes if not node.is_mixture})
+        self.skips = Skips(skip, {node.path: node.dataset for node in nodes if not node.is_mixture})
+        """The records that are left out."""
         self._is_for_evaluation = False
         self._data_parallel: DataParallel | None = None
         self._group_of_sender: DataParallel | None = None
@@ -158,7 +159,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._progress = Progress({})
+        self.progress = Progress({})
         """What the states say that were set; made once here, and sent to the workers."""
         self._from_window = False
         self._version = 0
@@ -265,7 +266,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         progress, top = Progress(states), tree_of(self)
         tree = top.tree()
         check_nodes(progress, tree.nodes)
-        least = partial(_least, top, progress, self._skips.num_records)
+        least = partial(_least, top, progress, self.skips.num_records)
         check_complete(progress, is_endless=top.is_endless, least=least, headroom=HEADROOM)
         for line in describe_changes(progress, tree):
             logger.warning("%s", line)
@@ -274,18 +275,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         is_same = not progress or progress.topology().dp_size == group.dp_size
         _ = (progress.before if is_same else header_of(progress, top, tree)).entry
         remember(progress.table)
-        self._progress, self._from_window = progress, reload_from_url_level
+        self.progress, self._from_window = progress, reload_from_url_level
         self._version = self._control.version = self._control.version + 1
-
-    @property
-    def progress(self) -> Progress:
-        """What the states say that were set."""
-        return self._progress
-
-    @property
-    def skips(self) -> Skips:
-        """The records that are left out."""
-        return self._skips
 
     def lane(self, num_workers: int) -> Lane:
         """The first lane of this rank in a run with so many DataLoader workers; asked in the trainer's process."""
@@ -306,7 +297,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 rank.
         """
         group = self._data_parallel or find_data_parallel()
-        verify_mixture_agrees(self, group, self._progress.table, self._skips)
+        verify_mixture_agrees(self, group, self.progress.table, self.skips)
 
     def samples_left(self, num_workers: int, *, whole_pass: bool = False) -> npt.NDArray[np.int64]:
         """How many samples each lane of each rank gets yet of the pass that the next iteration reads.
@@ -355,12 +346,12 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         # A worker that lives on has the states that were set when it was made.
         lives_on = not is_first and get_worker_info() is not None
         reading = self._reading(lane, is_stale=lives_on and self._version != self._control.version)
-        check_nodes(self._progress, reading.tree.nodes)
+        check_nodes(self.progress, reading.tree.nodes)
         check_not_wrapped(reading.lane.dp_size)
         return LaneIterator(reading)
 
     def _reading(self, lane: Lane, *, is_stale: bool = False) -> Reading:
-        top, progress = tree_of(self), self._progress
+        top, progress = tree_of(self), self.progress
         if not progress and (deal := noted_deal(self._control.name, self._version)) is not None:
             progress = progress.begin_deal(deal_header_of(json.loads(deal.text)))
         return Reading(
@@ -372,7 +363,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             is_stale=is_stale,
             from_window=self._from_window,
             control=self._control,
-            skips=self._skips,
+            skips=self.skips,
             ahead=ahead_settings(self.read_ahead_bytes, self.connections),
         )
 

@@ -80,9 +80,10 @@ class Mixture:
             for child, share_at in zip(node.children, shares_at, strict=True)
         ]
         self._node_states = [run.entries.node_state(child.path) for child in node.children]
-        self._draws = [state.draws if state else 0 for state in self._node_states]
-        self._costs = [state.cost if state else 0.0 for state in self._node_states]
-        self._tokens = [state.tokens if state else 0 for state in self._node_states]
+        self._draws, self._costs, self._tokens = [0] * len(shares_at), [0.0] * len(shares_at), [0] * len(shares_at)
+        for i, state in enumerate(self._node_states):
+            if state is not None:
+                self._draws[i], self._costs[i], self._tokens[i] = state.draws, state.cost, state.tokens
         self._weigh = None if settings.cost is None else cost_function(settings.cost)
         self._drawn = sum(run.entries.draws_below(node.path).values())
         self._streams: list[Pairs] = []
@@ -266,15 +267,13 @@ class Mixture:
             # What was pulled before this burst began: on resume, the burst is pulled again.
             sample[STATES] = tuple(feed.start.values())
             sample[CURSOR] = ()
-            drawn = max([drawn, *map(self._drawn_by, feed.start.values())])
+            for entry in feed.start.values():
+                if node_of(entry).path.rpartition(".")[0] == self.path:  # not of a source further down
+                    drawn = max(drawn, Entry(*entry).drawn)
             feed.start = {}
             yield sample, (0, 0, drawn, 0, feed.given, feed.state, *counts_of(tally), None, "", skips)
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             raise tally.silence("the stream of this lane's share", feed.passed_over())
-
-    def _drawn_by(self, entry: PlainEntry) -> int:
-        """How many samples the mixture had drawn when a source's entry was made; 0 by that of one further down."""
-        return Entry(*entry).drawn if node_of(entry).path.rpartition(".")[0] == self.path else 0
 
     def _draws_alike(self, cursor: Cursor | None, skips: int) -> bool:
         """Whether the open burst of the yield function can be drawn again as it was; else it begins anew."""

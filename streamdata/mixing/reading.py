@@ -174,14 +174,6 @@ class Reading:
 
         return samples if self.top.is_endless else _with_end(samples, end, run.tallies, given)
 
-    def resume(self, loaded: LaneState, *, has_ended: bool, is_empty: bool) -> None:
-        """Note that a lane goes on in a pass, or has ended it, as `Control.resume`."""
-        self.control.resume(self.version, loaded, has_ended=has_ended, is_empty=is_empty)
-
-    def ended(self, lane: Lane) -> list[list[int]]:
-        """The passes of which a lane has given the last sample, as `LaneState.ended` has them."""
-        return self.control.ended(self.version, lane)
-
     def next_pass(self) -> int:
         """The pass that is read if the rank begins now."""
         return self._pass(self.lane, self._present())[0]

@@ -161,17 +161,20 @@ class Node:
 
     def tree(self) -> Tree:
         """What of it and all below determines the order of the stream, to be compared on resume."""
-        # Parents before children, as in `walk`.
-        mixtures = (node for node in self.walk() if node.is_mixture)
-        weights = {path: weight for node in mixtures for path, weight in node.weights.items()}
-        sources = (node for node in self.walk() if not node.is_mixture)
-        cuts = {node.path: node.cut for node in sources if not isinstance(node.source, OwnStreamSource)}
-        return Tree({node.path: node.order for node in self.walk()}, weights, cuts)
+        orders: dict[str, str] = {}
+        weights: dict[str, Weight] = {}
+        cuts: dict[str, BlockCut] = {}
+        for node in self.walk():  # parents before children
+            orders[node.path] = node.order
+            weights |= node.weights
+            if not node.is_mixture and not isinstance(node.source, OwnStreamSource):
+                cuts[node.path] = node.cut
+        return Tree(orders, weights, cuts)
 
     def anomalies(self) -> dict[str, dict[str, int]]:
         """What sources have in their shards that is not a record, or less than one: how many, by path and kind."""
-        found = {node.path: node.source.anomalies() for node in self.walk() if node.source is not None}
-        return {path: anomalies for path, anomalies in found.items() if anomalies}
+        pairs = ((node.path, node.source) for node in self.walk())
+        return {path: found for path, source in pairs if source is not None and (found := source.anomalies())}
 
     @property
     def may_leave_out(self) -> bool:
@@ -308,15 +311,13 @@ def tree_of(
         ValueError: Something in it is not a source.
     """
     seeds = (mixture.seed,) if seeds is None else seeds
-    # One whose percent is 0 is left out here, so that nothing counts it: neither a start clock nor a header.
-    found = ((f"{path}.{child.name}".lstrip("."), child) for child in mixture.datasets)
-    there = [
-        (below, child)
-        for below, child in found
-        if (not is_absent(getattr(child, "percent", None)) if weights is None else below in weights)
-    ]
-    children = tuple(_child(mixture, child, below, seeds, weights) for below, child in there)
-    node = Node(path=path, dataset=mixture, seeds=seeds, children=children)
+    children = []
+    for child in mixture.datasets:
+        below = f"{path}.{child.name}".lstrip(".")
+        # One whose percent is 0 is left out here, so that nothing counts it: neither a start clock nor a header.
+        if not is_absent(getattr(child, "percent", None)) if weights is None else below in weights:
+            children.append(_child(mixture, child, below, seeds, weights))
+    node = Node(path=path, dataset=mixture, seeds=seeds, children=tuple(children))
     if weights is not None:
         node.weights = {child.path: weights[child.path] for child in children}
     return node
