@@ -248,7 +248,7 @@ class _Placeholder:
 
 
 class _Memories(NamedTuple):
-    """What tensors and arrays become views of."""
+    """The memories of which tensors and arrays become views."""
 
     tensors: memoryview | torch.UntypedStorage
     arrays: memoryview

@@ -1,4 +1,4 @@
-"""As many batches on every rank at the end of a finite stream, whose lanes have different shares of it.
+"""Gives every rank as many batches of a finite stream, whose lanes have different shares of it.
 
 1. states → `EvenRanks` → how many batches each rank is to deliver: `RestOfPass`
 2. `drop`: batches → `dropped` → those that all ranks have; the last brings the states of what is left out
@@ -38,11 +38,11 @@ class Received(NamedTuple):
     batch: Any
     """Without its states; None where only states came."""
     states: States
-    """Of the batch, and of what was left out after it."""
+    """States of the batch, and of what was left out after it."""
 
 
 class RestOfPass:
-    """What this rank still has of a pass, and how many batches it is to deliver.
+    """The rest of a pass on this rank, and how many batches it is to deliver.
 
     Args:
         own: How many samples each of its lanes has left, int64 (num_workers,).
@@ -54,7 +54,7 @@ class RestOfPass:
         self.num_batches, self.batch_size = num_batches, batch_size
         self._left: list[int] = own.tolist()
         self._counted: deque[dict[int, int]] = deque(maxlen=NUM_KEPT)
-        """Of each of the last batches, how many samples it had of which worker."""
+        """Samples of each of the last batches, by worker."""
 
     @property
     def samples(self) -> int:
@@ -100,7 +100,7 @@ class EvenRanks:
         self._dataset, self._batch_size, self._num_workers = dataset, batch_size, num_workers
         self._uneven = uneven
         self.rest: RestOfPass | None = None
-        """Of the pass, where ranks are evened out or compared."""
+        """Rest of the pass, where ranks are evened out or compared."""
         self._is_checked = False
         """Whether each rank is known to have a share."""
 

@@ -214,7 +214,7 @@ class ResumableDistributedSampler(Sampler[int]):
         self._is_in_torchdata = _is_called_by_torchdata()
 
     def _identity(self) -> dict[str, Any]:
-        """What determines the order of an epoch: a state holds only where all of this is equal."""
+        """The facts that determine the order of an epoch: a state holds only where all of them are equal."""
         return {
             "version": _VERSION,
             "num_samples": self._size,

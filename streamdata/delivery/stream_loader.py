@@ -33,14 +33,15 @@ _OPTIONS: Final = (
     "timeout",
     "worker_init_fn",
 )
-"""Of the stock DataLoader; the others would change which samples are delivered, or in what sequence."""
+"""Options of the stock DataLoader that it takes; the others would change which samples are delivered, or in what
+sequence."""
 _OF_ORDER: Final = ("batch_sampler", "drop_last", "in_order", "sampler", "shuffle")
 _UNEVEN: Final = ("error", "drop", "pad")
 _OF_STATES: Final = frozenset([CURSOR, STATE, STATES])
 
 
 class StreamLoader:
-    """Batches of a mixture for a trainer, and the state after each: it has a stock DataLoader, and is none.
+    """Batches of a mixture for a trainer, and the state after each. Wraps a torch DataLoader; it is not a subclass.
 
     Batches come without their states, which the loader keeps: a trainer's own count of batches says what it trained on,
     whatever it or its wrappers pull ahead, and `state_after(count)` is the checkpoint.
@@ -100,19 +101,19 @@ class StreamLoader:
         self.wait_s = 0.0
         """Since the resume: how long the loop waited for batches, in seconds."""
         self._reader: object = None
-        """Of the iterations the last one: an older one must not take batches from it."""
+        """The last iteration: an older one must not take batches from it."""
         self._must_go_back = False
         self._batches_before: int | None = None
-        """What this rank had delivered before the resume; found when it is needed, since ranks may not be known yet."""
+        """Batches of this rank before the resume; found when they are needed, since ranks may not be known yet."""
         self._pass: int | None = None
-        """Of a finite stream, the pass that is read, or is to be read next; None until it is looked up."""
+        """The pass of a finite stream that is read, or is to be read next; None until it is looked up."""
         self._first_of_pass = 0
         """How many batches were received before those of this pass."""
         self._even.rest = None
         self._is_resumed = bool(self._progress)
         self._first_epoch: int | None = None
         self._epoch: int | None = None
-        """What `set_epoch` was given first since the resume, and last since an iteration began."""
+        """Numbers that `set_epoch` was given: the first since the resume, and the last since an iteration began."""
         self._first_pass: int | None = None
         """The pass that the former stands for."""
 
@@ -136,7 +137,7 @@ class StreamLoader:
 
     @property
     def traffic(self) -> Traffic:
-        """What was asked of stores elsewhere for its batches, as `MergedDataset.traffic`; not since the resume."""
+        """Requests to remote stores for its batches, as in `MergedDataset.traffic`; not only since the resume."""
         return self.dataset.traffic()
 
     def times(self) -> dict[str, float]:
@@ -373,7 +374,7 @@ class StreamLoader:
 
 
 class RecentStates:
-    """What was resumed from, and what each batch since said.
+    """The states that were resumed from, and those of each batch since.
 
     Args:
         loaded: What was resumed from.
@@ -439,7 +440,7 @@ def _received(batch: Any) -> Received:
 
 
 def _without_states(batch: Any) -> Any:
-    """The same without the fields that hold states, at any depth of lists."""
+    """Return a batch without the fields that hold states, at any depth of lists."""
     if isinstance(batch, dict):
         return {name: value for name, value in batch.items() if name not in _OF_STATES}
     if isinstance(batch, list | tuple):

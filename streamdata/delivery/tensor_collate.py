@@ -22,7 +22,7 @@ _BOUNDS: Final = "cu_seqlens"
 """Where the documents of a packed row begin, and at last where the row ends: int, shape (documents + 1,)."""
 _NUMBERS: Final = (bool, int, float, np.bool_, np.integer, np.floating)
 _ARRAY_KINDS: Final = "biufc"
-"""Of NumPy's kinds of dtypes, those that torch has."""
+"""NumPy's kinds of dtypes that torch has."""
 _BATCHED_IMAGE_DIMS: Final = 4
 
 
@@ -179,7 +179,7 @@ class _Column:
             )
 
     def under(self, rule: Rule, lengths: list[int] | None = None) -> Any:
-        """What the batch has of it.
+        """The batch's value of the field under a rule.
 
         Args:
             rule: Not "drop".
@@ -214,7 +214,7 @@ class _Column:
         return torch.stack(found)
 
     def run_on(self) -> tuple[list[int], torch.Tensor]:
-        """Of the bounds of packed rows: how many tokens each row has, and the bounds of the rows joined."""
+        """Return how many tokens each packed row has, and the bounds of the rows joined."""
         rows = [torch.as_tensor(value) for value in self._values]
         for index, row in enumerate(rows):
             bounds = row.tolist()

@@ -47,7 +47,7 @@ class DeviceLoader:
 
     def _begin(self) -> None:
         self._source: Iterator[Any] | None = None
-        """Of the loader; None once it has come to its end, also while its last batches are on their way."""
+        """Iterator of the loader; None once it has come to its end, also while its last batches are on their way."""
         self._ahead: deque[Callable[[], Any]] = deque()
         """Another one for each iteration: an older one must not take batches from it."""
 
@@ -65,7 +65,7 @@ class DeviceLoader:
         return self.loader.traffic
 
     def state_after(self, n: int) -> States:
-        """As the loader's; of batches that the loop received.
+        """The states after the n-th batch that the loop received.
 
         Raises:
             StateError: As the loader's, and where the n-th is still on its way.
@@ -82,12 +82,15 @@ class DeviceLoader:
         return self.state_after(self.num_batches)
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """As the loader's. What is on its way is not delivered."""
+        """Go on where states say that a trainer stood. Batches on their way are not delivered."""
         self._begin()
         self.loader.load_state_dict(states)
 
     def set_epoch(self, epoch: int) -> None:
-        """As the loader's. What is on its way is given back, since it may be of a pass that is left."""
+        """Name the pass of the next iteration.
+
+        Batches on their way are given back, since they may be of a pass that is left.
+        """
         if self._ahead:
             self.loader.go_back(self.num_batches)
             self._begin()
@@ -133,7 +136,7 @@ class DeviceLoader:
 
 
 def _copier(device: torch.device) -> Callable[[Any], Callable[[], Any]]:
-    """What begins the copy of a batch, and gives what hands it over to the stream that is current by then."""
+    """Return a function that begins the copy of a batch; its result hands the copy over to the current stream."""
     if device.type != "cuda":
         return lambda batch: lambda: _mapped(lambda tensor: tensor.to(device), batch)
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -166,7 +169,7 @@ def _recorded(tensor: torch.Tensor, stream: torch.cuda.Stream) -> torch.Tensor:
 
 
 def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """The same with a function of each tensor in place of it."""
+    """Return the value with a function of each tensor in place of it."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, dict):

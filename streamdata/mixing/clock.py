@@ -53,11 +53,11 @@ _FIXED_POINT_STEPS = 50
 HEADROOM = 2.0**20
 
 LEAST_SHARE = 2.0**-20
-"""Of a mixture in the whole: one that is drawn at the edge of a share of 0 must not make time run without bound."""
+"""Least share of a mixture in the whole: one drawn at the edge of a share of 0 must not make time run without bound."""
 
 
 class History(NamedTuple):
-    """What is known of one source of a mixture when a lane begins to read it."""
+    """The known past of one source of a mixture when a lane begins to read it."""
 
     joined: int
     """The generation with which it joined, the last time that it did; 0 if it was there from the first."""
@@ -73,7 +73,7 @@ class History(NamedTuple):
         return self.clocks[max(self.clocks)] if self.clocks else None
 
     def clock_before(self, generation: int) -> float | None:
-        """The same, at the moment when that generation began."""
+        """Its clock at the moment when that generation began, if it had been drawn."""
         held = self.drawn_before(generation)
         return None if held is None else self.clocks[held]
 
@@ -123,7 +123,7 @@ def start_clocks(names: Sequence[str], steps: Sequence[float], lane: Lane, seeds
 
 
 def scheduled_starts(names: Sequence[str], pace: ClockPace, lane_turn: int, first: float) -> list[float]:
-    """The same where shares follow schedules: the phase is a part of a draw of cumulative share.
+    """Return the start clocks where shares follow schedules: the phase is a part of a draw of cumulative share.
 
     Lanes keep the distances from one another, in cumulative shares, with which they start. Those of a sequence of draws
     are even for the shares of the start alone. So that lanes are even for later ones, too, only some begin one draw
@@ -163,7 +163,7 @@ def phases(names: Sequence[str]) -> list[float]:
 
 
 def _advanced(clocks: list[float], num_draws: int, following: Callable[[int, float], float]) -> list[float]:
-    heap = sorted((clock, source) for source, clock in enumerate(clocks))
+    heap = sorted(zip(clocks, range(len(clocks)), strict=True))
     for _ in range(num_draws):
         clock, source = heap[0]
         clocks[source] = following(source, clock)
@@ -192,8 +192,10 @@ def begin_clocks(
     """
     # Once per generation, not per source: a thousand sources may have joined together.
     known, known_starts = [*histories, *gone], [*starts, *[math.inf] * len(gone)]
-    joined = {history.joined for history in histories}
-    lowest_at = {generation: _lowest_before(generation, known, known_starts) for generation in joined}
+    lowest_at: dict[int, float | None] = {}
+    for history in histories:
+        if history.joined not in lowest_at:
+            lowest_at[history.joined] = _lowest_before(history.joined, known, known_starts)
     clocks = []
     for i, (history, start) in enumerate(zip(histories, starts, strict=True)):
         clock, lowest = history.clock(), lowest_at[history.joined]
@@ -231,11 +233,12 @@ def _reweigh(clock: float, lowest: float, start: float, step: float) -> float:
 
 def _lowest_before(generation: int, histories: Sequence[History], starts: Sequence[float]) -> float | None:
     """The lowest clock at the moment when the generation began, of the sources of then; None before any draw."""
-    there = [(history, start) for history, start in zip(histories, starts, strict=True) if history.joined < generation]
-    clocks = [(history.clock_before(generation), start) for history, start in there]
-    if all(clock is None for clock, _ in clocks):
-        return None
-    return min(start if clock is None else clock for clock, start in clocks)
+    lowest, was_drawn = math.inf, False
+    for history, start in zip(histories, starts, strict=True):
+        if history.joined < generation:
+            clock = history.clock_before(generation)
+            lowest, was_drawn = min(lowest, start if clock is None else clock), was_drawn or clock is not None
+    return lowest if was_drawn else None
 
 
 def turn(lane: Lane, seeds: Sequence[object]) -> int:
@@ -246,7 +249,7 @@ def turn(lane: Lane, seeds: Sequence[object]) -> int:
 
 
 class Clocks:
-    """What moves a mixture's clocks.
+    """Moves a mixture's clocks.
 
     The time of the top's schedules follows from its own clocks: its virtual time is what its lane has drawn. Within a
     mixture that is not so: its parents' weights change, one of the two may count costs. So a mixture that has a
@@ -282,7 +285,7 @@ class Clocks:
         return lambda time: shares.at(time, source)
 
     def time(self, clock: float) -> float:
-        """Of the top: what the job has drawn when the lane's virtual time is this."""
+        """The samples that the job has drawn of the top when the lane's virtual time is this."""
         return self._run.base.time + self._run.lane.count * max(0.0, clock - self._first)
 
     def pace(self, since: float, unit: float = 1.0, drawn: float = 0.0) -> ClockPace:
@@ -343,9 +346,11 @@ class Clocks:
             starts = [clock + delay for clock in start_clocks(names, self.steps, run.lane, self._node.seeds)]
         else:
             starts = scheduled_starts(names, self.pace(self._first), self._turn, self._first)
-        excess = [run.base.excess.get(child.path, 0.0) / run.lane.count for child in children]
         # In a finite mixture nothing is made good: its stop rule says how much there is of each.
-        return shifted(starts, self.pace(self._first), excess) if any(excess) and self._node.dataset.cyclic else starts
+        if not run.base.excess or not self._node.dataset.cyclic:
+            return starts
+        excess = [run.base.excess.get(child.path, 0.0) / run.lane.count for child in children]
+        return shifted(starts, self.pace(self._first), excess) if any(excess) else starts
 
     def _find_segment(self, histories: Sequence[History]) -> None:
         run, path = self._run, self._node.path
@@ -363,8 +368,10 @@ class Clocks:
         self.is_new = any(run.generation not in history.clocks for history in histories)
 
     def _carry(self, histories: Sequence[History], reweighed: int) -> Carry | None:
-        generations = {history.drawn_before(reweighed) for history in histories} - {None}
-        blends = {number: self._blend(number) for number in generations if number is not None}
+        blends: dict[int, Mapping[str, Weight]] = {}
+        for history in histories:
+            if (number := history.drawn_before(reweighed)) is not None and number not in blends:
+                blends[number] = self._blend(number)
         were_scheduled = any(_are_scheduled(blend.values()) for blend in blends.values())
         if self.shares is None and self._node.dataset.cost is None and not were_scheduled:
             return None

@@ -31,7 +31,7 @@ _BYTES: Final = _PID.size + _TEXT.size
 
 
 class WorkerPlace:
-    """Where one worker notes it.
+    """The part of the shared memory in which one worker notes its record.
 
     Args:
         memory: Its part of what is shared: the number of its process, and a text.
@@ -43,7 +43,7 @@ class WorkerPlace:
         _PID.pack_into(memory, 0, os.getpid())
 
     def noting(self, source: str) -> Callable[[Record], None]:
-        """What notes a record of a source that a function is about to be given."""
+        """Returns a function that notes a record of a source before a process function is given it."""
         memory, at, pack = self._memory, _PID.size, _TEXT.pack_into
 
         def note(record: Record) -> None:
@@ -61,7 +61,7 @@ class WorkerPlace:
 
 
 class WorkerPlaces:
-    """Those of all workers of a rank."""
+    """The places of all workers of a rank."""
 
     def __init__(self) -> None:
         # New shared memory, as torch makes it for batches: zeros of which no page is there yet. To fill or copy as much
@@ -71,7 +71,7 @@ class WorkerPlaces:
         self._memory = torch.empty(0, dtype=torch.uint8).set_(shared).view(MAX_WORKERS, _BYTES)
 
     def of(self, worker: int) -> WorkerPlace:
-        """Where a worker of the DataLoader notes it; called by that."""
+        """The place of a DataLoader worker; called in that worker."""
         return WorkerPlace(self._rows()[worker].data)
 
     def clear(self) -> None:

@@ -36,7 +36,7 @@ class Deals:
         self._deals: dict[str, tuple[DealtSource, Deal]] = {}
 
     def lane(self, node: Node, index: int) -> DealtLane:
-        """What one of the lanes reads of a source of records."""
+        """The share of one lane in a source of records."""
         if node.path not in self._deals:
             source = node.source
             assert source is not None, "a mixture has no blocks to deal out"
@@ -83,13 +83,13 @@ class Deals:
         return int(counts is not None and any(counts))
 
     def counts(self, path: str, lane: int) -> list[int]:
-        """What a lane begins to count a node's `COUNTS` from, so that all lanes together go on from the same sums."""
+        """The counts from which a lane counts on a node's `COUNTS`; over all lanes their sums are as before."""
         counted = self._base.counts.get(path)
         return [share_out(total, self._lanes, lane) for total in counted] if counted else [0] * len(COUNTS)
 
 
 def left_of(progress: Progress, epoch_pass: int, path: str, lanes: int) -> Leftovers:
-    """What the lanes have left of a source in a pass, which need not be there any more."""
+    """The records of a source that the lanes have left in a pass; the source need not be there any more."""
     left = progress.base(epoch_pass).left.get(path, Leftovers())
     last, is_over = progress.last(epoch_pass, path), progress.is_over(epoch_pass, path)
     if not (last.is_held | is_over).any():  # absent, or not drawn: as it was
@@ -123,7 +123,7 @@ def begin_deal(progress: Progress, top: Node, tree: Tree, lane: Lane) -> tuple[P
 
 
 def header_of(progress: Progress, top: Node, tree: Tree) -> DealHeader:
-    """What another size goes on from. It does not depend on that size, and is computed once for some states."""
+    """Header from which another size goes on. It does not depend on that size, and is computed once for some states."""
     if progress.next_deal is None or progress.next_deal[0] != tree:
         progress.next_deal = tree, _Ending(progress, top, tree).header()
     return progress.next_deal[1]
@@ -158,10 +158,10 @@ class _Ending:
         """The oldest pass that some lane has not finished."""
         begun = {number for number in known - ended if number >= self.first_pass or not top.is_endless}
         self.passes = sorted({*begun, self.first_pass})
-        """Those of which something was delivered and something is left, and the one to go on with."""
+        """The passes of which something was delivered and something is left, and the one to go on with."""
 
     def header(self) -> DealHeader:
-        """What the next size goes on from."""
+        """The header from which the next size goes on."""
         progress = self._progress
         return DealHeader(
             number=progress.newest + 1,
@@ -205,7 +205,7 @@ class _Ending:
         return self._deals_of_passes[epoch_pass]
 
     def _base(self, epoch_pass: int) -> Base:
-        """What the job had come to in a pass."""
+        """The job's progress in a pass, over all lanes."""
         progress, before = self._progress, self._progress.base(epoch_pass)
         excess: dict[str, float] = {}
         for node in self._top.walk():
@@ -247,19 +247,19 @@ class _Ending:
         return {path: weight / total if total else 0.0 for path, weight in weights.items()}
 
     def _time(self, epoch_pass: int, before: float = math.inf) -> float:
-        """What the job had drawn of the top by now, or when a generation of this deal began."""
+        """Samples (or cost) that the job had drawn of the top by now, or when a generation of this deal began."""
         sources = [path for path in self._progress.paths() if path and "." not in path]
         drawn = [self._drawn(self._top, epoch_pass, path, before) for path in sources]
         return self._progress.base(epoch_pass).time + sum(drawn)
 
     def _drawn(self, node: Node, epoch_pass: int, path: str, before: float = math.inf) -> float:
-        """What all lanes together drew of a source of the mixture, as this weighs it."""
+        """Samples (or cost) that all lanes together drew of a source of the mixture."""
         name = "draws" if node.dataset.cost is None else "cost"
         drawn: float = self._progress.last(epoch_pass, path, before)[name].sum().item()
         return drawn
 
     def in_words(self, lane: Lane, epoch_pass: int) -> str:
-        """What became of the size, in one line; and a line for each rank of which nothing is known."""
+        """The change of size in one line, with a line for each rank of which nothing is known."""
         old = self._topology
         line = (
             f"states: written under {_counted(old.dp_size, 'rank')} with {_counted(old.num_workers, 'worker')} each; "

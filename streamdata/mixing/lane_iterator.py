@@ -42,7 +42,7 @@ class LaneIterator(Iterator[Sample]):
         self._progress = reading.progress
         self._resumed: str | None = None
         self._texts: dict[str, str] = {}
-        """What it has given, by key, as far as it was asked."""
+        """State entries of the samples it has given, by key, up to when it was last asked."""
         self._anew()
 
     def _anew(self) -> None:

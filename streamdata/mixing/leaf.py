@@ -38,29 +38,28 @@ ShareAt = Callable[[float], float]
 
 @dataclass
 class Present:
-    """What mixtures with schedules are told; one for all nodes of a lane.
+    """The present time, as mixtures with schedules are told it; one for all nodes of a lane.
 
     The top sets it when it draws of a source that such a mixture is in.
     """
 
     time: float = 0.0
-    """What the job has drawn of the top by now."""
+    """Samples (or cost) that the job has drawn of the top by now."""
     unit: float = 1.0
-    """What the top counts for a sample of the source that is being drawn, on average: what it has cost, if there is a
-    cost."""
+    """Mean count, in the top, of a sample of the source that is being drawn: its cost, if there is a cost."""
     weigh: Callable[[Sample], float] | None = None
     """The top's cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What all nodes of the tree share while one lane is iterated."""
+    """The facts that all nodes of the tree share while one lane is iterated."""
 
     lane: Lane
     key: LaneKey
     progress: Progress
     entries: LaneEntries
-    """Of `progress`, those of this lane in this pass."""
+    """This lane's entries in this pass, out of `progress`."""
     generation: int
     base: Base
     deals: Deals
@@ -95,11 +94,11 @@ class Run:
         )
 
     def node_key(self, path: str) -> NodeKey:
-        """What all entries of a node share."""
+        """The part that all entries of a node share."""
         return NodeKey(self.header, self.generation, self.key, path, self.link)
 
     def tally(self, node: Node) -> Tally:
-        """What was not delivered of a node, counted on from where the states stand."""
+        """Counts what is not delivered of a node, on from where the states stand."""
         state = self.entries.node_state(node.path)
         at = None if state is None else state.cursor
         counts = self.deals.counts(node.path, self.lane.index) if at is None else [getattr(at, name) for name in COUNTS]
@@ -112,7 +111,7 @@ class Run:
 Records = Iterator[tuple[Record, Position]]
 
 _LEAST_SHARE = 2.0**-20
-"""Of a source that is drawn at all, as long as it does not show how often that is."""
+"""Least share that a drawn source is taken to have until its draws show how often it is due."""
 
 _MAX_SKIPPED = 1000
 """Records in a row that `skip` may leave out of an endless lane, over at least as many epochs as there are lanes."""
@@ -214,14 +213,14 @@ class Leaf:
             self._feed, task.on_epoch_end = None, None
 
     def _skip(self, left_out: str) -> Skipping | None:
-        """What leaves records out, if there are any: first those of the open burst, then those of the list."""
+        """The filter of left-out records, if there are any: first those of the open burst, then those of the list."""
         if self._is_left_out is None and not left_out:
             return None
         digest = self._run.skips.digest(self.path)
         return Skipping(self._is_left_out, digest, self._tally, None if self._stream is None else left_out)
 
     def _records(self, segments: Iterator[tuple[int, Records]]) -> Records:
-        """What the stream function is given, or delivered where there is none."""
+        """The records that the stream function is given, or that are delivered where there is none."""
         return chain.from_iterable(self._made_of(found, given) for given, found in segments)
 
     def _made_of(self, found: Records, given: int) -> Records:

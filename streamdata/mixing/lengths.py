@@ -25,7 +25,7 @@ _FEW: Final = 0.5
 
 
 def check_lengths(top: Node, required: float | None) -> list[dict[str, Any]]:
-    """What a run reads of each source of records.
+    """Find how often a run reads each source of records.
 
     Args:
         top: The tree.
@@ -60,7 +60,7 @@ def check_lengths(top: Node, required: float | None) -> list[dict[str, Any]]:
 
 
 def lengths_by(top: Node, shares: Mapping[str, float], taken: Mapping[str, float] | None) -> list[dict[str, Any]]:
-    """The same, where what a run takes of each source is known already.
+    """Describe the lengths of sources where the run's part of each is known already.
 
     Args:
         top: The tree.
@@ -138,7 +138,7 @@ def count_text(number: float) -> str:
 
 
 def lengths_text(lengths: list[dict[str, Any]]) -> str:
-    """What `check_lengths` gives, as a table."""
+    """Format what `check_lengths` gives as a table."""
     header = ["source", "share", "length", "multiplier", "divisor", "epochs", "advice"]
     rows = [header]
     for each in lengths:

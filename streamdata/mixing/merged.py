@@ -132,7 +132,11 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         if stop not in _STOP_RULES:
             raise ValueError(f"MergedDataset: expected stop to be one of {_STOP_RULES}, got {shown(stop)}")
         self.datasets = list(datasets)
-        self.cyclic, self.stop, self.seed = cyclic, stop, _checked_seed(seed)
+        self.cyclic, self.stop = cyclic, stop
+        try:
+            self.seed = operator.index(seed)
+        except TypeError:
+            raise ValueError(f"MergedDataset: expected an integer as seed, got {shown(seed)}") from None
         self.shuffle_unstreaming_subsets = shuffle_unstreaming_subsets
         self.shuffle_streaming_subsets = shuffle_streaming_subsets
         self.customized_yield_fn, self.cost = customized_yield_fn, cost
@@ -160,7 +164,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
 
     def _begin_anew(self) -> None:
         self.progress = Progress({})
-        """What the states say that were set; made once here, and sent to the workers."""
+        """The states that were set; read once here, and sent to the workers."""
         self._from_window = False
         self._version = 0
         self._iterated_in: int | None = None
@@ -168,7 +172,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         watched.add(self)
 
     def finite(self) -> "MergedDataset":
-        """The same recipe read once, for an evaluation: another dataset, without states; this one stays as it is.
+        """Return a dataset that reads the same recipe once, for an evaluation, without states; this one stays as it is.
 
         Each source comes to its end, once whatever its `max_epochs` is, in the order in which it lies, and of the same
         `part`. No mixture is cyclic, and each goes on until all of its sources have ended.
@@ -401,7 +405,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             )
 
     def traffic(self) -> Traffic:
-        """What was asked of stores elsewhere for the batches that came to this process, and how long was waited.
+        """Requests to remote stores for the batches that this process received, and how long was waited for them.
 
         What this process itself has asked for is in it, whatever it was for. Of workers it is what they had asked for
         when they made their last batch.
@@ -504,13 +508,6 @@ def _least(top: Node, progress: Progress, skipped: int, lane: Lane, epoch_pass: 
     # Sources that were not there all the time may have given nothing.
     there = set.intersection(*(set(header["nodes"]) for header in progress.headers.values()))
     return max(0, (top.least_samples(partial(deals.num_blocks, lane.index), there) or 0) - skipped)
-
-
-def _checked_seed(seed: Any) -> int:
-    try:
-        return operator.index(seed)
-    except TypeError:
-        raise ValueError(f"MergedDataset: expected an integer as seed, got {shown(seed)}") from None
 
 
 def top_of(dataset: Any, who: str) -> MergedDataset:

@@ -17,13 +17,13 @@ _LIMITS: Final = 0.5
 """Stores limit a lane that waits for them for more than this share of its time."""
 _MANY_RETRIES: Final = 0.05
 _MOST_IN_FLIGHT: Final = 0.75
-"""Of the connections: with more in flight all of them are used."""
+"""Share of the connections: with more in flight all of them are used."""
 _SMALL_BYTES: Final = 1 << 20
-"""Of a request, on average: it takes a store about as long to begin an answer as to send so much."""
+"""Mean size of a request below which a store takes about as long to begin an answer as to send it."""
 
 
 class _Since(NamedTuple):
-    """Where a stretch began, for differences."""
+    """The counts at the begin of a stretch, for differences."""
 
     time: float
     requests: float
@@ -34,7 +34,7 @@ class _Since(NamedTuple):
 
 
 def own_traffic() -> Traffic:
-    """What this process has asked of stores so far."""
+    """The requests of this process to stores so far."""
     counts, caches = network().counts, cache_counts()
     read_s = time.perf_counter() - counts.since if counts.since is not None else 0.0
     return Traffic(
@@ -63,11 +63,11 @@ class Meter:
         self._since = _now()
         self._limit: str | None = None
         self.times = own_times(dataset)
-        """Of the sources that this process reads; who reads them adds to it."""
+        """Reading times of the sources of this process; the reader adds to them."""
         self._sent: dict[str, float] = {}
 
     def report(self) -> TrafficReport | None:
-        """What there is to say; called with each batch."""
+        """Report on the traffic since the start, if there is any; called with each batch."""
         # Of a thousand sources a batch was made of a few: the others' times have not changed.
         times = {path: (one[0], one[1]) for path, one in self.times.items() if self._sent.get(path) != one[0]}
         self._sent.update((path, reading) for path, (reading, _) in times.items())

@@ -74,13 +74,13 @@ class Mixture:
         self.path, self.endless = node.path, node.is_endless
         self._run, self._node, self._settings = run, node, settings
         self._clocks = Clocks(run, node, above)
-        shares_at = [self._clocks.share_at(i) for i in range(len(node.children))]
-        self._children = [
-            (Mixture if child.is_mixture else Leaf)(run, child, (*above, share_at))
-            for child, share_at in zip(node.children, shares_at, strict=True)
-        ]
+        self._children: list[Mixture | Leaf] = []
+        for i, child in enumerate(node.children):
+            kind = Mixture if child.is_mixture else Leaf
+            self._children.append(kind(run, child, (*above, self._clocks.share_at(i))))
         self._node_states = [run.entries.node_state(child.path) for child in node.children]
-        self._draws, self._costs, self._tokens = [0] * len(shares_at), [0.0] * len(shares_at), [0] * len(shares_at)
+        number = len(self._children)
+        self._draws, self._costs, self._tokens = [0] * number, [0.0] * number, [0] * number
         for i, state in enumerate(self._node_states):
             if state is not None:
                 self._draws[i], self._costs[i], self._tokens[i] = state.draws, state.cost, state.tokens
@@ -170,7 +170,7 @@ class Mixture:
         return heap
 
     def _pull(self, i: int, heap: list[tuple[float, int]]) -> Callable[[], tuple[Sample, PlainCursor]]:
-        """What draws from a source; where schedules within it are told the time, it tells them."""
+        """Return the function that draws from a source; it tells the time to schedules within it."""
         pull = self._streams[i].__next__
         if self.path or not self._node.children[i].has_schedule:
             return pull
@@ -186,7 +186,7 @@ class Mixture:
         return tell_and_pull
 
     def _draw_as_told(self) -> Iterator[Sample]:
-        """The same as `draw` where it is told the time: what clocks become without a draw joins the next sample."""
+        """Draw where the mixture is told the time: clocks that move without a draw join the next sample."""
         clocks, keys = self._clocks, [self._run.node_key(child.path) for child in self._children]
         numbers = {child.path: i for i, child in enumerate(self._children)}
         pairs = zip(self._children, self._node_states, strict=True)
@@ -219,7 +219,7 @@ class Mixture:
             heapify(self._heap)
 
     def _unit(self) -> float:
-        """What a sample has cost on average; 1 where they have no cost."""
+        """Mean cost of a sample; 1 where they have no cost."""
         return sum(self._costs) / sum(self._draws) if self._weigh is not None and any(self._draws) else 1.0
 
     def _due(self, i: int, clock: float, sample: Sample) -> float:
@@ -233,7 +233,7 @@ class Mixture:
         return clocks.pace(clock + amount, self._unit(), drawn).due(i, clock, amount)
 
     def _spend(self, i: int, weigh: Callable[[Sample], float], sample: Sample) -> float:
-        """What a sample costs, added to what those of its source have cost."""
+        """Return a sample's cost, after adding it to its source's."""
         try:
             value = weigh(sample)
             is_cost = LEAST <= value <= MOST  # in here: what is not even a number fails in the comparison
@@ -321,7 +321,7 @@ class WholeEpochs:
         self.begin()
 
     def begin(self) -> None:
-        """From now on."""
+        """Forget what was followed so far."""
         self._first: dict[str, int] = {}
         self._left = set(self._paths)
 

@@ -1,4 +1,4 @@
-"""What one lane reads: which pass of the stream, from where, and how its samples tell that it ends."""
+"""Plans and reads one lane: which pass of the stream, from where, and how its samples tell that it ends."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ _JOIN_ALL = "What each rank has left follows from the states of all: join them b
 
 
 class LanePlan(NamedTuple):
-    """What a lane is about to read."""
+    """The pass that a lane is about to read, and from where."""
 
     lane: Lane
     key: LaneKey
@@ -47,9 +47,9 @@ class LanePlan(NamedTuple):
     deals: Deals
     generation: int
     header: str
-    """Of the generation."""
+    """Header of the generation."""
     change: str | None
-    """What became of the size, where it has changed."""
+    """The change of size in words, if there is one."""
     gave_all: bool
     """Whether nothing of the pass is left in the lane."""
 
@@ -59,13 +59,13 @@ class Reading:
     """A dataset as one iteration over it sees it."""
 
     lane: Lane
-    """Of the process: which lane it reads is known when the pass is."""
+    """The process's own lane: which lane it reads is known when the pass is."""
     top: Node
     tree: Tree
     progress: Progress
-    """Of the states that were set."""
+    """Progress of the states that were set."""
     version: int
-    """Of these states."""
+    """How often states had been set by then."""
     is_stale: bool
     """Whether a worker that lives on does not have those that were set since."""
     from_window: bool
@@ -74,7 +74,7 @@ class Reading:
     ahead: AheadSettings
 
     def plan(self, progress: Progress, loaded: LaneState | None) -> LanePlan:
-        """What the lane is about to read, as far as can be said now.
+        """Plan what the lane is about to read, as far as can be said now.
 
         It changes nothing, and may say another thing later.
 
@@ -216,7 +216,7 @@ class Reading:
         return None
 
     def _present(self) -> Progress:
-        """What the states say under the topology of this run."""
+        """The progress under the topology of this run."""
         if self.progress.is_under(self.lane):
             return self.progress
         return begin_deal(self.progress, self.top, self.tree, self.lane)[0]
@@ -276,7 +276,7 @@ def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:
 
 
 def _with_deal(samples: Iterator[Sample], progress: Progress) -> Iterator[Sample]:
-    """The same; the first one brings what the run had come to under earlier sizes."""
+    """Pass samples on; the first one brings what the run had come to under earlier sizes."""
     first = next(samples, None) if progress.before.entry is not None else None
     if first is not None:
         first[CURSOR] = marked(first[CURSOR], deal=progress.before.entry)
@@ -285,7 +285,10 @@ def _with_deal(samples: Iterator[Sample], progress: Progress) -> Iterator[Sample
 
 
 def _cleared_by_errors(samples: Iterator[Sample], place: WorkerPlace) -> Iterator[Sample]:
-    """The same; a worker that raised ends soon, before its trainer has heard of the error: it was not killed."""
+    """Pass samples on; clear the worker's place at an error.
+
+    A worker that raised ends before its trainer has heard of the error: it was not killed.
+    """
     try:
         yield from samples
     except Exception:
@@ -328,7 +331,7 @@ def _with_end(
 def _tails(
     counted: dict[str, tuple[int, ...]], entries: Iterable[PlainEntry], tallies: Mapping[str, Tally]
 ) -> dict[str, list[int]]:
-    """What nodes have counted since their last entries, or the beginning; the entries of a node in their sequence."""
+    """Counts of nodes since their last entries, or the beginning; `entries` are in the sequence of samples."""
     for entry in entries:
         cursor = Cursor(*Entry(*entry).cursor)
         counted[node_of(entry).path] = tuple(getattr(cursor, name) for name in COUNTS)

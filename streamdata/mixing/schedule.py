@@ -18,7 +18,7 @@ from streamdata.recipe.named_source import STEPS, Points, Weight
 
 
 class Advance(NamedTuple):
-    """What a source has come to."""
+    """The draws and the clock that a source has come to."""
 
     draws: int
     clock: float
@@ -74,9 +74,9 @@ def _alike(clock: float, growth: float, unit: float, limit: float, most: float) 
 # of two, so that a clock read back as cumulative share (`grown`) is what it was made of.
 _NEVER: Final = 2.0**-40
 _HALVINGS: Final = 20
-"""Of a linear segment, from its end to its start: the first part then is a millionth of it."""
+"""Number of halvings of a linear segment, from its end to its start: the first part then is a millionth of it."""
 _LEAST: Final = 2.0**-10
-"""Of a draw: what a source that is never due waits for at least, so that it is not due at once."""
+"""Part of a draw that a source which is never due waits for at least, so that it is not due at once."""
 
 
 class Shares:
@@ -110,7 +110,7 @@ class Shares:
         return [percent / total for percent in percents] if total else self._begins[k]
 
     def refined(self) -> "Shares":
-        """The same shares in more segments: short ones where the share of a source may have been 0 just before.
+        """Return these shares in more segments: short ones where a source's share may have been 0 just before.
 
         For whom is told the time and looks no further than a segment: how fast time goes is a guess at first, and until
         a segment ends a wrong one makes it expect shares that are as wrong as shares differ within that.
@@ -169,7 +169,7 @@ class Shares:
         return gone + (amount / last if last else max(amount, _LEAST) / _NEVER)
 
     def steady_growth(self, source: int, segment: int) -> float | None:
-        """What `reach` gives for one draw anywhere within a segment where the share stays as it is; else None.
+        """The reach of one draw anywhere within a segment where the share is constant; None where it is not.
 
         Infinite where that is 0.
         """
@@ -227,7 +227,7 @@ class Shares:
         return amount + length * self.held(source, len(self.times))
 
     def held(self, source: int, segment: int) -> float:
-        """What `reach` without looking ahead takes for the source's share beyond that segment."""
+        """The source's share beyond a segment, as `reach` takes it without looking ahead."""
         return self._ends[segment][source] or _NEVER
 
 
@@ -255,7 +255,7 @@ def _points(weight: Weight) -> Points:
 
 
 def _percent(weight: Weight, time: float, before: bool = False) -> float:
-    """What a weight says at a time, or just before it."""
+    """The percent of a weight at a time, or just before it."""
     if isinstance(weight, int | float):
         return weight
     points = _points(weight)
@@ -277,10 +277,10 @@ class ClockPace(Protocol):
         """The virtual time at which the source's cumulative share has grown by `amount` since `clock`."""
 
     def grown(self, source: int, clock: float, later: float) -> float:
-        """By how much it grows from `clock` to `later`."""
+        """The growth of the source's cumulative share from `clock` to `later`."""
 
     def advance(self, source: int, clock: float, limit: float, most: float) -> Advance:
-        """What a source comes to that draws while its clock is below the limit, at most so many times, to the bit."""
+        """Draw a source while its clock is below the limit, at most so many times; exact to the bit."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ _BLOCKS_AT_ONCE = 1024  # that are counted for a part
 
 
 class MixtureSettings(NamedSource):
-    """What a recipe says of a mixture: a `MergedDataset` is one, and a source of records is not."""
+    """The settings that a recipe gives a mixture: a `MergedDataset` is one, and a source of records is not."""
 
     datasets: list[Any]
     cyclic: bool
@@ -43,7 +43,7 @@ class MixtureSettings(NamedSource):
     read_ahead_bytes: int | None
     connections: int | None
     cost: Callable[[Sample], float] | str | None
-    """What a sample adds to its source's clock: a function of it, or the name of a field."""
+    """Amount that a sample adds to its source's clock: a function of it, or the name of a field."""
 
 
 @dataclass(kw_only=True, eq=False)  # not frozen: that takes three times as long to make, and there is one per source
@@ -56,9 +56,9 @@ class Node:
     seeds: tuple[object, ...]
     """The seeds and names on the path from the top, its own included."""
     children: tuple["Node", ...] = ()
-    """Of a mixture, in the order of the recipe; those whose percent is 0 are not there."""
+    """A mixture's sources in the order of the recipe; those whose percent is 0 are not there."""
     as_source: Callable[[], Source] | None = None
-    """Of a source of records: gives it as blocks."""
+    """Gives a source of records as blocks; None for a mixture."""
     shuffle: bool = False
     """Whether a source of records is shuffled: its parent says so."""
     repeats: bool = False
@@ -72,7 +72,7 @@ class Node:
     # Not made with the tree: that is walked when a mixture is built, too, where a dataset need not know its length yet.
     @cached_property
     def source(self) -> Source | None:
-        """Of a source of records: the same, as blocks.
+        """A source of records as blocks; None for a mixture.
 
         Raises:
             SourceError: It has no records, or none of its part, where that can be known: the first one is soon found.
@@ -98,7 +98,7 @@ class Node:
 
     @property
     def part(self) -> Part | None:
-        """Of a source of records: which of them are read; None for all.
+        """The part of its records that is read; None for all.
 
         Raises:
             ValueError: Its `holdout` or `part` is not valid.
@@ -107,7 +107,7 @@ class Node:
 
     @cached_property
     def weights(self) -> dict[str, Weight]:
-        """Of a mixture, the weight of each child, by its path.
+        """The weight of each child of a mixture, by its path.
 
         Raises:
             ValueError: They do not go together, or one of them follows from a size that is not known.
@@ -126,10 +126,10 @@ class Node:
 
     @cached_property
     def shares(self) -> Shares | None:
-        """Of a mixture, the shares of its children over time; None where they do not change.
+        """The shares of a mixture's children over time; None where they do not change.
 
         Raises:
-            ValueError: As `weights`; or at some time all are 0.
+            ValueError: Its weights do not go together, or at some time all are 0.
         """
         return shares_of_weights(self.weights)
 
@@ -146,7 +146,7 @@ class Node:
 
     @property
     def order(self) -> str:
-        """What determines its order: a line to be compared on resume."""
+        """A line that determines its order, to be compared on resume."""
         if self.source is not None:
             epochs = "" if self.max_epochs is None else f", at most {self.max_epochs} epochs"
             # Of another part, or of more that is held out, records would be read that were not to be, or twice.
@@ -160,7 +160,7 @@ class Node:
         return f"{MIXTURE}seed {settings.seed}, {ends}, yield function {joins}{costs}"
 
     def tree(self) -> Tree:
-        """What of it and all below determines the order of the stream, to be compared on resume."""
+        """The facts of it and all below that determine the order of the stream, to be compared on resume."""
         orders: dict[str, str] = {}
         weights: dict[str, Weight] = {}
         cuts: dict[str, BlockCut] = {}
@@ -172,7 +172,7 @@ class Node:
         return Tree(orders, weights, cuts)
 
     def anomalies(self) -> dict[str, dict[str, int]]:
-        """What sources have in their shards that is not a record, or less than one: how many, by path and kind."""
+        """Counts, by path and kind, of what sources have in their shards that is no whole record."""
         pairs = ((node.path, node.source) for node in self.walk())
         return {path: found for path, source in pairs if source is not None and (found := source.anomalies())}
 
@@ -183,7 +183,7 @@ class Node:
 
     @property
     def max_epochs(self) -> int | None:
-        """Of a source of records: how many epochs it has, where that is bounded."""
+        """The number of epochs of a source of records, where that is bounded."""
         max_epochs = getattr(self.dataset, "max_epochs", None)
         return None if max_epochs is None else int(max_epochs)
 
