@@ -6,7 +6,7 @@ shard, as far as its format allows. Records of both parts of a holdout are read,
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from os import PathLike
 from typing import Any, Final, NamedTuple
@@ -44,42 +44,37 @@ from streamdata.tools.data_check.data_records import (
     tar_records,
 )
 
-_Given = tuple[Mapping[str, Any], Collection[str] | None]
-"""A recipe's variables, and which targets it may name."""
 
-
+@dataclass(frozen=True, kw_only=True)
 class RecipeSource:
     """A source as a recipe describes it.
 
-    Args:
+    Attributes:
         name: Its dotted name below the top mixture; "" of a root that is a source, or of one without a name.
         file: Its file.
         path: Its place there.
         above: What the mixtures above it say for all, the outermost first.
-        given: What the recipe is built with.
+        variables: Those of the recipe.
+        allow: Which targets the recipe may name.
     """
 
-    def __init__(
-        self, name: str, file: RecipeFile, path: Path, above: tuple[Mapping[str, Any], ...], given: _Given
-    ) -> None:
-        self.name = name
-        self._file, self._path, self._above, (self._variables, self._allow) = file, path, above, given
-        self._node = file.mappings(path)[-1][2]
-
-    @property
-    def location(self) -> str:
-        """File, line and column."""
-        return self._file.locations.of(self._path)
+    name: str
+    file: RecipeFile
+    path: Path
+    above: tuple[Mapping[str, Any], ...]
+    variables: Mapping[str, Any]
+    allow: Collection[str] | None
 
     @property
     def target(self) -> str:
-        """What builds it, one of streamdata's own by its public name."""
-        return public_name(str(self._node.get("target"))) or str(self._node.get("target"))
+        """The name of what builds it, of streamdata's own the public one."""
+        target = str(self.file.mappings(self.path)[-1][2].get("target"))
+        return public_name(target) or target
 
     @property
     def params(self) -> Mapping[str, Any]:
         """Its parameters, as the recipe has them."""
-        params = self._node.get("params")
+        params = self.file.mappings(self.path)[-1][2].get("params")
         return params if isinstance(params, dict) else {}
 
     def build(self, **params: object) -> Any:
@@ -89,24 +84,21 @@ class RecipeSource:
             RecipeError: It cannot be built; the cause is the original error.
         """
         values = {name: Dynamic(name, value) for name, value in params.items()}
-        file, node = _changed(self._file, self._path, values)
-        with self.settings(), under_allow(self._allow, self._variables):
-            return build_node(file, node, self._path, self._allow)
+        file, node = _changed(self.file, self.path, values)
+        with self.settings(), under_allow(self.allow, self.variables):
+            return build_node(file, node, self.path, self.allow)
 
     @contextmanager
     def settings(self) -> Iterator[None]:
         """Put in force what the mixtures above it say for all."""
         with ExitStack() as stack:
-            for params in self._above:
+            for params in self.above:
                 stack.enter_context(for_all(params))
             yield
 
 
 def recipe_sources(
-    recipe: Recipe,
-    variables: Mapping[str, Any] | None = None,
-    allow: Collection[str] | None = None,
-    include_roots: Sequence[str] = (),
+    recipe: Recipe, variables: Mapping[str, Any], allow: Collection[str] | None, include_roots: Sequence[str]
 ) -> list[RecipeSource]:
     """The sources of records in a recipe, in its order; nothing is built.
 
@@ -114,27 +106,26 @@ def recipe_sources(
         RecipeError: The recipe cannot be read, or names a target that may not be imported.
     """
     allow = validated_allow(allow)
-    file = authorised_recipe(recipe, References(variables or {}, {}), allow, include_roots)
+    file = authorised_recipe(recipe, References(variables, {}), allow, include_roots)
     if not isinstance(file.value, dict):
         return []
-    return list(_sources(file, (), "", (), (variables or {}, allow)))
+    top = RecipeSource(name="", file=file, path=(), above=(), variables=variables, allow=allow)
+    return list(_sources_in(top))
 
 
-def _sources(
-    file: RecipeFile, path: Path, name: str, above: tuple[Mapping[str, Any], ...], given: _Given
-) -> Iterator[RecipeSource]:
-    holder, at, node = file.mappings(path)[-1]
-    if public_name(str(node.get("target"))) != MIXTURE:
-        yield RecipeSource(name, file, path, above, given)
+def _sources_in(node: RecipeSource) -> Iterator[RecipeSource]:
+    """Yield the sources of records in a mixture; a source of records is the only one in itself."""
+    if node.target != MIXTURE:
+        yield node
         return
-    params = node.get("params") or {}
-    datasets = params.get("datasets")
-    said = {key: params[key] for key in FOR_ALL if key in params}
+    holder, at, _ = node.file.mappings(node.path)[-1]
+    params = node.params
+    datasets, said = params.get("datasets"), {key: params[key] for key in FOR_ALL if key in params}
     for number, child in enumerate(datasets if isinstance(datasets, list) else ()):
         if isinstance(child, dict):
-            below = (*at, "params", "datasets", number)
-            own = f"{name}.{_name_of(holder, below)}".lstrip(".")
-            yield from _sources(holder, below, own, (*above, said), given)
+            path = (*at, "params", "datasets", number)
+            name = f"{node.name}.{_name_of(holder, path)}".lstrip(".")
+            yield from _sources_in(replace(node, name=name, file=holder, path=path, above=(*node.above, said)))
 
 
 def _name_of(file: RecipeFile, path: Path) -> str:
@@ -242,7 +233,7 @@ class DataCheck:
         """
         source = self._sources[task.source]
         reading = _Reading(task, source.name, report)
-        note = reading.note
+        note = reading.add_fault
         try:
             dataset = self._dataset(task)
         except RecipeError as error:
@@ -308,12 +299,16 @@ def _is_of_data(error: BaseException | None) -> bool:
     return isinstance(error, StreamdataError | OSError) and not isinstance(error, RecipeError)
 
 
-class _Reading:
-    """What was found in a task so far. Its process may die at any record: each fault is sent, the counts are marked."""
+class _Reading(Tally):
+    """The faults of a task so far; those of functions are forgiven.
+
+    Its process may die at any record: each fault is sent, the counts are marked.
+    """
 
     def __init__(self, task: DataTask, name: str, report: ForkReport) -> None:
-        self.name, self.found = name, Findings()
-        self._task, self._report, self._record = task, report, ""
+        super().__init__(name, max_bad=0)
+        self.found, self._task, self._report, self._record = Findings(), task, report, ""
+        self._last_failure = 0
         self.images = ""
         """What a message says of the files of the last record's images."""
 
@@ -325,7 +320,7 @@ class _Reading:
         self._record = describe_record(record) + self.images
         self._report.mark(self.found.mark(self._record))
 
-    def note(self, kind: Kind, message: str) -> None:
+    def add_fault(self, kind: Kind, message: str) -> None:
         """Note a fault."""
         fault = self.found.add(kind, self.name, message)
         self._report.mark(self.found.mark(self._record))
@@ -333,9 +328,26 @@ class _Reading:
             self.found.faults.clear()
             self._report.send((self._task, fault))
 
+    def drop(self, record: str, reason: str) -> None:
+        """Count a record of which a function made nothing."""
+        super().drop(record, reason)
+        self.found.num_dropped = self.dropped
+
+    def fail(self, error: Exception | SystemExit, record: str, what: str) -> None:
+        """Note the failure of a function.
+
+        Raises:
+            Exception: `error` itself, of a stream function that would fail without end: it took no record since.
+        """
+        if what == _STREAM_FUNCTION:
+            if self.found.num_records == self._last_failure:
+                raise error
+            self._last_failure = self.found.num_records
+        self.add_fault("function", f"{record}{self.images}: {what} raised {described(error)}")
+
 
 def _looked_at(records: Iterator[Record], reading: _Reading) -> Iterator[Record]:
-    """The same records, counted, with the fields of a lane; images that do not decode are noted."""
+    """Count records, give them the fields of a lane, and note images that do not decode."""
     for record in records:
         reading.begin(record)
         for field in (*IMAGE_FIELDS, "image"):
@@ -346,58 +358,33 @@ def _looked_at(records: Iterator[Record], reading: _Reading) -> Iterator[Record]
                     data.load()
             except Exception as error:  # Pillow raises many kinds
                 at = describe_record(record) + reading.images
-                reading.note("image", f"{at}: field {shown(field)}: {described(error)}")
+                reading.add_fault("image", f"{at}: field {shown(field)}: {described(error)}")
         yield record | {DATASET_NAME: reading.name, DP_RANK: 0, WORKER_ID: 0, SEED: 0}
-
-
-class _NotingTally(Tally):
-    """Notes each failure of a function, and forgives it."""
-
-    def __init__(self, reading: _Reading) -> None:
-        super().__init__(reading.name, max_bad=0)
-        self._reading, self._last_failure = reading, 0
-
-    def drop(self, record: str, reason: str) -> None:
-        """Count it there."""
-        super().drop(record, reason)
-        self._reading.found.num_dropped = self.dropped
-
-    def fail(self, error: Exception | SystemExit, record: str, what: str) -> None:
-        """Note it.
-
-        Raises:
-            Exception: `error` itself, of a stream function that would fail without end: it took no record since.
-        """
-        if what == _STREAM_FUNCTION:
-            if self._reading.found.num_records == self._last_failure:
-                raise error
-            self._last_failure = self._reading.found.num_records
-        self._reading.note("function", f"{record}{self._reading.images}: {what} raised {described(error)}")
 
 
 def _process(dataset: Any, reading: _Reading, read: Iterator[Record]) -> None:
     """Hand records to the functions of a source, and forget what they make of them."""
-    tally, records = _NotingTally(reading), _looked_at(read, reading)
+    records = _looked_at(read, reading)
     single, stream = (getattr(dataset, attribute, None) for attribute in ("single_process_fn", "process_fn"))
     pairs: Any = zip(records, ((0, 0, number, 0) for number in count(1)), strict=False)
     if single is not None:
         pairs = call_per_record(
-            _checked(single, reading.name), pairs, 0, tally, lambda after: (*after[:2], after[2] - 1, 0)
+            _checked(single, reading.name), pairs, 0, reading, lambda after: (*after[:2], after[2] - 1, 0)
         )
     if stream is not None:
-        feed = Feed(pairs, (0, 0, 0, 0), lambda _, after: after, 0, tally, _STREAM_FUNCTION)
+        feed = Feed(pairs, (0, 0, 0, 0), lambda _, after: after, 0, reading, _STREAM_FUNCTION)
         pairs = run_bursts(stream, feed, None)
     try:
         for _ in pairs:
             pass
     except (Exception, SystemExit) as error:  # such as a stream function that ends before its records do
-        reading.note("function", f"{described(error)}; it was given no more records")
+        reading.add_fault("function", f"{described(error)}; it was given no more records")
         for _ in records:  # to look at, without it
             pass
 
 
 def _checked(function: PerRecordFn, name: str) -> PerRecordFn:
-    """The same function; what it returns that is no sample is its failure."""
+    """A function whose failure it also is to return what is no sample."""
 
     def call(record: Record) -> Any:
         output = function(record)

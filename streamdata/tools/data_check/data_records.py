@@ -110,23 +110,6 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {cut if is_ours else one_line(cut)}{notes}"
 
 
-def twice_given(line: bytes) -> list[str]:
-    """The keys that some object in a line of valid JSON has more than once, at any depth.
-
-    Raises:
-        RecursionError: It is nested deeper than Python's parser reads.
-    """
-    found: list[str] = []
-
-    def look(pairs: list[tuple[str, Any]]) -> None:
-        if len(pairs) > len({key for key, _ in pairs}):
-            keys = [key for key, _ in pairs]
-            found.extend(sorted({key for key in keys if keys.count(key) > 1}))
-
-    json.loads(line, object_pairs_hook=look)
-    return found
-
-
 Note = Callable[[Kind, str], None]
 
 _AT_ONCE: Final = 1000
@@ -222,15 +205,22 @@ def _row(line: bytes, url: str, number: int | str, note: Note) -> Record | None:
 
 
 def _note_keys(line: bytes, place: str, note: Note) -> None:
+    """Note keys that an object gives twice: RFC 8259 leaves open which counts, and parsers take the last."""
+    twice: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        if len(pairs) > len({key for key, _ in pairs}):
+            keys = [key for key, _ in pairs]
+            twice.extend(sorted({key for key in keys if keys.count(key) > 1}))
+
     try:
-        keys = twice_given(line)
+        json.loads(line, object_pairs_hook=look)
     except RecursionError:
         note("key given twice", f"{place}: its keys were not compared: it is nested deeper than Python's parser reads")
         return
-    if keys:
-        note(
-            "key given twice", f"{place}: {', '.join(map(shown, keys))} given twice in one object: the last one counts"
-        )
+    if twice:
+        named = ", ".join(map(shown, twice))
+        note("key given twice", f"{place}: {named} given twice in one object: the last one counts")
 
 
 def _windowed(shards: IndexedShards, note: Note) -> Iterator[Record]:
