@@ -138,6 +138,10 @@ class Node:
         """Whether it is a mixture whose shares change over time, or one is in it."""
         return any(node.is_mixture and node.shares is not None for node in self.walk())
 
+    def leaves(self) -> list["Node"]:
+        """The sources of records in it, in the order of the recipe; a source is the only one in itself."""
+        return [node for node in self.walk() if not node.is_mixture]
+
     def walk(self) -> Iterator["Node"]:
         """Yield this node and all below it, parents first."""
         yield self

@@ -18,7 +18,7 @@ from streamdata.io.streams import open_stream
 from streamdata.shards.jsonl.lines import lines_of, place_of
 from streamdata.shards.jsonl.rows import Flaw, reserved_flaw, row_or_flaw
 from streamdata.shards.parquet.shards import ParquetShards
-from streamdata.shards.readers import DamagedRecordError, IndexedShards, SequentialShards, Window
+from streamdata.shards.readers import DamagedRecordError, IndexedShards, SequentialShards
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.tar.records import key_hash
 from streamdata.shards.tar.shards import TarShards
@@ -225,50 +225,34 @@ def _note_keys(line: bytes, place: str, note: Note) -> None:
 
 def _windowed(shards: IndexedShards, note: Note) -> Iterator[Record]:
     for shard, total in enumerate(shards.num_records.tolist()):
-        if isinstance(shards, ParquetShards):
-            yield from _rows_of_group(shards, shard, total, note)
-            continue
-        for first in range(0, total, _AT_ONCE):
-            yield from _taken(shards, shard, first, min(_AT_ONCE, total - first), note)
+        size = int(shards.run_rows[shard]) if isinstance(shards, ParquetShards) else _AT_ONCE
+        yield from _in_windows(shards, shard, total, size, note)
 
 
-def _window(shards: IndexedShards, *run: int) -> Window:
-    return shards.window(*(np.array([number], np.int64) for number in run))
+def _in_windows(shards: IndexedShards, shard: int, total: int, size: int, note: Note) -> Iterator[Record]:
+    """The records of a shard, window by window; where one cannot be read, those after it.
 
-
-def _taken(shards: IndexedShards, shard: int, first: int, size: int, note: Note) -> Iterator[Record]:
-    """The records of a window; where one cannot be read, those after it."""
+    Of a row group those are left out that have no types of Python's; where it is damaged, no row is read after that.
+    """
     at = 0
-    while at < size:
-        try:
-            for record in _window(shards, shard, first, size).take(np.arange(at, size)):
-                at += 1
-                yield dict(record)
-        except (StreamdataError, OSError) as error:
-            note("damaged", str(error))
-            at += 1
-
-
-def _rows_of_group(shards: ParquetShards, shard: int, total: int, note: Note) -> Iterator[Record]:
-    """The rows of a row group but those that have no types of Python's; where it is damaged, none after that."""
-    size, at = int(shards.run_rows[shard]), 0
-    for first in range(0, total, size):
+    while at < total:
+        first = at // size * size
         end = min(first + size, total)
-        window = _window(shards, shard, first, end - first)  # one for all of the run, which is decoded once in it
-        while at < end:
+        window = shards.window(*(np.array([number], np.int64) for number in (shard, first, end - first)))
+        while at < end:  # one window for all of a run, which is decoded once in it
             try:
                 for record in window.take(np.arange(at, end) - first):
                     at += 1
                     yield dict(record)
-            except DamagedRecordError as error:
+            except (StreamdataError, OSError) as error:
+                if isinstance(shards, ParquetShards) and not isinstance(error, DamagedRecordError):
+                    # A page of it: rows after it are not decoded either, since a group has no index of them.
+                    row = int(shards.groups.first_rows[shard]) + at
+                    place = f"{shards.url_of(shard)}: {total - at:,} records, from row {row} on"
+                    note("damaged", f"{place}, were not read: {error}")
+                    return
                 note("damaged", str(error))
                 at += 1
-            except (StreamdataError, OSError) as error:
-                # A page of it: rows after it are not decoded either, since a group has no index of them.
-                row = int(shards.groups.first_rows[shard]) + at
-                place = f"{shards.url_of(shard)}: {total - at:,} records, from row {row} on"
-                note("damaged", f"{place}, were not read: {error}")
-                return
 
 
 def _streamed(shards: SequentialShards, note: Note) -> Iterator[Record]:

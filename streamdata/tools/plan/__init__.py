@@ -11,5 +11,3 @@
 - `draws.py`: the draws of a lane over a tree of blank records.
 - `plan_text.py`: a plan as text and as JSON.
 """
-
-__all__: list[str] = []

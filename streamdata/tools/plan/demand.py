@@ -9,7 +9,6 @@ depend on payloads or on the time, the draw at which that happens follows from t
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -57,29 +56,12 @@ class Stream:
         total = self._total(self._top)
         taken: dict[str, float] = {}
         self._spread(self._top, min(samples, total), taken)
-        ended = [node.path for node in self._leaves if 0 < self._total(node) <= taken[node.path] * (1 + 1e-9)]
+        ended = [node.path for node in self._top.leaves() if 0 < self._total(node) <= taken[node.path] * (1 + 1e-9)]
         return Demand(taken, total if total < samples else None, ended)
-
-    def samples_of(self, path: str, samples: float) -> float:
-        """How much of one source a run takes."""
-        return self.demand(samples).samples[path]
-
-    @cached_property
-    def _leaves(self) -> list[Node]:
-        return [node for node in self._top.walk() if not node.is_mixture]
-
-    @cached_property
-    def has_ends(self) -> bool:
-        """Whether some source comes to an end."""
-        return not all(node.is_endless for node in self._top.walk())
 
     def _mean_shares(self, samples: float) -> Mapping[str, float]:
         leaves = mean_node_shares(self._top, samples)
-        means = dict(leaves)
-        for node in self._top.walk():
-            if node.is_mixture:
-                means[node.path] = math.fsum(leaves[leaf.path] for leaf in node.walk() if not leaf.is_mixture)
-        return means
+        return {node.path: math.fsum(leaves[leaf.path] for leaf in node.leaves()) for node in self._top.walk()}
 
     def _fractions(self, node: Node) -> dict[str, float]:
         """Which part of a mixture's samples each child gives."""
@@ -160,8 +142,7 @@ def share_lines(top: Node, samples: float) -> list[SourceShares]:
     if not top.has_schedule:
         return []
     moments = [node_shares(top, samples * (moment + 0.5) / NUM_MOMENTS) for moment in range(NUM_MOMENTS)]
-    leaves = [node for node in top.walk() if not node.is_mixture]
-    lines = [SourceShares(node.path, [shares[node.path].overall for shares in moments]) for node in leaves]
+    lines = [SourceShares(node.path, [shares[node.path].overall for shares in moments]) for node in top.leaves()]
     most = sorted(lines, key=lambda line: min(line.shares) - max(line.shares))[:_MAX_SOURCES]
     return [line for line in lines if line in most]
 

@@ -5,7 +5,7 @@ make of a record nobody knows here: each record is one sample, each sample costs
 has counted a source's records, it is as if its first shards did not end.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import islice, repeat
@@ -53,15 +53,15 @@ def blank_tree(node: Node, num_lanes: int, costs: Costs) -> Node:
         num_lanes: How many lanes read it.
         costs: 1 where they do not say it.
     """
-    if node.is_mixture:
-        children = tuple(blank_tree(child, num_lanes, costs) for child in node.children)
-        blank = copy(node)
-        blank.children = children
-        blank.dataset = _blank_settings(node, costs)
-        blank.__dict__["weights"] = node.weights  # some follow from the sizes of the real sources
-        return blank
     blank = copy(node)
-    blank.dataset = _blank_dataset(node)
+    if node.is_mixture:
+        blank.children = tuple(blank_tree(child, num_lanes, costs) for child in node.children)
+        blank.dataset = _blank_settings(node, costs)
+        blank.weights = node.weights  # some follow from the sizes of the real sources
+        return blank
+    blank.dataset = SimpleNamespace(
+        **{name: getattr(node.dataset, name) for name in _KEPT if hasattr(node.dataset, name)}
+    )
     source = _blank_source(node, blank.dataset, num_lanes)
     blank.__dict__.pop("source", None)
     blank.as_source = lambda: source
@@ -71,16 +71,8 @@ def blank_tree(node: Node, num_lanes: int, costs: Costs) -> Node:
 def _blank_settings(node: Node, costs: Costs) -> Any:
     settings = node.dataset
     kept = {name: getattr(settings, name, None) for name in ("name", "percent", "cyclic", "stop", "seed")}
-    cost = None if settings.cost is None else _mean_cost(node.path, costs)
+    cost = None if settings.cost is None else lambda record: costs.get((node.path, record[DATASET_NAME]), 1.0)
     return SimpleNamespace(customized_yield_fn=None, cost=cost, **kept)
-
-
-def _mean_cost(path: str, costs: Costs) -> Callable[[Record], float]:
-    return lambda record: costs.get((path, record[DATASET_NAME]), 1.0)
-
-
-def _blank_dataset(node: Node) -> Any:
-    return SimpleNamespace(**{name: getattr(node.dataset, name) for name in _KEPT if hasattr(node.dataset, name)})
 
 
 def _blank_source(node: Node, blank: Any, num_lanes: int) -> Source:
@@ -253,13 +245,11 @@ def _place(node: Node, sample: dict[str, Any]) -> tuple[int | None, str | None, 
 
 def lane_blocks(top: Node, lane: Lane) -> list[LaneBlocks]:
     """The first blocks that each lane reads of each source, of a map-style dataset its records; of up to 64 lanes."""
-    num_workers = lane.num_workers
-    lanes = [divmod(index, num_workers) for index in range(min(lane.count, _MAX_LANES))]
     deals = Deals(Progress({}), 0, lane.count)
-    sources = [node for node in top.walk() if not node.is_mixture and not isinstance(node.source, OwnStreamSource)]
+    sources = [node for node in top.leaves() if not isinstance(node.source, OwnStreamSource)]
     return [
-        LaneBlocks(rank, worker, {node.path: _blocks(deals, node, rank * num_workers + worker) for node in sources})
-        for rank, worker in lanes
+        LaneBlocks(*divmod(index, lane.num_workers), {node.path: _blocks(deals, node, index) for node in sources})
+        for index in range(min(lane.count, _MAX_LANES))
     ]
 
 

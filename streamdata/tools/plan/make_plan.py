@@ -42,7 +42,7 @@ class Needs(NamedTuple):
 
 def needs_of(top: Node, settings: AheadSettings, sampled: Mapping[str, Sampled]) -> Needs:
     """What a worker needs that reads a tree."""
-    leaves = [node for node in top.walk() if not node.is_mixture]
+    leaves = top.leaves()
     held = {node.path: _held_bytes(node, sampled.get(node.path)) for node in leaves}
     sources = [node.source for node in leaves]
     shards = [source.shards for source in sources if isinstance(source, BlockSource | SequentialSource)]
@@ -193,7 +193,7 @@ def _sample(top: Node, num_records: int, progressed: Progressed) -> Iterator[tup
         own = {} if not node.is_mixture or node.dataset.cost is None else {node.path: node.dataset.cost}
         for child in node.children:
             weighers[child.path] = weighers[node.path] | own
-    leaves = [node for node in top.walk() if not node.is_mixture]
+    leaves = top.leaves()
     for number, node in enumerate(leaves):
         progressed("sources sampled", number, len(leaves))
         # A store has counted its tokens, and gives each record as it is.
@@ -209,7 +209,7 @@ def _has_function(node: Node) -> bool:
 class _Planner:
     def __init__(self, dataset: MergedDataset, top: Node, amount: Amount, sampled: Mapping[str, Sampled]) -> None:
         self._dataset, self._top, self._amount, self._sampled = dataset, top, amount, sampled
-        self._leaves = [node for node in top.walk() if not node.is_mixture]
+        self._leaves = top.leaves()
         self._per_sample = {path: found.records_per_sample for path, found in sampled.items()}
         self._costs = {(above, path): cost for path, found in sampled.items() for above, cost in found.costs.items()}
         self._stream = Stream(top, self._per_sample, self._costs)
@@ -256,13 +256,10 @@ class _Planner:
     def _source(
         self, node: Node, length: dict[str, Any], demand: Demand, repeats: Repeats, samples: float
     ) -> SourcePlan:
-        records, sampled = num_in(node, "records"), self._sampled.get(node.path)
-        drawn = demand.samples[node.path]
-        read = drawn * self._per_sample.get(node.path, 1.0)
+        records, drawn, epochs = num_in(node, "records"), demand.samples[node.path], length["epochs"]
         first, last, how = self._first_repeat(node, records, demand, repeats, samples)
-        tokens, per_record, interval = self._tokens(node, records, sampled)
+        tokens, per_record, interval = self._tokens(node, records)
         size = _bytes_of(node)
-        epochs = length["epochs"]
         advice, level = self._advice(node, length, demand)
         return SourcePlan(
             name=node.path,
@@ -274,7 +271,7 @@ class _Planner:
             tokens_interval=interval,
             share=length["share"],
             samples=drawn,
-            records_read=read,
+            records_read=drawn * self._per_sample.get(node.path, 1.0),
             epochs=epochs,
             first_repeat=first,
             first_repeat_is=how,
@@ -299,20 +296,19 @@ class _Planner:
             return (exact.sample, exact.last, how) if exact.sample < end else (None, None, None)
         if epoch is None or demand.samples[node.path] <= epoch * (1 + 1e-9):
             return None, None, None
-        is_even = not (self._top.has_schedule or self._stream.has_ends)
+        is_even = not self._top.has_schedule and all(each.is_endless for each in self._top.walk())
         if is_even or len(self._leaves) > _FEW_SOURCES:
             return int(end * epoch / demand.samples[node.path]), None, "estimated"
         low, high = 0.0, end * self._pulls
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            low, high = (middle, high) if self._stream.samples_of(node.path, middle) <= epoch else (low, middle)
+            taken = self._stream.demand(middle).samples[node.path]
+            low, high = (middle, high) if taken <= epoch else (low, middle)
         return int(high / self._pulls), None, "estimated"
 
-    def _tokens(
-        self, node: Node, records: int | None, sampled: Sampled | None
-    ) -> tuple[float | None, float | None, tuple[float, float] | None]:
+    def _tokens(self, node: Node, records: int | None) -> tuple[float | None, float | None, tuple[float, float] | None]:
         """All of a source, those of a record, and the interval."""
-        exact = num_in(node, "tokens")
+        exact, sampled = num_in(node, "tokens"), self._sampled.get(node.path)
         if exact is not None:
             return exact, None if not records else exact / records, None
         if sampled is None or sampled.tokens is None:

@@ -26,7 +26,8 @@ def plan_text(plan: RunPlan, paint: Paint) -> str:
         plan: The plan.
         paint: Colours a line.
     """
-    parts = [_headline(plan), _sources(plan, paint), _advice(plan, paint), _notes(plan), _schedules(plan), _needs(plan)]
+    notes = "\n".join(f"note: {one_line(note)}" for note in plan.notes)
+    parts = [_headline(plan), _sources(plan, paint), _advice(plan, paint), notes, _schedules(plan), _needs(plan)]
     parts += [_draws(plan), _lanes(plan)]
     return "\n\n".join(part for part in parts if part)
 
@@ -43,16 +44,12 @@ def plan_json(plan: RunPlan) -> dict[str, Any]:
         "batch": amount.batch_size,
         "lanes": amount.lane.count,
         "sources": [asdict(source) for source in plan.sources],
-        "draws": [_draw_json(draw) for draw in plan.draws],
+        "draws": [{name: value for name, value in asdict(draw).items() if value is not None} for draw in plan.draws],
         "blocks": [lane._asdict() for lane in plan.lanes],
         "schedules": [line._asdict() for line in plan.schedules],
         "per_worker": plan.needs._asdict(),
         "notes": plan.notes,
     }
-
-
-def _draw_json(draw: Draw) -> dict[str, Any]:
-    return {name: value for name, value in asdict(draw).items() if value is not None}
 
 
 def _headline(plan: RunPlan) -> str:
@@ -112,16 +109,12 @@ def _repeat(source: SourcePlan) -> str:
 
 
 def _advice(plan: RunPlan, paint: Paint) -> str:
-    told = [source for source in plan.sources if source.advice]
-    return "\n".join(paint(_told(source), source.level) for source in told)
-
-
-def _told(source: SourcePlan) -> str:
-    return f"{one_line(source.name)}{':' if source.advice[0].isdigit() else ''} {source.advice}"
-
-
-def _notes(plan: RunPlan) -> str:
-    return "\n".join(f"note: {one_line(note)}" for note in plan.notes)
+    lines = [
+        paint(f"{one_line(source.name)}{':' if source.advice[0].isdigit() else ''} {source.advice}", source.level)
+        for source in plan.sources
+        if source.advice
+    ]
+    return "\n".join(lines)
 
 
 def _schedules(plan: RunPlan) -> str:
@@ -155,21 +148,10 @@ def _draws(plan: RunPlan) -> str:
 
 
 def _cells(draw: Draw) -> list[str]:
-    numbers = [f"{draw.clock:.3f}", f"{draw.next_clock:.3f}", f"{draw.epoch}", f"{draw.window}"]
-    return [
-        str(draw.number),
-        draw.source,
-        *numbers,
-        "" if draw.block is None else f"{draw.block}",
-        _place(draw),
-    ]
-
-
-def _place(draw: Draw) -> str:
-    if draw.index is not None:
-        return f"index {draw.index}"
-    number = "" if draw.record is None else f", record {draw.record}"
-    return "" if not draw.url else f"{one_line(draw.url)}{number}"
+    clocks, block = [f"{draw.clock:.3f}", f"{draw.next_clock:.3f}"], "" if draw.block is None else f"{draw.block}"
+    record = "" if draw.record is None else f", record {draw.record}"
+    place = f"{one_line(draw.url)}{record}" if draw.url else "" if draw.index is None else f"index {draw.index}"
+    return [f"{draw.number}", draw.source, *clocks, f"{draw.epoch}", f"{draw.window}", block, place]
 
 
 def _lanes(plan: RunPlan) -> str:

@@ -67,15 +67,19 @@ def sample_source(node: Node, num_records: int, weighers: Mapping[str, Any]) -> 
         Exception: What its reader or functions raise beyond `max_bad`.
     """
     tally = Tally(node.path, int(getattr(node.dataset, "max_bad", 0)))
-    records = _records(node, num_records, tally)
     single, stream = (getattr(node.dataset, name, None) for name in ("single_process_fn", "process_fn"))
+
+    def after_single(records: Iterator[Known]) -> Iterator[Known]:
+        return records if single is None else call_per_record(single, records, 0, tally, lambda after: after)
+
+    records = _records(node, num_records, tally)
     first = list(islice(records, num_records))
-    before = list(_after_single(single, iter(first), tally))
+    before = list(after_single(iter(first)))
     numbers = [number for _, number in _tokens_of(before, stream)]
     if stream is None:
         samples, taken = [sample for sample, _ in before], float(max(1, len(first)))
     else:
-        samples, taken = _after_stream(stream, before, _after_single(single, records, tally), tally, num_records)
+        samples, taken = _after_stream(stream, before, after_single(records), tally, num_records)
     of_samples = [found for sample in samples if (found := num_tokens(sample)) is not None]
     tokens, interval = _mean(numbers)
     if tokens is None and of_samples and stream is not None:
@@ -136,12 +140,6 @@ def _mean(numbers: Sequence[float]) -> tuple[float | None, tuple[float, float] |
     return mean, (max(0.0, mean - half), mean + half)
 
 
-def _after_single(function: Any, records: Iterator[Known], tally: Tally) -> Iterator[Known]:
-    if function is None:
-        return records
-    return call_per_record(function, records, 0, tally, lambda after: after)
-
-
 def _after_stream(
     function: Any, first: list[Known], more: Iterator[Known], tally: Tally, num_records: int
 ) -> tuple[list[Sample], float]:
@@ -177,7 +175,8 @@ def _records(node: Node, num_records: int, tally: Tally) -> Iterator[Known]:
         case SequentialSource() as shards:
             found = (record for shard in range(shards.num_blocks) for record in shards.shards.stream(shard))
         case source if hasattr(source, "num_records"):
-            found = _of_rows(node, most)
+            rows = _chosen(len(node.dataset), most).tolist()
+            found = ({**fields_of(node.dataset[index], node.path), INDEX: index} for index in rows)
         case _:
             found = (fields_of(item, node.path) for item in node.dataset)
     for number, record in enumerate(found):
@@ -199,11 +198,6 @@ def _of_shards(source: BlockSource, most: int, at_once: int) -> Iterator[Record 
             window.come(iter(()))  # type: ignore[attr-defined]
         for number, record in zip(some.tolist(), take_all(window, np.arange(len(some))), strict=True):
             yield record if isinstance(record, DamagedRecordError) else {**record, CURSOR: number}
-
-
-def _of_rows(node: Node, most: int) -> Iterator[Record]:
-    for index in _chosen(len(node.dataset), most).tolist():
-        yield {**fields_of(node.dataset[index], node.path), INDEX: index}
 
 
 def _chosen(num_records: int, most: int, at_once: int = 0) -> Any:

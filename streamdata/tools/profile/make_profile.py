@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,9 +22,9 @@ from streamdata.tools.profile.stage_times import (
     PACK,
     PROCESS,
     SEND,
-    InWorker,
     Seconds,
     StageTimes,
+    observe_worker,
     read_times,
 )
 from streamdata.tools.view.tree import counted, functions_of, percent_text, table
@@ -149,7 +150,7 @@ def _measured(
         batch_size=batch_size,
         num_workers=count,
         collate_fn=collate,
-        worker_init_fn=InWorker(path) if path is not None and count else None,
+        worker_init_fn=partial(observe_worker, path) if path is not None and count else None,
     )
     here = StageTimes()
     with warnings.catch_warnings(action="ignore"):  # passes are left before their end, on purpose
@@ -252,11 +253,9 @@ def profile_text(profile: Profile) -> str:
 
 
 def _stages(profile: Profile) -> str:
-    rows = [["source", "stage", "function", "of its time", ""]]
-    for stage in profile.stages:
-        cells = [one_line(stage.source) or "all", stage.stage, one_line(stage.function), percent_text(stage.share)]
-        rows.append([*cells, ""])
-    return f"where a worker's {profile.busy_s:.1f} s went\n{table(rows)}"
+    rows = [[each.source or "all", each.stage, each.function, percent_text(each.share), ""] for each in profile.stages]
+    header = ["source", "stage", "function", "of its time", ""]
+    return f"where a worker's {profile.busy_s:.1f} s went\n{table([header, *rows])}"
 
 
 def _rates(profile: Profile) -> str:

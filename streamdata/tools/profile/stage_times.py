@@ -79,9 +79,6 @@ class Doing(NamedTuple):
     """Of `process`: which attribute of the source holds the function."""
 
 
-_NOTHING: Final = Doing("", IDLE)
-
-
 def doing(frame: FrameType | None) -> Doing:
     """What the thread does whose innermost frame this is."""
     inner: CodeType | None = None
@@ -93,7 +90,7 @@ def doing(frame: FrameType | None) -> Doing:
         if found is not None:
             return found if found.source or found.stage in (PACK, SEND, IDLE) else found._replace(source=_source(each))
         inner = code
-    return _NOTHING
+    return Doing("", IDLE)
 
 
 def is_sending(frame: FrameType | None) -> bool:
@@ -104,24 +101,20 @@ def is_sending(frame: FrameType | None) -> bool:
 
 def _told_by(frame: FrameType, inner: CodeType | None, *, is_waiting: bool) -> Doing | None:
     code = frame.f_code
-    if code in (_SINGLE, _BURSTS, _PULLS):
-        return _of_function(frame)
+    # Within a source's or a mixture's function, or where it pulls.
+    if code is _SINGLE:
+        return Doing(frame.f_locals["tally"].name, PROCESS, "single_process_fn")
+    if code is _PULLS:
+        return Doing(frame.f_locals["self"].tally.name, MIXING)
+    if code is _BURSTS:
+        feed = frame.f_locals["feed"]
+        return Doing(feed.tally.name, PROCESS, feed.what)
     if code is _WORKER:
         return Doing("", _OF_WORKER.get(inner, MIXING))
     stage = _OF_CODE.get(code)
     if stage is None and code.co_filename.startswith(_PACKAGE):
         stage = _of_module(code.co_filename.removeprefix(_PACKAGE), is_waiting=is_waiting)
     return None if stage is None else Doing("", stage)
-
-
-def _of_function(frame: FrameType) -> Doing:
-    """Within a source's or a mixture's function, or where it pulls."""
-    if frame.f_code is _SINGLE:
-        return Doing(frame.f_locals["tally"].name, PROCESS, "single_process_fn")
-    if frame.f_code is _PULLS:
-        return Doing(frame.f_locals["self"].tally.name, MIXING)
-    feed = frame.f_locals["feed"]
-    return Doing(feed.tally.name, PROCESS, feed.what)
 
 
 def _of_module(path: str, *, is_waiting: bool) -> str | None:
@@ -217,25 +210,15 @@ class StageTimes:
         temporary.replace(path)
 
 
-class InWorker:
-    """A DataLoader's `worker_init_fn` that observes worker 0.
-
-    Args:
-        path: Where it writes.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __call__(self, worker: int) -> None:
-        """Observe this process until it ends, if it is the first."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
-        if worker == 0:
-            StageTimes(self._path).__enter__()
+def observe_worker(path: Path, worker: int) -> None:
+    """Observe this DataLoader worker until it ends, if it is the first, and write its stages to a path."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
+    if worker == 0:
+        StageTimes(path).__enter__()
 
 
 def read_times(path: Path) -> Seconds:
-    """What a worker has written; nothing where it came to none."""
+    """Read the seconds that a worker has written; none where it wrote nothing."""
     if not path.exists():
         return {}
     rows: list[list[Any]] = json.loads(path.read_text())

@@ -136,20 +136,18 @@ class Search:
                 yield from self._in_lane(lane, run, node, samples)
 
     def comes(self, most: int) -> Iterator[int]:
-        """The next step of the rank; of one that has to be read at most so many further on."""
+        """The first step from the beginning of the stretch on; where it has to be read, of at most so many."""
         if not self._nodes:
             return
-        ahead = self._stretch._replace(points=self._stretch.points[-1:], first=self._stretch.end)
-        search = Search(ahead, self._wanted, self._open, self._on_progress)
-        if search._stream.is_read:
-            yield from search._read(most, first_only=True)
+        if self._stream.is_read:
+            yield from self._read(most, first_only=True)
             return
-        for lane, run in enumerate(search._stream.runs):
+        for lane, run in enumerate(self._stream.runs):
             for node in self._nodes:
-                yield from search._next_in_lane(lane, run, node)
+                yield from self._next_in_lane(lane, run, node)
 
     def _read(self, most: int, *, first_only: bool) -> Iterator[int]:
-        for step, batch in zip(range(most), self._open(self._stretch).batches(), strict=False):
+        for step, batch in zip(range(most), self._stream.batches(), strict=False):
             if self._on_progress is not None:
                 self._on_progress(step, most)
             if any(map(self._wanted.is_of, batch)):

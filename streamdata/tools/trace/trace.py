@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -238,26 +238,22 @@ class Trace:
             SourceError: No source has such records.
         """
         wanted = WantedRecord(source, url, key, index)
+        search = partial(Search, wanted=wanted, opened=self._opened, on_progress=self.on_progress)
         steps: set[int] = set()
         newest = self.num_steps
         for rank in range(max(era.dp_size for era in self._course.eras.values())):
             for stretch in self._course.stretches(rank):
-                search = Search(stretch, wanted, self._opened, self.on_progress)
-                steps.update(search.past_steps())
+                steps.update(search(stretch).past_steps())
                 if stretch.is_open:
-                    steps.update(self._comes(stretch, search, wanted))
+                    ahead = stretch._replace(points=stretch.points[-1:], first=stretch.end)
+                    found = set(search(ahead).comes(max(_LOOK_AHEAD, newest)))
+                    if not found and wanted.is_known and not stretch.era.top.is_endless:
+                        found.update(search(self._next_pass(stretch)).comes(max(_LOOK_AHEAD, newest)))
+                    steps.update(found)
         if not wanted.is_known:
             raise SourceError(f"find: expected a record of a source of the recipe, got {wanted}")
         past, future = sorted(s for s in steps if s < newest), sorted(s for s in steps if s >= newest)
         return [*past, *future[:1]]
-
-    def _comes(self, stretch: Stretch, search: Search, wanted: WantedRecord) -> set[int]:
-        """When it comes next: in this pass, or in the one after it."""
-        most = max(_LOOK_AHEAD, self.num_steps)
-        found = set(search.comes(most))
-        if found or not wanted.is_known or stretch.era.top.is_endless:
-            return found
-        return set(Search(self._next_pass(stretch), wanted, self._opened, self.on_progress).comes(most))
 
     def _opened(self, stretch: Stretch) -> RankStream:
         later = stretch.points[-1] if len(stretch.points) > 1 else None
