@@ -12,11 +12,11 @@ from typer.testing import Result
 
 from streamdata import StreamdataError
 from streamdata.tools.cli.messages import Ticker
-from tests.cli.test_main import words
 from tests.prepare.conftest import without_waiting_for_the_disk  # noqa: F401 (a fixture)
 from tests.prepare.runs import PRETRAIN, documents, tree, write
 from tests.stores.tiny_stores import write_old_bin
 from tests.text.chat_templates import chat_tokenizer
+from tests.tools.cli.test_main import words
 
 Streamdata = Callable[..., Result]
 SFT = {"train_type": "sft", "sections": [{"field": "q", "action": "mask"}, {"field": "a", "action": "train"}]}

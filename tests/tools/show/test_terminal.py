@@ -10,7 +10,7 @@ from rich.console import Console
 from streamdata.tools.show.terminal import SamplePrinter
 from streamdata.tools.show.views.fields import FieldsView
 from streamdata.tools.show.views.model import IN_TERMINAL, RecordView, SampleView
-from tests.show.test_tokens import TEXTS
+from tests.tools.show.test_tokens import TEXTS
 
 HOSTILE = "a\x1b]0;title\x07\x9b2J\r\u202eb\u2066"
 
