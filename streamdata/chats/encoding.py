@@ -308,8 +308,8 @@ def cut_around_media(encoded: Encoded, limit: int, truncation: str, *, drops_med
         raise MediaCutError(
             f"truncation: expected to keep all media, got a cut of {len(encoded.input_ids)} tokens to {limit} that "
             f"meets {encoded.kinds[found.lost[0]]} {found.lost[0]} of the row\n"
-            "  Raise max_length or max_prompt_length, or drop such rows, by max_bad or before; of prompts, truncation_media "
-            "may be drop_sample or drop_media."
+            "  Raise max_length or max_prompt_length, or drop such rows, by max_bad or before; of prompts, "
+            "truncation_media may be drop_sample or drop_media."
         )
     return found
 

@@ -176,17 +176,14 @@ class PromptReader:
                 "cut": (config.max_prompt_length, config.truncation) if self._drops_samples else None,
             }
             # Only where they are given: what was measured before there were such settings stays known.
-            parts |= {key: value for key in _LATER if (value := getattr(config, key))}
+            later = {"image_patch_size": config.image_patch_size, "mm_processor_kwargs": config.mm_processor_kwargs}
+            parts |= {key: value for key, value in later.items() if value}
         # A text has another length than a conversation: what was measured of one says nothing of the other.
         is_plain = self._format == ("prompt-only", "conversational") and not self._has_single_images
         if self._built or not is_plain:
             parts["prepared"] = self._built or str(self._format)
         text = json.dumps(parts, sort_keys=True, default=repr)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-_LATER: Final = ("image_patch_size", "mm_processor_kwargs")
-"""Settings that came later."""
 
 
 def function_digest(function: Any) -> str | None:
