@@ -12,7 +12,7 @@ from pydantic import Field
 from streamdata.chats.encoding import Encoded, Encoder, cut_around_media, training_features, without_media
 from streamdata.chats.settings import RowSettings
 from streamdata.errors import shown
-from streamdata.io.remote import options_of_source
+from streamdata.io.remote.addresses import options_of_source
 from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.run.trainer import end_worker_with_trainer

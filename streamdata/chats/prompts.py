@@ -18,7 +18,7 @@ from streamdata.chats.prompt_reader import Prompt, PromptReader, content_digest
 from streamdata.chats.settings import WHO, PromptConfig
 from streamdata.errors import StateError, names_text, one_line, shown
 from streamdata.io.file_cache import open_cached
-from streamdata.io.remote import options_of_source
+from streamdata.io.remote.addresses import options_of_source
 from streamdata.io.storage import LocalShard
 from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import NamedSource, Percent

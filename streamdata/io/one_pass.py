@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
-from streamdata.io.remote import Answer, fetch_once, network
+from streamdata.io.remote.network import network
+from streamdata.io.remote.once import fetch_once
+from streamdata.io.remote.requests import Answer
 from streamdata.io.storage import (
     FileStamp,
     LocalShard,

@@ -22,7 +22,9 @@ import numpy.typing as npt
 
 from streamdata.errors import ShardError, note_place, without_secrets
 from streamdata.io.cache.cached import read_cached
-from streamdata.io.remote import Answer, Listed, network, stat_once
+from streamdata.io.remote.network import network
+from streamdata.io.remote.once import stat_once
+from streamdata.io.remote.requests import Answer, Listed
 from streamdata.recipe.limits import PIPE, check_mode, check_regular, refusal_of_url
 from streamdata.run.per_process import open_files
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from streamdata.errors import ShardError, needs, one_line
-from streamdata.io.remote import network
+from streamdata.io.remote.network import network
 from streamdata.io.signatures import HEAD_BYTES, check_compressed
 from streamdata.io.storage import FileStamp, is_pipe, is_remote, opened_anew, submit_range
 from streamdata.recipe.limits import PIPE, refusal_of_command

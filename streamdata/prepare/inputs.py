@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from streamdata.errors import PrepareError, needs
 from streamdata.io.one_pass import ByteSource, byte_source
-from streamdata.io.remote import fetch_once
+from streamdata.io.remote.once import fetch_once
 from streamdata.io.storage import (
     FileStamp,
     check_stamp,

@@ -14,8 +14,8 @@ import numpy as np
 from streamdata.errors import ShardError, one_line
 from streamdata.io.cache.cached import Confirmations, cache_key, has_cached, named_cache
 from streamdata.io.one_pass import ByteSource, byte_source
-from streamdata.io.remote import Answer
 from streamdata.io.remote.addresses import CacheSettings, keep_in
+from streamdata.io.remote.requests import Answer
 from streamdata.io.storage import (
     NO_STAMP,
     FileStamp,

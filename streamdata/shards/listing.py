@@ -18,7 +18,9 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from streamdata.errors import one_line, shown
-from streamdata.io.remote import Listed, bare_url, beside, list_once
+from streamdata.io.remote.addresses import bare_url, beside
+from streamdata.io.remote.once import list_once
+from streamdata.io.remote.requests import Listed
 from streamdata.io.storage import FileStamp, is_pipe, is_remote, local_path, note_version, stamp_of_answer
 from streamdata.recipe.limits import PIPE
 

@@ -11,17 +11,9 @@ from typing import NamedTuple
 from braceexpand import braceexpand
 
 from streamdata.errors import one_line, shown, without_secrets
-from streamdata.io.remote import (
-    NO_OPTIONS,
-    Address,
-    DeadStoreError,
-    DeniedError,
-    StorageOptions,
-    bare_url,
-    beside,
-    canonical_url,
-    kind_of,
-)
+from streamdata.io.remote.addresses import NO_OPTIONS, Address, StorageOptions, bare_url, beside
+from streamdata.io.remote.hosts import canonical_url, kind_of
+from streamdata.io.remote.requests import DeadStoreError, DeniedError
 from streamdata.io.storage import base_name, is_pipe, is_remote, local_path
 from streamdata.io.streams import check_allowed
 from streamdata.shards.index.manifest import SUFFIX, Manifest, folder_of

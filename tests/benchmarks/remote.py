@@ -15,7 +15,8 @@ from typing import Any
 import webdataset
 
 from streamdata import MergedDataset, MetaDistributedWebDataset
-from streamdata.io.remote import Address, StorageOptions, network
+from streamdata.io.remote.addresses import Address, StorageOptions
+from streamdata.io.remote.network import network
 from tests.benchmarks import remote_peers
 from tests.benchmarks.far_store import NUM_SHARDS, Store, shards, store
 from tests.benchmarks.measure import (

@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, mixed_collate, to_state
 from streamdata.errors import SourceError
-from streamdata.io.remote import network
-from streamdata.io.remote.network import _network
+from streamdata.io.remote.network import _network, network
 from streamdata.shards.ahead import read_ahead as room
 from streamdata.shards.ahead.read_ahead import ahead_settings
 from streamdata.shards.index.make_manifest import make_manifest, take_stock

@@ -2,7 +2,8 @@
 
 import pytest
 
-from streamdata.io.remote import Network, hosts, once, requests, web_client
+from streamdata.io.remote import hosts, once, requests, web_client
+from streamdata.io.remote.network import Network
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ import sys
 
 import pytest
 
-from streamdata.io.remote import Address, Network, StorageOptions, fetch_once
+from streamdata.io.remote.addresses import Address, StorageOptions
+from streamdata.io.remote.network import Network
+from streamdata.io.remote.once import fetch_once
 
 _CASES = [
     ("http://127.0.0.1:9/a", "aiohttp", "http,s3"),

@@ -12,20 +12,22 @@ from unittest.mock import Mock
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from streamdata.io.remote import (
-    Address,
+from streamdata.io.remote import requests
+from streamdata.io.remote.addresses import Address, StorageOptions
+from streamdata.io.remote.file_client import file_range
+from streamdata.io.remote.network import Network
+from streamdata.io.remote.once import list_once
+from streamdata.io.remote.requests import (
+    Asked,
     DeadStoreError,
     DeniedError,
+    FailureError,
     GoneError,
-    Network,
+    Patience,
     RangesIgnoredError,
     ReplacedError,
-    StorageOptions,
-    list_once,
-    requests,
+    StoreHealth,
 )
-from streamdata.io.remote.file_client import file_range
-from streamdata.io.remote.requests import Asked, FailureError, Patience, StoreHealth
 from tests.remote.servers import http_server, s3_server
 
 DATA = bytes(range(256)) * 40

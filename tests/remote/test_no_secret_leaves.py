@@ -8,7 +8,8 @@ from contextlib import suppress
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, to_state
-from streamdata.io.remote import Address, StorageOptions, bare_url, beside, requests, web_client
+from streamdata.io.remote import requests, web_client
+from streamdata.io.remote.addresses import Address, StorageOptions, bare_url, beside
 from streamdata.io.remote.network import Network, _network
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from tests.remote.servers import http_server, s3_server

@@ -7,21 +7,18 @@ from urllib.parse import parse_qs
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.io.remote import (
-    Address,
+from streamdata.io.remote import object_client, requests
+from streamdata.io.remote.addresses import Address, StorageOptions, beside
+from streamdata.io.remote.once import put_once, stat_once
+from streamdata.io.remote.requests import (
+    Asked,
     DeadStoreError,
     DeniedError,
+    FailureError,
     GoneError,
     RangesIgnoredError,
     ReplacedError,
-    StorageOptions,
-    beside,
-    object_client,
-    put_once,
-    requests,
-    stat_once,
 )
-from streamdata.io.remote.requests import Asked, FailureError
 from tests.remote.servers import http_server
 
 DATA = bytes(range(256)) * 4

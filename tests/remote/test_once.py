@@ -8,21 +8,10 @@ import time
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.io.remote import (
-    Address,
-    DeadStoreError,
-    DeniedError,
-    GoneError,
-    RangesIgnoredError,
-    ReplacedError,
-    StorageOptions,
-    beside,
-    fetch_once,
-    list_once,
-    once,
-    put_once,
-    stat_once,
-)
+from streamdata.io.remote import once
+from streamdata.io.remote.addresses import Address, StorageOptions, beside
+from streamdata.io.remote.once import fetch_once, list_once, put_once, stat_once
+from streamdata.io.remote.requests import DeadStoreError, DeniedError, GoneError, RangesIgnoredError, ReplacedError
 from tests.remote.servers import http_server, s3_server
 
 DATA = bytes(range(256)) * 40

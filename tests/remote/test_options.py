@@ -7,7 +7,7 @@ import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, instantiate_from_yaml, to_state
 from streamdata.errors import RecipeError
-from streamdata.io.remote import NO_OPTIONS, StorageOptions, checked_options
+from streamdata.io.remote.addresses import NO_OPTIONS, StorageOptions, checked_options
 from streamdata.io.remote.network import Network, connections_of_process
 from tests.remote.servers import s3_server
 

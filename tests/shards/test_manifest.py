@@ -19,7 +19,7 @@ from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDa
 from streamdata.errors import ShardError
 from streamdata.io import file_cache, storage
 from streamdata.io.file_cache import locked
-from streamdata.io.remote import StorageOptions
+from streamdata.io.remote.addresses import StorageOptions
 from streamdata.io.storage import ANY_VERSION, stamp_of
 from streamdata.shards.index import indexing, manifest, manifest_file, manifest_pages
 from streamdata.shards.index import make_manifest as making

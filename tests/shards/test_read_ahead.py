@@ -3,7 +3,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from streamdata.io.remote import StorageOptions
+from streamdata.io.remote.addresses import StorageOptions
 from streamdata.io.remote.hosts import health_of
 from streamdata.io.remote.requests import FailureError
 from streamdata.io.storage import NO_STAMP

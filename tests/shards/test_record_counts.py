@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.io.remote import StorageOptions
+from streamdata.io.remote.addresses import StorageOptions
 from streamdata.recipe.limits import ShardLimits
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from streamdata.shards.index.manifest_file import Known, open_manifest

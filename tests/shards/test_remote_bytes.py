@@ -3,7 +3,8 @@
 import pytest
 
 from streamdata.io import one_pass
-from streamdata.io.remote import GoneError, Network
+from streamdata.io.remote.network import Network
+from streamdata.io.remote.requests import GoneError
 from tests.remote.servers import http_server
 
 DATA = bytes(range(256)) * 40

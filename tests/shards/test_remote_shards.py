@@ -11,7 +11,9 @@ import pytest
 
 from streamdata import JsonlIterableDataset, MetaDistributedWebDataset
 from streamdata.errors import ShardError
-from streamdata.io.remote import DeadStoreError, DeniedError, GoneError, StorageOptions, requests
+from streamdata.io.remote import requests
+from streamdata.io.remote.addresses import StorageOptions
+from streamdata.io.remote.requests import DeadStoreError, DeniedError, GoneError
 from streamdata.io.storage import ANY_VERSION, FileStamp
 from streamdata.shards import sequential
 from streamdata.shards.index.manifest_file import Known

@@ -10,7 +10,8 @@ import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset
 from streamdata.errors import ShardError
-from streamdata.io.remote import Address, StorageOptions, fetch_once
+from streamdata.io.remote.addresses import Address, StorageOptions
+from streamdata.io.remote.once import fetch_once
 from streamdata.shards.index import manifest, manifest_file, manifest_pages
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from streamdata.shards.index.manifest import NAME

@@ -10,7 +10,7 @@ import numpy as np
 
 from streamdata.io.cache.cached import read_cached_into
 from streamdata.io.cache.pages import PAGE_BYTES
-from streamdata.io.remote import network
+from streamdata.io.remote.network import network
 from streamdata.io.storage import (
     FileStamp,
     Int64s,

@@ -17,17 +17,9 @@ import numpy as np
 
 from streamdata.errors import ShardError, one_line, printable, shown
 from streamdata.io.file_cache import locked
-from streamdata.io.remote import (
-    NO_OPTIONS,
-    Address,
-    DeniedError,
-    StorageOptions,
-    bare_url,
-    beside,
-    check_can_put,
-    list_once,
-    put_once,
-)
+from streamdata.io.remote.addresses import NO_OPTIONS, Address, StorageOptions, bare_url, beside
+from streamdata.io.remote.once import check_can_put, list_once, put_once
+from streamdata.io.remote.requests import DeniedError
 from streamdata.io.storage import (
     FileStamp,
     Int64s,

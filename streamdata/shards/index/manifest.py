@@ -25,7 +25,8 @@ import numpy.typing as npt
 import orjson
 
 from streamdata.errors import ShardError, shown
-from streamdata.io.remote import Address, beside, canonical_url
+from streamdata.io.remote.addresses import Address, beside
+from streamdata.io.remote.hosts import canonical_url
 from streamdata.io.storage import ANY_VERSION, FileStamp, Int64s, is_pipe, is_remote, local_path, note_version
 from streamdata.shards.index.index_file import CHUNK_ROWS
 

@@ -16,7 +16,10 @@ import numpy as np
 
 from streamdata.errors import ShardError, one_line
 from streamdata.io.one_pass import fetch_many
-from streamdata.io.remote import Answer, DeniedError, RangesIgnoredError, beside, fetch_once, network
+from streamdata.io.remote.addresses import beside
+from streamdata.io.remote.network import network
+from streamdata.io.remote.once import fetch_once
+from streamdata.io.remote.requests import Answer, DeniedError, RangesIgnoredError
 from streamdata.io.storage import FileStamp, Int64s, Stamps, forget_open, is_remote, opened, stamp_of_answer
 from streamdata.shards.index.index_file import CHUNK_ROWS
 from streamdata.shards.index.indexing import KINDS

@@ -14,13 +14,9 @@ from typing import NamedTuple
 
 from streamdata.io.file_cache import cache_directory
 from streamdata.io.one_pass import fetch_many
-from streamdata.io.remote import (
-    Answer,
-    StorageOptions,
-    network,
-    options_of,
-)
-from streamdata.io.remote.addresses import signed_url
+from streamdata.io.remote.addresses import StorageOptions, options_of, signed_url
+from streamdata.io.remote.network import network
+from streamdata.io.remote.requests import Answer
 from streamdata.io.storage import FileStamp
 from streamdata.run.per_process import OpenFiles, PerProcess
 from streamdata.shards.ahead.windows import MAX_REQUEST_BYTES

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from streamdata.errors import ShardError, SourceError, shown
 from streamdata.io.file_cache import FileCache, FileVersion, version_of
 from streamdata.io.one_pass import byte_source
-from streamdata.io.remote import NO_OPTIONS, StorageOptions
+from streamdata.io.remote.addresses import NO_OPTIONS, StorageOptions
 from streamdata.io.storage import FileStamp, LocalShard, is_remote, local_path, stamp_of
 from streamdata.io.streams import open_stream
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits

@@ -14,8 +14,8 @@ import numpy as np
 
 from streamdata.errors import ShardError
 from streamdata.io.cache.cached import Confirmations, named_cache
-from streamdata.io.remote import network
 from streamdata.io.remote.addresses import CacheSettings
+from streamdata.io.remote.network import network
 from streamdata.io.storage import (
     FileStamp,
     Int64s,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from streamdata.fields import KEY, URL
-from streamdata.io.remote import Answer
 from streamdata.io.remote.addresses import CacheSettings
+from streamdata.io.remote.requests import Answer
 from streamdata.io.storage import Int64s
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import ReadBuffer

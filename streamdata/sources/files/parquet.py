@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from streamdata.errors import shown
-from streamdata.io.remote import options_of_source
-from streamdata.io.remote.addresses import CacheSetting, read_cache_settings
+from streamdata.io.remote.addresses import CacheSetting, options_of_source, read_cache_settings
 from streamdata.recipe.named_source import Percent
 from streamdata.shards.ahead.windows import Coming, Portion
 from streamdata.shards.parquet.row_groups import ROW_SUFFIXES

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from streamdata.io.remote import options_of_source
-from streamdata.io.remote.addresses import CacheSetting, read_cache_settings
+from streamdata.io.remote.addresses import CacheSetting, options_of_source, read_cache_settings
 from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import Percent
 from streamdata.shards.jsonl.csv_rows import CSV_SUFFIXES

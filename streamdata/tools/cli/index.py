@@ -43,7 +43,7 @@ def index(
     if output is not None and not output.endswith(".manifest"):
         raise typer.BadParameter(f"expected a name that ends in .manifest, got {shown(output)}", param_hint="--output")
     with messages(OSError, ValueError):
-        from streamdata.io.remote import checked_options
+        from streamdata.io.remote.addresses import checked_options
         from streamdata.recipe.limits import ShardLimits, read_limits
         from streamdata.shards.index.make_manifest import take_stock
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from streamdata.errors import shown
-from streamdata.io.remote import StorageOptions, options_of_source, stat_once
+from streamdata.io.remote.addresses import StorageOptions, options_of_source
+from streamdata.io.remote.once import stat_once
 from streamdata.io.storage import is_pipe, is_remote
 from streamdata.recipe.yaml_tree import Kind
 from streamdata.shards.listing import check_braces, is_glob

@@ -15,8 +15,7 @@ from PIL import Image
 
 from streamdata.errors import RecipeError, ShardError, StreamdataError, printable, shown
 from streamdata.fields import DATASET_NAME, DP_RANK, SEED, WORKER_ID
-from streamdata.io.remote import options_of_source
-from streamdata.io.remote.addresses import signed_url
+from streamdata.io.remote.addresses import options_of_source, signed_url
 from streamdata.recipe.build import authorised_recipe, build_node
 from streamdata.recipe.limits import ShardLimits, read_limits, under_allow
 from streamdata.recipe.load import Recipe, RecipeFile, attributes
