@@ -94,16 +94,6 @@ def hold(url: str, version: int) -> int:
     return held
 
 
-def held_urls() -> Iterable[str]:
-    """The files of which this process has met a version."""
-    return _held
-
-
-def let_go(url: str) -> bool:
-    """Forget what was met of a file; whether anything was."""
-    return _held.pop(url, None) is not None
-
-
 Int64s = npt.NDArray[np.int64]
 
 _MAX_REQUESTS = 16  # at the same time, of what is read without the network's event loop
@@ -187,7 +177,8 @@ def stamp_of(url: str) -> FileStamp:
         ShardError: It is a directory or a device, or a remote file of unknown size.
     """
     if is_remote(url):
-        return _remote_stamp(url)
+        found = stat_once(url)
+        return note_version(url, FileStamp(found.size, _hashed(found.version)), found.version)
     try:
         status = os.stat(local_path(url))
     except OSError as error:
@@ -196,11 +187,6 @@ def stamp_of(url: str) -> FileStamp:
     if not stat.S_ISREG(status.st_mode):
         check_mode(url, status.st_mode, ShardError)
     return FileStamp(status.st_size, status.st_mtime_ns)
-
-
-def _remote_stamp(url: str) -> FileStamp:
-    found = stat_once(url)
-    return note_version(url, FileStamp(found.size, _hashed(found.version)), found.version)
 
 
 _versions: dict[str, tuple[FileStamp, str]] = {}
@@ -436,15 +422,10 @@ def advise(url: str, begin: int, end: int) -> None:
 
 def close_unused(urls: Iterable[str]) -> None:
     """Let go of files that stayed open after an earlier run: a new run reads what lies at their paths now."""
-    for url in {*open_files, *held_urls()}.intersection(urls):
-        forget_open(url)
-        if let_go(url):  # what it was met as says nothing of what lies there now
+    for url in {*open_files, *_held}.intersection(urls):
+        open_files.forget(url)
+        if _held.pop(url, None) is not None:  # what it was met as says nothing of what lies there now
             _versions.pop(url, None)
-
-
-def forget_open(url: str) -> None:
-    """Let go of one file: the next `opened` opens what lies at its path then."""
-    open_files.forget(url)
 
 
 def check_shards(urls: Sequence[str], stamps: Sequence[FileStamp], shards: Iterable[int]) -> None:

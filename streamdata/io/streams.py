@@ -219,8 +219,8 @@ def open_stream(
         ValueError: It is a pipe, and the environment does not allow commands.
         ImportError: It is compressed with zstd, and the package zstandard is not there.
     """
-    suffix = "" if is_pipe(url) else _compression(url)
-    with _open_raw(url, stamp) if raw is None else io.BufferedReader(raw, _RAW_STEP) as opened:
+    suffix = next((suffix for suffix, ends in _ENDS.items() if url.endswith(ends) and not is_pipe(url)), "")
+    with closing(_raw_bytes(url, stamp) if raw is None else io.BufferedReader(raw, _RAW_STEP)) as opened:
         if not suffix:
             yield ForwardStream(url, opened)
             return
@@ -235,11 +235,6 @@ def open_stream(
             new, padding = _DECOMPRESSORS[suffix]
         unpacked = _UnpackedBytes(new, padding, _Headed(head, opened))
         yield ForwardStream(url, io.BufferedReader(unpacked, _UNPACKED_STEP))
-
-
-def _compression(url: str) -> str:
-    """By which suffix a file is compressed; "" where it is not."""
-    return next((suffix for suffix, ends in _ENDS.items() if url.endswith(ends)), "")
 
 
 class _UnpackedBytes(io.RawIOBase):
@@ -389,14 +384,7 @@ _DECOMPRESSORS: dict[str, tuple[Callable[[], Any], int]] = {
 }
 
 
-@contextmanager
-def _open_raw(url: str, stamp: FileStamp) -> Iterator[Any]:
+def _raw_bytes(url: str, stamp: FileStamp) -> Any:
     if is_pipe(url):
-        with closing(PipeBytes(url)) as pipe:
-            yield pipe
-    elif is_remote(url):
-        with closing(_RemoteBytes(url, stamp)) as remote:
-            yield remote
-    else:
-        with io.BufferedReader(_LocalBytes(url, stamp), _RAW_STEP) as local:
-            yield local
+        return PipeBytes(url)
+    return _RemoteBytes(url, stamp) if is_remote(url) else io.BufferedReader(_LocalBytes(url, stamp), _RAW_STEP)

@@ -20,7 +20,6 @@ from streamdata.io.storage import (
     NO_STAMP,
     FileStamp,
     Int64s,
-    SharedVersions,
     base_name,
     check_shards,
     close_unused,
@@ -155,7 +154,9 @@ class IndexedFiles:
         close_unused(filter(None, self.sidecar_urls))
         self.sizes: Int64s = self.stamps.sizes
         self.has_remote, self.reads = any(self.is_remote), SlowReads()
-        self._held = self._shared_versions(has_sidecars=has_sidecars) if self.has_remote else None
+        # What all workers meet of versions that no manifest says; of tars whose sidecars these are others hold it.
+        met = (self.sidecar_urls, self.sidecar_stamps) if has_sidecars else (urls, self.stamps)
+        self._held = shared_versions(met[0], met[1].versions.tolist()) if self.has_remote else None
 
     def _jobs_of(self, urls: list[str], known: Mapping[str, FileStamp], *, has_sidecars: bool) -> dict[str, IndexJob]:
         different = list(dict.fromkeys(urls))
@@ -163,11 +164,6 @@ class IndexedFiles:
         stamps = {**known, **dict(zip(unknown, stamps_of(unknown), strict=True))}
         sidecars = find_sidecars(different, known) if has_sidecars else dict.fromkeys(different, ("", NO_STAMP))
         return {url: IndexJob(self._kind, url, stamps[url], *sidecars[url], self.limits) for url in different}
-
-    def _shared_versions(self, *, has_sidecars: bool) -> SharedVersions | None:
-        """What all workers meet of versions that no manifest says; of tars whose sidecars these are others hold it."""
-        urls, stamps = (self.sidecar_urls, self.sidecar_stamps) if has_sidecars else (self.urls, self.stamps)
-        return shared_versions(urls, stamps.versions.tolist())
 
     @property
     def skipped(self) -> int:
@@ -194,7 +190,9 @@ class IndexedFiles:
         bounds = list(zip(runs.firsts.tolist(), runs.counts.tolist(), strict=True))
         pieces = [b""] * len(bounds)
         if self._manifests:
-            self._read_listed(runs.shards, bounds, pieces)
+            for manifest, numbers, wanted in self._listed(runs.shards, bounds):
+                for number, piece in zip(numbers, manifest.read(wanted, self._dtype.itemsize), strict=True):
+                    pieces[number] = piece
         unlisted = [number for number in range(len(shards)) if not pieces[number]]
         for shard, group in groupby(sorted(unlisted, key=shards.__getitem__), shards.__getitem__):
             numbers = list(group)
@@ -202,12 +200,6 @@ class IndexedFiles:
                 pieces[number] = piece
         own = np.arange(int(runs.counts.sum())) + runs.per_record(np.arange(len(shards)))
         return np.frombuffer(b"".join(pieces), self._dtype), own
-
-    def _read_listed(self, shards: Int64s, bounds: list[tuple[int, int]], pieces: list[bytes]) -> None:
-        """Fill in the rows of those runs whose shards a manifest knows."""
-        for rows, numbers, runs in self._listed(shards, bounds):
-            for number, piece in zip(numbers, rows.read(runs, self._dtype.itemsize), strict=True):
-                pieces[number] = piece
 
     def _listed(
         self, shards: Int64s, bounds: list[tuple[int, int]]

@@ -245,24 +245,20 @@ def split_glob(pattern: str) -> tuple[str, Names]:
 def _fits(names: Sequence[str], parts: Names, *, leads_on: bool = False) -> bool:
     """Whether a file of these names is meant; with `leads_on`, whether files in a folder of these names may be."""
     if not parts:
-        return not any(map(_is_hidden, names))
+        return not any(name.startswith(".") for name in names)
     if not names:
         return leads_on
     name, part = names[0], parts[0]
     if part == _ANY_FOLDERS:
-        is_inside = not _is_hidden(name) and _fits(names[1:], parts, leads_on=leads_on)
+        is_inside = not name.startswith(".") and _fits(names[1:], parts, leads_on=leads_on)
         return is_inside or _fits(names, parts[1:], leads_on=leads_on)
-    is_meant = fnmatchcase(name, part) and (part.startswith(".") or not _is_hidden(name))
+    is_meant = fnmatchcase(name, part) and (part.startswith(".") or not name.startswith("."))
     return is_meant and _fits(names[1:], parts[1:], leads_on=leads_on)
 
 
 def _is_spelt_out(names: Names, parts: Names) -> bool:
     """Whether a glob says the last of the names itself."""
     return _ANY_FOLDERS not in parts[: len(names)] and parts[len(names) - 1 : len(names)] == names[-1:]
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".")
 
 
 def _local(root: str, parts: Names) -> Iterator[str]:

@@ -42,7 +42,7 @@ from streamdata.shards.jsonl.lines import lines_of, place_of
 from streamdata.shards.jsonl.rows import doubtful_integers, parse_row, reserved_flaw
 from streamdata.shards.listing import sidecars_of
 from streamdata.shards.readers import DamagedRecordError, Record
-from streamdata.shards.tar.records import TarRecord, interleaved, key_hash, records
+from streamdata.shards.tar.records import interleaved, key_hash, records
 from streamdata.shards.tar.sidecar import (
     RecordNames,
     SidecarKeys,
@@ -212,27 +212,22 @@ class SequentialTar(SequentialFiles):
         joiner = _Joiner(self, shard, self._counts) if self.meta_names else None
         begins: dict[int, int] = {}
         told = told_url(url)
-        for found in self._tar_records(shard, raw):
-            if (first := begins.setdefault(key_hash(found.key), found.offset)) != found.offset:
-                raise interleaved(url, found.key, found.offset, first)
-            record: Record = {KEY: found.key, URL: told, **found.fields}
-            try:
-                if joiner is not None:
-                    joiner.join(record)
-            except DamagedRecordError as error:
-                yield error
-            else:
-                yield record
+        notice = _Notice(self._counts, _NO_FIELD, url)
+        skipped = lambda member: notice(1, f"at offset {member.offset}")  # noqa: E731
+        with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
+            for found in records(stream, url, None, skipped, max_bytes=self.limits.member_bytes):
+                if (first := begins.setdefault(key_hash(found.key), found.offset)) != found.offset:
+                    raise interleaved(url, found.key, found.offset, first)
+                record: Record = {KEY: found.key, URL: told, **found.fields}
+                try:
+                    if joiner is not None:
+                        joiner.join(record)
+                except DamagedRecordError as error:
+                    yield error
+                else:
+                    yield record
         if joiner is not None:
             joiner.finish()
-
-    def _tar_records(self, shard: int, raw: ChunkBytes | None) -> Iterator[TarRecord]:
-        url = self.urls[shard]
-        notice = _Notice(self._counts, _NO_FIELD, url)
-
-        with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
-            skipped = lambda member: notice(1, f"at offset {member.offset}")  # noqa: E731
-            yield from records(stream, url, None, skipped, max_bytes=self.limits.member_bytes)
 
 
 class _Lines:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.io.storage import LocalShard, forget_open, stamp_of
+from streamdata.io.storage import LocalShard, stamp_of
+from streamdata.run.per_process import open_files
 from streamdata.shards import indexed
 from streamdata.shards.index import index_file, indexing
 from streamdata.shards.index.index_file import CHUNK_ROWS, HEADER_BYTES
@@ -173,7 +174,7 @@ def test_a_shard_that_is_a_fifo_is_an_error_that_names_it(tmp_path, write_jsonl)
     shards = JsonlShards([write_jsonl([{"a": 1}])])
     Path(shards.urls[0]).unlink()
     os.mkfifo(shards.urls[0])
-    forget_open(shards.urls[0])
+    open_files.forget(shards.urls[0])
     with pytest.raises(ShardError, match="expected a regular file"):
         read_all(shards)
 

@@ -385,8 +385,10 @@ def test_any_run_of_rows_is_read_from_its_chunks(tmp_path_factory, sizes, row_by
 @pytest.fixture
 def asked(monkeypatch):
     """What was fetched of remote manifests: (url, spans)."""
-    found, one, many = [], manifest_file.fetch, manifest_file.fetch_many
-    monkeypatch.setattr(manifest_file, "fetch", lambda url, *span: (found.append((url, [span])), one(url, *span))[1])
+    found, one, many = [], manifest_file.fetch_once, manifest_file.fetch_many
+    monkeypatch.setattr(
+        manifest_file, "fetch_once", lambda url, *span: (found.append((url, [span])), one(url, *span))[1]
+    )
     for module in (manifest_file, manifest_pages):
         monkeypatch.setattr(
             module, "fetch_many", lambda url, spans, tag: (found.append((url, spans)), many(url, spans, tag))[1]

@@ -47,7 +47,11 @@ class FileClient:
     """
 
     def __init__(self, options: StorageOptions, threads: int) -> None:
-        check_no_options(options)
+        if options != NO_OPTIONS:  # fsspec has settings of its own for each file system
+            raise ValueError(
+                "storage_options: expected them for s3, gs or az, got a url that is read through fsspec\n"
+                "  Leave them out, and set up its file system by fsspec's configuration files."
+            )
         self._pool = ThreadPoolExecutor(min(threads, _MAX_THREADS), "streamdata fsspec")
 
     async def get(self, url: str, begin: int, end: int, version: str) -> Answer:
@@ -56,15 +60,6 @@ class FileClient:
 
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def check_no_options(options: StorageOptions) -> None:
-    """Raise ValueError if there are options: fsspec has settings of its own for each file system."""
-    if options != NO_OPTIONS:
-        raise ValueError(
-            "storage_options: expected them for s3, gs or az, got a url that is read through fsspec\n"
-            "  Leave them out, and set up its file system by fsspec's configuration files."
-        )
 
 
 def file_range(asked: Asked) -> Answer:
@@ -76,22 +71,17 @@ def file_range(asked: Asked) -> Answer:
     """
     try:
         filesystem, path = fsspec.core.url_to_fs(asked.url)
-        data = _from_hub(filesystem, path, asked) if _is_hub(filesystem) else _from_file(filesystem, path, asked)
+        if "hf" in ((filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol):
+            data = _from_hub(filesystem, path, asked)
+        else:
+            data = bytes(filesystem.cat_file(path, start=asked.begin, end=asked.end))
         size, version = _stat(filesystem, path)
     except (FailureError, ShardError):
         raise  # it says so itself
     except Exception as error:
         raise _translated(asked, error) from error
     check_version(asked, version)
-    return Answer(bytes(data), version, size, 206, 0.0)
-
-
-def _from_file(filesystem: Any, path: str, asked: Asked) -> bytes:
-    return bytes(filesystem.cat_file(path, start=asked.begin, end=asked.end))
-
-
-def _is_hub(filesystem: Any) -> bool:
-    return "hf" in ((filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol)
+    return Answer(data, version, size, 206, 0.0)
 
 
 def _from_hub(filesystem: Any, path: str, asked: Asked) -> bytes:

@@ -191,7 +191,9 @@ class Network:
             async with asyncio.timeout(limit_s):
                 answer = await client.get(asked.url, asked.begin, asked.end, asked.version)
         except (FailureError, TimeoutError) as error:
-            patience.failed(error if isinstance(error, FailureError) else too_slow(limit_s))
+            patience.failed(
+                error if isinstance(error, FailureError) else FailureError(f"no end of it after {limit_s:.0f} s")
+            )
             return None
         except ShardError as error:
             patience.succeeded()
@@ -200,10 +202,10 @@ class Network:
         return answer
 
     def _client(self, url: str, options: StorageOptions) -> RangeClient:
-        key = kind_of(url), options
-        if key not in self._clients:
-            self._clients[key] = self._new_client(*key)
-        return self._clients[key]
+        kind = kind_of(url)
+        if (kind, options) not in self._clients:
+            self._clients[kind, options] = self._new_client(kind, options)
+        return self._clients[kind, options]
 
     def _new_client(self, kind: str, options: StorageOptions) -> RangeClient:
         if kind == "objects":
@@ -261,11 +263,6 @@ def import_client(url: str) -> None:
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
     loop.close()
-
-
-def too_slow(limit_s: float) -> FailureError:
-    """The failure of an attempt that took too long."""
-    return FailureError(f"no end of it after {limit_s:.0f} s")
 
 
 def _new_network() -> Network:

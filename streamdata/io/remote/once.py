@@ -20,7 +20,17 @@ from streamdata.io.remote.addresses import StorageOptions, bare_url, options_of,
 from streamdata.io.remote.file_client import file_list, file_put, file_range, file_stat
 from streamdata.io.remote.hosts import Door, door_of, health_of, kind_of
 from streamdata.io.remote.network import network
-from streamdata.io.remote.requests import STALL_S, Answer, Asked, DenialError, FailureError, Listed, Patience, Stat
+from streamdata.io.remote.requests import (
+    STALL_S,
+    Answer,
+    Asked,
+    DenialError,
+    FailureError,
+    Listed,
+    Patience,
+    Stat,
+    described,
+)
 from streamdata.io.remote.web import (
     MAX_WORD,
     Sent,
@@ -226,20 +236,9 @@ class _Exchange:
             except (http.client.HTTPException, OSError) as error:
                 if isinstance(error, ShardError):
                     raise
-                raise FailureError(_described(error, limit_s)) from error
+                cut, closed = http.client.IncompleteRead, http.client.RemoteDisconnected
+                raise FailureError(described(error, limit_s, cut, closed)) from error
         raise denied(self._asked, DenialError("one refusal after the other", 403))
-
-
-def _described(error: Exception, limit_s: float) -> str:
-    """What happened, without the address."""
-    if isinstance(error, TimeoutError):
-        return f"no byte for {limit_s:.0f} s"
-    if isinstance(error, http.client.IncompleteRead):
-        return "a body that was cut"
-    if isinstance(error, http.client.RemoteDisconnected):
-        return "a connection that was closed"
-    reason = getattr(error, "strerror", None)
-    return f"{type(error).__name__}{f' ({reason})' if isinstance(reason, str) else ''}"
 
 
 def _list_s3(asked: Asked, options: StorageOptions, *, deep: bool) -> list[Listed]:

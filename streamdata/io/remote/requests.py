@@ -132,6 +132,23 @@ class FailureError(Exception):
         self.word, self.status, self.wait = word, status, wait
 
 
+def described(error: Exception, limit_s: float, cut: type[Exception], closed: type[Exception]) -> str:
+    """What happened, without the address: clients put it into their messages, query and all.
+
+    Args:
+        error: The client's.
+        limit_s: How long it waited for a byte.
+        cut: The client's error for a body that ends early.
+        closed: The client's error for a connection that was closed.
+    """
+    if isinstance(error, TimeoutError):
+        return f"no byte for {limit_s:.0f} s"
+    if isinstance(error, (cut, closed)):
+        return "a body that was cut" if isinstance(error, cut) else "a connection that was closed"
+    reason = getattr(error, "strerror", None)
+    return f"{type(error).__name__}{f' ({reason})' if isinstance(reason, str) else ''}"
+
+
 class DenialError(Exception):
     """An attempt that was refused for its credentials; others may be tried.
 

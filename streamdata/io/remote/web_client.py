@@ -6,7 +6,7 @@ from urllib.request import getproxies
 from streamdata.errors import needs
 from streamdata.io.remote.addresses import StorageOptions
 from streamdata.io.remote.hosts import door_of
-from streamdata.io.remote.requests import STALL_S, Answer, Asked, DenialError, FailureError, GoneError
+from streamdata.io.remote.requests import STALL_S, Answer, Asked, DenialError, FailureError, GoneError, described
 from streamdata.io.remote.web import MAX_WORD, Prepared, answer, denied, promise, range_headers, refuse
 
 with needs("aiohttp", "http,s3", "reading http:// and s3://"):
@@ -84,7 +84,8 @@ class WebClient:
         except GoneError:  # an OSError, too
             raise
         except (aiohttp.ClientError, OSError) as error:
-            raise FailureError(_described(error)) from error
+            cut, closed = aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError
+            raise FailureError(described(error, STALL_S, cut, closed)) from error
 
     async def close(self) -> None:
         """The session is closed by whoever made it."""
@@ -96,15 +97,3 @@ class _ElsewhereError(Exception):
     def __init__(self, status: int, headers: Any, body: bytes) -> None:
         super().__init__(status)
         self.status, self.headers, self.body = status, headers, body
-
-
-def _described(error: Exception) -> str:
-    """What happened, without the address: clients put it into their messages, query and all."""
-    if isinstance(error, TimeoutError):
-        return f"no byte for {STALL_S:.0f} s"
-    if isinstance(error, aiohttp.ClientPayloadError):
-        return "a body that was cut"
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return "a connection that was closed"
-    reason = getattr(error, "strerror", None)
-    return f"{type(error).__name__}{f' ({reason})' if isinstance(reason, str) else ''}"

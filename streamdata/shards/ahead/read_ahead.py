@@ -92,10 +92,6 @@ def _local_range(url: str, begin: int, end: int, stamp: FileStamp) -> bytes:
     file = opened_anew(url)
     data = file.read(end - begin, begin)
     file.check(stamp)
-    return _whole(url, begin, end, data)
-
-
-def _whole(url: str, begin: int, end: int, data: bytes) -> bytes:
     if len(data) != end - begin:
         raise cut_short(url, begin, end - begin, len(data))
     return data

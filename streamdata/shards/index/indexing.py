@@ -13,7 +13,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -327,14 +326,9 @@ def headers_of(jobs: Sequence[IndexJob], min_bytes: int | None = None) -> list[I
     """
     found = {job: find(job) for job in jobs}
     if not all(found.values()):
-        with _once(jobs):
+        with locked("indexes", *sorted({job.url for job in jobs})):
             _find_or_build(found, min_bytes)
     return [index.header for job in jobs if (index := found[job]) is not None]
-
-
-def _once(jobs: Sequence[IndexJob]) -> AbstractContextManager[object]:
-    """Let no other process of this node build the indexes of these shards meanwhile."""
-    return locked("indexes", *sorted({job.url for job in jobs}))
 
 
 def _find_or_build(found: dict[IndexJob, Found | None], min_bytes: int | None) -> None:

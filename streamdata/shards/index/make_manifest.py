@@ -7,8 +7,9 @@ until the manifest is there, so that a run that was killed goes on where it was.
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +23,6 @@ from streamdata.io.remote.once import check_can_put, list_once, put_once
 from streamdata.io.remote.requests import DeniedError
 from streamdata.io.storage import (
     FileStamp,
-    Int64s,
     is_pipe,
     is_remote,
     local_path,
@@ -291,8 +291,9 @@ def _built(jobs: Sequence[IndexJob], unbuilt: set[IndexJob]) -> Iterator[_Index]
             continue
         # What failed is tried once more, and raises what is wrong; what was built may have been deleted since.
         header = (find(job) or build(job, is_kept_beside=False)[0]).header
-        rows = _Rows(job)
-        yield _Index(header, (job.url, rows.digest() if job.sidecar else job.kind), rows, job.url, job.sidecar)
+        # Equal rows are known by a hash: what the keys of a sidecar are makes no difference mostly.
+        content = hashlib.blake2b(_rows_of(job), digest_size=16).digest() if job.sidecar else job.kind
+        yield _Index(header, (job.url, content), partial(_rows_of, job), job.url, job.sidecar)
     if unjoined:
         logger.warning(
             "manifest: %d sidecars do not tell which lines are of which records, the first '%s'; the manifest does not "
@@ -301,26 +302,17 @@ def _built(jobs: Sequence[IndexJob], unbuilt: set[IndexJob]) -> Iterator[_Index]
         )  # fmt: skip
 
 
-class _Rows:
-    """The rows of an index file, read when they are written into a manifest."""
-
-    def __init__(self, job: IndexJob) -> None:
-        self._job = job
-
-    def digest(self) -> bytes:
-        """By which equal rows are known: what the keys of a sidecar are makes no difference mostly."""
-        return hashlib.blake2b(self(), digest_size=16).digest()
-
-    def __call__(self) -> bytes:
-        dtype = KINDS[self._job.kind].dtype
-        try:
-            index = open_index(self._job, is_kept_beside=False)
-            (rows,) = index.runs([(0, index.header.num_records)])
-        except IndexDamageError as damage:
-            found = find(self._job)
-            remedy = f"Delete '{found.path}', and run" if found else "Run"
-            raise ShardError(f"index of '{self._job.url}': {damage}\n  {remedy} streamdata index again.") from damage
-        return encode_rows(rows, dtype.itemsize)
+def _rows_of(job: IndexJob) -> bytes:
+    """The rows of an index file, as a manifest has them."""
+    dtype = KINDS[job.kind].dtype
+    try:
+        index = open_index(job, is_kept_beside=False)
+        (rows,) = index.runs([(0, index.header.num_records)])
+    except IndexDamageError as damage:
+        found = find(job)
+        remedy = f"Delete '{found.path}', and run" if found else "Run"
+        raise ShardError(f"index of '{job.url}': {damage}\n  {remedy} streamdata index again.") from damage
+    return encode_rows(rows, dtype.itemsize)
 
 
 def _earlier(target: str) -> tuple[Manifest, ManifestRows] | None:
@@ -356,21 +348,16 @@ def _indexes_in(manifest: Manifest, rows: ManifestRows) -> Iterator[_Index]:
         for file, sidecar, num_records, skipped, first_skipped, noted, offset in entries.tolist():
             pair = (stamps[file], stamps[sidecar] if sidecar != NO_FILE else FileStamp(0, 0))
             header = IndexHeader(kind, row_bytes, pair, num_records, skipped, first_skipped, noted)
-            read = _OldRows(rows, RowRun(offset, num_records, 0, num_records), row_bytes)
+            read = partial(_kept_rows, rows, RowRun(offset, num_records, 0, num_records), row_bytes)
             yield _Index(
                 header, (urls[file], "kept", offset), read, urls[file], urls[sidecar] if sidecar != NO_FILE else ""
             )
 
 
-class _OldRows:
+def _kept_rows(rows: ManifestRows, run: RowRun, row_bytes: int) -> bytes:
     """The rows of an index in an earlier manifest."""
-
-    def __init__(self, rows: ManifestRows, run: RowRun, row_bytes: int) -> None:
-        self._rows, self._run, self._row_bytes = rows, run, row_bytes
-
-    def __call__(self) -> bytes:
-        (rows,) = self._rows.read([self._run], self._row_bytes)
-        return encode_rows(rows, self._row_bytes)
+    (found,) = rows.read([run], row_bytes)
+    return encode_rows(found, row_bytes)
 
 
 def _with_others(
@@ -411,23 +398,13 @@ def _publish(stock: Inventory, indexes: Sequence[_Index]) -> None:
             sidecar = numbers[index.sidecar] if index.sidecar else NO_FILE
             table[row] = (numbers[index.file], sidecar, *header[3:], offsets[index.content])
         tables[kind] = table
+    sizes, versions = np.array([stock.stamps[url] for url in urls], np.int64).reshape(-1, 2).T
+    tags = [version_of_stamp(url, stock.stamps[url]) for url in urls]  # what the store calls versions, if anything
     directory = Directory(
         place_of(stock.root), stock.is_beside, stock.suffixes, [url[len(stock.root) :] for url in urls],
-        _tags(stock.stamps),
-        *_columns([stock.stamps[url] for url in urls]), tables,
+        tags if any(tags) else [], sizes, versions, tables,
     )  # fmt: skip
     _write(stock.target, encode_directory(directory, ROW_SIZES, at), (index.rows() for index in in_order))
-
-
-def _tags(stamps: Mapping[str, FileStamp]) -> list[str]:
-    """What the store calls the version of each file, where it calls them anything."""
-    tags = [version_of_stamp(url, stamp) for url, stamp in sorted(stamps.items())]
-    return tags if any(tags) else []
-
-
-def _columns(stamps: Sequence[FileStamp]) -> tuple[Int64s, Int64s]:
-    sizes, versions = np.array(stamps, np.int64).reshape(-1, 2).T
-    return sizes, versions
 
 
 def _write(target: str, head: bytes, rows: Iterable[bytes]) -> None:

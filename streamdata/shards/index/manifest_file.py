@@ -20,7 +20,8 @@ from streamdata.io.remote.addresses import beside
 from streamdata.io.remote.network import network
 from streamdata.io.remote.once import fetch_once
 from streamdata.io.remote.requests import Answer, DeniedError, RangesIgnoredError
-from streamdata.io.storage import FileStamp, Int64s, Stamps, forget_open, is_remote, opened, stamp_of_answer
+from streamdata.io.storage import FileStamp, Int64s, Stamps, is_remote, opened, stamp_of_answer
+from streamdata.run.per_process import open_files
 from streamdata.shards.index.index_file import CHUNK_ROWS
 from streamdata.shards.index.indexing import KINDS
 from streamdata.shards.index.manifest import (
@@ -126,7 +127,7 @@ class ManifestRows:
         except FileNotFoundError as error:
             raise replaced_manifest(self.url) from error
         if file.stamp() != self.stamp:
-            forget_open(self.url)
+            open_files.forget(self.url)
             raise replaced_manifest(self.url)
         # What lies under the descriptor stays what was opened, though another is renamed over it meanwhile.
         pieces = {(begin, end): file.read(end - begin, begin) for begin, end in spans}
@@ -203,7 +204,7 @@ def open_manifest(url: str) -> tuple[Manifest, ManifestRows] | None:
 
 
 def _open_local(url: str) -> tuple[Manifest, ManifestRows] | None:
-    forget_open(url)  # another may lie there now than when an earlier reader opened it
+    open_files.forget(url)  # another may lie there now than when an earlier reader opened it
     try:
         file = opened(url)
     except (FileNotFoundError, NotADirectoryError):
@@ -360,17 +361,12 @@ class ListedFacts:
             sidecars[shard] = urls[file]
 
 
-def stamps_in(manifest: Manifest, files: Int64s) -> list[FileStamp]:
-    """The stamps of some files of a manifest."""
-    sizes, versions = manifest.directory.sizes[files], manifest.versions[files]
-    return list(map(FileStamp, sizes.tolist(), versions.tolist()))
-
-
 def stamps_known(urls: Sequence[str], known: Known) -> dict[str, FileStamp]:
     """The stamps of those files of which one is known, in their order."""
     stamps = {url: known.stamps[url] for url in urls if url in known.stamps}
     for manifest, _ in known.manifests:
         files = manifest.files_of(urls)
         own = [url for url, file in zip(urls, files.tolist(), strict=True) if file >= 0]
-        stamps = dict(zip(own, stamps_in(manifest, files[files >= 0]), strict=True)) | stamps
+        said = Stamps(manifest.directory.sizes, manifest.versions)
+        stamps = dict(zip(own, map(said.__getitem__, files[files >= 0].tolist()), strict=True)) | stamps
     return stamps

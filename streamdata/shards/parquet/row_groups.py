@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -157,7 +157,11 @@ class RowGroups:
         self.urls, self.stamps = urls, stamps
         self.url_texts = list(map(str, urls))
         """The urls without what else belongs to an address."""
-        self.names, groups = read_footers(urls, stamps, columns, at_once=at_once)
+        with ThreadPoolExecutor(_AT_ONCE if at_once else 1) as threads:
+            found = list(threads.map(lambda url, stamp: _footer_of(url, stamp, columns), urls, stamps))
+        _check_alike(urls, [schema for schema, _ in found])
+        self.names: list[str] = list(found[0][0].names)
+        groups = [(file, facts) for file, (_, facts_of_file) in enumerate(found) for facts in facts_of_file]
         self.facts = [facts for _, facts in groups]
         self.file_of: Int64s = np.array([file for file, _ in groups], np.int64)
         self.num_records: Int64s = np.array([facts.num_rows for facts in self.facts], np.int64)
@@ -175,36 +179,6 @@ class RowGroups:
     def url_of(self, group: int) -> str:
         """Its file."""
         return self.urls[int(self.file_of[group])]
-
-
-class Footers(NamedTuple):
-    """Of all files."""
-
-    names: list[str]
-    """Of the columns."""
-    groups: list[tuple[int, GroupFacts]]
-    """The number of the file of each row group, and what is said of it."""
-
-
-def read_footers(
-    files: Sequence[str], stamps: Sequence[FileStamp], columns: Sequence[str] | None, *, at_once: bool
-) -> Footers:
-    """Read the footers of files of one schema.
-
-    Args:
-        files: Their urls.
-        stamps: Their versions.
-        columns: Those that are read; None for all.
-        at_once: Ask for several at the same time, where they are remote.
-
-    Raises:
-        ShardError: A footer is damaged, or its file lacks a column, or has one of another type than the first file.
-    """
-    with ThreadPoolExecutor(_AT_ONCE if at_once else 1) as threads:
-        found = list(threads.map(lambda file, stamp: _footer_of(file, stamp, columns), files, stamps))
-    _check_alike(files, [schema for schema, _ in found])
-    groups = [(file, facts) for file, (_, facts_of_file) in enumerate(found) for facts in facts_of_file]
-    return Footers(list(found[0][0].names), groups)
 
 
 def _footer_of(url: str, stamp: FileStamp, columns: Sequence[str] | None) -> tuple[Any, list[GroupFacts]]:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from threading import Event
 from typing import Any, NamedTuple
@@ -107,7 +108,7 @@ class DecodeAhead:
             task.cancel()
         new = [left for runs in tasks if (left := [run for run in runs if run not in self._coming])]
         if new and self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "streamdata-decode", _keep_few_files)
+            self._thread = ThreadPoolExecutor(1, "streamdata-decode", partial(setattr, open_files, "is_helping", True))
         is_busy = any(not coming.done() for coming in self._coming.values())
         begun = [self._submit(runs, decode) for runs in new]
         # A thread gets Python's lock from one that computes only after 5 ms, in which a window may be delivered.
@@ -135,10 +136,6 @@ class DecodeAhead:
 
     def __reduce__(self) -> tuple[type["DecodeAhead"], tuple[()]]:
         return DecodeAhead, ()
-
-
-def _keep_few_files() -> None:
-    open_files.is_helping = True
 
 
 logger = logging.getLogger(__name__)
