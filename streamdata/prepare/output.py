@@ -147,6 +147,9 @@ class Staging:
         directory: Where the run writes.
         task: The task's number.
         counts: Tokens, rows and the like are added to it.
+
+    Raises:
+        PrepareError: The tokenizer has neither a padding nor an end of sequence, and there are rows to fill up.
     """
 
     def __init__(
@@ -154,7 +157,10 @@ class Staging:
     ) -> None:
         self._config, self._counts = config, counts
         self._keys = store_keys(config, vocabulary_size(tokenizer))
-        self._padding = padding_id(config, tokenizer)
+        fillers = [found for found in (tokenizer.pad_token_id, tokenizer.eos_token_id) if found is not None]
+        if config.has_rows() and not fillers:
+            raise PrepareError("tokenizer: expected a padding or end-of-sequence token to fill up rows, got neither")
+        self._padding = int(fillers[0]) if fillers else 0
         self._data, self._name = directory.finished_data, f"task_{task:05d}"
         self._root = directory.staging / f"{self._name}.{os.getpid()}.{secrets.token_hex(4)}"
         self._packers: dict[str, Packer] = {}
@@ -268,20 +274,6 @@ def store_keys(config: PrepareConfig, vocabulary: int) -> dict[str, str]:
         max_length = config.max_packed_len or config.max_seq_len
         keys["position_ids"] = token_dtype(max_length - 1) if max_length else "uint32"
     return keys
-
-
-def padding_id(config: PrepareConfig, tokenizer: Any) -> int:
-    """The id that fills up rows: the tokenizer's padding, else its end of sequence; 0 where there are no rows.
-
-    Raises:
-        PrepareError: It has neither.
-    """
-    if not config.has_rows():
-        return 0
-    for found in (tokenizer.pad_token_id, tokenizer.eos_token_id):
-        if found is not None:
-            return int(found)
-    raise PrepareError("tokenizer: expected a padding or end-of-sequence token to fill up rows, got neither")
 
 
 def sha256(path: Path) -> str:
