@@ -61,12 +61,12 @@ class TrafficReport(NamedTuple):
     limit: str | None
     """Once its stores were seen to be what limits it: how, and what would help."""
     times: Mapping[str, tuple[float, float]] = {}
-    """By path, of sources that were read since the last report: seconds of reading and, of these, of waiting."""
+    """Seconds of reading and, of these, of waiting, by path of the sources that were read since the last report."""
 
 
 SourceTimes = dict[str, list[float]]
-"""By path of a source: how long a process has read it, all that its records go through included, and how long of that
-it has waited for stores; seconds."""
+"""Seconds for which a process has read each source, all that its records go through included, and of these, seconds of
+waiting for stores; by path of the source."""
 
 # A forked process has read nothing and received no batch.
 _times: PerProcess[defaultdict[str, defaultdict[int, SourceTimes]]] = PerProcess(
@@ -197,7 +197,7 @@ _received: dict[tuple[str, int], _Received] = {}
 _warned: defaultdict[str, set[int]] = defaultdict(set)
 _announced: dict[str, int] = {}
 _deals: dict[str, tuple[int, DealText | None]] = {}
-"""By dataset, with the version of its states: what lanes have said of earlier sizes."""
+"""Headers of earlier sizes that lanes have sent, by dataset, with the version of its states."""
 
 
 def receive(beginning: Beginning | None, batches: int, report: TrafficReport | None) -> None:

@@ -31,7 +31,7 @@ Report = Callable[[Any], None]
 Function = Callable[[T, Report], R]
 
 _TEXT_BYTES: Final = 1024
-"""Of what a fork marks: cut, or filled up with zeros."""
+"""Size of the text that a fork marks: cut, or filled up with zeros."""
 
 
 _MAX_WHY: Final = 100
@@ -59,7 +59,7 @@ class ProcessDiedError(ProcessError):
 
 
 class ForkReport(NamedTuple):
-    """What a fork tells on the way.
+    """Functions by which a fork reports on the way.
 
     Attributes:
         send: Sends a value to `Team.run`.
@@ -195,7 +195,7 @@ def processes(function: Function[T, R], count: int) -> Iterator[Team[T, R]]:
 
 @contextmanager
 def forks(function: Callable[[T, ForkReport], R], count: int) -> Iterator[Team[T, R]]:
-    """As `processes`, with forks of this process: nothing but results and errors is pickled.
+    """Start forks of this process, see `processes`: nothing but results and errors is pickled.
 
     Args:
         function: Called with a task, and with what takes its reports.

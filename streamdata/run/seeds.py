@@ -110,7 +110,7 @@ class Permutation:
         return left * self._right + right
 
     def _back(self, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        """What `_once` leads to these numbers from."""
+        """The numbers that `_once` maps to these."""
         left, right = np.divmod(numbers, self._right)
         for index, key in reversed(list(enumerate(self._keys))):
             # Unsigned: the side is added first, so that nothing falls below 0.
@@ -159,7 +159,7 @@ def shuffled(size: int, seed: int) -> npt.NDArray[np.int64]:
 
 
 def hashes_of(numbers: npt.NDArray[np.int64], seeds: np.uint64 | npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """What splitmix64, begun at a seed, gives as its output of each number: uint64 (n,), one to one for each seed.
+    """Hashes of numbers, uint64 (n,): outputs of splitmix64 begun at a seed, one to one for each seed.
 
     Args:
         numbers: int64 (n,), from 0 on.

@@ -19,7 +19,7 @@ MAX_RANKS: Final = 1 << 17
 
 _DATA: Final = frozenset(("batch", "data", "ddp", "dp", "dp_replicate", "dp_shard", "fsdp", "hsdp"))
 _MODEL: Final = frozenset(("cp", "model", "pp", "sp", "tp"))
-"""What frameworks call the dimensions of a mesh along which ranks read other samples, and the same."""
+"""Names in frameworks of a mesh's dimensions along which ranks read other samples, and the same ones."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,21 +36,21 @@ class Alone(NamedSource):
         _apart.discard(self)
 
     def __iter__(self) -> Iterator[Sample]:
-        """As `MergedDataset.__iter__`."""
+        """Iterates its mixture, see `MergedDataset.__iter__`."""
         samples: Iterator[Sample] = iter(self.mixture())
         return samples
 
     def __iter_from__(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> Iterator[Sample]:
-        """As `MergedDataset.__iter_from__`."""
+        """Iterates its mixture from states, see `MergedDataset.__iter_from__`."""
         samples: Iterator[Sample] = self.mixture().__iter_from__(states, reload_from_url_level)
         return samples
 
     def set_dataloader_states(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> None:
-        """As `MergedDataset.set_dataloader_states`."""
+        """Sets states of its mixture, see `MergedDataset.set_dataloader_states`."""
         self.mixture().set_dataloader_states(states, reload_from_url_level)
 
     def set_epoch(self, epoch: int | None) -> None:
-        """As `MergedDataset.set_epoch`."""
+        """Sets the pass of its mixture, see `MergedDataset.set_epoch`."""
         self.mixture().set_epoch(epoch)
 
     def set_data_parallel(
@@ -61,11 +61,11 @@ class Alone(NamedSource):
         mesh: "DeviceMesh | None" = None,
         dims: str | Sequence[str] | None = None,
     ) -> None:
-        """As `MergedDataset.set_data_parallel`."""
+        """Sets the ranks of its mixture, see `MergedDataset.set_data_parallel`."""
         self.mixture().set_data_parallel(dp_size, dp_rank, mesh=mesh, dims=dims)
 
     def verify_agreement(self) -> None:
-        """As `MergedDataset.verify_agreement`."""
+        """Compares all ranks, see `MergedDataset.verify_agreement`."""
         self.mixture().verify_agreement()
 
     def mixture(self) -> Any:

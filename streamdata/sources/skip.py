@@ -23,7 +23,7 @@ from streamdata.sources.source import Record
 from streamdata.states.cursor import Position
 
 SkipList: TypeAlias = str | os.PathLike[str] | Sequence[Mapping[str, Any]]
-"""What the parameter `skip` is given: a list of `{source, index}` or `{source, url, key}`, or a JSONL file of them."""
+"""The value of the parameter `skip`: a list of `{source, index}` or `{source, url, key}`, or a JSONL file of them."""
 
 _BY_INDEX: Final = {"source", "index"}
 _BY_KEY: Final = {"source", "url", "key"}
@@ -67,14 +67,14 @@ class Skips:
         )
 
     def of(self, path: str) -> Callable[[Record], bool] | None:
-        """Says of a record of the source whether it is left out; None where all are delivered."""
+        """A function that says whether a record of the source is left out; None where all are delivered."""
         records = self._records.get(path)
         if records is None:
             return None
         return lambda record: (record[INDEX] if INDEX in record else (record[URL], record[KEY])) in records
 
     def digest(self, path: str) -> int:
-        """What tells the records that are left out of a source, or below a mixture, from others; 0 for none.
+        """A digest of the records that are left out of a source, or below a mixture; 0 for none.
 
         Shards may lie in another folder by now, and are told by their base names.
         """

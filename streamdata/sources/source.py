@@ -43,7 +43,7 @@ class Source(ABC):
 
     @abstractmethod
     def describe(self, shuffle: bool) -> str:
-        """What determines the order of its records: a line to be compared on resume."""
+        """Describe what determines the order of its records: a line to be compared on resume."""
 
     @abstractmethod
     def read(self, task: "ReadTask", position: Position) -> Iterator[tuple[Record, Position]]:
@@ -54,7 +54,7 @@ class Source(ABC):
         """
 
     def anomalies(self) -> dict[str, int]:
-        """What of it is known, before it is read, to be no record, or less than one: how many, by kind."""
+        """How much of it is known, before it is read, to be no record, or less than one, by kind."""
         return {}
 
     @property
@@ -144,13 +144,13 @@ class ReadTask:
         self.name, self.order, self.tally, self.with_indices, self.part = name, order, tally, with_indices, part
         self.upcoming = upcoming
         self.later: Callable[[], Iterator[Stretch]] = lambda: iter(())
-        """What the lane reads after this order has ended."""
+        """Returns the stretches that the lane reads after this order has ended."""
         self.num_found = 0
         """Records of the part, where there is one, counted before they are read, a few at a time; or of an iterable."""
         self._found_before = self._empty_epochs = 0
         self.lane = lane
         self.stream: StreamStates | None = None
-        """Of an iterable: keeps what it says of where it is."""
+        """Keeps where an iterable says that it is; None of other sources."""
         self.fields: Record = {DATASET_NAME: name, DP_RANK: lane.dp_rank, WORKER_ID: lane.worker}
         self.keeps_damaged = False
         """Whether a `DamagedRecord` is passed on; else its error is raised."""
@@ -159,13 +159,13 @@ class ReadTask:
         self._ahead = 1
 
     def reading(self, order: BlockOrder) -> "ReadTask":
-        """The same task with other blocks; its epochs are parts of what is left of one, and no end of them counts."""
+        """A copy of the task with other blocks, of leftovers: the ends of their epochs do not count."""
         task = copy(self)
         task.order, task.on_epoch_end = order, None
         return task
 
     def stretches(self, position: Position) -> Iterator[Stretch]:
-        """What is read from the position on; of orders that nobody else uses."""
+        """The stretches that are read from the position on, with orders that nobody else uses."""
         # An order keeps the permutation of one epoch: two that read apart would make it anew each time.
         return ((copy(order), start) for order, start in chain([(self.order, position)], self.later()))
 

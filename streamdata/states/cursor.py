@@ -172,7 +172,7 @@ class LaneEntries:
 
     def __init__(self) -> None:
         self.cursors: dict[str, dict[int, Mapping[str, Any]]] = {}
-        """By the path of the node."""
+        """Cursors by the path of the node, then by generation."""
 
     def node_state(self, path: str, before: float = math.inf) -> NodeState | None:
         """Where the node stood last, or at the moment when a generation began."""

@@ -108,7 +108,7 @@ class Leftovers:
     pulled: npt.NDArray[Any] = field(default_factory=partial(np.zeros, 0, STRETCH))
     """STRETCH: the records of the bursts, one burst after another."""
     functions: Mapping[int, tuple[FunctionState | None, str]] = field(default_factory=dict)
-    """By the number of a burst: its function's state at its start, and the code of what was left out of it."""
+    """Function's state at the start of a burst, and the code of what was left out of it, by the burst's number."""
 
     def __bool__(self) -> bool:
         return bool(self.offset or len(self.stretches) or len(self.bursts))
@@ -155,11 +155,11 @@ class Base:
     time: float = 0.0
     """Samples drawn of the top mixture, before its yield function, or their cost where it has a `cost`."""
     excess: Mapping[str, float] = field(default_factory=dict)
-    """By the path of a source: how much more of it was drawn than its share."""
+    """Draws of a source above its share, by its path."""
     counts: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """By the path of a node: the sums of its `COUNTS`, which the lanes go on counting from."""
+    """Sums of a node's `COUNTS` by its path; the lanes go on counting from them."""
     left: Mapping[str, Leftovers] = field(default_factory=dict)
-    """By the path of a source, present or not: what is left of it. One that is missing was not begun."""
+    """Leftovers of a source, present or not, by its path. One that is missing was not begun."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ class ReadStates(NamedTuple):
 
     states: Mapping[str, Any]
     origin: str
-    """Which step and ranks; empty where the files do not say it."""
+    """The step and ranks; empty where the files do not name them."""
 
 
 def load_states(directory: str | Path, *, step: int | None = None) -> LoadedStates:
@@ -133,7 +133,7 @@ def read_step(directory: Path, step: int) -> list[RankStates]:
 
 
 def _deals(folder: Path, saved: Sequence[RankStates]) -> dict[str, Any]:
-    """By digest, what the run had come to under earlier sizes, as far as files name it.
+    """Headers of earlier sizes that files name, by digest.
 
     Raises:
         StateError: Such a file is missing, torn, damaged, or not the one of its name.

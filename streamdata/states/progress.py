@@ -75,7 +75,7 @@ class Progress:
         self.next_deal: tuple[Tree, DealHeader] | None = None
         """The header that another size goes on from, with the present tree that it was computed for."""
         self.last_workers: dict[tuple[int, int], int] = {}
-        """By pass and rank: the worker that delivered last."""
+        """The worker that delivered last, by pass and rank."""
         self.idle: set[int] = set()
         """The ranks of which saving and gathering recorded that they delivered nothing."""
         self._cache: dict[Any, Any] = {}
@@ -264,7 +264,7 @@ class Progress:
         return [sum(numbers) for numbers in zip(own, dealt, *tails, strict=True)]
 
     def _tails(self, epoch_pass: int) -> list[Mapping[str, Sequence[int]]]:
-        """Of each lane that has ended the pass: by path, the `COUNTS` of what it read after the node's last entry."""
+        """`COUNTS`, by path, of what each lane that ended the pass read after the node's last entry."""
         if ("tails", epoch_pass) not in self._cache:
             rare = self.last(epoch_pass, "")["rare"].tolist()
             self._cache["tails", epoch_pass] = [fields["tail"] for fields in rare if fields and "tail" in fields]

@@ -116,7 +116,7 @@ class StatesTable(Mapping[str, Any]):
 
     @cached_property
     def groups(self) -> dict[tuple[int, int, str], slice]:
-        """By generation, pass and path, where the rows of each node are."""
+        """Slices of the rows of each node, by generation, pass and path."""
         numbers = np.stack([self.rows[name] for name in KEY[:3]])
         is_first = np.append(True, (numbers[:, 1:] != numbers[:, :-1]).any(axis=0))[: len(self.rows)]
         starts = np.flatnonzero(is_first).tolist()

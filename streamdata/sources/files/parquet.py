@@ -64,7 +64,7 @@ class RowGroupSource(BlockSource):
         return more
 
     def _num_bytes(self, windows: Iterable[Indices]) -> int:
-        """What these windows come to when they are decoded, as far as footers say it."""
+        """Bytes of these windows when they are decoded, as far as footers say it."""
         runs = map(self._runs, windows)
         return sum(int((self.shards.groups.row_bytes[shards] * counts).sum()) for shards, _, counts in runs)
 

@@ -45,7 +45,7 @@ class SequentialSource(Source):
 
     @cached_property
     def counted(self) -> "CountedSource":
-        """The same, its records counted; what lanes are dealt must not depend on whether somebody has counted them.
+        """A copy of this source with its records counted; lanes read the original, so that no deal depends on a count.
 
         Raises:
             ValueError: A shard is a pipe.
@@ -133,7 +133,7 @@ class SequentialSource(Source):
                 epoch, window = order.next_epoch(epoch), 0
 
     def _of_part(self, part: Part | None, shard: int) -> Iterator[bool]:
-        """Which records of a shard are of the part, one after the other."""
+        """Yields for each record of a shard whether it is of the part."""
         if part is None:
             return repeat(True)
         seed = self._shard_seeds[shard]

@@ -218,4 +218,4 @@ SHARD_SUFFIXES: Final = {
     "streamdata.MetaDistributedWebDataset": TAR_SUFFIXES,
     "streamdata.ParquetDataset": ROW_SUFFIXES,
 }
-"""By the target of each source with a parameter `path` of shards."""
+"""Suffixes of shards by the target of each source with a parameter `path` of shards."""

@@ -56,9 +56,9 @@ class OpenedWindow(NamedTuple):
     afters: Sequence[int]
     """How many of the window are taken after each of them."""
     starts: Indices
-    """Of each of its runs: the number in the whole source of its first record."""
+    """Number in the whole source of the first record of each of its runs."""
     counts: Indices
-    """Of each of its runs: how many records it has."""
+    """Number of records of each of its runs."""
 
 
 class BlockSource(Source):
@@ -83,7 +83,7 @@ class BlockSource(Source):
         self.blocks_per_window = max(1, shuffle_buffer // max(1, mean))
         self._shuffle_inside = shuffle_buffer > 0
         self.outlook: SourceOutlook | None = None
-        """What the present order says of the pages in the cache; nothing of it decides what is read."""
+        """When pages in the cache are read again by the present order; nothing of it decides what is read."""
 
     def describe(self, shuffle: bool) -> str:
         window = self.blocks_per_window if shuffle and self._shuffle_inside else 0
@@ -203,7 +203,7 @@ class BlockSource(Source):
                 epoch, window = order.next_epoch(epoch), 0
 
     def _asked_early(self, windows: Iterator[_Unopened]) -> Iterator[_Unopened]:
-        """The same windows; index rows of those that follow are asked for, of three times as many as were opened.
+        """Yields the windows, and asks for index rows of those that follow, of three times as many as were opened.
 
         Read-ahead opens at most that many more until it comes back: none of these then waits for its rows.
         """
@@ -285,7 +285,7 @@ class BlockSource(Source):
     def _holds(
         self, part: Part, positions: Indices, shards: Indices, firsts: Indices, counts: Indices
     ) -> npt.NDArray[np.bool_]:
-        """Which positions of some runs are records of the part."""
+        """A mask of the positions in some runs that are records of the part."""
         ends = np.cumsum(counts)
         runs = np.searchsorted(ends, positions, side="right")
         return part.holds((firsts - ends + counts)[runs] + positions, self._shard_seeds[shards][runs])
@@ -311,7 +311,7 @@ def _numbered(records: Iterator[Record], numbers: list[int]) -> Iterator[Record]
 
 
 class ShardDataset(SourceAlone):
-    """What a recipe names where records lie in shards."""
+    """A dataset whose records lie in shards, as a recipe names it."""
 
     source: BlockSource | SequentialSource
     process_fn: StreamFns | None

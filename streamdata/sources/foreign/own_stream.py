@@ -27,7 +27,7 @@ from streamdata.states.cursor import Position
 logger = logging.getLogger("streamdata")
 
 END: Final = object()
-"""What `pull` gives at the end."""
+"""The value that `pull` returns at the end."""
 
 _said_that_it_skips: list[str] = []
 """The source of which this process said so."""
@@ -105,7 +105,7 @@ class OpenStream:
             torch_worker._worker_info = before  # noqa: SLF001
 
     def pull(self) -> Any:
-        """What comes next: a record, `FailedPull`, or `END`.
+        """Pull what comes next: a record, `FailedPull`, or `END`.
 
         Raises:
             Exception: What it failed with last, if nothing came after that: a generator that raised is at its end.
@@ -136,7 +136,7 @@ class OpenStream:
         return next((found for found in range(number) if self.pull() is END), number)
 
     def state(self) -> list[Any] | None:
-        """What its `state_dict` says, as plain JSON in a list, so that it is never taken for none; None without it.
+        """Its `state_dict()` as plain JSON in a list, so that it is never taken for none; None without it.
 
         Raises:
             ValueError: It is no plain JSON.
@@ -168,10 +168,10 @@ def _is_stateful(value: Any) -> bool:
 
 SELF, STRIDE, _SHARD = "self", "stride", "shard"
 LANES: Final = (SELF, STRIDE)
-"""What the attribute `lanes` of such a source may be."""
+"""Values of the attribute `lanes` of such a source."""
 
 _RANKS: Final = (("rank", "world_size"), ("dp_rank", "dp_size"), ("rank", "num_replicas"))
-"""What those who know their rank call it, and how many there are."""
+"""Attributes in which datasets keep their rank, and the number of ranks."""
 
 
 class OwnStreamSource(Source):
@@ -189,7 +189,7 @@ class OwnStreamSource(Source):
         self._mode: str = getattr(dataset, "lanes", None) or _SHARD
 
     def over(self, num_lanes: int) -> "OwnStreamSource":
-        """The same, read by so many lanes."""
+        """A copy of this source that so many lanes read."""
         return OwnStreamSource(self._dataset, num_lanes)
 
     def describe(self, shuffle: bool) -> str:

@@ -32,7 +32,7 @@ _OVERSAMPLING: Final = 2
 
 _JPEG_START: Final = b"\xff\xd8\xff"
 _TURBO_COLORS: Final = ("Gray", "RGB", "YCbCr")
-"""What simplejpeg turns into RGB as Pillow does. The inks of a printer are left to Pillow."""
+"""Color spaces that simplejpeg turns into RGB as Pillow does. The inks of a printer are left to Pillow."""
 
 
 class ImageJsonlProcessFnBuilder:
@@ -91,7 +91,7 @@ def open_image(path: Path, formats: tuple[str, ...] = FORMATS) -> Image.Image:
 
 
 def decode_image(data: bytes, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] = FORMATS) -> Image.Image:
-    """As `open_image`, from the bytes of a file."""
+    """Read an image's header from the bytes of a file, see `open_image`."""
     # This reads the header alone, so that what is too large is refused before memory is taken for it.
     try:
         image = Image.open(io.BytesIO(data), formats=formats)
@@ -152,7 +152,7 @@ def to_tensor(image: Image.Image, size: Size, dtype: ImageDtype = "uint8") -> An
 
 
 def scaled_to_tensor(image: Image.Image, size: tuple[int, int], resize: str, dtype: ImageDtype) -> Any:
-    """As `to_tensor`; `crop` scales an image so that it covers the size and cuts out its middle, `fit` into the size.
+    """Make a tensor: `crop` scales an image to cover the size and cuts out its middle, `fit` scales it into the size.
 
     The scaled sides are rounded, and at least 1.
     """
@@ -176,7 +176,7 @@ def to_tensor_by_pillow(data: bytes, size: Size, dtype: ImageDtype, max_pixels: 
 
 
 def jpeg_to_tensor(data: bytes, size: Size, dtype: ImageDtype = "uint8", max_pixels: int = MAX_PIXELS) -> Any:
-    """As `to_tensor`, from the bytes of a file; simplejpeg decodes JPEGs, except those of inks, Pillow the rest.
+    """Decode the bytes of an image, see `to_tensor`: JPEGs by simplejpeg, except those of inks, the rest by Pillow.
 
     Which one decodes follows from the bytes alone, never from what is installed.
 

@@ -34,7 +34,7 @@ StreamFns = StreamFn | list[StreamFn]
 _PER_RECORD: Final = {
     "process_fn": "\n  It is called once, with an iterator of records: name a function of one record single_process_fn."
 }
-"""What to do where a stream function is a function of one record, by what it is called."""
+"""Remedy where a stream function is a function of one record, by what it is called."""
 
 Sizes: TypeAlias = dict[tuple[str, str], int]
 """Lengths of what is in variables, by the name of a function and of its variable or attribute."""
@@ -148,11 +148,11 @@ class Feed(Generic[StreamPosition]):
         self.last: Record = {}
         self.exhausted = False
         self.error: Exception | None = None
-        """What is not a failure of the function: what the records raised, or a burst that is not what it was."""
+        """An error that is no failure of the function: the records raised it, or a burst is not what it was."""
         self.stateful: Any = None
         """The function, if its state is to be asked for when a burst begins."""
         self._sizes: Sizes = {}
-        """What the function had in its variables when it pulled its first record."""
+        """Lengths of the function's variables when it pulled its first record."""
         self._records, self._fold = chain(_measured(self._sizes), records), fold
         self._held: deque[StreamPosition] = deque()
         self.num_pulled = 0

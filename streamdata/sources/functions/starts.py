@@ -20,10 +20,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _COLLECTIONS: Final = (list, dict, set, deque)
 _ATOMS: Final = frozenset({int, str, float, bool, bytes, type(None)})
-"""What long collections hold most often, and what need not be looked into."""
+"""Types that long collections hold most often, and that need not be looked into."""
 
 _first_states: dict[int, str] = {}
-"""What each stateful function of this process said at its first start, by its id."""
+"""State of each stateful function of this process at its first start, by its id."""
 
 _kept: list[Any] = []
 """The functions that cannot be weakly referenced, whose ids must not become another's."""

@@ -154,7 +154,7 @@ class Tally:
 
 
 counts_of: Callable[[Tally], tuple[int, int, int, int]] = attrgetter(*COUNTS)
-"""What a cursor holds of a tally; made for each sample, so in C."""
+"""The counts of a tally that a cursor holds; made for each sample, so in C."""
 
 
 def num_tokens(ids: Any) -> int:

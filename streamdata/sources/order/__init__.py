@@ -1,4 +1,4 @@
-"""Which records a lane reads, and in which order: `source, lane → blocks, dealt over sizes of the run → positions`.
+"""The order of a lane's records: `source, lane → blocks, dealt over sizes of the run → positions`.
 
 - `blocks.py`: how shards are cut into blocks, which records are of the part, and the order of a lane's blocks
 - `deal.py`: how a size of the run deals blocks out to lanes, and what it leaves to the next

@@ -28,7 +28,7 @@ Seeds = np.uint64 | npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Part:
-    """What is held out of a source, or the rest.
+    """Records of a source that are held out, or the others.
 
     A record's identity is the name of its shard and its number in that; of a map-style dataset the index, or of
     records that belong together the number of their block. Neither seed nor other shards count, nor what is in it, so
@@ -45,11 +45,11 @@ class Part:
 
     @property
     def share(self) -> float:
-        """Which share of the records is of it, on average."""
+        """The share of the records that is of it, on average."""
         return self.holdout if self.name == VALID else 1 - self.holdout
 
     def holds(self, numbers: npt.NDArray[np.int64], seeds: Seeds) -> npt.NDArray[np.bool_]:
-        """Which records are of it, bool (n,).
+        """A mask of the records that are of it, bool (n,).
 
         Args:
             numbers: Of the records in their shards, int64 (n,).
@@ -174,7 +174,7 @@ def describe_content(shards: IndexedShards | SequentialShards) -> str:
 
 
 class Epochs(NamedTuple):
-    """Which epochs of a source a stream reads: `first` up to, and without, `end`."""
+    """The epochs of a source that a stream reads: `first` up to, and without, `end`."""
 
     first: int = 0
     end: float = math.inf
@@ -270,7 +270,7 @@ class BlockOrder:
         return numbers, np.where(numbers >= self.offset, (numbers - self.offset) % self.stride, -1)
 
     def index_of(self, epoch: int, number: int) -> int | None:
-        """Which of the lane's blocks of an epoch has a number of the endless sequence; None where none has."""
+        """The index, among the lane's blocks of an epoch, of the one with a number of the endless sequence; or None."""
         index, rest = divmod(number - self.first, self.stride)
         is_own = not rest and 0 <= index < self.length
         return index - self._index(epoch) if is_own else None
@@ -333,7 +333,7 @@ _MAX_KNOWN = 1 << 16
 
 
 class SourceOutlook:
-    """What the order of a source says of its shards.
+    """The times at which a node reads bytes of a source's shards again, by the order of its blocks.
 
     Records are taken to be spread evenly over their shard: where exactly each lies is in its index, which may itself be
     remote.

@@ -25,11 +25,11 @@ class WindowPlace(NamedTuple):
     """The windows in which some blocks lie; int64 (n,) each."""
 
     number: Numbers
-    """Of the window in its stretch."""
+    """Number of the window in its stretch."""
     begin: Numbers
-    """Of its first block in the stretch."""
+    """Number of its first block in the stretch."""
     end: Numbers
-    """Of the block after its last one."""
+    """Number of the block after its last one."""
 
 
 def blocks_before(stretches: Stretches, epoch: Any, cut: BlockCut) -> Numbers:
@@ -90,7 +90,7 @@ def num_records(stretches: Stretches, cut: BlockCut) -> Numbers:
 
 
 def joined(stretches: Stretches, cut: BlockCut) -> Stretches:
-    """The same records in fewer stretches, sorted: those that follow one another in one lane's windows become one."""
+    """Joins stretches that follow one another in one lane's windows; returns fewer, sorted, of the same records."""
     # Numbers of one lane differ by multiples of its stride, so that its stretches stand together by their residues.
     residue = stretches["first"] % stretches["stride"]
     rows = stretches[np.lexsort((stretches["start"], stretches["first"], residue, stretches["stride"]))]
@@ -136,9 +136,9 @@ class Deal:
     def __init__(self, name: str, cut: BlockCut, epoch_pass: int, lanes: int, left: Leftovers) -> None:
         self.name, self.cut, self.lanes, self.left = name, cut, lanes, left
         self.stretches = left.stretches
-        """As they are cut for the lanes, by lane."""
+        """Stretches as they are cut for the lanes, by lane."""
         self.of_stretches = self.of_bursts = np.zeros((3, 0), np.int64)
-        """Of each stretch, or burst, int64 (3, n): its lane, the number of its first window, and how many it has."""
+        """Lane, number of the first window and number of windows of each stretch, or burst; int64 (3, n)."""
         if len(left.stretches) or len(left.bursts):  # most sources have none, and there may be thousands
             self._deal_out(stable_seed("leftovers", name, epoch_pass, left.offset))
 
@@ -167,7 +167,7 @@ class Deal:
         self.of_bursts, self.of_stretches = np.split(np.stack([lanes, numbers, windows]), [bursts], axis=1)
 
     def left_by(self, last: LastCursors, is_over: npt.NDArray[np.bool_]) -> Leftovers:
-        """What is left where the lanes stood.
+        """Compute the leftovers from where the lanes stood.
 
         Args:
             last: Where they stood.
@@ -219,7 +219,7 @@ class Deal:
     def _bursts_left(
         self, given: Numbers, is_over: npt.NDArray[np.bool_], number: Numbers
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[Any]]:
-        """Which bursts were dealt and are not finished by lanes in window `number`; and these, with what they gave."""
+        """A mask of the bursts that lanes in window `number` have not finished; and these, with what they gave."""
         lanes, numbers, _ = self.of_bursts
         is_kept = (number[lanes] <= numbers) & ~is_over[lanes]
         found = self.left.bursts.copy()
@@ -338,7 +338,7 @@ def _divided(line: Stretches, at: Numbers, cuts: Numbers) -> tuple[Stretches, Nu
 
 
 def _levelled(total: int, held: Numbers) -> npt.NDArray[np.float64]:
-    """What each lane gets of a total, so that all have the same where what they hold allows it."""
+    """Each lane's share of a total, so that all have the same where what they hold allows it."""
     # As water fills basins of different depths: those that hold more than the level get nothing.
     ascending = np.sort(held)
     levels = (total + np.cumsum(ascending)) / np.arange(1, len(held) + 1)

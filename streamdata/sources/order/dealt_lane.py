@@ -1,4 +1,4 @@
-"""What one lane reads of a source: its share of what earlier sizes left, then its share of all that follows.
+"""One lane's records of a source: its share of what earlier sizes left, then its share of all that follows.
 
 `position → segments → records, each with the position after it`
 """
@@ -27,23 +27,23 @@ _FIRST_BLOCKS, _BLOCKS_AT_ONCE = 64, 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class DealtSource:
-    """What determines what a lane reads of a source, beside its share."""
+    """A source as it is dealt out: all that determines a lane's records but the lane's share."""
 
     name: str
     source: Source
     seeds: tuple[object, ...]
-    """Of its order: the seeds and names on the path from the top, and the pass."""
+    """Seeds of its order: the seeds and names on the path from the top, and the pass."""
     shuffle: bool
     epochs: Epochs = ALL_EPOCHS
     part: Part | None = None
-    """Which of its records are read; None for all."""
+    """The part that is read; None for all records."""
 
 
 class Leftover(NamedTuple):
     """A stretch of windows that another lane would have read, as the lane reads it that was dealt it."""
 
     number: int
-    """Of its first window, below 0, as cursors count it."""
+    """Number of its first window, below 0, as cursors count it."""
     windows: int
     order: BlockOrder
     """Its blocks."""
@@ -90,7 +90,7 @@ class Burst(NamedTuple):
     """An open burst of a stream function, of another lane."""
 
     number: int
-    """As that of a leftover: it counts as one window."""
+    """Number of its window, below 0: a burst counts as one window."""
     stretches: tuple[Leftover, ...]
     """Its records."""
     given: int
@@ -103,13 +103,13 @@ class Burst(NamedTuple):
 
     @property
     def end(self) -> Position:
-        """As `DealtLane.section` counts: the position after the last output of its records."""
+        """The position after the last output of its records, as `DealtLane.section` counts."""
         last = self.stretches[-1]
         return len(self.stretches) - 1, last.windows - 1, last.stop - 1, self.outputs
 
 
 class DealtLane:
-    """What one lane reads of a source.
+    """One lane's view of a source: where it begins, and which records come from a position on.
 
     Args:
         dealt: The source.
@@ -203,7 +203,7 @@ class DealtLane:
         return chain.from_iterable(self.counts_of(*stretch) for stretch in self.stretches(position))
 
     def counts_of(self, leftover: Leftover | None, order: BlockOrder, start: Position) -> Iterator[int]:
-        """The same of one of `stretches`."""
+        """How many records of the part one of `stretches` has, a few blocks at a time."""
         source, part = self.dealt.source, self.dealt.part
         if leftover is None or leftover.stop < 0:
             return _counted(source, part, order, start)
@@ -229,7 +229,7 @@ class DealtLane:
                 task.upcoming.close()
 
     def _after(self, position: Position, number: int) -> Iterator[Stretch]:
-        """What comes after stretch `number` from the position on."""
+        """The stretches after number `number`, counted from the position on."""
         return ((order, start) for _, order, start in islice(self.stretches(position), number + 1, None))
 
     def section(self, task: ReadTask, burst: Burst) -> Iterator[tuple[int, Records]]:
@@ -247,7 +247,7 @@ class DealtLane:
                     reading.upcoming.close()
 
     def stretches(self, position: Position) -> Iterator[tuple[Leftover | None, BlockOrder, Position]]:
-        """What lies from the position on: blocks and a position in them, and of which leftover they are."""
+        """Stretches from the position on: each one's leftover, if it is of one, its blocks and a position in them."""
         epoch, window, taken, outputs = position
         # A position from 0 on lies behind all of them.
         for leftover in self.leftovers:
@@ -349,7 +349,7 @@ class _Leap:
         return epoch + int(epochs)
 
     def _in_epoch(self, epoch: int, window: int) -> Position | None:
-        """The same within one epoch, from the beginning of a window on."""
+        """The position after the last record, if it lies in this epoch, from the beginning of a window on."""
         size, several = self._size, max(1, _BLOCKS_AT_ONCE // self._size)
         while len(blocks := self._order.blocks(epoch, window * size, (window + several) * size)):
             count = self._source.count(blocks, self._part)
