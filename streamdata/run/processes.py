@@ -79,15 +79,13 @@ class _Mark:
     def write(self, text: str) -> None:
         # Beside the text before, which counts until this one is complete: a fork may be killed at any instruction.
         place = 1 - self._memory[0]
-        self._memory[self._span(place)] = text.encode(errors="replace")[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
+        marked = text.encode(errors="replace")[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
+        self._memory[1 + place * _TEXT_BYTES : 1 + (place + 1) * _TEXT_BYTES] = marked
         self._memory[0] = place
 
     def read(self) -> str:
-        return self._memory[self._span(self._memory[0])].rstrip(b"\0").decode(errors="replace")
-
-    @staticmethod
-    def _span(place: int) -> slice:
-        return slice(1 + place * _TEXT_BYTES, 1 + (place + 1) * _TEXT_BYTES)
+        begin = 1 + self._memory[0] * _TEXT_BYTES
+        return self._memory[begin : begin + _TEXT_BYTES].rstrip(b"\0").decode(errors="replace")
 
 
 class _Process(NamedTuple):

@@ -39,17 +39,6 @@ _MASK = (1 << 64) - 1
 _MIXERS = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
 
 
-def _round_keys(seed: int) -> list[int]:
-    """Derive the round keys by splitmix64 (Steele, Lea, Flood 2014)."""
-    keys = []
-    for _ in range(_ROUNDS):
-        seed = (seed + 0x9E3779B97F4A7C15) & _MASK
-        mixed = ((seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-        keys.append(mixed ^ (mixed >> 31))
-    return keys
-
-
 class Permutation:
     """A keyed bijection on [0, size): an unbalanced Feistel network with cycle walking.
 
@@ -71,8 +60,9 @@ class Permutation:
         left = isqrt(size - 1) + 1
         self.size = size
         self._left, self._right = np.uint64(left), np.uint64(-(-size // left))
-        self._words = _round_keys(seed)
-        self._keys = list(map(np.uint64, self._words))
+        # The keys of the rounds; once as Python's integers, for `at`.
+        self._keys: list[np.uint64] = list(hashes_of(np.arange(_ROUNDS), np.uint64(seed)))
+        self._words = list(map(int, self._keys))
 
     def __call__(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Map positions, int64 (n,) in [0, size), to their images, int64 (n,)."""

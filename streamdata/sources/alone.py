@@ -4,7 +4,6 @@ import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -29,7 +28,6 @@ class Alone(NamedSource):
     def __init__(self, *attributes: Any) -> None:
         super().__init__(*attributes)
         _apart.add(self)
-        _mix_before_forks()
 
     def is_within_mixture(self) -> None:
         """Note that it was given to a mixture, which its workers will read."""
@@ -130,6 +128,4 @@ def _mix_all() -> None:
             source.mixture()
 
 
-@cache
-def _mix_before_forks() -> None:
-    os.register_at_fork(before=_mix_all)
+os.register_at_fork(before=_mix_all)

@@ -174,22 +174,18 @@ class ReadTask:
         if self.on_epoch_end is not None and self.order.is_whole(epoch) and self.order.share(epoch):
             self.on_epoch_end(epoch)
         if self.part is not None:
-            self._check_found(self.part)
-        return self.order.next_epoch(epoch)
-
-    def _check_found(self, part: Part) -> None:
-        """Refuse to look on without end for a record of the part, in blocks that come again and again."""
-        self._empty_epochs = 0 if self.num_found > self._found_before else self._empty_epochs + 1
-        self._found_before = self.num_found
-        # Blocks that are not shuffled are dealt alike after at most as many epochs as there are lanes; shuffled ones
-        # reach each lane some time. The first epoch may have been entered in its middle.
+            self._empty_epochs = 0 if self.num_found > self._found_before else self._empty_epochs + 1
+            self._found_before = self.num_found
+        # It would look on without end for a record of the part. Blocks that are not shuffled are dealt alike after at
+        # most as many epochs as there are lanes; shuffled ones reach each lane some time. The first epoch may have been
+        # entered in its middle.
         if self._empty_epochs > self.lane.count and not self.order.shuffle and math.isinf(self.order.epochs.end):
             raise SourceError(
-                f"source {shown(self.name)}: expected records of the {part}, got none in {self._empty_epochs} "
-                "epochs of "
-                "this lane's share, which is the same in each\n"
+                f"source {shown(self.name)}: expected records of the {self.part}, got none in {self._empty_epochs} "
+                "epochs of this lane's share, which is the same in each\n"
                 "  Shuffle it, raise its holdout, read it to its end once (finite()), or take fewer ranks or workers."
             )
+        return self.order.next_epoch(epoch)
 
     def sound_or_damaged(self, record: Record | DamagedRecordError) -> Record:
         """The record of a shard, or what stands for it.

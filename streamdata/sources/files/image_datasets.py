@@ -69,16 +69,6 @@ class ImageFolderDataset(Alone):
             raise FileNotFoundError(f"ImageFolderDataset: expected a folder, got '{path}'\n  Check the path.")
         entries = sorted(name for name in os.listdir(self._folder) if not name.startswith("."))
         self.class_names = [name for name in entries if os.path.isdir(os.path.join(self._folder, name))]
-        self._check_top(entries)
-        of_class = [self._images_of(name) for name in self.class_names]
-        # One piece of memory: a list of a million names is copied to each worker, object by object.
-        names = [os.fsencode(name) for names in of_class for name in names]
-        self._names, self._ends = b"".join(names), np.cumsum([len(name) for name in names], dtype=np.int64)
-        self._class_ends = np.cumsum([len(names) for names in of_class], dtype=np.int64)
-        # Names without the folder: a resume may find it elsewhere, and another image at an index is another source.
-        self.source_identity = f"images {blake2b(self._names, digest_size=6).hexdigest()}"
-
-    def _check_top(self, entries: Sequence[str]) -> None:
         outside = [name for name in entries if name.lower().endswith(IMAGE_SUFFIXES)]
         if outside or not self.class_names:
             got = f"{len(outside)} outside of them, such as {shown(outside[0])}" if outside else "no folder"
@@ -86,6 +76,13 @@ class ImageFolderDataset(Alone):
                 f"ImageFolderDataset: '{self._folder}': expected images in a folder for each class, got {got}\n"
                 "  Move them, or name the folder above."
             )
+        of_class = [self._images_of(name) for name in self.class_names]
+        # One piece of memory: a list of a million names is copied to each worker, object by object.
+        names = [os.fsencode(name) for names in of_class for name in names]
+        self._names, self._ends = b"".join(names), np.cumsum([len(name) for name in names], dtype=np.int64)
+        self._class_ends = np.cumsum([len(names) for names in of_class], dtype=np.int64)
+        # Names without the folder: a resume may find it elsewhere, and another image at an index is another source.
+        self.source_identity = f"images {blake2b(self._names, digest_size=6).hexdigest()}"
 
     def _images_of(self, name: str) -> list[str]:
         found, others = [], Counter[str]()

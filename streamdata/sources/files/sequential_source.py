@@ -35,13 +35,10 @@ class SequentialSource(Source):
     """
 
     def __init__(self, kind: str, shards: SequentialShards, shuffle_buffer: int) -> None:
-        self.shards, self._kind, self._group = shards, kind, shuffle_buffer
-        self.num_blocks = len(shards.urls)
-
-    @property
-    def records_per_group(self) -> int:
+        self.shards, self._kind = shards, kind
+        self.records_per_group = shuffle_buffer
         """How many records are held in memory at once, where they are shuffled."""
-        return self._group
+        self.num_blocks = len(shards.urls)
 
     @cached_property
     def counted(self) -> "CountedSource":
@@ -51,10 +48,10 @@ class SequentialSource(Source):
             ValueError: A shard is a pipe.
             ShardError: A shard is damaged, or has changed.
         """
-        return CountedSource(self._kind, self.shards, self._group)
+        return CountedSource(self._kind, self.shards, self.records_per_group)
 
     def describe(self, shuffle: bool) -> str:
-        group = self._group if shuffle else 0
+        group = self.records_per_group if shuffle else 0
         shards = f"{self.num_blocks} shards {describe_content(self.shards)} from their start"
         return f"{self._kind}, {shards}, shuffle {shuffle}, groups of {group}"
 
@@ -106,7 +103,7 @@ class SequentialSource(Source):
         check_position(task.name, f"at record {taken} of {self.shards.urls[shard]}", taken, total)
 
     def _group_size(self, order: BlockOrder) -> int:
-        return self._group if order.shuffle and self._group else 1
+        return self.records_per_group if order.shuffle and self.records_per_group else 1
 
     def _stream(self, task: ReadTask, shard: int, start: Position) -> Iterator[Record | DamagedRecordError]:
         upcoming = task.upcoming

@@ -144,19 +144,16 @@ class OpenStream:
         if self._stateful is None:
             return None
         state = self._stateful.state_dict()
+        why = "read again it is something else"
         try:
             plain = json.loads(json.dumps(state, allow_nan=False))  # a copy: it may go on changing what it said
+            if plain == state:  # keys that are no texts, and tuples, would come back as others
+                return [plain]
         except (TypeError, ValueError) as error:
-            self._refuse(text_of(error))
-        if plain != state:  # keys that are no texts, and tuples, would come back as others
-            self._refuse("read again it is something else")
-        return [plain]
-
-    def _refuse(self, why: str) -> Any:
+            why = text_of(error)
         raise ValueError(
-            f"source {shown(self._name)} ({self._type}): expected plain JSON from its state_dict(), which goes "
-            "into the "
-            f"checkpoint, got {str(self._stateful.state_dict())[:200]} ({why})\n"
+            f"source {shown(self._name)} ({self._type}): expected plain JSON from its state_dict(), which goes into "
+            f"the checkpoint, got {str(state)[:200]} ({why})\n"
             "  Return dicts with texts as keys, lists, texts and numbers; or have no state_dict, and a resume skips by "
             "reading."
         )

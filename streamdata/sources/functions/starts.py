@@ -128,7 +128,11 @@ def _check_holds_nothing(function: Any, twin: Any, who: str) -> None:
         return
     held = repr(state)  # a snapshot, in which a NaN equals a NaN
     if id(function) not in _first_states:
-        _remember(function, held)
+        _first_states[id(function)] = held
+        try:
+            weakref.finalize(function, _first_states.pop, id(function), None).atexit = False
+        except TypeError:
+            _kept.append(function)
     first = _first_states[id(function)]
     if held != first or (isinstance(state, dict) and state.get("rewind")):
         raise ValueError(
@@ -136,11 +140,3 @@ def _check_holds_nothing(function: Any, twin: Any, who: str) -> None:
             "  It kept this from an earlier start, in an object that all its starts share. Make such objects in\n"
             "  __call__; lists, dicts, sets and deques may be made in __init__, each start has its own."
         )
-
-
-def _remember(function: Any, held: str) -> None:
-    _first_states[id(function)] = held
-    try:
-        weakref.finalize(function, _first_states.pop, id(function), None).atexit = False
-    except TypeError:
-        _kept.append(function)

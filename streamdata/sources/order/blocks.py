@@ -284,10 +284,6 @@ class BlockOrder:
         later = (self.first + place * self.stride) // self.num_blocks
         return later, place - self._index(later)
 
-    def is_all(self, epoch: int) -> bool:
-        """Whether the lane reads every block of the epoch, and of all later ones."""
-        return self.stride == 1 and self.is_whole(epoch) and math.isinf(self.length)
-
     def next_epoch(self, epoch: int) -> int | None:
         """The next epoch of which the lane has a share, or None when its stream ends."""
         index = self._index(epoch + 1)

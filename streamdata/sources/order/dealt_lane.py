@@ -3,6 +3,7 @@
 `position → segments → records, each with the position after it`
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -340,8 +341,11 @@ class _Leap:
 
     def _over_whole_epochs(self, epoch: int) -> int:
         """Pass over epochs of which the lane reads everything: each has as many records."""
-        total = getattr(self._source, "num_records", None)
-        if self._part is not None or total is None or not self._order.is_all(epoch):
+        total, order = getattr(self._source, "num_records", None), self._order
+        # Of this epoch and all later ones the lane must read every block.
+        if self._part is not None or total is None or order.stride > 1:
+            return epoch
+        if order.length < math.inf or not order.is_whole(epoch):
             return epoch
         epochs = (self.left - 1) // total  # the last record lies in the epoch after these
         epochs = min(epochs, self._order.epochs.end - 1 - epoch)
