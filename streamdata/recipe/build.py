@@ -28,7 +28,7 @@ from streamdata.recipe.yaml_tree import Path, path_text
 Uses = list[tuple[str, object]]
 _used: set[tuple[str, str]] = set()
 _said: set[str] = set()
-"""Of variables, in all recipes of this process."""
+"""Variables that a recipe of this process used (name and value), and those said to be unused (name)."""
 _SHARED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 

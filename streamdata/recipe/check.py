@@ -54,8 +54,7 @@ _TYPES: Final[dict[str, Type]] = {
 }
 
 RefusalOfFiles = Callable[[str, Mapping[str, Any]], Iterable[tuple[str, str, Kind]]]
-"""Of a target of ours and its params: the names of those whose files are not there, each with what is wrong, or that
-nobody has looked."""
+"""A target of ours and its params → the names of those whose files are not there, each with a problem and its kind."""
 
 
 def check_recipe(
@@ -116,7 +115,7 @@ class _Check:
     ) -> None:
         self.allow, self.files = allow, files
         self._said_for: dict[int, Mapping[str, Any]] = {}
-        """What mixtures above an included file say for all sources below them, by the file's id."""
+        """Parameters that mixtures above an included file set for all sources below them, by the file's id."""
         self._told: set[str] = set()
         """Packages of which it was said that they are not imported."""
         nodes = (node for part in file.files() for _, node in part.buildable())
@@ -237,7 +236,7 @@ class _Check:
                 file.locations.report(at, refusal, key=True, target=node["target"], is_told=True, kind=kind)
 
     def _said(self, file: RecipeFile, path: Path) -> Mapping[str, Any]:
-        """What the mixtures above a path say for all sources below them, the nearest first."""
+        """The parameters that mixtures above a path set for all sources below them; the nearest wins."""
         said, node = dict(self._said_for.get(id(file), {})), file.value
         for key in path:
             params = node.get("params") if isinstance(node, dict) and node.get("target") == MIXTURE else None
@@ -329,7 +328,7 @@ def check_root(file: RecipeFile, find: Find) -> None:
 
 
 def _not_streamed(node: dict[Any, Any], find: Find) -> str | None:
-    """What a target certainly builds that is no mixture and no source; None where only running would show."""
+    """Says what a target builds if that is no mixture and no source; None if it is, or only running would show."""
     target = node.get("target")
     known = find(target) if isinstance(target, str) else None
     if known is None:

@@ -1,4 +1,4 @@
-"""What a recipe's data may be, and what its parameters may do by themselves.
+"""Limits of a recipe's data, and of the commands, urls and directories that its parameters may name.
 
 `limits: {line_bytes: …}` → numbers; a path → a regular file; a command, a url, a directory → why it is refused, or
 None. A recipe sets the limits of its sources, which bound what its data may be. Those of the recipe itself are its
@@ -174,7 +174,7 @@ SCHEMES: Final = (
     "abfs", "abfss", "adl", "az", "file", "ftp", "gcs", "gs", "hf", "http", "https", "local", "memory", "oci", "s3",
     "s3a", "sftp",
 )  # fmt: skip
-"""What only reads, where what it reads from is named by the url alone."""
+"""Schemes of file systems that only read, from a place that the url alone names."""
 
 _writable: ContextVar[tuple[str, ...] | None] = ContextVar("where a recipe under allow may write", default=None)
 

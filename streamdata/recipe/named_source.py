@@ -1,4 +1,4 @@
-"""What a recipe says of every source, beside what builds it: its name, its weight, which part of it is read.
+"""The attributes of every source in a recipe, beside its target: its name, its weight, which part of it is read.
 
 `percent` → a number, a schedule over time, or a size; `holdout`, `parts` and `part` → which records are read; what a
 mixture's parameters say for all sources below it → in force while these are built.
@@ -61,7 +61,7 @@ class NamedSource:
 
 
 Points: TypeAlias = list[list[float]]
-"""Of a schedule: [time, percent] of each, by time."""
+"""The points of a schedule: [time, percent] of each, by time."""
 
 Weight: TypeAlias = float | Points | dict[str, Points]
 """A number, or a schedule: its points where it is linear between them, `{"steps": points}` where it is not. Plain JSON,
@@ -190,12 +190,12 @@ class PartRange:
 
     @property
     def share(self) -> float:
-        """Which share of the records is of it."""
+        """The share of the records that this part has."""
         number = PART_NAMES.index(self.name)
         return self.bounds[number + 1] - self.bounds[number]
 
     def span(self, count: int) -> Span:
-        """Which of so many records are of it; it may be none."""
+        """The positions of this part's records among `count`; it may have none."""
         number = PART_NAMES.index(self.name)
         first, last = self.bounds[number : number + 2]
         # Python's round, to even, of a product of floats: as Megatron has it, so that parts are the same.

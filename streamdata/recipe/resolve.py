@@ -18,7 +18,7 @@ from omegaconf.grammar_parser import parse
 from omegaconf.grammar_visitor import GrammarVisitor
 
 from streamdata.errors import RecipeError, did_you_mean, listing, shown, text_of
-from streamdata.recipe.yaml_tree import MAX_DEPTH, UNKNOWN, Key, Kind, Locations, Path, UnreadableError, read_yaml
+from streamdata.recipe.yaml_tree import MAX_DEPTH, UNKNOWN, Kind, Locations, Path, UnreadableError, read_yaml
 
 _PLAIN: Final = re.compile(
     r"\$\{(?:(variables|dynamic_objs):([^${}\\]*)|oc\.env:(\w+)|(\.*[\w\-]+(?:\.[\w\-]+|\[[\w\-]+\])*))\}"
@@ -95,7 +95,7 @@ class _Resolution:
         self.parsed: dict[tuple[str, str], Any] = {}
         """OmegaConf's parse trees, by text and rule: many nodes may have the same text."""
         self.root = DictConfig({})
-        """What OmegaConf gives to an application's resolver, and where it keeps what that returned."""
+        """The config that OmegaConf hands to an application's resolver, and where it keeps results."""
 
     def node(self, raw: Any, path: Path) -> Any:
         """Returns the value of what the file has at a path."""
@@ -169,24 +169,15 @@ class _Resolution:
         for name in re.findall(r"[^.\[\]]+", key):
             if is_raw and isinstance(node, str):
                 node, is_raw = self.node(node, at), False
-            step = _step(node, name)
-            at, node = (*at, step), node[step]
+            if node is UNKNOWN:
+                raise _RefusedError
+            if isinstance(node, list) and name.isdecimal():
+                at, node = (*at, int(name)), node[int(name)]
+            elif isinstance(node, dict):
+                at, node = (*at, name), node[name]
+            else:
+                raise LookupError(name)
         return self.node(node, at) if is_raw else node
-
-
-def _step(node: Any, name: str) -> Key:
-    """The key or index by which a name leads on.
-
-    Raises:
-        LookupError: It leads nowhere.
-    """
-    if node is UNKNOWN:
-        raise _RefusedError
-    if isinstance(node, dict) and name in node:
-        return name
-    if isinstance(node, list) and name.isdecimal() and int(name) < len(node):
-        return int(name)
-    raise LookupError(name)
 
 
 class _NoConfig:
@@ -209,7 +200,7 @@ class _Text(GrammarVisitor):
         super().__init__(self._node, self._resolved, memo=None)
         self.file, self.text, self.path = file, text, path
         self.parts = [False]
-        """Of each interpolation that is open: whether it is a part of a longer text."""
+        """Whether each interpolation that is open is a part of a longer text, outermost first."""
 
     def value(self) -> Any:
         """Returns the value: of any type where the whole text is one interpolation.
@@ -257,7 +248,7 @@ class _Text(GrammarVisitor):
         return text
 
     def _part(self, value: Any) -> str:
-        """What a value writes into a longer text."""
+        """The text of a value inside a longer text."""
         if value is UNKNOWN:
             raise _RefusedError
         if isinstance(value, dict | list):

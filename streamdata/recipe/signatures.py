@@ -1,4 +1,4 @@
-"""What a target can be called with: `dotted name → import → parameters, and their types`, also in a child process.
+"""The parameters of targets, and their types: `dotted name → import → signature`, also in a child process.
 
 streamdata's own targets are imported where they are asked for. Those of others are imported in a child process, with
 the caller's permission alone, and what is known of them comes back as JSON: `python -m streamdata.recipe.signatures`.
@@ -71,7 +71,7 @@ _TAKEN: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "mapping": ((dict,), "a mapping"),
     "sequence": ((list, str, dict), "a list"),
 }
-"""By kind: the plain data that it takes, and how a message names it. A recipe has no tuples and sets, but lists."""
+"""The plain data that each kind takes, and its name in messages. A recipe has no tuples and sets, but lists."""
 _PLAIN: Final = (str, int, float, bool, list, dict, type(None))
 
 
@@ -133,7 +133,7 @@ class Parameters:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that can be given by name."""
+        """Names of the parameters that can be given by name."""
         return (*self.required, *self.optional)
 
     def check(self, params: Collection[str], path: "Path", locations: "Locations", target: str) -> None:
@@ -186,7 +186,7 @@ def _types_of(target: Any, parameters: Iterable[Parameter]) -> dict[str, Type]:
 
 @dataclass(frozen=True)
 class Description:
-    """What is known of a target without calling it.
+    """A target as its signature and class describe it, without a call.
 
     Attributes:
         refusal: Why it is refused, or cannot be imported; None where it can.

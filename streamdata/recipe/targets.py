@@ -221,7 +221,7 @@ def is_stage(target: object) -> bool:
 
 
 def _stage_builder(stage: Any) -> Callable[..., Any]:
-    """What builds a stage from `params`, among which `args` is a list of those that have no name."""
+    """Returns a builder of the stage from `params`, among which `args` lists those that have no name."""
     signature = inspect.signature(stage)
 
     def build(args: list[Any] | None = None, **keywords: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a store holds: which keys for each train type, and which numbers.
+"""The contents of a store: which keys for each train type, and which numbers.
 
 Out of a store come int64, bool and float tensors; on disk each key has the dtype that it was written with. A value that
 this cannot hold is an error, never changed.
@@ -18,7 +18,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class SourceKeys(NamedTuple):
-    """What one source of a train type is in a store.
+    """The keys of one source of a train type in a store.
 
     Attributes:
         tokens: The key of its tokens, or of its numbers.
@@ -104,7 +104,7 @@ def stored_dtype(name: object, who: str) -> np.dtype[Any]:
 
 
 def delivered_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """What comes out for what is stored: int64 for any integer; bool and floats as they are."""
+    """The dtype that comes out of a store: int64 for any integer; bool and floats as they are."""
     return np.dtype(np.int64) if dtype.kind in "iu" else dtype.newbyteorder("=")
 
 

@@ -208,7 +208,7 @@ def _ids(store: Store, array: StoredArray, vocab_size: int) -> Iterator[str]:
 
 
 def _damaged_blocks(file: str) -> Iterator[str]:
-    """What is wrong between a file and its sums: at most one message for each 4 MiB."""
+    """Messages about blocks that differ from their sums, at most one for each 4 MiB."""
     data = LocalShard(file)
     try:
         sums = Sums(file, data.size)

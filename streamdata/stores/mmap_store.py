@@ -39,7 +39,7 @@ _FILE_NAME: Final = re.compile(r"[\w-][\w.-]{0,249}", re.ASCII)  # nothing in it
 _COPY: Final = "Copy the shard again."
 
 Locate = Callable[[str, np.dtype[Any], int, str | None], StoredArray]
-"""What finds an array by its name, dtype, number of values and checksum, and checks that all of it is there."""
+"""Finds an array by its name, dtype, number of values and checksum, and checks that all of it is there."""
 
 
 class MmapStore(Store):

@@ -44,7 +44,7 @@ def checksum() -> Any:
 
 
 class _FlatFile:
-    """Is open only while it is written to: a store may have many keys, and a run many stores."""
+    """A file that is open only while it is written to: a store may have many keys, and a run many stores."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
         self.path, self.dtype, self.count = path, dtype, 0
@@ -70,7 +70,7 @@ class _FlatFile:
 
 
 class _OffsetsFile(_FlatFile):
-    """Where runs begin, by their lengths."""
+    """A file of positions at which runs begin, made from their lengths."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
         super().__init__(path, dtype)
@@ -160,7 +160,7 @@ class Spool:
         return meta
 
     def _told(self, part: Part, told: dict[str, dict[str, Any]], name: Callable[[str, str], str]) -> dict[str, Any]:
-        """What a meta says of runs. Where all are equally long, or others have the same offsets, no file is kept."""
+        """The entry of runs in a meta. Where all are equally long, or others have the same offsets, no file is kept."""
         file = self._offsets[part]
         digest, length, count = file.close(), file.even_length, file.count - 1
         own = {"count": count, "data": name(*part), "checksum": digest}

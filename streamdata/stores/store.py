@@ -1,4 +1,4 @@
-"""What all stores do: find their files; values by position, records by number, over the borders of segments."""
+"""The base of all stores: finds their files; values by position, records by number, over the borders of segments."""
 
 import logging
 import os
@@ -136,7 +136,7 @@ class Store(ABC):
 
     @property
     def num_records(self) -> int:
-        """How many records.
+        """Number of records.
 
         Raises:
             StoreError: Its keys have different numbers of records.
@@ -408,5 +408,5 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def suffixed(files: Iterable[str], *suffixes: str) -> list[str]:
-    """Those that end so."""
+    """The files with one of these suffixes."""
     return [file for file in files if file.endswith(suffixes)]

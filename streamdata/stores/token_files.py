@@ -26,7 +26,7 @@ from streamdata.stores.stored_values import has_sums
 logger = logging.getLogger("streamdata")
 
 TOKEN_SUFFIXES: Final = (".npy", ".ds")
-"""Of files of bare tokens that are known by their names; a `.bin` alone is one, too."""
+"""Suffixes of files of bare tokens that are known by their names; a `.bin` alone is one, too."""
 _NPY_MAGIC: Final = b"\x93NUMPY"
 _LLMC_HEADER: Final = 1024
 _LLMC_EVAL: Final = 20240522

@@ -22,7 +22,7 @@ DEFAULT_SHARD_TOKENS: Final = 1 << 28
 
 Lengths = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 Parts: TypeAlias = dict[Part, tuple[Values, Int64s | range]]
-"""What each file of a shard gets of some records, and where each record begins in it, (records + 1,)."""
+"""The values of some records for each file of a shard, and where each record begins in it, (records + 1,)."""
 
 
 class StoreWriter:
@@ -192,7 +192,7 @@ class StoreWriter:
             spool.discard()
 
     def _parts(self, flat: Mapping[str, Any], lengths: Any, item_lengths: Mapping[str, Any], documents: Any) -> Parts:
-        """What each file of the shard gets of all records."""
+        """Splits all records into the values of each file of a shard."""
         self._check_keys(flat)
         parts: Parts = {}
         rows: dict[str, Int64s] = {}

@@ -1,4 +1,4 @@
-"""Which format a row has: `fields and what they hold → a name and a style → messages or texts, and what is trained`.
+"""Formats of rows: `fields and what they hold → a name and a style → messages or texts, and what is trained`.
 
 language-modeling     text, or messages                       all of a text, the assistant of messages
 prompt-only           prompt                                  nothing: an answer is sampled

@@ -19,7 +19,7 @@ import torch
 from streamdata.errors import StateError, names_text, shown
 from streamdata.fields import CURSOR, SAMPLES, STATES, is_reserved
 from streamdata.sources.source import Sample, describe_record
-from streamdata.text.packing import positions
+from streamdata.text.packing import checked_counts, is_count, positions
 from streamdata.text.plan import Plan, plan_alike, plan_alike_head, plan_bfd, plan_bfd_head
 
 logger = logging.getLogger("streamdata")
@@ -35,9 +35,9 @@ class Fields(NamedTuple):
 
     names: tuple[str, ...]
     vectors: tuple[str, ...]
-    """Those that have a value for each of its tokens, as far as their lengths say."""
+    """Fields with a value for each of its tokens, as far as their lengths say."""
     others: tuple[str, ...]
-    """Those that have not; what is None is neither."""
+    """All other fields; one that is None is in neither."""
 
 
 class HeldSample(NamedTuple):
@@ -48,9 +48,9 @@ class HeldSample(NamedTuple):
     num_bytes: int
     fields: Fields
     number: int
-    """How many were pulled before it."""
+    """Number of samples pulled before it."""
     overlong: int
-    """How many of these were longer than is allowed."""
+    """Number of these that were longer than is allowed."""
 
 
 class TokenPiece(NamedTuple):
@@ -61,7 +61,7 @@ class TokenPiece(NamedTuple):
     end: int
 
     def part(self, name: str) -> Any:
-        """What a field that has a value for each token says of the piece."""
+        """The piece's values of a field that has one for each token."""
         values = self.document.sample[name]
         # Most pieces are whole documents: a slice of each would take as long as finding it.
         return values if self.end - self.begin == self.document.num_tokens else values[self.begin : self.end]
@@ -91,7 +91,7 @@ class Lookahead(ABC):
             "longer": longer,
         }
         for name in ("max_tokens", "lookahead", "lookahead_bytes"):
-            if not _is_count(self._settings[name]) or not self._settings[name]:
+            if not is_count(self._settings[name]) or not self._settings[name]:
                 raise ValueError(
                     f"{self._who}: {name} is {shown(self._settings[name])}, expected a whole number of at least 1\n"
                     "  max_tokens is the size of an output; lookahead=1 takes samples as they come."
@@ -257,24 +257,8 @@ class Lookahead(ABC):
         Raises:
             StateError: It was written with other settings, or is not such a state.
         """
-        if not isinstance(state, dict) or not all(_is_count(state.get(name)) for name in _COUNTS):
-            raise StateError(
-                f"{self._who}: expected counts {list(_COUNTS)}, got {shown(state)}\n"
-                "  Give the states as to_state made them, or reload_from_url_level=True to begin afresh."
-            )
-        for name, present in self._settings.items():
-            if state.get(name) != present:
-                raise StateError(
-                    f"{self._who}: the state was written with {name}={shown(state.get(name))}, the run has "
-                    f"{shown(present)}\n"
-                    "  Set it back, or give reload_from_url_level=True to plan afresh from the present windows."
-                )
-        self._start = {name: state[name] for name in _COUNTS}
+        self._start = checked_counts(self._who, state, _COUNTS, self._settings)
         self._begin()
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
 
 
 def _measured(sample: Sample, num_tokens: int) -> tuple[int, Fields]:

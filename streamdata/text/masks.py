@@ -52,7 +52,7 @@ class EncodedChat(NamedTuple):
 
 
 class MessageTokens(NamedTuple):
-    """Where a message lies in a conversation in tokens.
+    """The place of a message in a conversation in tokens.
 
     Attributes:
         number: The message's.

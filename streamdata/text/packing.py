@@ -11,7 +11,7 @@ positions   0 1 2 3 | 0 1 2 3 | 0 1 0 1     from 0 in each row and each document
 
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -30,7 +30,7 @@ IGNORED_LABEL: Final = -100
 Int64s = npt.NDArray[np.int64]
 Labels = Literal["unshifted", "shifted"]
 _NOTHING_HELD: Final = {"rewind": 0, "offset": 0}
-"""What a state says of the packer: how many records it holds, and the tokens of the first that are in rows already."""
+"""The packer's part of a state: how many records it holds, and how many tokens of the first are in rows already."""
 
 
 class PackedRow(NamedTuple):
@@ -247,20 +247,8 @@ class TextJsonlProcessFnBuilder:
         Raises:
             StateError: It was written with other settings, or is not such a state.
         """
-        settings = self._settings()
-        if not isinstance(state, dict) or any(not _is_count(state.get(key)) for key in (*_NOTHING_HELD, *settings)):
-            raise StateError(
-                f"TextJsonlProcessFnBuilder: expected counts {[*_NOTHING_HELD, *settings]}, got {shown(state)}\n"
-                "  Give the states as to_state made them, or reload_from_url_level=True to pack afresh."
-            )
-        for key, present in settings.items():
-            if state[key] != present:
-                raise StateError(
-                    f"TextJsonlProcessFnBuilder: the state was written with {key}={state[key]}, the run has {present}\n"
-                    "  Give reload_from_url_level=True to pack afresh from the present windows, or set it back."
-                )
+        self._held_at_start = checked_counts("TextJsonlProcessFnBuilder", state, (*_NOTHING_HELD,), self._settings())
         self._packer = None  # until it is called again, state_dict says what was loaded
-        self._held_at_start = {key: state[key] for key in _NOTHING_HELD}
 
     def _settings(self) -> dict[str, int]:
         # Other tokens would put the offset elsewhere; the tokenizer's name would not do, its files may have changed.
@@ -268,5 +256,26 @@ class TextJsonlProcessFnBuilder:
         return {"max_sequence_length": self.max_sequence_length, "tokenizer": fingerprint}
 
 
-def _is_count(value: Any) -> bool:
+def checked_counts(who: str, state: Any, counts: Sequence[str], settings: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the counts of a state that was written with the same settings.
+
+    Raises:
+        StateError: It was written with others, or is not such a state.
+    """
+    if not isinstance(state, dict) or not all(is_count(state.get(name)) for name in counts):
+        raise StateError(
+            f"{who}: expected counts {list(counts)}, got {shown(state)}\n"
+            "  Give the states as to_state made them, or reload_from_url_level=True to begin afresh."
+        )
+    for name, present in settings.items():
+        if state.get(name) != present:
+            raise StateError(
+                f"{who}: the state was written with {name}={shown(state.get(name))}, the run has {shown(present)}\n"
+                "  Set it back, or give reload_from_url_level=True to begin afresh from the present windows."
+            )
+    return {name: state[name] for name in counts}
+
+
+def is_count(value: object) -> bool:
+    """Whether a value is a whole number of at least 0."""
     return type(value) is int and value >= 0

@@ -87,7 +87,7 @@ class AddedTokens:
         return bool(self.at(text, position)) or self.end(text[:position])
 
     def opening(self, text: str) -> list[str]:
-        """Those that the text begins with, one after the other."""
+        """The added tokens that the text begins with, one after the other."""
         found, position = [], 0
         while token := self.at(text, position):
             found.append(token)

@@ -1,4 +1,4 @@
-"""Which characters of a rendered conversation are what one message says.
+"""Finding the characters of a rendered conversation that are what one message says.
 
 The text up to an assistant's message is the rendering of the messages before it with the generation prompt, and its end
 is that of the rendering up to and with it, as long as these are *prefixes* of the rendered

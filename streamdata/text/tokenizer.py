@@ -26,7 +26,7 @@ _OLD_MAP: Final = "special_tokens_map.json"
 _FILES: Final = {_RULES, _CONFIG, _OLD_MAP, "chat_template.jinja", "README.md", "LICENSE"}
 """Beside others, such as a model's `config.json`, transformers may take another class than the configuration says."""
 _CLASSES: Final = ("TokenizersBackend", "PreTrainedTokenizerFast")
-"""Those of transformers that take `tokenizer.json` as it is. Others build parts of it anew, as they think right."""
+"""Classes of transformers that take `tokenizer.json` as it is. Others build parts of it anew, as they think right."""
 _NAMED_TOKENS: Final = {f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")}
 _TOKEN_LISTS: Final = {"extra_special_tokens", "additional_special_tokens"}
 _OF_NO_EFFECT: Final = {

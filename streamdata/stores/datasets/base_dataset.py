@@ -1,4 +1,4 @@
-"""What all datasets over stores are: map-style, of one train type, checked against what the store holds."""
+"""The base of datasets over stores: map-style, of one train type, checked against the keys of the store."""
 
 import operator
 from abc import abstractmethod
@@ -103,11 +103,11 @@ class BaseDataset(NamedSource, Dataset[Sample]):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many samples."""
+        """Number of samples."""
 
     @abstractmethod
     def get_index(self, idx: int) -> tuple[int, int]:
-        """What sample `idx` reads, as begin and end."""
+        """The begin and end of what sample `idx` reads."""
 
     @abstractmethod
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
@@ -119,7 +119,7 @@ class BaseDataset(NamedSource, Dataset[Sample]):
 
     @cached_property
     def source_identity(self) -> str:
-        """What determines the samples, wherever the store lies; a resume compares it."""
+        """A text that determines the samples, wherever the store lies; a resume compares it."""
         return f"{self.train_type} {self._cut}of store {self.store.identity}"
 
     @property

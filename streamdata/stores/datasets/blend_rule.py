@@ -152,7 +152,7 @@ def blend(
 
 
 def _dtype(weights: BlendWeights, size: int) -> type:
-    """Of the shares. Where a product could leave int64, Python's own integers are computed with."""
+    """The dtype of the shares. Where a product could leave int64, Python's own integers are computed with."""
     if not weights.exact:
         return np.float64
     # The largest product, and the largest error that is subtracted from it. Half of int64 stays free.

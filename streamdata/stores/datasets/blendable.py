@@ -318,7 +318,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
 
     @property
     def source_identity(self) -> str:
-        """What determines the samples, the rule and the datasets' lengths and identities; a resume compares it."""
+        """A text that determines the samples: the rule, the datasets' lengths and identities; a resume compares it."""
         identities = [getattr(dataset, "source_identity", None) for dataset in self.datasets]
         rule = (self._weights.shares, self._weights.unit, len(self), self.seed, self._compat)
         return f"blend {stable_seed(rule, self._lengths.tolist(), identities):016x}"
@@ -351,7 +351,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
         return index if self.seed is None else _order(length, self.seed, number, times).at(index)
 
     def _indices(self, number: int, ranks: npt.NDArray[np.int64]) -> list[int]:
-        """The same for many."""
+        """Many samples at once."""
         if len(ranks) <= _FEW_INDICES:
             return [self._index_of(number, rank) for rank in ranks.tolist()]
         length = int(self._lengths[number])

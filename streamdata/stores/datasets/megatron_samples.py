@@ -42,7 +42,7 @@ _UINT32_MAX: Final = np.iinfo(np.uint32).max
 
 
 class SampleRule(NamedTuple):
-    """What determines the indices, beside the lengths of the documents.
+    """The settings that determine the indices, beside the lengths of the documents.
 
     Attributes:
         first: Of the documents that are read.

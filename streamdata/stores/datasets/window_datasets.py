@@ -359,7 +359,7 @@ class WindowDataset(BaseDataset):
             raise self.store.no_documents(TOKENS)
 
     def _marks_of(self, begin: int | None, tokens: Int64s) -> dict[str, Any]:
-        """What attention kernels for sequences of several lengths take, of a window and where it lies in the store."""
+        """The arguments of attention kernels for sequences of several lengths, for a window that begins there."""
         if self._eod_token is not None:
             starts = np.flatnonzero(tokens[:-1] == self._eod_token) + 1
         else:
