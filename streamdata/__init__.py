@@ -72,15 +72,15 @@ if TYPE_CHECKING:
     from streamdata.stores.mmap_store import MmapStore as MmapStore
     from streamdata.stores.store import Store as Store
     from streamdata.stores.writer import StoreWriter as StoreWriter
-    from streamdata.text import compute_position_id_with_mask as compute_position_id_with_mask
-    from streamdata.text import pad_sequence_to_length as pad_sequence_to_length
-    from streamdata.text import postprocess_data as postprocess_data
     from streamdata.text.image_text_pairs import (
         ImageTextPairProcessFnBuilder as ImageTextPairProcessFnBuilder,
     )
     from streamdata.text.lookahead import GroupByLength as GroupByLength
     from streamdata.text.lookahead import PackTokens as PackTokens
     from streamdata.text.packing import TextJsonlProcessFnBuilder as TextJsonlProcessFnBuilder
+    from streamdata.text.truncation import compute_position_id_with_mask as compute_position_id_with_mask
+    from streamdata.text.truncation import pad_sequence_to_length as pad_sequence_to_length
+    from streamdata.text.truncation import postprocess_data as postprocess_data
     from streamdata.tools.trace.totals import report as report
     from streamdata.tools.view.tree import describe as describe
 
@@ -151,9 +151,9 @@ _MODULES = {
     "Pipeline": "prepare",
     "PrepareConfig": "prepare",
     # tensors of tokens
-    "compute_position_id_with_mask": "text",
-    "pad_sequence_to_length": "text",
-    "postprocess_data": "text",
+    "compute_position_id_with_mask": "text.truncation",
+    "pad_sequence_to_length": "text.truncation",
+    "postprocess_data": "text.truncation",
     # looking at it
     "describe": "tools.view.tree",
     "report": "tools.trace.totals",

@@ -320,7 +320,7 @@ class SFTChatDataset(ChatDataset):
     - `attention_mask` int64, 0 at padding;
     - `position_ids` int64, counting tokens from 0; at padding that of the last token;
     - `loss_mask` bool: which of `input_ids` are trained. That is what `actions` says of a message's role, or its own
-      `loss_mask` (0 or 1); see `streamdata.text.ChatEncoder`;
+      `loss_mask` (0 or 1); see `streamdata.text.masks.ChatEncoder`;
     - with a processor `mm_token_type_ids` int64 (0 text, 1 image, 2 video), `multi_modal_inputs`, the processor's
       tensors, empty for a row of text, and for processors like Qwen2-VL's `position_ids` of shape (3, …).
 

@@ -15,6 +15,7 @@ from streamdata.recipe.yaml_tree import (
     NodeBudget,
     OnProblem,
     Path,
+    Unknown,
     UnreadableError,
     path_text,
     plain_tree,
@@ -224,7 +225,13 @@ def _check_shape(node: dict[Any, Any], path: Path, locations: Locations) -> None
     if kind == "target" and "include" in node:
         locations.report((*path, "include"), "expected either 'target' or 'include', got both", key=True)
     if kind == "target":
-        _check_params(node.get("params"), str(value), (*path, "params"), locations)
+        at, params = (*path, "params"), node.get("params")
+        for key in params if isinstance(params, dict) else ():
+            if not isinstance(key, str):
+                message = f"expected a parameter's name, got {shown(key)}"
+                locations.report((*at, key), message, key=True, target=str(value))
+        if not isinstance(params, dict | Unknown | None):
+            locations.report(at, f"expected a mapping or null as params, got {shown(params)}")
     others = attributes(node)
     if kind == "target" and "params" not in node and others:
         names = listing(map(str, others))
@@ -233,14 +240,3 @@ def _check_shape(node: dict[Any, Any], path: Path, locations: Locations) -> None
     for key in others:
         if not isinstance(key, str) or (key.startswith("__") and key.endswith("__")):
             locations.report((*path, key), f"expected the name of an attribute, got {shown(key)}", key=True)
-
-
-def _check_params(params: Any, target: str, path: Path, locations: Locations) -> None:
-    if isinstance(params, dict):
-        for key in params:
-            if not isinstance(key, str):
-                locations.report(
-                    (*path, key), f"expected a parameter's name, got {shown(key)}", key=True, target=target
-                )
-    elif params is not None and params is not UNKNOWN:
-        locations.report(path, f"expected a mapping or null as params, got {shown(params)}")

@@ -163,16 +163,19 @@ def parameters_of(target: object, *, with_types: bool = False) -> Parameters | N
         return None
     if isinstance(target, type) and next(iter(signature.parameters), None) == "self":
         return None  # written by hand in an extension's docstring, where `self` shows that nobody checked it
-    found = list(signature.parameters.values())
-    needed = [parameter for parameter in found if parameter.default is Parameter.empty]
-    by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    return Parameters(
-        required=tuple(parameter.name for parameter in needed if parameter.kind in by_name),
-        optional=tuple(p.name for p in found if p.kind in by_name and p.default is not Parameter.empty),
-        positional=tuple(parameter.name for parameter in needed if parameter.kind is Parameter.POSITIONAL_ONLY),
-        accepts_any=any(parameter.kind is Parameter.VAR_KEYWORD for parameter in found),
-        types=_types_of(target, found) if with_types else {},
-    )
+    found = signature.parameters.values()
+    required: list[str] = []
+    optional: list[str] = []
+    positional: list[str] = []
+    for parameter in found:
+        is_needed = parameter.default is Parameter.empty
+        if parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+            (required if is_needed else optional).append(parameter.name)
+        elif parameter.kind is Parameter.POSITIONAL_ONLY and is_needed:
+            positional.append(parameter.name)
+    accepts_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in found)
+    types_ = _types_of(target, found) if with_types else {}
+    return Parameters(tuple(required), tuple(optional), tuple(positional), accepts_any, types_)
 
 
 def _types_of(target: Any, parameters: Iterable[Parameter]) -> dict[str, Type]:

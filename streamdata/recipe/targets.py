@@ -24,7 +24,7 @@ import inspect
 import pathlib
 import sys
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from streamdata.errors import did_you_mean, shown, text_of
@@ -299,22 +299,18 @@ def refusal_of_object(obj: object, allow: Collection[str] | None = None, *, hold
         holder: What it was read from: a class answers for a static method that says nothing of itself.
     """
     if isinstance(holder, type) and isinstance(obj, types.BuiltinFunctionType) and not (obj.__module__ or obj.__self__):
-        return _refusal_of_part(holder, allow)
-    refusals = (_refusal_of_part(part, allow) for part in _parts(obj))
-    return next(filter(None, refusals), None)
-
-
-def _parts(obj: object) -> Iterator[object]:
-    """An object and the functions that it wraps, by ``functools.partial`` or ``functools.wraps``."""
+        obj = holder
     for _ in range(_MAX_WRAPPERS + 1):
         if isinstance(obj, functools.partial):
             obj = obj.func
             continue
-        yield obj
+        if refusal := _refusal_of_part(obj, allow):
+            return refusal
         # Not `getattr`: an object that answers to every name would seem to wrap something.
         obj = inspect.getattr_static(obj, "__wrapped__", None)
         if obj is None:
-            return
+            return None
+    return None
 
 
 def _refusal_of_part(obj: object, allow: Collection[str] | None) -> str | None:

@@ -76,7 +76,7 @@ class DirectoryTokenizer:
         return size
 
     def encode(self, text: str, max_tokens: int | None, *, with_special_tokens: bool) -> list[int]:
-        """See `streamdata.text.tokenize`."""
+        """See `streamdata.text.tokenizer.tokenize`."""
         if max_tokens is None:
             self._backend.no_truncation()
         else:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamdata.text import plan_bfd
+from streamdata.text.plan import plan_bfd
 from tests.benchmarks.measure import Row, Scale, by_turns, per_second
 
 ROW_LENGTH, MEAN_LENGTH, SIGMA = 8192, 1000, 1.0

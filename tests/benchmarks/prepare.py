@@ -21,7 +21,7 @@ from streamdata.prepare.encode import TextTokenizer, one_thread
 from streamdata.prepare.inputs import Task, plan_tasks
 from streamdata.prepare.run_directory import RunDirectory
 from streamdata.prepare.worker import RunSpec, Worker, run_local
-from streamdata.text import load_tokenizer
+from streamdata.text.tokenizer import load_tokenizer
 from tests.benchmarks.data import cached
 from tests.benchmarks.measure import Row, Scale, by_turns
 

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, SFTChatDataset, StateError, instantiate_from_yaml, to_state
-from streamdata.text import OverlongError
+from streamdata.text.truncation import OverlongError
 from tests.chats.chat_files import assistant, chats, user, write
 from tests.streams import assert_exact_resume, plain
 from tests.text.chat_templates import encode_chat

@@ -7,8 +7,8 @@ import pytest
 
 from examples import make_demo_data
 from streamdata.sources.functions.images import open_image
-from streamdata.text import load_tokenizer
 from streamdata.text.image_text_pairs import ImageTextPairProcessFnBuilder
+from streamdata.text.tokenizer import load_tokenizer
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from streamdata import JsonlIterableDataset, SeqDataset, StoreWriter
 from streamdata.states.cursor import Position
 from streamdata.run import publish
 from streamdata.io.streams import PipeBytes
-from streamdata.text import ChatRenderer
+from streamdata.text.templates import ChatRenderer
 import functools
 import streamdata
 

@@ -22,8 +22,8 @@ from streamdata.sources.functions.images import (
     open_image,
     to_tensor,
 )
-from streamdata.text import load_tokenizer
 from streamdata.text.image_text_pairs import ImageTextPairProcessFnBuilder
+from streamdata.text.tokenizer import load_tokenizer
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
 

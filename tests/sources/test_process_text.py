@@ -14,8 +14,8 @@ from torch.nn.functional import cross_entropy
 
 from streamdata import JsonlIterableDataset, MergedDataset, to_state
 from streamdata.errors import StateError
-from streamdata.text import tokenize
 from streamdata.text.packing import TextJsonlProcessFnBuilder
+from streamdata.text.tokenizer import tokenize
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
 Record = dict[str, Any]

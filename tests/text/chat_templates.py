@@ -4,7 +4,9 @@ from pathlib import Path
 
 from tokenizers import AddedToken
 
-from streamdata.text import ChatEncoder, ChatRenderer, load_tokenizer
+from streamdata.text.masks import ChatEncoder
+from streamdata.text.templates import ChatRenderer
+from streamdata.text.tokenizer import load_tokenizer
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|begin|>", "<|head|>", "<|/head|>", "<|eot|>", "<s>", "</s>", "[INST]"]

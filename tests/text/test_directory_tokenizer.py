@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
-from streamdata.text import end_token, tokenize, tokenizer_fingerprint
-from streamdata.text.tokenizer import load_directory
+from streamdata.text.tokenizer import end_token, load_directory, tokenize, tokenizer_fingerprint
 from tests.text.tiny_tokenizer import END, START, save_tiny_tokenizer
 
 LINE = "The cat sat on the mat, and the dog didn't; na\u00efve caf\u00e9s cost 3.14 \u6771\u4eac"
@@ -209,7 +208,7 @@ def test_texts_are_encoded_without_transformers(tmp_path: Path) -> None:
     name = save_tiny_tokenizer(tmp_path)
     code = f"""
 import sys
-from streamdata.text import end_token, tokenize, tokenizer_fingerprint
+from streamdata.text.tokenizer import end_token, tokenize, tokenizer_fingerprint
 tokenize({name!r}, "the cat", 5, with_special_tokens=True), end_token({name!r}), tokenizer_fingerprint({name!r})
 print("tokenizers" in sys.modules, "transformers" in sys.modules)
 """

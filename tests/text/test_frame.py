@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from streamdata.text import ChatRenderer
 from streamdata.text.probes import AddedTokens, Frame, learn_frame
+from streamdata.text.templates import ChatRenderer
 from tests.text.chat_templates import ADDED, CHATML, CHATML_MARKED, DEEPSEEK, MISTRAL, SPECIAL, chat_tokenizer
 
 EACH = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}<|eot|>{% endfor %}"

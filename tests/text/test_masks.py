@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.text import ChatEncoder
+from streamdata.text.masks import ChatEncoder
 from tests.text.chat_templates import CHATML_MARKED, DEEPSEEK, LLAMA, MISTRAL, TEMPLATES, chat_tokenizer, encode_chat
 
 SYSTEM = {"role": "system", "content": "be good"}

@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.text import PackedRow, RowPacker
-from streamdata.text.packing import IGNORED_LABEL
+from streamdata.text.packing import IGNORED_LABEL, PackedRow, RowPacker
 
 END = 0
 

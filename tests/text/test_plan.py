@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.text import RowPacker, plan_bfd, plan_bfd_split, plan_simple
-from streamdata.text.plan import Plan, plan_alike, plan_alike_head, plan_bfd_head
+from streamdata.text.packing import RowPacker
+from streamdata.text.plan import Plan, plan_alike, plan_alike_head, plan_bfd, plan_bfd_head, plan_bfd_split, plan_simple
 
 lengths_of = st.lists(st.integers(0, 30), max_size=40)
 row_lengths = st.integers(1, 30)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.text import ChatEncoder, ChatRenderer
+from streamdata.text.masks import ChatEncoder
 from streamdata.text.probes import find_turns
-from streamdata.text.templates import Conversation
+from streamdata.text.templates import ChatRenderer, Conversation
 from tests.text.chat_templates import QWEN3, TEMPLATES, chat_tokenizer
 
 CALL = {"function": {"name": "look", "arguments": {}}}

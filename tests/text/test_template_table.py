@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken
 
-from streamdata.text import ChatEncoder
+from streamdata.text.masks import ChatEncoder
 from tests.text.chat_templates import chat_tokenizer
 from tests.text.template_table import OWN, TOKEN, installed_templates, said
 from tests.text.template_table import ROWS as TABLE

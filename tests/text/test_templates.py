@@ -6,8 +6,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from streamdata.text import ChatRenderer
-from streamdata.text.templates import template_source
+from streamdata.text.templates import ChatRenderer, template_source
 from streamdata.text.tokenizer import token_ids
 from tests.text.chat_templates import CHATML_MARKED, QWEN3, TEMPLATES, chat_tokenizer, render_chat
 
@@ -172,7 +171,8 @@ def test_generation_blocks_are_found_where_transformers_finds_them(tokenizer):
 
 def test_importing_the_room_imports_nothing_heavy():
     """Neither torch nor transformers nor jinja2, before they are needed."""
-    code = "import sys, streamdata.text; print({'torch', 'transformers', 'jinja2'} & sys.modules.keys())"
+    modules = ", ".join(f"streamdata.text.{name}" for name in ("masks", "packing", "plan", "truncation"))
+    code = f"import sys, {modules}; print({{'torch', 'transformers', 'jinja2'}} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 

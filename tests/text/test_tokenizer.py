@@ -4,8 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamdata.text import as_tokenizer, end_token, load_tokenizer, tokenize, tokenizer_fingerprint
-from streamdata.text.tokenizer import token_ids, tokenizer_digest, tokenizer_of
+from streamdata.text.tokenizer import (
+    as_tokenizer,
+    end_token,
+    load_tokenizer,
+    token_ids,
+    tokenize,
+    tokenizer_digest,
+    tokenizer_fingerprint,
+    tokenizer_of,
+)
 from tests.text.tiny_tokenizer import END, START, save_tiny_tokenizer
 
 

@@ -6,15 +6,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.text import (
+from streamdata.text.truncation import (
+    TRUNCATIONS,
     OverlongError,
     compute_position_id_with_mask,
     cut,
     fit_length,
     pad_sequence_to_length,
     postprocess_data,
+    train_from,
 )
-from streamdata.text.truncation import TRUNCATIONS, train_from
 
 IDS = [1, 2, 3, 4, 5, 6, 7]
 
