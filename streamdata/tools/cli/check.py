@@ -141,7 +141,7 @@ def _check_data(given: GivenRecipe, jobs: int | None) -> bool:
 
 
 def _parts(check: "DataCheck", tasks: Sequence["DataTask"], count: int) -> Iterator[tuple["DataTask", "Findings"]]:
-    """What is found in each task, as it comes; that its process died is a fault, and new ones do the other tasks."""
+    """Yield each task with its findings; where its process died that is a fault, and new processes do the others."""
     from streamdata.run.processes import ProcessDiedError, forks
     from streamdata.tools.data_check.data_records import Findings
 

@@ -30,7 +30,7 @@ _MAX_END_S: Final = 4.0
 """An end in order takes no longer: a DataLoader waits 5 s for each worker that hangs."""
 
 _MAX_LINES = 10
-"""Of a message; where it was raised, and what shows the rest, are two more."""
+"""Lines of a message; the place where it was raised, and the hint to see the rest, are two more."""
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)')
 
@@ -112,7 +112,7 @@ def _lines(error: Exception, *, is_expected: bool) -> list[str]:
 
 
 def _of_worker(text: str) -> tuple[str, tuple[str, str, str] | None]:
-    """What torch raises for a worker has the traceback there as its text: the error below it, and its last frame."""
+    """Find the error, and its last frame, in the traceback of a worker, which torch gives as a message."""
     lines = text.splitlines()
     frames = [(number, found) for number, line in enumerate(lines) if (found := _FRAME.fullmatch(line))]
     if not frames:

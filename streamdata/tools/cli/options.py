@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MAX_RANKS = 1 << 17
 """`streamdata.run.MAX_RANKS`, which is not imported: `--help` needs no NumPy."""
 MAX_COUNT = 2**53 - 1
-"""What states and other JSON hold exactly."""
+"""The largest number that states and other JSON hold exactly."""
 
 Recipe = Annotated[Path, typer.Argument(help="The YAML file.", exists=True, dir_okay=False, readable=True)]
 Variables = Annotated[

@@ -30,7 +30,7 @@ class _InputsOrCommand(FlagsGroup):
 
 
 class _Inputs(FlagsCommand):
-    """What `prepare` itself does: its usage and its errors name no other command."""
+    """The command `prepare` itself: its usage and its errors name no other command."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         return super().make_context(parent.info_name, args, parent.parent, **extra)

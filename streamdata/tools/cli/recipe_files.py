@@ -1,4 +1,4 @@
-"""What a recipe's targets of ours read: are the shards, stores and tokenizers that they name there?"""
+"""Params of a recipe's targets → those whose shards, stores or tokenizers are not there."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ class RecipeFiles:
                         yield name, not_checked, "not checked"
 
     def _look(self, target: str, name: str, params: Mapping[str, Any]) -> Callable[[Any], str | None] | None:
-        """What looks for the files of a parameter, if it names any; it returns why it did not."""
+        """Return a function that looks for the files of a parameter, if it names any; that returns why it did not look."""
         if name == _CONFIG and target in _SETTINGS:
             return lambda value: _settings(target, value)
         if name == "paths" and target == "streamdata.BlendableDataset.from_megatron":

@@ -167,7 +167,7 @@ def _stream(dataset: "MergedDataset", batches: int | None, batch_size: int, work
 
 
 class Pace:
-    """What was delivered, and how fast.
+    """Counts what was delivered, and how fast.
 
     Args:
         delivery: Accumulates it.
@@ -220,7 +220,7 @@ class Pace:
 
 
 def _of_stores(traffic: "Traffic") -> list[str]:
-    """What was asked of stores, in a line; none where nothing was."""
+    """Describe the traffic with stores in a line; none where there was none."""
     if not traffic.is_any:
         return []
     asked = f"{_megabytes(traffic.num_bytes)} by {traffic.requests:,} requests, {traffic.retries:,} of them repeated"

@@ -35,7 +35,7 @@ def make_environment() -> Environment:
 
 
 def _shown(value: Any) -> Any:
-    """What an expression gives, before it is escaped; what is markup already came through here part by part."""
+    """Make text visible before it is escaped; markup came through here part by part already."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -49,7 +49,7 @@ class SampleGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What stands in the file.
+    """The contents of the file.
 
     Attributes:
         title: What is shown.
@@ -91,5 +91,5 @@ def write_page(page: Page, path: Path) -> None:
 
 @cache
 def stylesheet() -> str:
-    """What samples and mixtures look like."""
+    """The style sheet of samples and mixtures."""
     return files("streamdata.tools.show").joinpath("web", "samples.css").read_text(encoding="utf-8")

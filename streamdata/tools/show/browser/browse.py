@@ -74,7 +74,7 @@ def browsed_mixture(
 
 
 def _named_record(text: str) -> dict[str, Any]:
-    """What to find, of URL#KEY, or of SOURCE#INDEX.
+    """Read the name of a record, URL#KEY or SOURCE#INDEX.
 
     Raises:
         ValueError: It is neither.

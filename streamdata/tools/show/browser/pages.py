@@ -16,7 +16,7 @@ from streamdata.tools.show.page import make_environment
 _FILES: Final = {"samples.css": "text/css", "browser.css": "text/css", "browser.js": "text/javascript"}
 _MAX_STEP: Final = 2**53
 _MAX_DIGITS: Final = 16
-"""Of the largest step."""
+"""Digits of the largest step."""
 _MAX_FOUND: Final = 200
 _LEFT: Final = 10
 _WIDTH: Final = 980
@@ -43,7 +43,7 @@ class MarkDrawn(NamedTuple):
 
 
 class LineDrawn(NamedTuple):
-    """What the template draws."""
+    """The time line as the template draws it."""
 
     about: str
     here: float
@@ -53,7 +53,7 @@ class LineDrawn(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Browsed:
-    """What is looked at.
+    """A stream or a store that is looked at.
 
     Attributes:
         name: Of the recipe or store.
@@ -133,7 +133,7 @@ class BrowsePages:
         )
 
     def _place(self, query: Mapping[str, str]) -> PagePlace:
-        """What a query asks for.
+        """The place that a query asks for.
 
         Raises:
             ValueError: There is nothing like that.

@@ -25,7 +25,7 @@ _PATIENCE_S: Final = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class PagePlace:
-    """What a page shows: from a step on, of a rank and, unless it is empty, of a source or all that is below it."""
+    """A place in the stream: a step, a rank and, unless it is empty, a source or all that is below it."""
 
     step: int
     rank: int = 0
@@ -185,7 +185,7 @@ class BrowseJobs:
         self._present: BrowseJob | None = None
 
     def result(self, key: Hashable, read: Callable[[], _Result]) -> _Result:
-        """What a function returns; asked again with the same key, of the job that runs since.
+        """Return the result of a function; asked again with the same key, that of the job that runs since.
 
         Raises:
             StillReadingError: It is not done yet: ask again.

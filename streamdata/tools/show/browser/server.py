@@ -47,11 +47,11 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-"""Of every answer, errors too: nothing inline, nothing from elsewhere, in no frame, and the url is told to nobody."""
+"""Headers of every answer, errors too: nothing inline, nothing from elsewhere, in no frame, and the url is told to nobody."""
 
 
 class PageAnswer(NamedTuple):
-    """What a page's function returns."""
+    """The answer of a page's function."""
 
     content: bytes
     content_type: str = "text/html; charset=utf-8"

@@ -29,7 +29,7 @@ from streamdata.tools.show.views.token_fields import is_tokens, target_summary, 
 from streamdata.tools.show.views.token_sequence import TokenSequence, TokenTexts
 
 _STARTS: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF")
-"""Of files of images, as they are read for training."""
+"""First bytes of image files that are read for training."""
 _LEAST_SIDE: Final = 4
 """Pixels; an array of fewer is numbers."""
 _ENDS: Final = 6

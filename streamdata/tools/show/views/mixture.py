@@ -214,14 +214,14 @@ class MixtureView:
 
 
 class MixtureFacts(NamedTuple):
-    """What is known of a mixture before it is read: its leaves with their shares, and its tree."""
+    """Facts of a mixture before it is read: its leaves with their shares, and its tree."""
 
     leaves: dict[str, NodeShare]
     tree: tuple[tuple[str, ...], ...]
 
 
 def mixture_facts(dataset: MergedDataset) -> MixtureFacts:
-    """What is known of a mixture. Ask before its functions are watched: the tree names them.
+    """Facts of a mixture. Ask for them before its functions are watched: the tree names them.
 
     Raises:
         SourceError: A source has no records.

@@ -39,7 +39,7 @@ ON_PAGE: Final = Limits(tokens=600, chars=3000, frames=8, items=40, records=6)
 _FEW_COLOURS: Final = 64
 """Colours up to which PNG is smaller, and exact: drawings, masks, tiny images."""
 _QUALITY: Final = 82
-"""Of JPEG."""
+"""Quality of a JPEG."""
 _MAX_NAME: Final = 100
 """Characters of the name of a field, or of who says a message."""
 
@@ -157,12 +157,12 @@ class ImageView:
 
     @property
     def alt(self) -> str:
-        """What stands for it where it cannot be seen."""
+        """A text that stands for the image where it cannot be seen."""
         return self.problem or f"image of {self.width} × {self.height} pixels, {self.mode}"
 
     @cached_property
     def data_uri(self) -> str:
-        """It as a `data:` URI: a PNG where it has few colours or transparency, else a JPEG; "" if not decoded."""
+        """The image as a `data:` URI: a PNG if it has few colours or transparency, else a JPEG; "" if not decoded."""
         if self.image is None:
             return ""
         is_exact = self.image.mode == "RGBA" or self.image.getcolors(_FEW_COLOURS) is not None

@@ -35,7 +35,7 @@ class WatchedRecord:
         self._function = function
 
     def __call__(self, record: Record) -> Any:
-        """What the function makes of a record, with it."""
+        """Call the function, and add the record to its samples."""
         kept = [dict(record)]  # the function may change it
         made = self._function(record)
         if isinstance(made, list):
@@ -49,7 +49,7 @@ class WatchedStream(functools.partial[Any]):
     """A `process_fn` whose samples carry the records that were pulled since the one before, or the last one."""
 
     def __call__(self, records: Iterable[Record], /, *_: Any, **__: Any) -> Iterator[Any]:
-        """What the function makes of records, with them."""
+        """Call the function, and add to each sample the records that were read for it."""
         pulled: list[Record] = []
         last: list[Record] = []
         for sample in self.func(_noting(records, pulled), *self.args, **self.keywords):

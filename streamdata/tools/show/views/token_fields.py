@@ -17,7 +17,7 @@ from streamdata.tools.show.views.token_sequence import Ids, Mask, MessageSpan, T
 _NAMES: Final = frozenset({"tokens", "txt", "sequence", "chosen", "rejected", "prompts", "responses", "labels"})
 _ENDINGS: Final = ("input_ids", "target_ids", "prompt_ids", "completion_ids", "token_ids", "_tokens", "_labels")
 _TARGETS: Final = ("target_ids", "labels")
-"""What is predicted: the tokens themselves, or those that follow them."""
+"""Fields of predicted tokens: the tokens themselves, or those that follow them."""
 _MASKS: Final = {"responses": ("masks", "response_mask"), "completion_ids": ("completion_mask",)}
 _IGNORED: Final = -100
 
@@ -46,7 +46,7 @@ def tokens_of(sample: Mapping[str, Any], name: str) -> TokenSequence | None:
 
 
 def target_summary(sample: Mapping[str, Any], name: str) -> str:
-    """Of targets that follow from the tokens beside them, how; "" of all other fields."""
+    """How targets follow from the tokens beside them; "" for all other fields."""
     if not name.endswith(_TARGETS):
         return ""
     targets, tokens = sequence_of(sample.get(name)), _tokens_beside(sample, name)
@@ -138,7 +138,7 @@ class _Siblings:
 
 
 def _later(mask: Mask) -> Mask:
-    """What is said of the token that follows, said of it; nothing predicts the first."""
+    """Shift a mask of predicting tokens to the predicted ones; nothing predicts the first."""
     return np.concatenate([np.zeros(1, dtype=np.bool_), mask[:-1]])
 
 
@@ -200,7 +200,7 @@ def _places(ids: Ids, encoded: Ids) -> Ids | None:
 
 
 def _expanded(ids: Ids, encoded: Ids) -> Ids | None:
-    """The same where media take many tokens in place of one: the same token again and again."""
+    """Find the places where media take many tokens in place of one: the same token again and again."""
     places, at = np.zeros(len(ids), dtype=np.int64), -1
     for number, token in enumerate(ids.tolist()):
         if at + 1 < len(encoded) and encoded[at + 1] == token:

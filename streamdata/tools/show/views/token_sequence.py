@@ -12,7 +12,7 @@ from streamdata.text.tokenizer import load_directory
 from streamdata.tools.show.views.model import RunView, SegmentView, TokensView
 
 _BROKEN: Final = "\ufffd"
-"""What a tokenizer gives for a part of a character."""
+"""The character that a tokenizer gives for a part of a character."""
 _MOST_PARTS: Final = 8
 """Tokens that one character may take."""
 
@@ -69,7 +69,7 @@ class TokenTexts:
 
 
 def load_token_texts(name: str) -> TokenTexts:
-    """Of a directory or a name; without transformers where it adds nothing.
+    """Load the tokenizer of a directory or a name; without transformers where it adds nothing.
 
     Raises:
         OSError: There is no such tokenizer.
@@ -114,7 +114,7 @@ class MessageSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSequence:
-    """What a sample says of a sequence.
+    """A sequence of tokens with all that a sample says of it.
 
     Attributes:
         ids: The tokens, (n,).
@@ -137,7 +137,7 @@ class TokenSequence:
     messages: Sequence[MessageSpan] = field(default=())
 
     def view(self, texts: TokenTexts | None, limit: int) -> TokensView:
-        """What is shown of it: `limit` tokens at most, padding counted as one."""
+        """The view of the sequence: `limit` tokens at most, padding counted as one."""
         padding = self._padding(texts)
         spans = list(self._spans())
         shown = spans[: max(1, limit // _LEAST_SHOWN)]
@@ -186,7 +186,7 @@ class TokenSequence:
         return SegmentView(runs=tuple(runs), num_tokens=span.end - span.begin, role=span.role)
 
     def _kind(self, at: int, padding: Mask) -> tuple[bool, bool | None, bool]:
-        """What tokens of a run have in common: whether they are padding, trained, first without a prediction."""
+        """Whether a token is padding, trained, and the first, which nothing predicts; alike for all tokens of a run."""
         trained = None if self.train is None else bool(self.train[at])
         return bool(padding[at]), trained, at == 0 and bool(self.first_reason)
 
