@@ -60,7 +60,7 @@ class RecipeFiles:
                         yield name, not_checked, "not checked"
 
     def _look(self, target: str, name: str, params: Mapping[str, Any]) -> Callable[[Any], str | None] | None:
-        """Return a function that looks for the files of a parameter, if it names any; that returns why it did not look."""
+        """Return a function that looks for the files of a parameter, if any; it returns why it did not look."""
         if name == _CONFIG and target in _SETTINGS:
             return lambda value: _settings(target, value)
         if name == "paths" and target == "streamdata.BlendableDataset.from_megatron":

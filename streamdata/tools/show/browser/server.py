@@ -47,7 +47,7 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-"""Headers of every answer, errors too: nothing inline, nothing from elsewhere, in no frame, and the url is told to nobody."""
+"""Headers of every answer, errors too: nothing inline, nothing from elsewhere, in no frame, the url told to nobody."""
 
 
 class PageAnswer(NamedTuple):
