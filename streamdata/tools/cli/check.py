@@ -135,7 +135,7 @@ def _check_data(given: GivenRecipe, jobs: int | None) -> bool:
         found.join(parts[task])
     for line in _lines(found):
         typer.echo(line)
-    sources = _counted(check.num_sources, "source")
+    sources = _counted(len(check.sources), "source")
     typer.echo(f"data: {_counted(found.num_records, 'record')} of {sources} read: {_summary(found)}")
     return not found.counts
 

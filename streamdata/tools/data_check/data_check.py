@@ -189,13 +189,9 @@ class DataCheck:
         allow: Collection[str] | None,
         include_roots: Sequence[str] = (),
     ) -> None:
-        self._sources = recipe_sources(recipe, variables, allow, include_roots)
+        self.sources = recipe_sources(recipe, variables, allow, include_roots)
+        """The sources of records."""
         self._built: dict[int, Any] = {}
-
-    @property
-    def num_sources(self) -> int:
-        """How many sources of records there are."""
-        return len(self._sources)
 
     def tasks(self, found: Findings) -> Iterator[DataTask]:
         """What is to be read. Sources without files are noted.
@@ -203,7 +199,7 @@ class DataCheck:
         Raises:
             RecipeError: A source cannot be built.
         """
-        for number, source in enumerate(self._sources):
+        for number, source in enumerate(self.sources):
             try:
                 yield from self._tasks(number, source)
             except (StreamdataError, OSError) as error:
@@ -230,7 +226,7 @@ class DataCheck:
         Raises:
             RecipeError: The source cannot be built.
         """
-        source = self._sources[task.source]
+        source = self.sources[task.source]
         reading = _Reading(task, source.name, report)
         note = reading.add_fault
         try:
@@ -261,7 +257,7 @@ class DataCheck:
         place = task.url or (f"records {task.first:,} to {task.last:,}" if task.last else "all of its records")
         found.add(
             "process died",
-            self._sources[task.source].name,
+            self.sources[task.source].name,
             f"{place}: expected the process that reads it to finish, got: {error} {at}; "
             "the records after that were not checked\n"
             "  A function or a library ended it, or the memory ran out: then use fewer processes (-j).",
@@ -269,7 +265,7 @@ class DataCheck:
 
     def _dataset(self, task: DataTask) -> Any:
         """The source of a task: of all, or of one shard, whose functions are those of the first one that was built."""
-        source, first = self._sources[task.source], self._built.get(task.source)
+        source, first = self.sources[task.source], self._built.get(task.source)
         if task.url is None:
             dataset = first if first is not None else source.build()
         else:

@@ -21,7 +21,6 @@ from streamdata.mixing.deals import Deals
 from streamdata.mixing.leaf import Run, ShareAt
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
-from streamdata.recipe.named_source import HOLDOUT_KEYS
 from streamdata.run import Lane
 from streamdata.shards.readers import NO_FIELDS, Record
 from streamdata.sources import MapStyleSource, Source
@@ -32,14 +31,12 @@ from streamdata.sources.skip import Skips
 from streamdata.states.cursor import Cursor, Entry, node_of
 from streamdata.states.headers import Tree
 from streamdata.states.progress import Progress
+from streamdata.tools.trace.era import Bare
 
 NUMBER = "number"
 """The field of a blank record of a shard that says its number there; of parquet, in its row group."""
 SHARD = "shard"
 """Of the same: the number of the shard."""
-
-_KEPT = ("name", "percent", "max_epochs", "records_per_block", *HOLDOUT_KEYS)
-"""What of a source's attributes decides its order."""
 
 Costs = Mapping[tuple[str, str], float]
 """What a sample costs on average, by the path of the mixture and of the source that it is of."""
@@ -59,9 +56,7 @@ def blank_tree(node: Node, num_lanes: int, costs: Costs) -> Node:
         blank.dataset = _blank_settings(node, costs)
         blank.weights = node.weights  # some follow from the sizes of the real sources
         return blank
-    blank.dataset = SimpleNamespace(
-        **{name: getattr(node.dataset, name) for name in _KEPT if hasattr(node.dataset, name)}
-    )
+    blank.dataset = Bare(node.dataset)
     source = _blank_source(node, blank.dataset, num_lanes)
     blank.__dict__.pop("source", None)
     blank.as_source = lambda: source
@@ -75,7 +70,7 @@ def _blank_settings(node: Node, costs: Costs) -> Any:
     return SimpleNamespace(customized_yield_fn=None, cost=cost, **kept)
 
 
-def _blank_source(node: Node, blank: Any, num_lanes: int) -> Source:
+def _blank_source(node: Node, bare: Bare, num_lanes: int) -> Source:
     source = node.source
     match source:
         case BlockSource() | SequentialSource():
@@ -86,22 +81,8 @@ def _blank_source(node: Node, blank: Any, num_lanes: int) -> Source:
             shards: Any = _BlankShards(SimpleNamespace(urls=[""] * num_lanes))
             return SequentialSource("iterable", shards, 0)
         case MapStyleSource():
-            return MapStyleSource(_Blanks(blank, len(node.dataset)))
+            return MapStyleSource(bare)
     raise AssertionError(f"a new kind of source, {type(source).__name__}, needs a case here")
-
-
-class _Blanks:
-    """A map-style dataset of blank records."""
-
-    def __init__(self, like: Any, size: int) -> None:
-        self.__dict__.update(vars(like))
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, _: int) -> Record:
-        return {}
 
 
 class _BlankShards:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -83,6 +83,7 @@ HURTS: Final = "hurts"
 
 _FEW_SOURCES: Final = 64
 """Of so many the time of a first repeat is looked for where shares change; of more it is reckoned by the mean share."""
+_MAX_LISTED: Final = 4
 _HALVINGS: Final = 60
 _ROUNDS: Final = 8
 """Of tokens, to find the number of samples whose mean shares give them."""
@@ -396,10 +397,10 @@ class _Planner:
         if functions and self._sampled:
             yield (
                 "estimated of a sample, since functions decide how many records become one: samples, epochs, repeats "
-                f"and bytes of {_listed(functions)}"
+                f"and bytes of {listed(functions)}"
             )
         elif functions:
-            yield f"as if each record became one sample: {_listed(functions)} have functions, and nothing was sampled"
+            yield f"as if each record became one sample: {listed(functions)} have functions, and nothing was sampled"
         if packed:
             yield "tokens are those of records before packing"
         if any(node.is_mixture and node.dataset.cost is not None for node in self._top.walk()):
@@ -416,12 +417,13 @@ class _Planner:
         if self._dataset.skip is not None:
             yield "records to skip are counted as if they were read"
         if demand.ends_after is not None and demand.ended:
-            yield f"the stream ends before the run: {_listed(demand.ended)} at their end"
+            yield f"the stream ends before the run: {listed(demand.ended)} at their end"
 
 
-def _listed(names: list[str], most: int = 4) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + more
 
 
 def _bytes_of(node: Node) -> float | None:

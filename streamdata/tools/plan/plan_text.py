@@ -9,7 +9,7 @@ from streamdata.errors import one_line
 from streamdata.mixing.lengths import count_text
 from streamdata.tools.plan.demand import NUM_MOMENTS, bars
 from streamdata.tools.plan.draws import Draw
-from streamdata.tools.plan.make_plan import RunPlan, SourcePlan
+from streamdata.tools.plan.make_plan import RunPlan, SourcePlan, listed
 from streamdata.tools.view.tree import counted, percent_text, table
 
 Paint = Callable[[str, str], str]
@@ -130,9 +130,7 @@ def _schedules(plan: RunPlan) -> str:
 
 def _needs(plan: RunPlan) -> str:
     needs = plan.needs
-    unknown = f"; not known of {', '.join(map(one_line, needs.unknown[:4]))}" if needs.unknown else ""
-    if len(needs.unknown) > 4:  # noqa: PLR2004  as many as a line holds
-        unknown += f" and {len(needs.unknown) - 4} more"
+    unknown = f"; not known of {one_line(listed(needs.unknown))}" if needs.unknown else ""
     return (
         f"a worker holds at most {_bytes(needs.held_bytes)} of shards{unknown}, beside functions and the process "
         f"itself (here {_bytes(needs.process_bytes)}, mostly shared after a fork), and {needs.descriptors:,} open files"

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -75,7 +75,8 @@ def sample_source(node: Node, num_records: int, weighers: Mapping[str, Any]) -> 
     records = _records(node, num_records, tally)
     first = list(islice(records, num_records))
     before = list(after_single(iter(first)))
-    numbers = [number for _, number in _tokens_of(before, stream)]
+    count_tokens = getattr(stream, "num_tokens", num_tokens)  # a packer counts those that it will make of a record
+    numbers = [found for sample, _ in before if (found := count_tokens(sample)) is not None]
     if stream is None:
         samples, taken = [sample for sample, _ in before], float(max(1, len(first)))
     else:
@@ -119,15 +120,6 @@ def _are_integers(ids: Any) -> bool:
     if kind is not None:
         return getattr(ids, "ndim", 0) == 1 and "int" in str(kind)
     return bool(len(ids)) and all(type(value) is int for value in ids)
-
-
-def _tokens_of(samples: Sequence[tuple[Sample, Position]], stream: Any) -> Iterator[tuple[Sample, int]]:
-    """The tokens of each record before it is packed: its own ids, or those that the packer will make of it."""
-    count_tokens: Callable[[Record], int] | None = getattr(stream, "num_tokens", None)
-    for sample, _ in samples:
-        found = num_tokens(sample) if count_tokens is None else count_tokens(sample)
-        if found is not None:
-            yield sample, found
 
 
 def _mean(numbers: Sequence[float]) -> tuple[float | None, tuple[float, float] | None]:

@@ -129,11 +129,6 @@ class Era:
         """A lane that can be sought, so many samples later."""
         return replace(run, entries=seek(run, self.top, samples)) if samples else run
 
-    @cached_property
-    def sources(self) -> dict[str, Node]:
-        """The sources of records, by path."""
-        return {node.path: node for node in self.top.walk() if not node.is_mixture}
-
 
 OnProgress = Callable[[int, int], None]
 

@@ -59,11 +59,11 @@ class WantedRecord:
 
     def sources(self, era: Era) -> Iterator[Node]:
         """Those that may have it."""
-        for path, node in era.sources.items():
+        for node in era.top.leaves():
             urls = getattr(getattr(node.source, "shards", None), "urls", None)
             has_url = urls is not None and self.url is not None and self.url in map(str, urls)
-            is_indexed = urls is None and self.index is not None and path == self.source
-            if self.source in (None, path) and (has_url or is_indexed):
+            is_indexed = urls is None and self.index is not None and node.path == self.source
+            if self.source in (None, node.path) and (has_url or is_indexed):
                 self.is_known = True
                 yield node
 

@@ -89,7 +89,7 @@ class Trace:
 
     def is_indexed(self, source: str) -> bool:
         """Whether there is a source of that path whose records have an index, not a url and a key."""
-        nodes = (era.sources[source] for era in self._course.eras.values() if source in era.sources)
+        nodes = (node for era in self._course.eras.values() for node in era.top.leaves() if node.path == source)
         return not all(isinstance(node.dataset, ShardDataset) for node in nodes)
 
     def at(self, step: int) -> TracedStep:
