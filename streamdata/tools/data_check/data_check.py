@@ -148,13 +148,13 @@ def _changed(file: RecipeFile, path: Path, params: Mapping[str, object]) -> tupl
 
 _STREAM_FUNCTION: Final = "process_fn"
 _RECORDS_OF_TASK: Final = 10_000
-"""Of a map-style dataset."""
+"""Records of a map-style dataset that one task reads."""
 _TAR: Final = "streamdata.MetaDistributedWebDataset"
 _READ_ALONE: Final = "\n  Its records up to what is wrong with it are read without a sidecar, and given to no function."
 
 
 class DataTask(NamedTuple):
-    """What is read at once.
+    """A shard, or records of a dataset, that are read at once.
 
     Attributes:
         source: The number of the source in the recipe.
@@ -176,7 +176,7 @@ class DataCheck:
         recipe: The file.
         variables: Its variables.
         allow: See `instantiate_from_yaml`.
-        include_roots: Likewise.
+        include_roots: See `instantiate_from_yaml`.
 
     Raises:
         RecipeError: The recipe cannot be read.
@@ -194,7 +194,7 @@ class DataCheck:
         self._built: dict[int, Any] = {}
 
     def tasks(self, found: Findings) -> Iterator[DataTask]:
-        """What is to be read. Sources without files are noted.
+        """Yield what is to be read; note sources without files.
 
         Raises:
             RecipeError: A source cannot be built.
@@ -237,7 +237,9 @@ class DataCheck:
             told, is_tar = str(error.__cause__), source.target == _TAR and isinstance(error.__cause__, ShardError)
             note("damaged", told + (_READ_ALONE if is_tar and task.url else "\n  Nothing of it was read."))
             if is_tar and task.url:
-                _process(None, reading, tar_records(self._tar(source, task.url), told, note))
+                limits = read_limits(source.params.get("limits"), ShardLimits, source.target)
+                tar = SequentialTar(_shards(source, [signed_url(task.url)]), limits=limits)  # without its sidecar
+                _process(None, reading, tar_records(tar, told, note))
             return reading.found
         if isinstance(dataset, ShardDataset):
             records = shard_records(dataset, note)
@@ -276,11 +278,6 @@ class DataCheck:
         self._built.setdefault(task.source, dataset)
         return dataset
 
-    def _tar(self, source: RecipeSource, url: str) -> SequentialTar:
-        """A shard without its sidecar, from its start."""
-        limits = read_limits(source.params.get("limits"), ShardLimits, source.target)
-        return SequentialTar(_shards(source, [signed_url(url)]), limits=limits)
-
 
 def _shards(source: RecipeSource, path: Any) -> list[str]:
     """The shards that a path finds, as the source reaches them."""
@@ -305,7 +302,7 @@ class _Reading(Tally):
         self.found, self._task, self._report, self._record = Findings(), task, report, ""
         self._last_failure = 0
         self.images = ""
-        """What a message says of the files of the last record's images."""
+        """The files of the last record's images, as a part of a message."""
 
     def begin(self, record: Record) -> None:
         """Count a record that was read."""

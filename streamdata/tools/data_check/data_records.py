@@ -33,9 +33,9 @@ MAX_LISTED: Final = 100
 
 
 _MAX_CHARS: Final = 100
-"""Of the message of an error of somebody else's code."""
+"""Characters that are shown of an error of somebody else's code."""
 _MAX_OUR_CHARS: Final = 1000
-"""Of one of streamdata's own classes, which has places and what to do in it; a function may raise these too."""
+"""Characters of an error of our own classes, which has places and remedies; functions may raise these too."""
 
 
 class Fault(NamedTuple):
@@ -54,7 +54,7 @@ class Fault(NamedTuple):
 
 @dataclass
 class Findings:
-    """What was read, and what was wrong with it.
+    """Counts of what was read, and the faults found in it.
 
     Attributes:
         num_records: Records that could be read.
@@ -84,13 +84,13 @@ class Findings:
         self.counts += other.counts
 
     def mark(self, at: str) -> str:
-        """What is counted, and where, as a text that may lose its end."""
+        """Write the counts, and a place, as a text that may lose its end."""
         kinds = (self.counts.get(kind, 0) for kind in get_args(Kind))
         return " ".join(map(str, (self.num_records, self.num_dropped, *kinds, at)))
 
     @classmethod
     def from_mark(cls, text: str) -> tuple[Self, str]:
-        """What a mark says; an empty one, that there is nothing yet."""
+        """Read a mark; an empty one says that there is nothing yet."""
         if not text:
             return cls(), ""
         records, dropped, *counts, at = text.split(" ", 2 + len(get_args(Kind)))
@@ -99,7 +99,7 @@ class Findings:
 
 
 def described(error: BaseException) -> str:
-    """What an error of somebody else's code is: its type, its message in one line, cut where it is long, and its notes.
+    """Describe an error of somebody else's code: type, message in one line, cut where it is long, and notes.
 
     The notes say where it was: the image, or the file and row.
     """
@@ -314,7 +314,7 @@ class _Sidecars:
 
 
 def _lines_of(file: str, max_bytes: int, note: Note) -> dict[int, str]:
-    """Of the lines of a sidecar, by the hashes of their keys, which ones they are."""
+    """The places of the lines of a sidecar, by the hashes of their keys."""
     lines: dict[int, str] = {}
     for row in _json_records(file, max_bytes, note):
         number = int(row[KEY]) + 1

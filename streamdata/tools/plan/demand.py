@@ -24,10 +24,10 @@ from streamdata.tools.plan.draws import Costs
 
 
 class Demand(NamedTuple):
-    """What a run takes."""
+    """Samples that a run takes of each source."""
 
     samples: dict[str, float]
-    """Of each source, by path."""
+    """Samples of each source, by path."""
     ends_after: float | None
     """How many samples the stream has, where these are fewer than the run asks for."""
     ended: list[str]
@@ -35,7 +35,7 @@ class Demand(NamedTuple):
 
 
 class Stream:
-    """What a tree gives.
+    """The stream of a tree as far as shares and sizes tell it.
 
     Args:
         top: The tree.
@@ -49,7 +49,7 @@ class Stream:
         self._means: Mapping[str, float] = {}
 
     def demand(self, samples: float) -> Demand:
-        """What a run of so many samples takes."""
+        """Follow a run of so many samples."""
         # In the time of schedules, which count what the top draws: samples, or their costs.
         self._means = self._mean_shares(samples)
         self._totals = {}
@@ -64,7 +64,7 @@ class Stream:
         return {node.path: math.fsum(leaves[leaf.path] for leaf in node.leaves()) for node in self._top.walk()}
 
     def _fractions(self, node: Node) -> dict[str, float]:
-        """Which part of a mixture's samples each child gives."""
+        """The part of a mixture's samples that each child gives."""
         shares = {child.path: self._means[child.path] for child in node.children}
         if node.dataset.cost is not None:
             shares = {child.path: shares[child.path] / self._cost(node, child) for child in node.children}
@@ -72,7 +72,7 @@ class Stream:
         return {path: share / total if total else 0.0 for path, share in shares.items()}
 
     def _cost(self, mixture: Node, node: Node) -> float:
-        """What a sample of a node costs in a mixture above it."""
+        """The cost of a sample of a node in a mixture above it."""
         if not node.is_mixture:
             return self._costs.get((mixture.path, node.path), 1.0)
         fractions = self._fractions(node)
@@ -95,7 +95,7 @@ class Stream:
         return records * node.epochs.end / self._records_per_sample.get(node.path, 1.0)
 
     def _allot(self, node: Node, samples: float) -> dict[str, float]:
-        """What a mixture draws of each child until it has so many samples, or ends."""
+        """Draw of each child until a mixture has so many samples, or ends."""
         fractions = self._fractions(node)
         rest = {child.path: self._total(child) for child in node.children}
         drawn = dict.fromkeys(rest, 0.0)
@@ -138,7 +138,7 @@ class SourceShares(NamedTuple):
 
 
 def share_lines(top: Node, samples: float) -> list[SourceShares]:
-    """Of each source of records, where some mixture follows a schedule; nothing else. Of up to 32 that change most."""
+    """The shares of up to 32 sources that change most, where some mixture follows a schedule; else none."""
     if not top.has_schedule:
         return []
     moments = [node_shares(top, samples * (moment + 0.5) / NUM_MOMENTS) for moment in range(NUM_MOMENTS)]
@@ -155,31 +155,31 @@ def bars(shares: Sequence[float], highest: float) -> str:
 
 
 _MAX_LANES = 64
-"""Of these at most each is looked at."""
+"""More lanes than these are not looked at one by one."""
 _MAX_PLACES = 1 << 12
-"""Of sources in lanes: for each the draws of its mixtures are counted."""
+"""Sources times lanes: for each the draws of its mixtures are counted."""
 _MAX_TURNS = 1 << 16
 """Draws that start clocks of all lanes may be ahead, over all mixtures: each is a step of a heap."""
 _MAX_BLOCKS = 1 << 22
-"""Of all sources whose blocks differ in their records: they are counted one by one."""
+"""Blocks of all sources whose blocks differ in their records: they are counted one by one."""
 _MAX_DRAWS = 10**6
-"""Of a lane: a run adds its steps up one by one, and from then on may have rounded to another draw."""
+"""Draws of a lane: a run adds its steps up one by one, and from then on may have rounded to another draw."""
 _FUNCTIONS = ("single_process_fn", "process_fn", "max_bad")
 
 Floats = npt.NDArray[np.float64]
 
 
 class Repeat(NamedTuple):
-    """When a source first repeats."""
+    """The samples of the job with which lanes come to the second epoch of a source."""
 
     sample: int
-    """Of the job, from 0: as many were delivered before it."""
+    """The first one, from 0: as many were delivered before it."""
     last: int
-    """With this one the last lane has come to the second epoch; records repeat between both, or from here on."""
+    """With this one the last lane has come there; records repeat between both, or from here on."""
 
 
 class Repeats:
-    """Finds them.
+    """Finds when sources first repeat.
 
     Args:
         top: The tree.
@@ -199,7 +199,7 @@ class Repeats:
         self._is_small = lane.count <= _MAX_LANES and lane.count**2 * mixtures <= _MAX_TURNS
 
     def first(self, node: Node) -> Repeat | None:
-        """Where it can be told exactly; else None."""
+        """The first repeat of a source where it can be told exactly; else None."""
         if not (self._is_small and self._places_left >= self._lane.count and self._is_told(node)):
             return None
         self._places_left -= self._lane.count
@@ -259,7 +259,7 @@ class Repeats:
 
 
 def _share_of_first_epoch(lane: DealtLane) -> int:
-    """How many records of it a lane reads."""
+    """How many records of the first epoch a lane reads."""
     order, source, part = lane.order, lane.dealt.source, lane.dealt.part
     blocks = order.share(0)
     if part is None and source.records_per_block is not None:

@@ -36,14 +36,14 @@ from streamdata.tools.trace.era import Bare
 NUMBER = "number"
 """The field of a blank record of a shard that says its number there; of parquet, in its row group."""
 SHARD = "shard"
-"""Of the same: the number of the shard."""
+"""The field of such a record with the number of its shard."""
 
 Costs = Mapping[tuple[str, str], float]
-"""What a sample costs on average, by the path of the mixture and of the source that it is of."""
+"""The cost of a sample on average, by the path of the mixture and of the source that it is of."""
 
 
 def blank_tree(node: Node, num_lanes: int, costs: Costs) -> Node:
-    """The same tree over blank records.
+    """Copy a tree, over blank records.
 
     Args:
         node: Its top.
@@ -93,13 +93,13 @@ class _BlankShards:
     def __init__(self, shards: Any) -> None:
         # A shard of parquet is a row group, of which a file may have several.
         self.groups = getattr(shards, "groups", None)
-        """Of parquet."""
+        """The row groups of parquet; None of other shards."""
         files = range(len(shards.urls)) if self.groups is None else self.groups.file_of
         self.urls: Sequence[str] = [str(shards.urls[file]) for file in files]
         self._identity = getattr(shards, "identity", list)
 
     def identity(self) -> list[tuple[str, int]]:
-        """As of the real ones."""
+        """The identity of the real shards."""
         return list(self._identity())
 
     def cache_keys(self) -> list[str]:
@@ -135,7 +135,7 @@ class _BlankWindow:
         return len(self._shards)
 
     def come(self, portions: object) -> None:
-        """Of parquet: nothing is waited for."""
+        """Wait for nothing, where a window of parquet waits for portions."""
 
     def take(
         self, positions: Int64s, common: Mapping[str, Any] = NO_FIELDS, portion: object = None
@@ -148,7 +148,7 @@ class _BlankWindow:
 
 _MAX_LANES = 64
 _BLOCKS = 4
-"""Of each lane and source that are shown."""
+"""Blocks that are shown of each lane and source."""
 
 
 @dataclass(frozen=True)
@@ -160,19 +160,19 @@ class Draw:
     source: str
     """The path of the source that the sample is of."""
     clock: float
-    """Of that source: the virtual time of the draw."""
+    """The virtual time of the draw, by the clock of that source."""
     next_clock: float
-    """What it is after it, as states say it."""
+    """The clock after the draw, as states say it."""
     epoch: int
     window: int
     block: int | None
-    """Of the source; None of an iterable."""
+    """The source's block; None of an iterable."""
     url: str | None
-    """Of shards."""
+    """The url of the shard; None of sources without shards."""
     record: int | None
     """The record's number in its shard; None where that shows only when it is read."""
     index: int | None
-    """Of a map-style dataset."""
+    """The index in a map-style dataset; None of other sources."""
 
 
 class LaneBlocks(NamedTuple):
@@ -246,7 +246,7 @@ def _blocks(deals: Deals, node: Node, index: int) -> list[int]:
 
 
 def fresh_run(top: Node, lane: Lane) -> Run:
-    """What the nodes of a tree share in a lane of a run that begins."""
+    """Make what the nodes of a tree share in a lane of a run that begins."""
     progress = Progress({})
     # Nothing to compare with: a description of a source reads the names of all of its shards.
     weights = {path: weight for node in top.walk() if node.is_mixture for path, weight in node.weights.items()}

@@ -22,18 +22,18 @@ from streamdata.tools.plan.draws import Draw, LaneBlocks, first_draws, lane_bloc
 from streamdata.tools.plan.sampled import Sampled, draws_per_output, sample_source
 
 _TAKEN_BYTES: Final = 8 << 20
-"""What a reader of local shards reads at once, and holds, at most."""
+"""Bytes that a reader of local shards reads at once, and holds, at most."""
 _OWN_FILES: Final = 16
-"""Of Python, torch and the queue to the trainer, about."""
+"""Open files of Python, torch and the queue to the trainer, about."""
 
 
 class Needs(NamedTuple):
-    """Of one worker process."""
+    """Memory and files that one worker process needs."""
 
     held_bytes: int
-    """What its sources hold at most, the process itself and functions left out."""
+    """Bytes that its sources hold at most, the process itself and functions left out."""
     process_bytes: int
-    """What this process has in memory, with the recipe built: a worker that is forked shares most of it."""
+    """Memory of this process, with the recipe built: a worker that is forked shares most of it."""
     descriptors: int
     """Open files and connections at most."""
     unknown: list[str]
@@ -41,7 +41,7 @@ class Needs(NamedTuple):
 
 
 def needs_of(top: Node, settings: AheadSettings, sampled: Mapping[str, Sampled]) -> Needs:
-    """What a worker needs that reads a tree."""
+    """Estimate what a worker needs that reads a tree."""
     leaves = top.leaves()
     held = {node.path: _held_bytes(node, sampled.get(node.path)) for node in leaves}
     sources = [node.source for node in leaves]
@@ -82,18 +82,18 @@ HURTS: Final = "hurts"
 """How much there is to do about a source."""
 
 _FEW_SOURCES: Final = 64
-"""Of so many the time of a first repeat is looked for where shares change; of more it is reckoned by the mean share."""
+"""Up to so many sources the first repeat is looked for where shares change; of more the mean share tells it."""
 _MAX_LISTED: Final = 4
 _HALVINGS: Final = 60
 _ROUNDS: Final = 8
-"""Of tokens, to find the number of samples whose mean shares give them."""
+"""Attempts to find the number of samples that have so many tokens by their mean shares."""
 
 Progressed = Callable[[str, int, int], None]
-"""Told what is being looked at, how many of them are done, and of how many."""
+"""Is told what is being looked at, how many of them are done, and of how many."""
 
 
 class Amount(NamedTuple):
-    """How long the run is, and who reads it."""
+    """The length of a run, and its ranks and workers."""
 
     samples: float | None = None
     tokens: float | None = None
@@ -101,7 +101,7 @@ class Amount(NamedTuple):
     dp_size: int = 1
     num_workers: int = 0
     batch_size: int = 1
-    """Of a rank."""
+    """Samples in a batch of one rank."""
 
     @property
     def lane(self) -> Lane:
@@ -111,23 +111,23 @@ class Amount(NamedTuple):
 
 @dataclass(kw_only=True)
 class SourcePlan:
-    """What a run does with a source."""
+    """A source in the plan of a run."""
 
     name: str
     """Its path of names."""
     records: int | None
     """None where nobody has counted them."""
     records_are_estimated: bool
-    """Of a part by hash, its share of all; the parts' own numbers show when they are read."""
+    """Whether `records` is the share of a part by hash; the parts' own numbers show when they are read."""
     tokens: float | None
     tokens_are_estimated: bool
     tokens_per_record: float | None
     tokens_interval: tuple[float, float] | None
-    """Within which `tokens` lies, with 95 %; of a source that nobody has counted, those of a record."""
+    """Bounds of `tokens`, with 95 %; of a source that nobody has counted, of the tokens of a record."""
     share: float
-    """Of the whole stream, as the recipe wants it, on average over the run."""
+    """The share of the whole stream that the recipe wants, on average over the run."""
     samples: float
-    """That the run takes of it."""
+    """Samples that the run takes of it."""
     records_read: float
     epochs: float | None
     first_repeat: int | None
@@ -136,7 +136,7 @@ class SourcePlan:
     """`exact`; `within`, where lanes come to the second epoch from then on, up to `first_repeat_last`; `estimated`."""
     first_repeat_last: int | None
     bytes: float | None
-    """That the run reads of it."""
+    """Bytes that the run reads of it."""
     blocks: int | None
     advice: str
     level: str
@@ -145,12 +145,12 @@ class SourcePlan:
 
 @dataclass(kw_only=True)
 class RunPlan:
-    """What a run will do."""
+    """The plan of a run."""
 
     samples: float
-    """That it delivers."""
+    """Samples that the run delivers."""
     tokens: float | None
-    """In these, as far as that is known."""
+    """Tokens in these samples, as far as that is known."""
     ends_after: float | None
     """The stream's own end, where that comes first."""
     amount: Amount
@@ -241,7 +241,7 @@ class _Planner:
         )
 
     def _pulls_per_sample(self) -> float:
-        """What the top draws for a sample that it delivers: 1 but for a yield function."""
+        """Samples that the top draws for one that it delivers: 1 but for a yield function."""
         if self._dataset.customized_yield_fn is None or not self._sampled:
             return 1.0
         return draws_per_output(self._top, max(found.num_records for found in self._sampled.values()))
@@ -427,7 +427,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _bytes_of(node: Node) -> float | None:
-    """What an epoch of a source reads."""
+    """Bytes that an epoch of a source reads."""
     match node.source:
         case RowGroupSource() as source:
             size = float(sum(stamp.size for stamp in source.shards.groups.stamps))

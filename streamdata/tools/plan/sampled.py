@@ -1,4 +1,4 @@
-"""What some records of a source are like: `K of its records, through its functions → tokens, samples, costs of one`."""
+"""A look at some records of a source: `K of its records, through its functions → tokens, samples, costs of one`."""
 
 import math
 import statistics
@@ -23,9 +23,9 @@ from streamdata.tools.plan.draws import fresh_run
 from streamdata.tools.view.shares import estimate_bytes
 
 TOKEN_FIELDS = ("input_ids", "tokens", "sequence", "token_ids", "ids")
-"""Where token ids stand in a sample, as our sources and functions call them."""
+"""Fields with the token ids of a sample, as our sources and functions call them."""
 _PADDING = ("attention_mask",)
-"""What is 0 at padding."""
+"""Fields that are 0 at padding."""
 _NORMAL = 1.96
 """Standard deviations to both sides that hold 95 % of a normal distribution."""
 _MOST_FED = 64
@@ -39,20 +39,20 @@ Known = tuple[Record, Position]
 
 
 class Sampled(NamedTuple):
-    """What a source's records are like on average, as far as some of them tell."""
+    """Averages over the records of a source, as far as some of them tell."""
 
     num_records: int
     """How many were looked at."""
     tokens: float | None
-    """Of a record, before packing; None where there are none."""
+    """Tokens of a record, before packing; None where there are none."""
     interval: tuple[float, float] | None
-    """Within which the mean of all records' tokens lies, with 95 %, if those looked at were drawn at random."""
+    """Bounds of the mean of all records' tokens, with 95 %, if those looked at were drawn at random."""
     records_per_sample: float
     tokens_per_sample: float | None
     costs: Mapping[str, float]
-    """What a sample costs, by the path of a mixture above the source."""
+    """The cost of a sample, by the path of a mixture above the source."""
     record_bytes: float
-    """Of a record's content."""
+    """Bytes of a record's content."""
 
 
 def sample_source(node: Node, num_records: int, weighers: Mapping[str, Any]) -> Sampled:

@@ -30,12 +30,12 @@ from streamdata.tools.profile.stage_times import (
 from streamdata.tools.view.tree import counted, functions_of, percent_text, table
 
 _ENOUGH: Final = 0.9
-"""Of the highest rate: the fewest workers that have so much are where more add little."""
+"""Part of the highest rate: beyond the fewest workers that have so much, more add little."""
 _MOST_RUNS: Final = 6
 
 
 class Rate(NamedTuple):
-    """What so many workers deliver."""
+    """Samples that so many workers deliver in a second."""
 
     workers: int
     samples_per_s: float
@@ -43,7 +43,7 @@ class Rate(NamedTuple):
     first_batch_s: float
     """Until the first batch, the start of the workers included."""
     samples: int
-    """By which it was measured."""
+    """Samples by which the rate was measured."""
 
 
 @dataclass(kw_only=True)
@@ -54,15 +54,15 @@ class StageShare:
     """Empty where it is of no one source."""
     stage: str
     function: str
-    """Of `process`, its name."""
+    """The name of the function of `process`; empty of other stages."""
     seconds: float
     share: float
-    """Of the worker's time, waiting for the trainer left out."""
+    """Share of the worker's time, waiting for the trainer left out."""
 
 
 @dataclass(kw_only=True)
 class Profile:
-    """Where time goes."""
+    """A measurement of where a worker's time goes, and of how fast workers are."""
 
     batch_size: int
     cores: int
@@ -75,7 +75,7 @@ class Profile:
     """The fewest workers that have nearly the highest rate."""
     step_time_s: float | None
     wanted_samples_per_s: float | None
-    """What the step time needs of each rank."""
+    """Samples that each rank needs in a second, by the step time."""
     enough_workers: int | None
     """The fewest that were measured to give that; None where none was."""
     advice: str
@@ -224,7 +224,7 @@ _REMEDIES: Final = {
 
 
 def _advice(stages: Sequence[StageShare]) -> str:
-    """What would help most."""
+    """Say which stage takes most time, and what would help there."""
     if not stages:
         return ""
     first = stages[0]

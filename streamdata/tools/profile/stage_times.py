@@ -70,17 +70,17 @@ _FEEDS: Final = queues.Queue._feed.__code__  # type: ignore[attr-defined]  # noq
 
 
 class Doing(NamedTuple):
-    """What a process does at a moment."""
+    """The activity of a process at a moment."""
 
     source: str
     """The path of the source that it is for; empty where it is for none."""
     stage: str
     function: str = ""
-    """Of `process`: which attribute of the source holds the function."""
+    """The attribute of the source with the function of `process`; empty of other stages."""
 
 
 def doing(frame: FrameType | None) -> Doing:
-    """What the thread does whose innermost frame this is."""
+    """Tell what a thread does by its innermost frame."""
     inner: CodeType | None = None
     is_waiting = False
     for each in _outwards(frame):

@@ -1,4 +1,4 @@
-"""Which batch of which pass and generation was a rank's at a step: `states of a run → stretches of each rank`.
+"""The batches of ranks at each step, by pass and generation: `states of a run → stretches of each rank`.
 
 Each generation that the states tell of is an era, which begins where the one before it ended. States that were saved in
 between are points in it. Of the newest one nobody knows the end: it goes on as a resume from the states would. States
@@ -24,22 +24,22 @@ from streamdata.states.progress import Progress, history_of
 from streamdata.tools.trace.era import Era
 
 _NEEDED: Final = {"weights", "samples", "batch_size"}
-"""What the line on a generation must have, so that its steps can be told of it."""
+"""Fields without which the line on a generation does not tell its steps."""
 
 
 class Point(NamedTuple):
-    """Where the lanes of a rank stood in a pass, by some states or by the line on a generation."""
+    """The place of a rank's lanes in a pass, by some states or by the line on a generation."""
 
     progress: Progress | None
     """The states; None of a line, which says no more than how many batches there were."""
     samples: tuple[int, ...]
-    """That each worker's lane had delivered, since the topology began."""
+    """Samples that each worker's lane had delivered, since the topology began."""
     batches: tuple[int | None, ...]
-    """The same in batches; None where nobody counted them."""
+    """Batches that it had delivered; None where nobody counted them."""
 
 
 class Stretch(NamedTuple):
-    """What a rank reads of a pass in one generation."""
+    """The part of a pass that a rank reads in one generation."""
 
     era: Era
     epoch_pass: int
@@ -74,7 +74,7 @@ class Stretch(NamedTuple):
         return [(first + turn) % len(workers) for turn in workers]
 
     def until(self, step: int) -> "Stretch":
-        """The same with one more point, at a step to which it went on in turns, whole batch by whole batch."""
+        """Add a point at a step to which the rank went on in turns, whole batch by whole batch."""
         last = self.points[-1]
         assert last.progress is not None, "a line adds the last point"
         left, turns = step - self.end, self.turns(last.progress)
@@ -148,7 +148,7 @@ class Course:
             earlier.append(line)
 
     def _begun(self, line: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]) -> DealHeader | None:
-        """What a size went on from; None where no states are those with which it began."""
+        """Make the header that a size went on from; None where no states are those with which it began."""
         for progress in self._held:
             # By what each generation had delivered: states that lack a rank, or went another way, differ.
             is_there = progress.newest + 1 == line["generation"] and progress.step() == line["step"]
@@ -196,7 +196,9 @@ class Course:
             if rank >= era.dp_size:
                 continue
             points, end = self._points(number, era, rank), self._end(number)
-            passes = sorted(points) or ([self._first_pass(era, rank)] if number == last or end else [])
+            newest = era.begins.newest_pass(rank) if era.begins else None
+            first_pass = era.begins.before.first_pass if newest is None else newest
+            passes = sorted(points) or ([first_pass] if number == last or end else [])
             for epoch_pass in passes:
                 begin = point_of(era.begins, epoch_pass, rank, era.num_workers)
                 is_open = number == last and epoch_pass == passes[-1]
@@ -276,10 +278,6 @@ class Course:
                 found.setdefault(epoch_pass, []).append(point_of(progress, epoch_pass, rank, era.num_workers))
         return {epoch_pass: sorted(points, key=lambda point: point.samples) for epoch_pass, points in found.items()}
 
-    def _first_pass(self, era: Era, rank: int) -> int:
-        newest = era.begins.newest_pass(rank) if era.begins else None
-        return era.begins.before.first_pass if newest is None else newest
-
 
 def _bounds_between(begin: Point, end: Point, epoch_pass: int, rank: int) -> Iterator[tuple[int, int]]:
     """Yield for each lane between two points the least and the largest size that a batch may have had."""
@@ -297,7 +295,7 @@ def _bounds_between(begin: Point, end: Point, epoch_pass: int, rank: int) -> Ite
 
 
 def point_of(progress: Progress, epoch_pass: int, rank: int, num_workers: int) -> Point:
-    """Where a rank's lanes stood."""
+    """Read from states where a rank's lanes stood."""
     lanes = [progress.lane(LaneKey(epoch_pass, rank, worker)) for worker in range(num_workers)]
     samples = tuple(0 if (own := lane.node_state("")) is None else own.draws for lane in lanes)
     counted = progress.batches_of_workers(epoch_pass, rank)
@@ -311,7 +309,7 @@ def _num_given(header: DealHeader) -> float:
 
 
 def _before(states: Mapping[str, Any], generation: int) -> dict[str, Any]:
-    """What states hold of the generations before one."""
+    """The entries of states of the generations before one."""
     return {key: value for key, value in states.items() if int(key.split("/", 2)[1]) < generation}
 
 

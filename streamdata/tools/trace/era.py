@@ -84,7 +84,7 @@ class Era:
 
     @cached_property
     def _bare(self) -> Node:
-        """The same tree with nothing but records."""
+        """The tree with nothing but records."""
         top = tree_of(self._dataset, weights=self._weights)
         for node in top.walk():
             if node.is_mixture:

@@ -25,7 +25,7 @@ _FEW, _MANY = 64, 1 << 20
 _MAX_PASSED_OVER = 4
 """Epochs in which a record does not come, until it is not looked for in later ones: each takes several seeks."""
 _MAX_EPOCHS = 64
-"""Of a source, that are looked through for a record which may be of another part in each."""
+"""Epochs of a source that are looked through for a record which may be of another part in each."""
 _AT_ONCE = 256
 
 Place = tuple[int, int, int]
@@ -58,7 +58,7 @@ class WantedRecord:
         return record.get("url") == self.url and record.get("key") == self.key
 
     def sources(self, era: Era) -> Iterator[Node]:
-        """Those that may have it."""
+        """Yield the sources that may have the record."""
         for node in era.top.leaves():
             urls = getattr(getattr(node.source, "shards", None), "urls", None)
             has_url = urls is not None and self.url is not None and self.url in map(str, urls)
@@ -68,7 +68,7 @@ class WantedRecord:
                 yield node
 
     def blocks(self, node: Node) -> list[tuple[int, int]]:
-        """Its block and its number in that, in each copy of its shard."""
+        """The record's block and its number in that, in each copy of its shard."""
         if node.path not in self._blocks:
             self._blocks[node.path] = list(self._find(node.source))
         return self._blocks[node.path]

@@ -27,10 +27,10 @@ _FEW = 64
 
 
 class Due(NamedTuple):
-    """What so many draws of a mixture are made of."""
+    """Draws of a mixture, by source."""
 
     draws: list[int]
-    """Of each source."""
+    """Draws of each source."""
     clocks: list[float]
 
 

@@ -72,7 +72,7 @@ class Totals:
     drawn: int
 
     def minus(self, other: "Totals") -> "Totals":
-        """What was delivered since the states of `other`."""
+        """Subtract what was delivered by the states of `other`."""
         before = {source.name: source for source in other.sources}
         drawn = self.drawn - other.drawn
         sources = tuple(
@@ -181,7 +181,7 @@ def _tree_by(weights: Mapping[str, Any]) -> Node:
 
 
 def report(states: Mapping[str, Any]) -> dict[str, float]:
-    """What was delivered by now, as plain numbers, ready for `wandb.log` or TensorBoard's `add_scalar`.
+    """Report what was delivered by now, as plain numbers, ready for `wandb.log` or TensorBoard's `add_scalar`.
 
     Args:
         states: Of one rank, whose own numbers these then are; or of all ranks, joined by `merge_states`.
@@ -262,7 +262,7 @@ def _weight(weight: Weight) -> str:
 
 
 def _passes(progress: Progress) -> list[int]:
-    """Those in which ranks are."""
+    """The passes in which ranks are."""
     passes = {number for rank in progress.ranks() if (number := progress.newest_pass(rank)) is not None}
     return sorted(passes) or [progress.before.first_pass]
 

@@ -1,4 +1,4 @@
-"""Which records made the batch at a step: `recipe, states → the step's stretch of each rank → its records`."""
+"""The records of the batches at a step: `recipe, states → the step's stretch of each rank → its records`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ from streamdata.sources.source import Sample
 from streamdata.states.cursor import LaneKey, NodeState
 from streamdata.states.table import COUNTS
 from streamdata.tools.trace.course import Course, Point, Stretch, point_of
-from streamdata.tools.trace.era import Era, RankStream, record_of
+from streamdata.tools.trace.era import RankStream, record_of
 from streamdata.tools.trace.find import Search, WantedRecord
 
 SEEK, READ = "seek", "read"
 _EMPTY_PASSES = 2
 _LOOK_AHEAD = 1000
 _MAX_SAMPLES = 2**52
-"""Of a rank: a clock from there on moves by whole samples alone, and at last not at all."""
+"""Samples of a rank: a clock from there on moves by whole samples alone, and at last not at all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class Trace:
         return TracedStep(step=step, how=READ if is_read else SEEK, origin=origin, records=records)
 
     def batches(self, step: int, rank: int = 0) -> Iterator[tuple[int, list[Sample]]]:
-        """What a rank got at a step and at each later one: samples as they were delivered.
+        """Yield the samples of a rank at a step and at each later one, as they were delivered.
 
         Raises:
             StateError: The states do not reach back to it, or contradict the recipe; or the stream ends before it.
@@ -132,19 +132,17 @@ class Trace:
 
     def _num_ranks(self, step: int) -> int:
         """How many ranks there were at a step."""
-        there = [era for era, first in self._firsts if first <= step]
-        return there[-1].dp_size if there else 0
+        return next((dp_size for dp_size, first in reversed(self._sizes) if first <= step), 0)
 
     @cached_property
-    def _firsts(self) -> list[tuple[Era, int]]:
-        """The eras, each with the step with which its topology began."""
-        found: list[tuple[Era, int]] = []
-        most = 0
+    def _sizes(self) -> list[tuple[int, int]]:
+        """The number of ranks of each era, with its first step."""
+        found, most = [], 0
         for number, era in self._course.eras.items():
-            is_same = found and (era.dp_size, era.num_workers) == (found[-1][0].dp_size, found[-1][0].num_workers)
-            found.append((era, found[-1][1] if is_same else max(most, self._course.first_of(number))))
-            stretches = (s for rank in range(era.dp_size) for s in self._course.stretches(rank) if s.era is era)
-            most = max([most, *(stretch.end for stretch in stretches)])
+            most = max(most, self._course.first_of(number))
+            found.append((era.dp_size, most))
+            stretches = (each for rank in range(era.dp_size) for each in self._course.stretches(rank))
+            most = max([most, *(stretch.end for stretch in stretches if stretch.era is era)])
         return found
 
     def _beyond(self, step: int) -> StateError:
@@ -166,7 +164,7 @@ class Trace:
         return None if last is None or not last.is_open else self._in_later_pass(last, step)
 
     def _in_later_pass(self, stretch: Stretch, step: int) -> FoundBatches | None:
-        """What follows the newest states: the rest of the pass, and the passes after it."""
+        """Look in what follows the newest states: the rest of the pass, and the passes after it."""
         empty = 0
         while empty < _EMPTY_PASSES and step >= stretch.first:
             found = self._open(stretch, step)

@@ -99,7 +99,7 @@ class Inexact:
 
 @dataclass
 class _Recording:
-    """What a node delivered without interruption, and the states after some of its samples, as JSON."""
+    """Samples of a node without interruption, and the states after some of them, as JSON."""
 
     samples: list[dict[str, str]] = field(default_factory=list)
     saved: dict[int, str] = field(default_factory=dict)

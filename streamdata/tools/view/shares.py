@@ -1,4 +1,4 @@
-"""What a run delivered: samples and bytes, and how much of each source, from the states that its batches carry."""
+"""Deliveries of a run: samples and bytes, and how much of each source, from the states that its batches carry."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _NUMBER_BYTES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class SourceCount:
-    """What was drawn of one source, by all lanes seen, since the stream began.
+    """Counts of what was drawn of one source, by all lanes seen, since the stream began.
 
     Attributes:
         path: The source's path of names.

@@ -114,7 +114,7 @@ def _row(shares: Mapping[str, NodeShare], path: str, drawn: str) -> list[str]:
 
 
 def _weight(shares: Mapping[str, NodeShare], path: str) -> str:
-    """What it weighs; of a schedule its percents, or the first and the last where there are many."""
+    """The weight of a node; of a schedule its percents, or the first and the last where there are many."""
     weight = shares[path.rpartition(".")[0]].node.weights[path]
     if isinstance(weight, int | float):
         return f"{weight:g}"
