@@ -31,8 +31,8 @@ MODULES = (
     "mixing/*.py",
     "states/*.py",
     "stores/datasets/blend*.py",
-    "sources/order.py",
-    "sources/functions.py",
+    "sources/order/*.py",
+    "sources/functions/*.py",
     "shards/tar*.py",
     "run/seeds.py",
 )
