@@ -239,7 +239,7 @@ def _in_windows(shards: IndexedShards, shard: int, total: int, size: int, note: 
         first = at // size * size
         end = min(first + size, total)
         window = shards.window(*(np.array([number], np.int64) for number in (shard, first, end - first)))
-        while at < end:  # one window for all of a run, which is decoded once in it
+        while at < end:
             try:
                 for record in window.take(np.arange(at, end) - first):
                     at += 1
@@ -253,6 +253,10 @@ def _in_windows(shards: IndexedShards, shard: int, total: int, size: int, note: 
                     return
                 note("damaged", str(error))
                 at += 1
+                if not isinstance(
+                    shards, ParquetShards
+                ):  # whose rows are decoded once in a window; of others the next one begins here
+                    break
 
 
 def _streamed(shards: SequentialShards, note: Note) -> Iterator[Record]:

@@ -130,7 +130,9 @@ def _draw(clocks: Sequence[float], pace: ClockPace, left: Sequence[float], there
         lowest = min(due.clocks[i] for i in live)
         # Shares add up to 1 at most, so that before this time no more than the rest is due, whatever the clocks are.
         # A step is 1 at least, and may lose half a unit of its clock in the rounding.
-        span = (rest - len(live)) / _live_share(pace, live)
+        steps = getattr(pace, "steps", None)
+        share = 1.0 if steps is None else min(1.0, sum(1 / steps[i] for i in live) * (1 + 1e-9))
+        span = (rest - len(live)) / share
         limit = lowest + span * max(0.0, 1 - math.ulp(lowest + span))
         for i in live:
             some = pace.advance(i, due.clocks[i], limit, left[i] - due.draws[i])
@@ -140,11 +142,6 @@ def _draw(clocks: Sequence[float], pace: ClockPace, left: Sequence[float], there
             break
     _draw_singly(due, pace, left, there, samples)
     return due
-
-
-def _live_share(pace: ClockPace, live: Sequence[int]) -> float:
-    steps = getattr(pace, "steps", None)
-    return 1.0 if steps is None else min(1.0, sum(1 / steps[i] for i in live) * (1 + 1e-9))
 
 
 def _draw_singly(due: Due, pace: ClockPace, left: Sequence[float], there: Sequence[int], samples: int) -> None:
