@@ -150,10 +150,8 @@ class _H5Reader:
         group = self._file[key] if self._is_hard(key) else None
         names = sorted(group, key=natural) if isinstance(group, h5py.Group) else []
         if not names or not all(map(_DATASET.fullmatch, names)):
-            expected, remedy = (
-                f"a group {shown(key)} with datasets data_0, data_1 …",
-                "Write it again, as groups of arrays.",
-            )
+            expected = f"a group {shown(key)} with datasets data_0, data_1 …"
+            remedy = "Write it again, as groups of arrays."
             raise StoreError.mismatch(self._who, expected, names[:5] or group, remedy)
         return [f"{key}/{name}" for name in names]
 

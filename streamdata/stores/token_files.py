@@ -164,10 +164,8 @@ def _bin_layout(file: str) -> TokenLayout | None:
         head = opened.read(_LLMC_HEADER)
     magic, version, count = np.frombuffer(head[:12].ljust(12, b"\0"), "<i4").tolist()
     if magic == _LLMC_EVAL:
-        got, remedy = (
-            f"questions with choices of llm.c, by its magic {magic}",
-            "Name a file of training or validation data.",
-        )
+        got = f"questions with choices of llm.c, by its magic {magic}"
+        remedy = "Name a file of training or validation data."
         raise StoreError.mismatch(who, "tokens", got, remedy)
     if magic not in _LLMC:
         return None

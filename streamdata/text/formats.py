@@ -13,7 +13,7 @@ two are conversational. Online and offline, rows are recognised here, and pairs 
 answers, or of two conversations, what both begin with is a prompt.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final, Literal, NamedTuple
 
@@ -45,6 +45,9 @@ Said = Texts | list[Message]
 """The part of a row that is trained: texts, or a conversation whose prompt has `train: False` in its messages."""
 _SPEAKER: Final = frozenset({"role", "from"})
 _TURN: Final = ("user", "assistant")
+_FORMATS: Final = (
+    "language-modeling", "prompt-only", "prompt-completion", "preference", "unpaired-preference", "sharegpt", "alpaca",
+)  # fmt: skip
 _AFTER_PROMPT: Final = ("completion", "chosen", "rejected")
 
 
@@ -69,7 +72,7 @@ def recognise(row: Row, choices: Sequence[str], who: str) -> RowFormat:
             f"{who}: expected rows of one format, got the fields [{fields}], which fit {fits}\n"
             "  Name one as format in the config, or drop the fields of the others."
         )
-    others = [str(other) for other in fitting(row, tuple(_FITS)) if other.name not in choices]
+    others = [str(other) for other in fitting(row, _FORMATS) if other.name not in choices]
     hint = f"; they are of {' and '.join(others)}" if others else ""
     raise ValueError(
         f"{who}: expected rows of a format among {', '.join(choices)}, got the fields [{fields}]{hint}\n"
@@ -79,7 +82,7 @@ def recognise(row: Row, choices: Sequence[str], who: str) -> RowFormat:
 
 def fitting(row: Row, choices: Sequence[str]) -> list[RowFormat]:
     """All formats among these that the row's fields fit."""
-    return [RowFormat(name, style) for name in choices for style in _FITS[name](row)]
+    return [RowFormat(name, style) for name in choices for style in _styles(name, row)]
 
 
 def is_chat(value: Any) -> bool:
@@ -258,60 +261,31 @@ def _gist(message: Message) -> tuple[object, str]:
     return message.get("role"), text_of(message).strip()
 
 
-def _styles(*values: Any) -> Iterator[Style]:
-    if all(isinstance(value, str) for value in values):
-        yield "standard"
-    elif all(map(is_chat, values)):
-        yield "conversational"
-
-
-def _language_modeling(row: Row) -> Iterator[Style]:
-    for value in (row.get("messages"), row.get("text")):
-        yield from _styles(value)
-
-
-def _prompt_only(row: Row) -> Iterator[Style]:
-    if all(row.get(key) is None for key in _AFTER_PROMPT):
-        yield from _styles(row.get("prompt"))
-
-
-def _prompt_completion(row: Row) -> Iterator[Style]:
-    # What has a label may be an example of what not to say.
-    if row.get("label") is None:
-        yield from _styles(row.get("prompt"), row.get("completion"))
-
-
-def _unpaired(row: Row) -> Iterator[Style]:
-    if row.get("label") is not None:
-        yield from _styles(row.get("prompt"), row.get("completion"))
-
-
-def _preference(row: Row) -> Iterator[Style]:
+def _styles(name: str, row: Row) -> list[Style]:
+    """The styles of a format that the fields of a row fit."""
+    fields: list[tuple[Any, ...]] = []
     sides = (row.get("chosen"), row.get("rejected"))
-    if has_own_prompt(row):
-        if None not in sides:
-            yield "conversational"
-        return
-    yield from _styles(*sides)
+    match name:
+        case "language-modeling":
+            fields = [(row.get("messages"),), (row.get("text"),)]
+        case "prompt-only" if all(row.get(key) is None for key in _AFTER_PROMPT):
+            fields = [(row.get("prompt"),)]
+        # What has a label may be an example of what not to say.
+        case "prompt-completion" | "unpaired-preference" if (row.get("label") is None) is (name == "prompt-completion"):
+            fields = [(row.get("prompt"), row.get("completion"))]
+        case "preference" if not has_own_prompt(row):
+            fields = [sides]
+        case "preference" if None not in sides:
+            return ["conversational"]
+        # With two answers to choose from it is a preference.
+        case "sharegpt" if is_chat(row.get("conversations")) and row.get("rejected") is None:
+            return ["conversational"]
+        case "alpaca" if isinstance(row.get("instruction"), str) and isinstance(row.get("output"), str):
+            return ["conversational"]
+    return [style for values in fields if (style := _style_of(values))]
 
 
-def _sharegpt(row: Row) -> Iterator[Style]:
-    # With two answers to choose from it is a preference.
-    if is_chat(row.get("conversations")) and row.get("rejected") is None:
-        yield "conversational"
-
-
-def _alpaca(row: Row) -> Iterator[Style]:
-    if isinstance(row.get("instruction"), str) and isinstance(row.get("output"), str):
-        yield "conversational"
-
-
-_FITS: Final[Mapping[str, Callable[[Row], Iterator[Style]]]] = {
-    "language-modeling": _language_modeling,
-    "prompt-only": _prompt_only,
-    "prompt-completion": _prompt_completion,
-    "preference": _preference,
-    "unpaired-preference": _unpaired,
-    "sharegpt": _sharegpt,
-    "alpaca": _alpaca,
-}
+def _style_of(values: Sequence[Any]) -> Style | None:
+    if all(isinstance(value, str) for value in values):
+        return "standard"
+    return "conversational" if all(map(is_chat, values)) else None

@@ -53,7 +53,11 @@ class ImageTextPairProcessFnBuilder:
         who = "ImageTextPairProcessFnBuilder"
         self.img_size = img_size
         self._size = checked_size(who, "img_size", img_size)
-        self.max_text_len = _positive(who, "max_text_len", max_text_len)
+        if max_text_len < 1:
+            raise ValueError(
+                f"{who}: max_text_len is {max_text_len}, expected at least 1\n  Set it to a positive number."
+            )
+        self.max_text_len = max_text_len
         self.tokenizer_name = tokenizer_name
         self.dtype = one_of(who, "dtype", dtype, get_args(ImageDtype))
         self.backend = one_of(who, "backend", backend, get_args(ImageBackend))
@@ -92,9 +96,3 @@ def _first_field(record: dict[str, Any], names: tuple[str, ...], what: str) -> s
         f"ImageTextPairProcessFnBuilder: expected {what} in one of the fields {list(names)}, the record has "
         f"{names_text(record)}\n  Rename the field with a single_process_fn, or leave such records out there."
     )
-
-
-def _positive(who: str, name: str, value: int) -> int:
-    if value < 1:
-        raise ValueError(f"{who}: {name} is {value}, expected at least 1\n  Set it to a positive number.")
-    return value

@@ -143,12 +143,10 @@ class Lookahead(ABC):
             self._take(record)
             # What is carried over is never more than one output. So this holds only after a sample that is new, also
             # when those carried over are given again.
-            if self._is_enough() and self._is_more_than_one():
+            is_enough = self._num_held() >= self._lookahead or self._bytes >= self._lookahead_bytes
+            if is_enough and self._is_more_than_one():
                 yield from self._planned(is_end=False)
         yield from self._planned(is_end=True)
-
-    def _is_enough(self) -> bool:
-        return self._num_held() >= self._lookahead or self._bytes >= self._lookahead_bytes
 
     def _num_held(self) -> int:
         """How many of the last samples pulled are still needed; those without tokens among them count."""
