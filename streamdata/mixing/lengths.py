@@ -48,7 +48,7 @@ def check_lengths(top: Node, required: float | None) -> list[dict[str, Any]]:
         shares = mean_node_shares(top, float(required))
     taken = None if required is None else {path: required * share for path, share in shares.items()}
     lengths = lengths_by(top, shares, taken)
-    for node, each in zip(_sources(top), lengths, strict=True):
+    for node, each in zip(top.leaves(), lengths, strict=True):
         if each["length"] is None:
             raise ValueError(
                 f"source {shown(node.path)} ({type(node.dataset).__name__}){in_recipe(node.dataset)}: expected "
@@ -73,12 +73,8 @@ def lengths_by(top: Node, shares: Mapping[str, float], taken: Mapping[str, float
     parents = {child.path: node for node in top.walk() for child in node.children}
     return [
         _of_source(node, parents[node.path], shares[node.path], None if taken is None else taken[node.path])
-        for node in _sources(top)
+        for node in top.leaves()
     ]
-
-
-def _sources(top: Node) -> list[Node]:
-    return [node for node in top.walk() if not node.is_mixture]
 
 
 def _of_source(node: Node, parent: Node, share: float, taken: float | None) -> dict[str, Any]:

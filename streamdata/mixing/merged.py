@@ -151,8 +151,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         for node in () if settings is None else tree_of(self).walk():  # mixtures below gave theirs before
             if isinstance(node.dataset, ShardDataset) and node.dataset.cache is None:
                 node.dataset.cache = settings
-        nodes = () if skip is None else tree_of(self).walk()
-        self.skips = Skips(skip, {node.path: node.dataset for node in nodes if not node.is_mixture})
+        sources = () if skip is None else tree_of(self).leaves()
+        self.skips = Skips(skip, {node.path: node.dataset for node in sources})
         """The records that are left out."""
         self._is_for_evaluation = False
         self._data_parallel: DataParallel | None = None

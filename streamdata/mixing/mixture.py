@@ -290,7 +290,7 @@ class Mixture:
 
     def _pulled(self, feed_of: Callable[[], MergedFeed]) -> Iterator[tuple[Sample, dict[str, PlainEntry]]]:
         """The merged stream for the yield function, which must not pass over all of it without end."""
-        epochs = WholeEpochs(node.path for node in self._node.walk() if not node.is_mixture)
+        epochs = WholeEpochs(node.path for node in self._node.leaves())
         outputs = pulled = 0
         for sample in self.draw():
             entries, feed = (

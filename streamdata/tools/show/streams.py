@@ -75,7 +75,7 @@ def _traced(dataset: MergedDataset, place: Place) -> Iterator[Delivered]:
 
 def source_paths(dataset: MergedDataset) -> list[str]:
     """The paths of a mixture's sources, in the order of the recipe."""
-    return [node.path for node in tree_of(dataset).walk() if not node.is_mixture]
+    return [node.path for node in tree_of(dataset).leaves()]
 
 
 def _is_of(sample: Sample, source: str) -> bool:

@@ -58,7 +58,7 @@ class Delivery:
         self._dataset = top_of(dataset, "Delivery")
         shares = shares_of(self._dataset)
         self._wanted = {path: share.overall for path, share in shares.items() if not share.node.children}
-        self._is_scheduled = any(share.node.children and share.node.shares is not None for share in shares.values())
+        self._is_scheduled = shares[""].node.has_schedule
         functions = [functions_of(share.node.dataset) for share in shares.values()]
         self._costs = sorted({names["cost"] for names in functions if "cost" in names})
 

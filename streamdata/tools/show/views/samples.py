@@ -92,7 +92,7 @@ class SampleViews:
 
     def __init__(self, dataset: MergedDataset, limits: Limits = ON_PAGE) -> None:
         self._limits = limits
-        self._sources = {node.path: node.dataset for node in tree_of(dataset).walk() if not node.is_mixture}
+        self._sources = {node.path: node.dataset for node in tree_of(dataset).leaves()}
         self._texts: dict[str, TokenTexts | None] = {}
         self._tokenizers: dict[str, Any] = {path: _tokenizer_of(source) for path, source in self._sources.items()}
         for source in self._sources.values():
