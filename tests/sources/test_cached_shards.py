@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, mixed_collate
 from streamdata.errors import ShardError
-from streamdata.io.cache.cached import _MIN_BYTES, page_cache
-from streamdata.io.remote.addresses import Address, CacheSettings
+from streamdata.io.cache.cached import page_cache
+from streamdata.io.remote.addresses import _MIN_BYTES, Address, CacheSettings
 from streamdata.io.storage import ANY_VERSION, FileStamp, close_unused, submit_range
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from tests.remote.cache_soak import soak
