@@ -16,7 +16,7 @@ from streamdata.recipe.limits import open_regular, refusal_of_directory
 from streamdata.run.publish import publish_made
 
 logger = logging.getLogger(__name__)
-_PIECE_BYTES = 16 << 20
+_CHUNK_BYTES = 16 << 20
 _DIGEST = re.compile(rb"[0-9a-f]{32}")
 
 
@@ -160,12 +160,12 @@ class FileCache:
 
 
 def _hash_content(path: str) -> str:
-    """BLAKE2b (RFC 7693) of the BLAKE2b hashes of pieces, which several threads compute."""
+    """BLAKE2b (RFC 7693) of the BLAKE2b hashes of chunks, which several threads compute."""
     with open_regular(path, SourceError) as file, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         size = os.fstat(file.fileno()).st_size
-        pieces = threads.map(lambda offset: _hash_piece(file.fileno(), offset), range(0, size, _PIECE_BYTES))
-        return hashlib.blake2b(b"".join(pieces) + size.to_bytes(8, "little"), digest_size=16).hexdigest()
+        chunks = threads.map(lambda offset: _hash_chunk(file.fileno(), offset), range(0, size, _CHUNK_BYTES))
+        return hashlib.blake2b(b"".join(chunks) + size.to_bytes(8, "little"), digest_size=16).hexdigest()
 
 
-def _hash_piece(fd: int, offset: int) -> bytes:
-    return hashlib.blake2b(os.pread(fd, _PIECE_BYTES, offset), digest_size=32).digest()
+def _hash_chunk(fd: int, offset: int) -> bytes:
+    return hashlib.blake2b(os.pread(fd, _CHUNK_BYTES, offset), digest_size=32).digest()

@@ -1,4 +1,4 @@
-"""Files that are read once, mostly forward: `url + FileStamp → bytes at offsets`; of remote ones some pieces early.
+"""Files that are read once, mostly forward: `url + FileStamp → bytes at offsets`; of remote ones some chunks early.
 
 They may be read before a process forks: no thread and no event loop stays behind.
 """
@@ -57,65 +57,65 @@ class SourceFile(io.RawIOBase):
 
 
 class Ahead(NamedTuple):
-    """By which threads pieces of a remote file are fetched before they are read, and how many."""
+    """By which threads chunks of a remote file are fetched before they are read, and how many."""
 
     threads: Executor
-    num_pieces: int
+    num_chunks: int
 
 
-class _EarlyPiece(NamedTuple):
+class _EarlyChunk(NamedTuple):
     begin: int
     end: int
     data: "Future[bytes]"
 
 
 class RemoteFile:
-    """A remote file read mostly forward, in large pieces.
+    """A remote file read mostly forward, in large chunks.
 
     Args:
         url: The file.
         stamp: Its version; by default it is asked for.
-        ahead: What fetches pieces early; by default nothing does, and no thread is left to a process that forks.
+        ahead: What fetches chunks early; by default nothing does, and no thread is left to a process that forks.
     """
 
     def __init__(self, url: str, stamp: FileStamp | None = None, ahead: Ahead | None = None) -> None:
         self._url, self._ahead = url, ahead
         self._stamp = stamp or stamp_of(url)
         self.size: int = self._stamp.size
-        self._begin, self._piece = 0, b""
-        self._coming: deque[_EarlyPiece] = deque()
+        self._begin, self._chunk = 0, b""
+        self._early: deque[_EarlyChunk] = deque()
 
     def read(self, size: int, offset: int) -> bytes:
         """`size` bytes from `offset`, fewer only at the end of the file."""
         end = min(offset + size, self.size)
         pieces = []
         while offset < end:
-            if not self._begin <= offset < self._begin + len(self._piece):
+            if not self._begin <= offset < self._begin + len(self._chunk):
                 self._go_to(offset, end)
             at = offset - self._begin
-            pieces.append(self._piece[at : at + end - offset])
+            pieces.append(self._chunk[at : at + end - offset])
             offset += len(pieces[-1])
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _go_to(self, begin: int, end: int) -> None:
         if self._ahead is None:
             end = min(self.size, max(end, begin + _ALONE_BYTES))
-            self._begin, self._piece = begin, self._fetched(begin, end)
+            self._begin, self._chunk = begin, self._fetched(begin, end)
             return
         # What lies within a large member is not read: where one was passed over nothing is fetched ahead.
-        is_next = begin <= self._begin + len(self._piece) + _AHEAD_BYTES
-        while self._coming and not self._coming[0].begin <= begin < self._coming[0].end:
-            self._coming.popleft().data.cancel()
-        self._ask(begin, self._ahead, 1 + (self._ahead.num_pieces if is_next else 0))
-        self._piece = b""  # before the next one is waited for: there are many such files at the same time
-        piece = self._coming.popleft()
-        self._begin, self._piece = piece.begin, piece.data.result()
+        is_next = begin <= self._begin + len(self._chunk) + _AHEAD_BYTES
+        while self._early and not self._early[0].begin <= begin < self._early[0].end:
+            self._early.popleft().data.cancel()
+        self._ask(begin, self._ahead, 1 + (self._ahead.num_chunks if is_next else 0))
+        self._chunk = b""  # before the next one is waited for: there are many such files at the same time
+        chunk = self._early.popleft()
+        self._begin, self._chunk = chunk.begin, chunk.data.result()
 
-    def _ask(self, begin: int, ahead: Ahead, num_pieces: int) -> None:
-        at = self._coming[-1].end if self._coming else begin
-        while at < self.size and len(self._coming) < num_pieces:
+    def _ask(self, begin: int, ahead: Ahead, num_chunks: int) -> None:
+        at = self._early[-1].end if self._early else begin
+        while at < self.size and len(self._early) < num_chunks:
             end = min(self.size, at + _AHEAD_BYTES)
-            self._coming.append(_EarlyPiece(at, end, ahead.threads.submit(self._fetched, at, end)))
+            self._early.append(_EarlyChunk(at, end, ahead.threads.submit(self._fetched, at, end)))
             at = end
 
     def _fetched(self, begin: int, end: int) -> bytes:

@@ -76,7 +76,7 @@ MAX_EMPTY_STREAMS = 1000
 """How many streams (members, frames) in a row may give no bytes. Tools write one at the end of a file, or none."""
 _MAX_XZ_BYTES = 192 << 20  # of memory: `xz -9` needs 65 MiB, and a file may ask for 4 GiB
 _SKIP_STEP = 1 << 20
-_PIECE_BYTES, _PIECES_AHEAD = 4 << 20, 3
+_CHUNK_BYTES, _CHUNKS_AHEAD = 4 << 20, 3
 
 
 class DamagedFrameError(Exception):
@@ -146,33 +146,33 @@ class _LocalBytes(io.RawIOBase):
 
 
 class _RemoteBytes:
-    """A remote file from its start, the next pieces asked for while one is read; each is of the version asked for."""
+    """A remote file from its start, the next chunks asked for while one is read; each is of the version asked for."""
 
     def __init__(self, url: str, stamp: FileStamp) -> None:
         self._url, self._stamp = url, stamp
-        self._coming: deque[Future[bytes]] = deque()
-        self._asked_to, self._piece = 0, memoryview(b"")
+        self._asked: deque[Future[bytes]] = deque()
+        self._asked_to, self._chunk = 0, memoryview(b"")
 
     def read(self, size: int, /) -> bytes:
-        if not self._piece:
-            while self._asked_to < self._stamp.size and len(self._coming) < _PIECES_AHEAD:
+        if not self._chunk:
+            while self._asked_to < self._stamp.size and len(self._asked) < _CHUNKS_AHEAD:
                 self._ask()
-            if not self._coming:
+            if not self._asked:
                 return b""
             with network().waiting():
-                self._piece = memoryview(self._coming.popleft().result())
-        piece = bytes(self._piece[:size])
-        self._piece = self._piece[len(piece) :]
+                self._chunk = memoryview(self._asked.popleft().result())
+        piece = bytes(self._chunk[:size])
+        self._chunk = self._chunk[len(piece) :]
         return piece
 
     def _ask(self) -> None:
-        begin, self._asked_to = self._asked_to, min(self._stamp.size, self._asked_to + _PIECE_BYTES)
-        self._coming.append(submit_range(self._url, begin, self._asked_to, self._stamp))
+        begin, self._asked_to = self._asked_to, min(self._stamp.size, self._asked_to + _CHUNK_BYTES)
+        self._asked.append(submit_range(self._url, begin, self._asked_to, self._stamp))
 
     def close(self) -> None:
         """What was asked for is not wanted any more."""
-        while self._coming:
-            self._coming.pop().cancel()
+        while self._asked:
+            self._asked.pop().cancel()
 
 
 _unchecked_in_this_process: set[str] = set()

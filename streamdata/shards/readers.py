@@ -13,7 +13,7 @@ from streamdata.errors import ShardError
 from streamdata.io.remote.addresses import CacheSettings
 from streamdata.io.storage import Int64s
 from streamdata.shards.ahead.spans import FileSpans
-from streamdata.shards.ahead.windows import ChunkBytes, Portion
+from streamdata.shards.ahead.windows import Chunk, ChunkBytes
 
 Record = dict[str, Any]
 NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -55,11 +55,11 @@ class Window(Protocol):
         self,
         positions: Sequence[int] | Int64s,
         common: Mapping[str, Any] = NO_FIELDS,
-        portion: Portion | None = None,
+        chunk: Chunk | None = None,
     ) -> Iterator[Record]:
         """The records at these positions, in this order, each with the fields `common` beside its own.
 
-        A record is made when it is asked for. Their bytes are read at the first one; those of a portion, which was
+        A record is made when it is asked for. Their bytes are read at the first one; those of a chunk, which was
         asked for before, are waited for one by one.
 
         Raises:
@@ -72,13 +72,13 @@ def take_all(
     window: Window,
     positions: Int64s,
     common: Mapping[str, Any] = NO_FIELDS,
-    portion: Portion | None = None,
+    chunk: Chunk | None = None,
 ) -> Iterator[Record | DamagedRecordError]:
     """The records at these positions, as `Window.take`; in place of one that is damaged stands the error."""
     done = 0
     while done < len(positions):
         try:
-            for record in window.take(positions[done:], common, portion):
+            for record in window.take(positions[done:], common, chunk):
                 done += 1
                 yield record
         except DamagedRecordError as error:

@@ -54,7 +54,7 @@ from streamdata.shards.tar.sidecar import (
 )
 
 logger = logging.getLogger(__name__)
-_PIECE_BYTES, _MAX_PIECES = 1 << 20, 16
+_CHUNK_BYTES, _MAX_CHUNKS = 1 << 20, 16
 _NO_FIELD = "members without key and field"
 _NO_LINE = "records without a sidecar line"
 _NO_RECORD = "sidecar lines without a record"
@@ -231,22 +231,22 @@ class SequentialTar(SequentialFiles):
 
 
 class _Lines:
-    """Bytes of a sidecar; of a remote one in pieces, since each is a request and has the lines of many records."""
+    """Bytes of a sidecar; of a remote one in chunks, since each is a request and has the lines of many records."""
 
     def __init__(self, url: str, stamp: FileStamp) -> None:
         self._url, self._stamp, self._is_remote = url, stamp, is_remote(url)
-        self._pieces: Recent[int, bytes] = Recent(_MAX_PIECES)
+        self._chunks: Recent[int, bytes] = Recent(_MAX_CHUNKS)
 
     def read(self, begin: int, end: int) -> bytes:
         """The bytes [begin, end)."""
         if not self._is_remote:
             return self._fetch(begin, end)
-        first, last = begin // _PIECE_BYTES, -(-end // _PIECE_BYTES)
-        pieces = [self._pieces.get(number, self._piece) for number in range(first, last)]
-        return b"".join(pieces)[begin - first * _PIECE_BYTES : end - first * _PIECE_BYTES]
+        first, last = begin // _CHUNK_BYTES, -(-end // _CHUNK_BYTES)
+        chunks = [self._chunks.get(number, self._chunk) for number in range(first, last)]
+        return b"".join(chunks)[begin - first * _CHUNK_BYTES : end - first * _CHUNK_BYTES]
 
-    def _piece(self, number: int) -> bytes:
-        return self._fetch(number * _PIECE_BYTES, min(self._stamp.size, (number + 1) * _PIECE_BYTES))
+    def _chunk(self, number: int) -> bytes:
+        return self._fetch(number * _CHUNK_BYTES, min(self._stamp.size, (number + 1) * _CHUNK_BYTES))
 
     def _fetch(self, begin: int, end: int) -> bytes:
         memory, _ = read_spans([self._url], [self._stamp], np.array([[0, begin, end]]))

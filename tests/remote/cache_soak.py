@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import DataLoader
 
 from streamdata import JsonlIterableDataset, MergedDataset, mixed_collate
-from streamdata.io.cache.cached import _MIN_BYTES
+from streamdata.io.remote.addresses import _MIN_BYTES
 from tests.remote.child import forked
 from tests.remote.servers import s3_server
 

@@ -11,7 +11,7 @@ from streamdata.shards.ahead import read_ahead as room
 from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead, ReadAhead
 from streamdata.shards.ahead.spans import FileSpans
 from streamdata.shards.ahead.upcoming import Upcoming
-from streamdata.shards.ahead.windows import Coming
+from streamdata.shards.ahead.windows import PlannedWindow
 
 
 class HeldBack:
@@ -47,7 +47,7 @@ def windows(name, count, num_records=1):
     for number in range(count):
         begins = 10 * np.arange(number * num_records, (number + 1) * num_records)
         spans = np.stack([np.zeros_like(begins), begins, begins + 10], axis=1)
-        yield Coming(number, number, [FileSpans([name], [NO_STAMP], spans)], np.arange(num_records))
+        yield PlannedWindow(number, number, [FileSpans([name], [NO_STAMP], spans)], np.arange(num_records))
 
 
 def lane_of(num_sources, read_ahead_bytes=1000, connections=1):
@@ -55,11 +55,11 @@ def lane_of(num_sources, read_ahead_bytes=1000, connections=1):
 
 
 def entered(lane, pace, name, count=9):
-    """A source whose first portion was begun."""
+    """A source whose first chunk was begun."""
     upcoming = Upcoming(lane, pace)
     upcoming.begin(windows(name, count))
     upcoming.enter(0)
-    next(upcoming.portions())
+    next(upcoming.chunks())
     return upcoming
 
 
@@ -92,7 +92,7 @@ def test_a_slow_store_leaves_connections_to_the_others(store):
         future.set_result(b"0123456789")
     assert store.urls[4:] == ["s3://slow/2"]
     fast.enter(1)
-    next(fast.portions())
+    next(fast.chunks())
     assert store.urls[5:] == ["s3://fast/2"]
     fast.close()
     assert store.urls[6:] == ["s3://slow/3"]
@@ -158,7 +158,7 @@ def test_another_lane_takes_the_room_of_what_was_asked_for_ahead(store):
     assert room.read_ahead().counts.most_held_bytes == 20
     second.close()
     assert first.enter(1).content == 1
-    portion = next(first.portions())
+    chunk = next(first.chunks())
     store.answer_all()
-    assert list(portion.memories()) == [b"0123456789"]
+    assert list(chunk.memories()) == [b"0123456789"]
     assert store.urls[3] == "first1"

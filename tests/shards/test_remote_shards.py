@@ -195,7 +195,7 @@ def test_a_compressed_shard_of_any_version_is_that_of_this_run():
 def test_lines_of_a_sidecar_beside_a_compressed_tar_come_many_at_once(bucket, write_tar, monkeypatch):
     """In whatever order they are; a request for each record would be as slow as the link is far."""
     server, options = bucket
-    monkeypatch.setattr(sequential, "_PIECE_BYTES", 300)
+    monkeypatch.setattr(sequential, "_CHUNK_BYTES", 300)
     tar = Path(write_tar([(f"{number:03}.txt", b"x") for number in range(100)])).read_bytes()
     lines = [b'{"key": "%03d", "n": %d}\n' % (number, number) for number in range(99, -1, -1)]
     server.objects |= {"bucket/t/0.tar.gz": gzip.compress(tar), "bucket/t/0.meta.jsonl": b"".join(lines)}

@@ -1,8 +1,8 @@
-"""Bytes of shards before they are needed: `windows of all lanes' sources → portions by due time → requests → memory`.
+"""Bytes of shards before they are needed: `windows of all lanes' sources → chunks by due time → requests → memory`.
 
-One `ReadAhead` per process. A lane's sources (`Upcoming`) make their next windows early; of these, portions are asked
+One `ReadAhead` per process. A lane's sources (`Upcoming`) make their next windows early; of these, chunks are asked
 for in the order in which they fall due, as long as there is room, and what was asked for is sent in that order, too. A
-portion is what is held or let go of at once: a window, or as much of one as each source of the process has room for.
+chunk is what is held or let go of at once: a window, or as much of one as each source of the process has room for.
 Nothing here is part of a state, and what is read does not depend on it: only when.
 """
 
@@ -23,7 +23,7 @@ from streamdata.io.remote.network import MAX_CONNECTIONS, connections_of_process
 from streamdata.io.remote.requests import StoreHealth
 from streamdata.io.storage import FileStamp, advise, cut_short, is_remote, opened_anew, submit_range
 from streamdata.run.per_process import PerProcess
-from streamdata.shards.ahead.windows import Portion, Reader, Request
+from streamdata.shards.ahead.windows import Chunk, Reader, Request
 
 _BYTES: Final = 256 << 20
 _VARIABLE: Final = "STREAMDATA_READ_AHEAD_BYTES"
@@ -134,7 +134,7 @@ class LaneAhead:
 
 
 class ReadAhead:
-    """Asks for portions of all lanes of a process, by due time, within one bound.
+    """Asks for chunks of all lanes of a process, by due time, within one bound.
 
     Args:
         submit: Asks for a range; by default threads that read.
@@ -158,7 +158,7 @@ class ReadAhead:
         with self._lock:
             self._lanes = [one for one in self._lanes if one.upcoming and one is not lane] + [lane]
 
-    def portion_bytes(self) -> int:
+    def chunk_bytes(self) -> int:
         """How much of a window each source may hold: so much that half of the bound is enough for the present ones."""
         lanes = self._lanes
         num_sources = sum(max(lane.num_sources, len(lane.upcoming)) for lane in lanes)
@@ -172,24 +172,24 @@ class ReadAhead:
         while dues:
             number = dues[0][1]
             upcoming = sources[number]
-            portion = upcoming.next_portion()
-            if portion is not None:
-                if not self._has_room(portion):
+            chunk = upcoming.next_chunk()
+            if chunk is not None:
+                if not self._has_room(chunk):
                     return
                 upcoming.asked()
-                self.ask_for(portion)
-            if portion is not None and (due := upcoming.next_due()) < math.inf:
+                self.ask_for(chunk)
+            if chunk is not None and (due := upcoming.next_due()) < math.inf:
                 heapq.heapreplace(dues, (due, number))
             else:
                 heapq.heappop(dues)
 
-    def _has_room(self, portion: Portion) -> bool:
-        """Whether there is room for a portion, beside what each source that holds nothing may need at any moment."""
+    def _has_room(self, chunk: Chunk) -> bool:
+        """Whether there is room for a chunk, beside what each source that holds nothing may need at any moment."""
         lanes = self._lanes
         hold_nothing = sum(lane.num_sources - sum(one.holds for one in lane.upcoming) for lane in lanes)
-        hold_nothing -= not portion.upcoming.holds
-        kept = max(0, hold_nothing) * self.portion_bytes()
-        return self.counts.held_bytes + portion.num_bytes + kept <= _most_bytes(lanes)
+        hold_nothing -= not chunk.upcoming.holds
+        kept = max(0, hold_nothing) * self.chunk_bytes()
+        return self.counts.held_bytes + chunk.num_bytes + kept <= _most_bytes(lanes)
 
     def make_room(self, num_bytes: int) -> None:
         """Let go of what was asked for ahead, the last due first, until there is room for what is needed now.
@@ -207,18 +207,18 @@ class ReadAhead:
                     return
                 self._freed.wait(_ENOUGH)
 
-    def ask_for(self, portion: Portion) -> None:
-        """Send the requests of a portion when it is their turn."""
-        requests, num_bytes = portion.unasked(), portion.num_bytes
+    def ask_for(self, chunk: Chunk) -> None:
+        """Send the requests of a chunk when it is their turn."""
+        requests, num_bytes = chunk.unasked(), chunk.num_bytes
         with self._lock:
             for request in requests:
                 request.asked_of = self
-                portion.upcoming.store = request.store
-            if not portion.is_advice:
-                portion.upcoming.waiting += requests
+                chunk.upcoming.store = request.store
+            if not chunk.is_advice:
+                chunk.upcoming.waiting += requests
             self.counts.held_bytes += num_bytes
             self.counts.most_held_bytes = max(self.counts.most_held_bytes, self.counts.held_bytes)
-        if portion.is_advice:
+        if chunk.is_advice:
             for request in requests:
                 advise(request.url, request.begin, request.end)
         else:
@@ -229,7 +229,7 @@ class ReadAhead:
         under_way = []
         with self._lock:
             for request in requests:
-                # One of a parent process is not this one's; one that several portions share comes several times.
+                # One of a parent process is not this one's; one that several chunks share comes several times.
                 if request.asked_of is not self or request.is_dropped:
                     continue
                 request.is_dropped = True

@@ -1,6 +1,6 @@
-"""Windows that are to be read: `files, spans of their records → requests of 1 to 8 MB → portions of bytes in memory`.
+"""Windows that are to be read: `files, spans of their records → requests of 1 to 8 MB → chunks of bytes in memory`.
 
-A portion is what is held of a window, or let go of, at once. A shard that is read from its start is one window.
+A chunk is what is held of a window, or let go of, at once. A shard that is read from its start is one window.
 """
 
 import io
@@ -88,7 +88,7 @@ def _may_join(request: list[int], begin: int, end: int, *, gaps: bool) -> bool:
 _DISK = StoreHealth()  # it is no store, and does not fail for a while
 
 
-class Coming(NamedTuple):
+class PlannedWindow(NamedTuple):
     """A window that is to be read."""
 
     key: Hashable
@@ -97,8 +97,8 @@ class Coming(NamedTuple):
     files: Sequence[FileSpans]
     order: Int64s
     """Its records, in the order in which they are used."""
-    max_portion_bytes: int = sys.maxsize
-    """Of a portion of it; one record may have more."""
+    max_chunk_bytes: int = sys.maxsize
+    """Of a chunk of it; one record may have more."""
     is_advice: bool = False
     """Whether its files are local, and the kernel is told to read them: its reader then reads them by itself, as where
     no file is named."""
@@ -111,7 +111,7 @@ class Coming(NamedTuple):
     @property
     def may_share(self) -> bool:
         """Whether it may share its requests with the next one."""
-        return bool(self.files) and not self.is_advice and self.max_portion_bytes == sys.maxsize
+        return bool(self.files) and not self.is_advice and self.max_chunk_bytes == sys.maxsize
 
 
 class Request:
@@ -135,14 +135,14 @@ class Request:
 class WindowSlice(NamedTuple):
     """Some records of a window: numbers `begin` up to `end` in the order in which they are used."""
 
-    coming: Coming
+    window: PlannedWindow
     begin: int
     end: int
 
     @property
     def chosen(self) -> Int64s:
         """Their positions in the window."""
-        return self.coming.order[self.begin : self.end]
+        return self.window.order[self.begin : self.end]
 
 
 class SharedRequests:
@@ -160,7 +160,7 @@ class SharedRequests:
         if self.num_bytes > max_bytes:
             self._make(parts, first, gaps=False)
         self.num_users = [0] * len(self.requests)
-        """How many portions have not been let go of that need each of them."""
+        """How many chunks have not been let go of that need each of them."""
 
     def _make(self, parts: Sequence[WindowSlice], first: int, *, gaps: bool) -> None:
         self.requests: list[Request] = []
@@ -169,8 +169,8 @@ class SharedRequests:
         self.offsets: list[list[Int64s]] = [[] for _ in parts]
         """Likewise where each span begins in what its request brings."""
         ends = np.cumsum([part.end - part.begin for part in parts])[:-1]
-        for which, file in enumerate(parts[0].coming.files):
-            spans = np.concatenate([part.coming.files[which].spans[part.chosen] for part in parts])
+        for which, file in enumerate(parts[0].window.files):
+            spans = np.concatenate([part.window.files[which].spans[part.chosen] for part in parts])
             pieces, of_span, first_uses = coalesced(spans, gaps=gaps)
             begins = np.array([begin for _, begin, _ in pieces] or [0], np.int64)
             numbers = np.where(of_span < 0, -1, of_span + len(self.requests))
@@ -192,7 +192,7 @@ class SharedRequests:
 
 
 class Reader(Protocol):
-    """The source of a lane that portions are read by: what read-ahead asks it, and tells it."""
+    """The source of a lane that chunks are read by: what read-ahead asks it, and tells it."""
 
     store: StoreHealth | None
     waiting: deque[Request]
@@ -200,7 +200,7 @@ class Reader(Protocol):
     @property
     def holds(self) -> bool: ...
 
-    def wait(self, portion: "Portion", number: int) -> bytes: ...
+    def wait(self, chunk: "Chunk", number: int) -> bytes: ...
 
     def used(self, count: int) -> None: ...
 
@@ -208,7 +208,7 @@ class Reader(Protocol):
 
     def next_due(self) -> float: ...
 
-    def next_portion(self) -> "Portion | None": ...
+    def next_chunk(self) -> "Chunk | None": ...
 
     def asked(self) -> None: ...
 
@@ -219,7 +219,7 @@ class Reader(Protocol):
     def ended(self) -> list[Request]: ...
 
 
-class Portion:
+class Chunk:
     """Some records of a window, and the requests that bring their bytes.
 
     Args:
@@ -232,10 +232,10 @@ class Portion:
 
     def __init__(self, upcoming: Reader, part: WindowSlice, first: int, shared: SharedRequests, number: int) -> None:
         self.begin, self.end, self.first, self.upcoming = part.begin, part.end, first, upcoming
-        self.is_advice = part.coming.is_advice or not part.coming.files
+        self.is_advice = part.window.is_advice or not part.window.files
         self.shared, self._of_span, self._offsets = shared, shared.of_span[number], shared.offsets[number]
-        self._rows = np.full(len(part.coming.files[0].spans) if part.coming.files else 0, -1, np.int64)
-        if part.coming.files:
+        self._rows = np.full(len(part.window.files[0].spans) if part.window.files else 0, -1, np.int64)
+        if part.window.files:
             self._rows[part.chosen] = np.arange(part.end - part.begin)
         needed = np.unique(np.concatenate([*self._of_span, np.zeros(0, np.int64)]))
         self.numbers: list[int] = needed[needed >= 0].tolist()
@@ -252,7 +252,7 @@ class Portion:
         return [self.shared.requests[number] for number in self.numbers]
 
     def unasked(self) -> list[Request]:
-        """Its requests that were not asked for with another portion, in the order in which they are needed."""
+        """Its requests that were not asked for with another chunk, in the order in which they are needed."""
         return sorted((one for one in self.requests if one.asked_of is None), key=lambda request: request.first_use)
 
     @property
@@ -271,7 +271,7 @@ class Portion:
         return requests
 
     def located(self, which: int, chosen: Int64s) -> tuple[Iterator[bytes], list[int]]:
-        """The memory of some records of the portion, waited for one by one, and where each begins in its memory.
+        """The memory of some records of the chunk, waited for one by one, and where each begins in its memory.
 
         Args:
             which: The number of their files in the window's.
@@ -297,7 +297,7 @@ _FIRST_BYTES = 1 << 20  # so that the first record does not wait for a large ans
 
 
 def chunk_spans(url: str, stamp: FileStamp) -> FileSpans:
-    """The chunks of a shard: small at first, then as large as a request may be."""
+    """What is asked for at once of a shard: small at first, then as large as a request may be."""
     ends = [min(stamp.size, _FIRST_BYTES << number) for number in range(MAX_REQUEST_BYTES.bit_length())]
     ends = [end for end in ends if end < min(stamp.size, MAX_REQUEST_BYTES)]
     ends += [*range(MAX_REQUEST_BYTES, stamp.size, MAX_REQUEST_BYTES), *([stamp.size] if stamp.size else [])]
@@ -306,14 +306,14 @@ def chunk_spans(url: str, stamp: FileStamp) -> FileSpans:
 
 
 class ChunkBytes(io.RawIOBase):
-    """The bytes of a shard, chunk after chunk.
+    """The bytes of a shard that is read from its start.
 
     Args:
-        portions: What was asked for of it.
+        chunks: What was asked for of it.
     """
 
-    def __init__(self, portions: Iterator[Portion]) -> None:
-        self._chunks = (chunk for portion in portions for chunk in portion.memories())
+    def __init__(self, chunks: Iterator[Chunk]) -> None:
+        self._data = (data for chunk in chunks for data in chunk.memories())
         self._rest = memoryview(b"")
 
     def readable(self) -> bool:
@@ -321,7 +321,7 @@ class ChunkBytes(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if not self._rest:
-            self._rest = memoryview(next(self._chunks, b""))
+            self._rest = memoryview(next(self._data, b""))
         size = min(len(buffer), len(self._rest))
         buffer[:size] = self._rest[:size]
         self._rest = self._rest[size:]

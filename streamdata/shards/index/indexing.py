@@ -4,7 +4,7 @@ Indexes of one tar are built in one pass over it: its own, and those that join i
 read from its start is one number: how many records it has.
 
 Of a node, one process indexes and the others wait for it. Local shards are indexed by processes, one shard at a time
-each; remote ones by threads, since what takes time is their server: so many pieces are under way however many shards.
+each; remote ones by threads, since what takes time is their server: so many chunks are under way however many shards.
 """
 
 import errno
@@ -218,7 +218,7 @@ def build(*jobs: IndexJob, is_kept_beside: bool = True, ahead: Ahead | None = No
     Args:
         jobs: The indexes.
         is_kept_beside: Whether they may be written beside the shard; else they are written in the cache.
-        ahead: What fetches pieces of a remote shard early.
+        ahead: What fetches chunks of a remote shard early.
 
     Raises:
         ShardError: The shard is damaged, or it changed meanwhile; those that could be built are published.

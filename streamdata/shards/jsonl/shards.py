@@ -13,7 +13,7 @@ from streamdata.io.storage import Int64s
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import ReadBuffer
 from streamdata.shards.ahead.spans import FileSpans
-from streamdata.shards.ahead.windows import Portion
+from streamdata.shards.ahead.windows import Chunk
 from streamdata.shards.index.index_file import Rows
 from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
@@ -113,7 +113,7 @@ class JsonlWindow:
         self,
         positions: Sequence[int] | Int64s,
         common: Mapping[str, Any] = NO_FIELDS,
-        portion: Portion | None = None,
+        chunk: Chunk | None = None,
     ) -> Iterator[Record]:
         """The records at these positions, in this order, each with the fields `common` beside its own.
 
@@ -123,17 +123,17 @@ class JsonlWindow:
         """
         chosen = np.asarray(positions, np.int64)
         errors: list[Exception] = []
-        if portion is None:
+        if chunk is None:
             memory, begins = self._bytes.read(chosen, keep=self._is_kept)
             spans = zip(begins.tolist(), (begins + self._bytes.sizes[chosen]).tolist(), strict=True)
         else:
-            held = _lines_of(portion, chosen, self._bytes.sizes[chosen].tolist(), errors)
+            held = _lines_of(chunk, chosen, self._bytes.sizes[chosen].tolist(), errors)
         urls = map(self._urls.__getitem__, self._bytes.shards[chosen].tolist())
         keys = map(str, self._numbers[chosen].tolist())
         own, is_doubtful = 2 + len(common), self._doubtful
         while lines := (
             [memory[begin:end] for begin, end in islice(spans, _PARSED_AT_ONCE)]
-            if portion is None
+            if chunk is None
             else list(islice(held, _PARSED_AT_ONCE))
         ):
             # `zip` stops where the rows end, before it takes a key and a url, which are for the next lines.
@@ -165,9 +165,9 @@ def _blanks(rows: Rows) -> Int64s:
     return np.where(rows["blanks"] == ELEMENT, 0, rows["blanks"]).astype(np.int64)
 
 
-def _lines_of(portion: Portion, chosen: Int64s, sizes: list[int], errors: list[Exception]) -> Iterator[memoryview]:
-    """The lines of a portion, up to the first one whose bytes do not come; the error is for after those before it."""
-    memories, begins = portion.located(0, chosen)
+def _lines_of(chunk: Chunk, chosen: Int64s, sizes: list[int], errors: list[Exception]) -> Iterator[memoryview]:
+    """The lines of a chunk, up to the first one whose bytes do not come; the error is for after those before it."""
+    memories, begins = chunk.located(0, chosen)
     try:
         for memory, begin, size in zip(memories, begins, sizes, strict=True):
             yield memoryview(memory)[begin : begin + size]

@@ -96,20 +96,20 @@ class DecodeAhead:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._thread: ThreadPoolExecutor | None = None
-        self._coming: dict[GroupRun, Future[Mapping[GroupRun, DecodedRun]]] = {}
+        self._asked: dict[GroupRun, Future[Mapping[GroupRun, DecodedRun]]] = {}
 
     def ask(self, kept: Sequence[GroupRun], tasks: Sequence[Sequence[GroupRun]], decode: Decode) -> None:
         """Decode runs, and return when the thread is at it; let go of all that is neither of these nor kept."""
         if self._pid != os.getpid():  # in a fork there is no such thread, and what it was asked for does not come
-            self._pid, self._thread, self._coming = os.getpid(), None, {}
+            self._pid, self._thread, self._asked = os.getpid(), None, {}
         wanted = {*kept, *chain.from_iterable(tasks)}
-        dropped = [self._coming.pop(run) for run in list(self._coming) if run not in wanted]
-        for task in {*dropped}.difference(self._coming.values()):
+        dropped = [self._asked.pop(run) for run in list(self._asked) if run not in wanted]
+        for task in {*dropped}.difference(self._asked.values()):
             task.cancel()
-        new = [left for runs in tasks if (left := [run for run in runs if run not in self._coming])]
+        new = [left for runs in tasks if (left := [run for run in runs if run not in self._asked])]
         if new and self._thread is None:
             self._thread = ThreadPoolExecutor(1, "streamdata-decode", partial(setattr, open_files, "is_helping", True))
-        is_busy = any(not coming.done() for coming in self._coming.values())
+        is_busy = any(not task.done() for task in self._asked.values())
         begun = [self._submit(runs, decode) for runs in new]
         # A thread gets Python's lock from one that computes only after 5 ms, in which a window may be delivered.
         if begun and not is_busy:
@@ -125,14 +125,14 @@ class DecodeAhead:
             finally:
                 begun.set()
 
-        coming = self._thread.submit(work)
-        self._coming.update(dict.fromkeys(runs, coming))
+        task = self._thread.submit(work)
+        self._asked.update(dict.fromkeys(runs, task))
         return begun
 
     def take(self, run: GroupRun) -> DecodedRun | None:
         """What comes of a run that was asked for; None if it was not, was taken, or has to be decoded by itself."""
-        coming = self._coming.pop(run, None) if self._pid == os.getpid() else None
-        return None if coming is None else coming.result().get(run)
+        task = self._asked.pop(run, None) if self._pid == os.getpid() else None
+        return None if task is None else task.result().get(run)
 
     def __reduce__(self) -> tuple[type["DecodeAhead"], tuple[()]]:
         return DecodeAhead, ()

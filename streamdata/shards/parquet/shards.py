@@ -11,7 +11,7 @@ from streamdata.fields import KEY, URL
 from streamdata.io.remote.addresses import CacheSettings, keep_in
 from streamdata.io.storage import Int64s, base_name, close_unused, is_pipe, is_remote, stamps_of
 from streamdata.shards.ahead.spans import FileSpans
-from streamdata.shards.ahead.windows import Portion
+from streamdata.shards.ahead.windows import Chunk
 from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, stamps_known
 from streamdata.shards.parquet.file import MAX_COUNT
 from streamdata.shards.parquet.row_groups import RowGroups
@@ -164,7 +164,7 @@ class ParquetWindow:
         self._starts = self._ends - counts
         row_bytes = int(shards.groups.row_bytes[groups].max(initial=1))
         self.look_ahead = max(1, min(_LOOK_AHEAD, _LOOK_AHEAD_BYTES // row_bytes))
-        self._coming: Iterator[Portion | None] = iter(())
+        self._chunks: Iterator[Chunk | None] = iter(())
         self._asked: list[tuple[GroupRun, int, int, bool]] = []
         """Of each span that was asked for: whose it is, where it begins, how long it is, whether it is the last."""
         self._done = 0
@@ -205,15 +205,15 @@ class ParquetWindow:
                 self._asked.append((run, begin, size, number == len(own)))
         return FileSpans(shards.urls, shards.groups.stamps, np.concatenate(spans))
 
-    def come(self, portions: Iterator[Portion | None]) -> None:
+    def come(self, chunks: Iterator[Chunk | None]) -> None:
         """Note what brings the spans that were asked for."""
-        self._coming = portions
+        self._chunks = chunks
 
     def take(
         self,
         positions: Sequence[int] | Int64s,
         common: Mapping[str, Any] = NO_FIELDS,
-        portion: Portion | None = None,
+        chunk: Chunk | None = None,
     ) -> Iterator[Record]:
         """The records at these positions, in this order, each with the fields `common` beside its own.
 
@@ -270,8 +270,8 @@ class ParquetWindow:
         """Decode what was asked for, up to this run, as it comes."""
         wanted = {asked for asked, *_ in self._asked[self._done :]}
         held: list[tuple[int, memoryview]] = []
-        while run in wanted and (portion := next(self._coming, None)) is not None:
-            memories, offsets = portion.located(0, np.arange(portion.begin, portion.end))
+        while run in wanted and (chunk := next(self._chunks, None)) is not None:
+            memories, offsets = chunk.located(0, np.arange(chunk.begin, chunk.end))
             for memory, offset in zip(memories, offsets, strict=True):
                 asked, begin, size, is_last = self._asked[self._done]
                 held.append((begin, memoryview(memory)[offset : offset + size]))

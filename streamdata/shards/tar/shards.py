@@ -14,7 +14,7 @@ from streamdata.io.storage import Int64s
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import ReadBuffer
 from streamdata.shards.ahead.spans import FileSpans, read_spans
-from streamdata.shards.ahead.windows import Portion
+from streamdata.shards.ahead.windows import Chunk
 from streamdata.shards.index.indexing import sidecar_kind
 from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete, misplaced
@@ -156,7 +156,7 @@ class TarWindow:
         self,
         positions: Sequence[int] | Int64s,
         common: Mapping[str, Any] = NO_FIELDS,
-        portion: Portion | None = None,
+        chunk: Chunk | None = None,
     ) -> Iterator[Record]:
         """The records at these positions, in this order, each with the fields `common` beside its own.
 
@@ -165,17 +165,17 @@ class TarWindow:
         """
         for first in range(0, len(positions), _MAX_LOOK_AHEAD):  # so that few files are open at once
             chosen = np.asarray(positions[first : first + _MAX_LOOK_AHEAD], np.int64)
-            found = self._take(chosen, common, portion)
-            yield from found if self._lines is None else self._with_lines(found, chosen, self._lines, portion)
+            found = self._take(chosen, common, chunk)
+            yield from found if self._lines is None else self._with_lines(found, chosen, self._lines, chunk)
 
-    def _take(self, chosen: Int64s, common: Mapping[str, Any], portion: Portion | None) -> Iterator[Record]:
+    def _take(self, chosen: Int64s, common: Mapping[str, Any], chunk: Chunk | None) -> Iterator[Record]:
         located = self._bytes
         memories: Iterator[Any]
-        if portion is None:
+        if chunk is None:
             view, offsets = located.read(chosen, keep=self._is_kept and not located.is_cached)
             memories, begins = repeat(view.obj), offsets.tolist()  # its slices are bytes, the view's would be views
         else:
-            memories, begins = portion.located(0, chosen)
+            memories, begins = chunk.located(0, chosen)
         urls, columns = self._urls, (chosen, located.shards[chosen], located.sizes[chosen], self._crcs[chosen])
         rows = zip(memories, begins, *[column.tolist() for column in columns], strict=False)
         for memory, begin, position, shard, size, crc in rows:
@@ -197,13 +197,13 @@ class TarWindow:
         return {KEY: record.key, URL: url, **record.fields}
 
     def _with_lines(
-        self, found: Iterator[Record], chosen: Int64s, all_lines: Int64s, portion: Portion | None
+        self, found: Iterator[Record], chosen: Int64s, all_lines: Int64s, chunk: Chunk | None
     ) -> Iterator[Record]:
         """The records, each joined with its line of its shard's sidecar."""
         sidecars = self._shards.sidecars
         assert sidecars is not None, "there are sidecar lines, so there are sidecars"
         shards, lines = self._bytes.shards[chosen].tolist(), all_lines[chosen].tolist()
-        texts = list(self._lines_read(shards, lines) if portion is None else _lines_in(portion, chosen, lines))
+        texts = list(self._lines_read(shards, lines) if chunk is None else _lines_in(chunk, chosen, lines))
         names, by = self._shards.meta_names, self._shards.sidecar_key
         # Searched for large integers together: line by line this took a sixth of the time of small records.
         ends = np.cumsum([len(text or b"") + 1 for text in texts])
@@ -227,9 +227,9 @@ class TarWindow:
             yield bytes(memory[(start := next(starts)) : start + length]) if length else None
 
 
-def _lines_in(portion: Portion, chosen: Int64s, lines: list[list[int]]) -> Iterator[bytes | None]:
-    """The same, of a portion."""
-    memories, begins = portion.located(1, chosen)
+def _lines_in(chunk: Chunk, chosen: Int64s, lines: list[list[int]]) -> Iterator[bytes | None]:
+    """The same, of a chunk."""
+    memories, begins = chunk.located(1, chosen)
     for memory, begin, (_, length) in zip(memories, begins, lines, strict=True):
         yield memory[begin : begin + length] if length else None
 

@@ -10,7 +10,7 @@ import numpy as np
 from streamdata.errors import shown
 from streamdata.io.remote.addresses import CacheSetting, options_of_source, read_cache_settings
 from streamdata.recipe.named_source import Percent
-from streamdata.shards.ahead.windows import Coming, Portion
+from streamdata.shards.ahead.windows import Chunk, PlannedWindow
 from streamdata.shards.parquet.row_groups import ROW_SUFFIXES
 from streamdata.shards.parquet.shards import ParquetShards, ParquetWindow
 from streamdata.shards.urls import find_shards
@@ -68,20 +68,20 @@ class RowGroupSource(BlockSource):
         runs = map(self._runs, windows)
         return sum(int((self.shards.groups.row_bytes[shards] * counts).sum()) for shards, _, counts in runs)
 
-    def _coming(self, stretches: Iterator[Stretch], part: Part | None) -> Iterator[Coming]:
+    def _planned(self, stretches: Iterator[Stretch], part: Part | None) -> Iterator[PlannedWindow]:
         for order, start, runs in self._walk(stretches):
             opened = self._open(order, part, start, runs)
             window: ParquetWindow = opened.window  # type: ignore[assignment]
             spans = window.spans_by_use(opened.positions)
             # What is planned and paced is spans, not records: all rows of a group come with the same bytes.
-            yield Coming(start[:2], opened, [spans] if len(spans.spans) else [], np.arange(len(spans.spans)))
+            yield PlannedWindow(start[:2], opened, [spans] if len(spans.spans) else [], np.arange(len(spans.spans)))
 
     def _read_window(
-        self, task: ReadTask, opened: OpenedWindow, portions: Iterable[Portion | None]
+        self, task: ReadTask, opened: OpenedWindow, chunks: Iterable[Chunk | None]
     ) -> Iterator[tuple[Iterable[int], Iterator[Record]]]:
         window: ParquetWindow = opened.window  # type: ignore[assignment]
-        # Each portion is taken up when the first group that it brings is due, and let go of when that is decoded.
-        window.come(iter(portions))
+        # Each chunk is taken up when the first group that it brings is due, and let go of when that is decoded.
+        window.come(iter(chunks))
         return super()._read_window(task, opened, (None,))
 
     def _holds(

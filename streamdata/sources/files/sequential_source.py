@@ -11,7 +11,7 @@ from streamdata.errors import SourceError, shown
 from streamdata.fields import CURSOR, SEED
 from streamdata.io.storage import Int64s
 from streamdata.run import shuffled, stable_seed
-from streamdata.shards.ahead.windows import MAX_REQUEST_BYTES, ChunkBytes, Coming
+from streamdata.shards.ahead.windows import MAX_REQUEST_BYTES, ChunkBytes, PlannedWindow
 from streamdata.shards.readers import DamagedRecordError, SequentialShards
 from streamdata.sources.order.blocks import BlockOrder, Part, describe_content, shard_seeds
 from streamdata.sources.source import ReadTask, Record, Source, Stretch, check_position
@@ -110,11 +110,11 @@ class SequentialSource(Source):
         if upcoming is None or not self.shards.has_remote:
             return self.shards.stream(shard)
         if not upcoming.is_on:
-            upcoming.begin(self._coming(task.stretches(start)))
+            upcoming.begin(self._planned(task.stretches(start)))
         has_chunks = upcoming.enter(start[:2]).files
-        return self.shards.stream(shard, ChunkBytes(upcoming.portions()) if has_chunks else None)
+        return self.shards.stream(shard, ChunkBytes(upcoming.chunks()) if has_chunks else None)
 
-    def _coming(self, stretches: Iterator[Stretch]) -> Iterator[Coming]:
+    def _planned(self, stretches: Iterator[Stretch]) -> Iterator[PlannedWindow]:
         """All shards from here on, by their chunks."""
         for order, (first, first_window, _, _) in stretches:
             epoch: int | None = first
@@ -125,7 +125,7 @@ class SequentialSource(Source):
                     files = [] if chunks is None else [chunks]
                     order_inside = np.arange(0 if chunks is None else len(chunks.spans))
                     # Let go of one by one: the shard may be larger than any memory.
-                    yield Coming((epoch, window), None, files, order_inside, MAX_REQUEST_BYTES)
+                    yield PlannedWindow((epoch, window), None, files, order_inside, MAX_REQUEST_BYTES)
                     window += 1
                 epoch, window = order.next_epoch(epoch), 0
 

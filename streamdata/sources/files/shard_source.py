@@ -17,7 +17,7 @@ from streamdata.io.cache.cached import named_cache, page_cache
 from streamdata.io.remote.addresses import CacheSettings
 from streamdata.run import Lane, shuffled, stable_seed
 from streamdata.run.topology import ranks_of_node
-from streamdata.shards.ahead.windows import Coming, Portion
+from streamdata.shards.ahead.windows import Chunk, PlannedWindow
 from streamdata.shards.readers import IndexedShards, Window, take_all
 from streamdata.sources.alone import SourceAlone
 from streamdata.sources.files.sequential_source import SequentialSource as SequentialSource  # noqa: PLC0414  for others
@@ -156,11 +156,11 @@ class BlockSource(Source):
         while epoch is not None:
             task.fields[SEED] = task.order.seed(epoch)
             for blocks in self._windows(task.order, epoch, window):
-                opened, portions = self._next(task, (epoch, window, taken, 0), blocks)
+                opened, chunks = self._next(task, (epoch, window, taken, 0), blocks)
                 if taken:  # only a resume begins within a window
                     where = f"at record {taken} of window {window} in epoch {epoch}"
                     check_position(task.name, where, taken, len(opened.window))
-                for counts, records in self._read_window(task, opened, portions):
+                for counts, records in self._read_window(task, opened, chunks):
                     yield zip(records, zip(repeat(epoch), repeat(window), counts, repeat(0), strict=False), strict=True)
                 if self.shards.has_remote:
                     self.shards.confirm(wait=False)
@@ -169,27 +169,25 @@ class BlockSource(Source):
                 self.shards.confirm(wait=True)
             epoch, window = task.next_epoch(epoch), 0
 
-    def _next(
-        self, task: ReadTask, start: Position, blocks: Indices
-    ) -> tuple["OpenedWindow", Iterable[Portion | None]]:
-        """The window that begins there, and its portions; None is the whole of it, which was not asked for."""
+    def _next(self, task: ReadTask, start: Position, blocks: Indices) -> tuple["OpenedWindow", Iterable[Chunk | None]]:
+        """The window that begins there, and its chunks; None is the whole of it, which was not asked for."""
         upcoming = task.upcoming
         if upcoming is None or not self.shards.is_slow():
             if upcoming is not None and upcoming.is_on:
                 upcoming.close()  # a disk that is fast now, since all of it is in memory
             return self._open(task.order, task.part, start, self._runs(blocks)), (None,)
         if not upcoming.is_on:
-            upcoming.begin(self._coming(task.stretches(start), task.part))
-        return upcoming.enter(start[:2]).content, upcoming.portions()
+            upcoming.begin(self._planned(task.stretches(start), task.part))
+        return upcoming.enter(start[:2]).content, upcoming.chunks()
 
-    def _coming(self, stretches: Iterator[Stretch], part: Part | None) -> Iterator[Coming]:
+    def _planned(self, stretches: Iterator[Stretch], part: Part | None) -> Iterator[PlannedWindow]:
         """All windows from here on, each opened when it is asked for."""
         windows = self._walk(stretches)
         for order, start, runs in self._asked_early(windows) if self.shards.has_remote else windows:
             opened = self._open(order, part, start, runs)
             is_advice = not self.shards.has_remote
             spans = [] if not is_advice and opened.window.take_cached() else opened.window.spans()
-            yield Coming(start[:2], opened, spans, opened.positions, is_advice=is_advice)
+            yield PlannedWindow(start[:2], opened, spans, opened.positions, is_advice=is_advice)
 
     def _walk(self, stretches: Iterator[Stretch]) -> Iterator[_Unopened]:
         # The same walk as that of `_takes`, whose ends of epochs also judge what was read: that must not happen early.
@@ -249,15 +247,15 @@ class BlockSource(Source):
         return OpenedWindow(opened, positions, afters, starts, counts)
 
     def _read_window(
-        self, task: ReadTask, opened: "OpenedWindow", portions: Iterable[Portion | None]
+        self, task: ReadTask, opened: "OpenedWindow", chunks: Iterable[Chunk | None]
     ) -> Iterator[tuple[Iterable[int], Iterator[Record]]]:
         """Read ahead: some records, and how many of the window are taken after each."""
         window, positions, afters, starts, counts = opened
         if task.part is not None:
             task.num_found += len(positions)
-        for portion in portions:
-            begin, stop = (0, len(positions)) if portion is None else (portion.begin, portion.end)
-            held = None if portion is None or portion.is_advice else portion
+        for chunk in chunks:
+            begin, stop = (0, len(positions)) if chunk is None else (chunk.begin, chunk.end)
+            held = None if chunk is None or chunk.is_advice else chunk
             done = begin
             while done < stop:
                 some = positions[done : min(stop, done + task.grow(window.look_ahead))]
@@ -271,8 +269,8 @@ class BlockSource(Source):
                     ends = np.cumsum(counts)
                     runs = np.searchsorted(ends, some, side="right")
                     records = _numbered(records, (starts[runs] + some - (ends - counts)[runs]).tolist())
-                if portion is not None:
-                    portion.upcoming.used(done - begin)
+                if chunk is not None:
+                    chunk.upcoming.used(done - begin)
                 yield afters[done:end], records
                 done = end
 
