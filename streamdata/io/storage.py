@@ -147,7 +147,7 @@ def told_url(url: str) -> str:
 
 
 def is_remote(url: str) -> bool:
-    """Whether the url is of a store elsewhere.
+    """Whether the url is of an object store, a web server or another file system.
 
     Raises:
         ValueError: It is, and a recipe that is built under `allow` may not name it.
@@ -190,7 +190,7 @@ def stamp_of(url: str) -> FileStamp:
 
 
 _versions: dict[str, tuple[FileStamp, str]] = {}
-"""By url, what its store calls a version: a stamp, which is stored, has a hash of that."""
+"""By url, what its host calls a version: a stamp, which is stored, has a hash of that."""
 
 
 def _hashed(version: str) -> int:
@@ -199,13 +199,13 @@ def _hashed(version: str) -> int:
 
 
 def note_version(url: str, stamp: FileStamp, version: str) -> FileStamp:
-    """Remember what the store calls a version."""
+    """Remember what the host calls a version."""
     _versions[str(url)] = stamp, version
     return stamp
 
 
 def version_of_stamp(url: str, stamp: FileStamp) -> str:
-    """What the store calls the version of this stamp, "" as long as it is not known."""
+    """What the host calls the version of this stamp, "" as long as it is not known."""
     if stamp.version == ANY_VERSION and not held_version(url):
         return ""  # what an earlier run met is not asked for
     known, version = _versions.get(url, (NO_STAMP, ""))
@@ -226,7 +226,7 @@ def checked_answer(url: str, stamp: FileStamp, answer: Answer) -> bytes:
 
 
 def stamp_of_answer(answer: Answer | Listed) -> FileStamp:
-    """The stamp of the object that a store answers of."""
+    """The stamp of the object that a host answers of."""
     return FileStamp(answer.size, _hashed(answer.version))
 
 

@@ -212,7 +212,7 @@ class IndexedFiles:
             yield rows, numbers, [RowRun(offsets[number], counts[number], *bounds[number]) for number in numbers]
 
     def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> list[Future[Answer]]:
-        """Ask for what `rows` reads of a store, and wait for nothing; what was asked for."""
+        """Ask for what `rows` reads from a host, and wait for nothing; what was asked for."""
         asked = []
         if self._manifests:
             runs = self.runs(shards, firsts, counts)

@@ -1,6 +1,6 @@
 """Which files there are: `folder, glob or braces → urls of files`, and how the names of shards end.
 
-The rules are the same on a local disk and in stores elsewhere:
+The rules are the same on a local disk, in object stores and on web servers:
 
 - `*`, `?` and `[…]` stand for what is within one name, `**` for any number of folders, none included.
 - A folder stands for all files below it, also one that a glob matches.
@@ -162,10 +162,10 @@ def is_glob(url: str) -> bool:
 
 
 class Listings:
-    """What folders and globs stand for. A store is asked for each of its folders once.
+    """What folders and globs stand for. A host is asked for each of its folders once.
 
     Attributes:
-        stamps: What the lists of stores say of files beside their urls.
+        stamps: What the lists of hosts say of files beside their urls.
     """
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class Listings:
         return sorted(self._remote(root, parts) if is_remote(root) else _local(root, parts))
 
     def _remote(self, root: str, parts: Names) -> Iterator[str]:
-        """Files below a remote folder. A store lists a tree as fast as one folder, so it is asked so where it may."""
+        """Files below a remote folder. A host lists a tree as fast as one folder, so it is asked so where it may."""
         folders: list[Names] = [()]
         while folders:
             above = folders.pop()

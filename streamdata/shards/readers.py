@@ -130,7 +130,7 @@ class IndexedShards(_Shards, Protocol):
         ...
 
     def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Sequence[Future[Any]]:
-        """Ask for what `window` will read for these runs, where that lies in a store; what was asked for."""
+        """Ask for what `window` will read for these runs, where that lies on a host; what was asked for."""
         ...
 
 

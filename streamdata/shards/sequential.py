@@ -81,7 +81,7 @@ class SequentialFiles:
         self.pipe = told_url(next(filter(is_pipe, urls), ""))
         listed = ListedFacts(urls, self.count_kind, known.manifests)
         is_listed = listed.manifest_of >= 0
-        # Where a store has told of another version than the manifest, that count is not its own.
+        # Where a host has told of another version than the manifest, that count is not its own.
         is_listed &= [own == said for own, said in zip(self._stamps, listed.stamps, strict=True)]
         self._listed_counts = np.where(is_listed, listed.noted, -1)
         self.has_remote = any(map(is_remote, files))

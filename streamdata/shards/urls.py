@@ -13,7 +13,7 @@ from braceexpand import braceexpand
 from streamdata.errors import one_line, shown, without_secrets
 from streamdata.io.remote.addresses import NO_OPTIONS, Address, StorageOptions, bare_url, beside
 from streamdata.io.remote.hosts import canonical_url, kind_of
-from streamdata.io.remote.requests import DeadStoreError, DeniedError
+from streamdata.io.remote.requests import DeadHostError, DeniedError
 from streamdata.io.storage import base_name, is_pipe, is_remote, local_path
 from streamdata.io.streams import check_allowed
 from streamdata.shards.index.manifest import SUFFIX, Manifest, folder_of
@@ -83,7 +83,7 @@ def find_shards(
 ) -> FoundShards:
     """The urls of all shards, sorted, as the recipe spells them, and the manifests that know some of them.
 
-    Those of a store elsewhere are each an `Address`, where it takes more than its text to reach them.
+    Remote ones are each an `Address`, where it takes more than its text to reach them.
 
     Args:
         path: Brace expressions, globs (see `listing`) and directories with all that is below them: a list, or one text
@@ -92,7 +92,7 @@ def find_shards(
         suffixes: Suffixes of shards, for globs and directories; of `.arrow` only what `save_to_disk` wrote, in its
             folder. Sidecars (.meta.jsonl), dataset_info.json and hidden files are left out.
         include_dirs: More directories, each with an optional '*n' at its end: n copies of each shard per epoch.
-        options: Of the stores that hold them.
+        options: Of the hosts that hold them.
         manifests: Where the manifests are looked up.
         listings: What was listed already, and by which folders are.
 
@@ -177,10 +177,10 @@ def _patterns(
 
 @contextmanager
 def _named(pattern: str) -> Iterator[None]:
-    """Say of a refusal or a dead store for which pattern it was asked: it names a manifest or a list of ours."""
+    """Say of a refusal or a dead host for which pattern it was asked: it names a manifest or a list of ours."""
     try:
         yield
-    except (DeadStoreError, DeniedError) as error:
+    except (DeadHostError, DeniedError) as error:
         raise type(error)(f"shards: pattern '{bare_url(pattern)}': {error}") from error
 
 

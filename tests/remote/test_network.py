@@ -19,14 +19,14 @@ from streamdata.io.remote.network import Network
 from streamdata.io.remote.once import list_once
 from streamdata.io.remote.requests import (
     Asked,
-    DeadStoreError,
+    DeadHostError,
     DeniedError,
     FailureError,
     GoneError,
+    HostHealth,
     Patience,
     RangesIgnoredError,
     ReplacedError,
-    StoreHealth,
 )
 from tests.remote.servers import http_server, s3_server
 
@@ -131,14 +131,14 @@ def test_a_dead_store_ends_within_the_deadline_after_a_bounded_number_of_request
     with http_server({"a": DATA}, lambda _: "503 SlowDown") as server:
         begin = time.monotonic()
         futures = [sender.submit(f"{server.url}/a", 0, 10) for _ in range(50)]
-        with pytest.raises(DeadStoreError, match=r"(?s)status 503.*SlowDown.*attempts"):
+        with pytest.raises(DeadHostError, match=r"(?s)status 503.*SlowDown.*attempts"):
             futures[0].result(30)
         assert time.monotonic() - begin < 3
         assert 20 < len(server.log) <= 45
         server.fault = lambda _: None
         kinds = [type(future.exception(30)) for future in futures]
-        assert kinds.count(DeadStoreError) >= 50 - 16  # what was in flight when it was well again has its answer
-        assert set(kinds) <= {DeadStoreError, type(None)}
+        assert kinds.count(DeadHostError) >= 50 - 16  # what was in flight when it was well again has its answer
+        assert set(kinds) <= {DeadHostError, type(None)}
         time.sleep(0.1)  # a part of the deadline, in which it stays dead
         assert len(server.log) <= 45
         assert ask(sender, f"{server.url}/a").data  # who asks later asks anew
@@ -153,9 +153,9 @@ def test_a_store_that_dies_in_full_use_gets_300_requests_at_most(sender, monkeyp
         assert ask(sender, f"{server.url}/a").data
         server.fault = lambda _: "503 SlowDown"
         futures = [sender.submit(f"{server.url}/a", 0, 10) for _ in range(500)]
-        assert {type(future.exception(30)) for future in futures} == {DeadStoreError}
+        assert {type(future.exception(30)) for future in futures} == {DeadHostError}
         num_requests = len(server.log)
-        assert type(sender.submit(f"{server.url}/a", 0, 10).exception(30)) is DeadStoreError
+        assert type(sender.submit(f"{server.url}/a", 0, 10).exception(30)) is DeadHostError
         assert len(server.log) == num_requests <= 300
 
 
@@ -313,7 +313,7 @@ def test_errors_of_fsspec_are_what_their_status_means(monkeypatch, status, error
 @pytest.mark.usefixtures("dies_soon")
 def test_a_store_that_nobody_has_asked_since_it_failed_has_its_whole_deadline(monkeypatch):
     """Who saw it fail was cancelled; an attempt that takes long says for how long it went on."""
-    health = StoreHealth()
+    health = HostHealth()
     Patience(Asked("s3://bucket/a"), health).failed(FailureError("no", 503))
     later = time.monotonic() + 100
     monkeypatch.setattr(requests, "time", SimpleNamespace(monotonic=lambda: later))
@@ -327,7 +327,7 @@ def test_a_store_that_nobody_has_asked_since_it_failed_has_its_whole_deadline(mo
 
 def test_an_answer_to_what_was_asked_before_a_store_failed_does_not_begin_its_count_anew():
     """A hundred threads have requests on their way when it dies."""
-    health = StoreHealth()
+    health = HostHealth()
     early, late = Patience(Asked("s3://bucket/a"), health), Patience(Asked("s3://bucket/b"), health)
     assert early.begin() is late.begin() is None
     late.failed(FailureError("no", 503))
@@ -346,7 +346,7 @@ def test_an_attempt_without_an_end_says_how_long_it_was(sender, monkeypatch):
     monkeypatch.setattr(requests, "DEADLINE_S", 1.2)
     with (
         http_server({"a": DATA}, lambda _: "stall") as server,
-        pytest.raises(DeadStoreError, match="no end of it after 1 s"),
+        pytest.raises(DeadHostError, match="no end of it after 1 s"),
     ):
         ask(sender, f"{server.url}/a")
 

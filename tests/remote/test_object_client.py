@@ -12,7 +12,7 @@ from streamdata.io.remote.addresses import Address, StorageOptions, beside
 from streamdata.io.remote.once import put_once, stat_once
 from streamdata.io.remote.requests import (
     Asked,
-    DeadStoreError,
+    DeadHostError,
     DeniedError,
     FailureError,
     GoneError,
@@ -60,7 +60,7 @@ def test_failures_are_counted_and_tried_again_here(sender, stored, monkeypatch):
         assert len(server.log) == 3
     monkeypatch.setattr(requests, "DEADLINE_S", 0.5)
     server.fault = lambda _: "503"
-    with pytest.raises(DeadStoreError, match="status 503"):
+    with pytest.raises(DeadHostError, match="status 503"):
         sender.submit(url, 5, 9).result(30)
 
 

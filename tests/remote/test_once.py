@@ -11,7 +11,7 @@ from streamdata.errors import ShardError
 from streamdata.io.remote import once
 from streamdata.io.remote.addresses import Address, StorageOptions, beside
 from streamdata.io.remote.once import fetch_once, list_once, put_once, stat_once
-from streamdata.io.remote.requests import DeadStoreError, DeniedError, GoneError, RangesIgnoredError, ReplacedError
+from streamdata.io.remote.requests import DeadHostError, DeniedError, GoneError, RangesIgnoredError, ReplacedError
 from tests.remote.servers import http_server, s3_server
 
 DATA = bytes(range(256)) * 40
@@ -85,13 +85,13 @@ def test_tokens_are_in_no_log(monkeypatch, caplog):
 def test_a_dead_store_and_another_version():
     """Within the deadline; and before a byte is used."""
     with http_server({"a": DATA}, lambda _: "503") as server:
-        with pytest.raises(DeadStoreError, match="status 503"):
+        with pytest.raises(DeadHostError, match="status 503"):
             fetch_once(f"{server.url}/a", 0, 9)
         server.fault = lambda _: None
         time.sleep(0.1)  # a part of the deadline, in which it stays dead
         with pytest.raises(ReplacedError):
             fetch_once(f"{server.url}/a", 0, 9, '"another"')
-    with pytest.raises(DeadStoreError, match="ConnectionRefusedError"):
+    with pytest.raises(DeadHostError, match="ConnectionRefusedError"):
         stat_once(f"{server.url}/a")
 
 
@@ -100,7 +100,7 @@ def test_a_body_that_drips_is_no_answer():
     """Though each byte comes in time, it has an end within the deadline."""
     with http_server({"a": DATA}, lambda _: "drip") as server:
         began = time.monotonic()
-        with pytest.raises(DeadStoreError, match="no end of it"):
+        with pytest.raises(DeadHostError, match="no end of it"):
             fetch_once(f"{server.url}/a", 0, 4000)
         assert time.monotonic() - began < 3
 
@@ -230,7 +230,7 @@ def test_where_nothing_can_be_written_in_one_step_is_an_error_before_a_request(b
     """A web server, and what is too large for a store."""
     monkeypatch.setattr(once, "_MAX_PUT", len(DATA) - 1)
     with http_server({}) as server:
-        with pytest.raises(ShardError, match=r"/m': expected a store .*got a web server\n  Write it"):
+        with pytest.raises(ShardError, match=r"/m': expected an object store .*got a web server\n  Write it"):
             put_once(f"{server.url}/m?sig=1", body)
         with pytest.raises(ShardError, match=f"at most {len(DATA) - 1} bytes.*got {len(DATA)}"):
             put_once(Address("s3://bucket/m", StorageOptions(endpoint=server.url, anonymous=True)), body)

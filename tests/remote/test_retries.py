@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamdata.io.remote import requests
-from streamdata.io.remote.requests import Asked, DeadStoreError, FailureError, Patience, StoreHealth
+from streamdata.io.remote.requests import Asked, DeadHostError, FailureError, HostHealth, Patience
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def wait(patience, now):
 
 def waits_of(now, failures):
     """The waits before each attempt of a request that fails so often and then is answered."""
-    patience = Patience(Asked("s3://bucket/a"), health := StoreHealth())
+    patience = Patience(Asked("s3://bucket/a"), health := HostHealth())
     waits = []
     for number in range(failures + 1):
         waits.append(wait(patience, now))
@@ -51,7 +51,7 @@ def test_four_failures_and_an_answer_are_five_attempts_with_growing_waits(now):
 def test_waits_are_at_most_eight_seconds(now):
     """However often it failed; also where the server asks for more."""
     assert 4 <= max(waits_of(now, 9)) <= 8 + 1e-6
-    patience = Patience(Asked("s3://bucket/a"), StoreHealth())
+    patience = Patience(Asked("s3://bucket/a"), HostHealth())
     wait(patience, now)
     patience.failed(FailureError("status 503", 503, wait=3600))
     assert wait(patience, now) == pytest.approx(8)
@@ -61,7 +61,7 @@ def test_a_store_that_never_answers_is_dead_after_two_minutes(now):
     """With the number of attempts, the time and the last word."""
     began = now[0]
     with pytest.raises(
-        DeadStoreError, match=r"'s3://bucket/a': expected .* status 503, .* \(attempts \d+, during 12\d s"
+        DeadHostError, match=r"'s3://bucket/a': expected .* status 503, .* \(attempts \d+, during 12\d s"
     ):
         waits_of(now, 10_000)
     assert 120 <= now[0] - began <= 130

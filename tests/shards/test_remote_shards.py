@@ -13,7 +13,7 @@ from streamdata import JsonlIterableDataset, MetaDistributedWebDataset
 from streamdata.errors import ShardError
 from streamdata.io.remote import requests
 from streamdata.io.remote.addresses import StorageOptions
-from streamdata.io.remote.requests import DeadStoreError, DeniedError, GoneError
+from streamdata.io.remote.requests import DeadHostError, DeniedError, GoneError
 from streamdata.io.storage import ANY_VERSION, FileStamp
 from streamdata.shards import sequential
 from streamdata.shards.index.manifest_file import Known
@@ -212,7 +212,7 @@ def test_a_store_that_dies_while_many_shards_are_indexed_ends_the_start_within_o
     with http_server({f"{number}.jsonl": LINES for number in range(100)}) as server:
         server.fault = lambda request: "503" if len(server.log) > 120 else None
         began = time.monotonic()
-        with pytest.raises(DeadStoreError, match="status 503"):
+        with pytest.raises(DeadHostError, match="status 503"):
             JsonlShards(sorted(f"{server.url}/{name}" for name in server.objects))
         assert time.monotonic() - began < 4
         assert len(server.log) < 120 + 300
@@ -220,7 +220,7 @@ def test_a_store_that_dies_while_many_shards_are_indexed_ends_the_start_within_o
 
 @pytest.mark.parametrize("path", ["s3://bucket/data", "s3://bucket/data/*.jsonl", "s3://bucket/data/{0..1}.jsonl"])
 @pytest.mark.parametrize(
-    ("status", "kind", "word"), [("503", DeadStoreError, "the store is dead"), ("403", DeniedError, "no permission")]
+    ("status", "kind", "word"), [("503", DeadHostError, "the host is dead"), ("403", DeniedError, "no permission")]
 )
 def test_a_store_that_does_not_answer_at_a_start_is_said_of_what_the_recipe_names(bucket, path, status, kind, word):
     """Though a manifest or a list is what was asked for first; a shard that is spelt out is named itself."""

@@ -1,7 +1,7 @@
 """Urls with what it takes to read them: `a recipe's storage_options and cache, url → Address`.
 
 A url may carry secrets, in its query (a signed url) or before its host. `bare_url` is what identifies an object and
-what is shown of it: an `Address` is that text, and beside it knows how to reach the object. Keys of stores are not
+what is shown of it: an `Address` is that text, and beside it knows how to reach the object. Keys are not
 among the options of a recipe.
 """
 
@@ -21,16 +21,16 @@ from streamdata.recipe.named_source import default_of
 
 @dataclass(frozen=True, kw_only=True)
 class StorageOptions:
-    """Settings of a store; what is None follows from the environment.
+    """Settings of an object store; what is None follows from the environment.
 
     They travel with the shards to the processes that read. They are in no state, sample, index or message: the identity
     of an object is its bucket and key.
 
     Args:
-        endpoint: Url of the store's API.
+        endpoint: Url of the object store's API.
         region: Of the bucket.
         anonymous: Whether requests are not signed.
-        profile: Of the store's configuration files; its keys are taken.
+        profile: Of the object store's configuration files; its keys are taken.
     """
 
     endpoint: str | None = None
@@ -183,7 +183,7 @@ class Address(str):
 
     Attributes:
         signed: The url as it is requested, which may hold secrets.
-        options: Of its store.
+        options: Of its host.
         cache: Where its pages are kept on the node; None as the environment says.
     """
 
@@ -232,5 +232,5 @@ def signed_url(url: str) -> str:
 
 
 def options_of(url: str) -> StorageOptions:
-    """The options of the store of a url."""
+    """The options of the host of a url."""
     return url.options if isinstance(url, Address) else NO_OPTIONS

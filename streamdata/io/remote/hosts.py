@@ -1,4 +1,4 @@
-"""Which store a url belongs to, and what its requests look like: `url, options → door → url and headers to send`.
+"""Which host a url belongs to, and what its requests look like: `url, options → door → url and headers to send`.
 
 S3 requests are signed by Signature Version 4, as botocore does it:
 <https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-authenticating-requests.html>. Only host and `x-amz-` headers
@@ -19,14 +19,14 @@ import fsspec
 
 from streamdata.errors import needs
 from streamdata.io.remote.addresses import StorageOptions, bare_url
-from streamdata.io.remote.requests import StoreHealth
+from streamdata.io.remote.requests import HostHealth
 from streamdata.io.remote.web import Headers, Prepared
 
 _RENEWAL_S = 60.0
 _SAFE = "/~-._"
 _WRITE_INSTEAD = {
     "rclone": "mount the remote with 'rclone mount' and name the folder, or write s3://bucket/key with "
-    "storage_options: {endpoint: …} of the store behind it",
+    "storage_options: {endpoint: …} of the object store behind it",
     "boto3": "write s3://bucket/key; storage_options take endpoint, region, anonymous and profile",
 }
 
@@ -35,7 +35,7 @@ _SAME = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
 
 
 class Door(Protocol):
-    """How a store is spoken to over HTTP."""
+    """How a host is spoken to over HTTP."""
 
     follows: bool  # redirects
 
@@ -183,7 +183,7 @@ def kind_of(url: str) -> str:
     scheme = url.partition("://")[0].lower() if "::" not in url.partition("://")[0] else ""
     if scheme in _WRITE_INSTEAD:
         what = _WRITE_INSTEAD[scheme]
-        raise ValueError(f"shards: expected a url of a store, got one of {scheme}\n  To read it, {what}.")
+        raise ValueError(f"shards: expected a url of an object store, got one of {scheme}\n  To read it, {what}.")
     kinds = {"http": "web", "https": "web", "s3": "s3", "s3a": "s3", "gs": "objects", "gcs": "objects", "az": "objects",
              "abfs": "objects", "abfss": "objects"}  # fmt: skip
     kind = kinds.get(scheme, "files")
@@ -219,19 +219,19 @@ def canonical_url(url: str) -> str:
     return f"{_SAME.get(scheme.lower(), scheme.lower())}://{rest}"
 
 
-class _Stores:
-    """What this process knows of stores; a child begins without it, since a lock may be held when it is forked."""
+class _Hosts:
+    """What this process knows of hosts; a child begins without it, since a lock may be held when it is forked."""
 
     doors: dict[tuple[str, StorageOptions], Door]
-    healths: dict[tuple[str, str, StorageOptions], StoreHealth]
+    healths: dict[tuple[str, str, StorageOptions], HostHealth]
 
     @classmethod
     def forget(cls) -> None:
         cls.doors, cls.healths = {}, {}
 
 
-_Stores.forget()
-os.register_at_fork(after_in_child=_Stores.forget)
+_Hosts.forget()
+os.register_at_fork(after_in_child=_Hosts.forget)
 
 
 def door_of(url: str, options: StorageOptions) -> Door:
@@ -239,14 +239,14 @@ def door_of(url: str, options: StorageOptions) -> Door:
     kind = kind_of(url)
     assert kind in ("web", "s3"), kind
     # setdefault of a dict is one step, also among threads
-    return _Stores.doors.setdefault((kind, options), WebDoor() if kind == "web" else S3Door(options))
+    return _Hosts.doors.setdefault((kind, options), WebDoor() if kind == "web" else S3Door(options))
 
 
-def health_of(url: str, options: StorageOptions) -> StoreHealth:
-    """How the store of a url has answered so far; one that was found dead is asked again by who comes later."""
+def health_of(url: str, options: StorageOptions) -> HostHealth:
+    """How the host of a url has answered so far; one that was found dead is asked again by who comes later."""
     scheme, _, rest = url.partition("://")
     key = scheme, rest.partition("/")[0], options
-    health = _Stores.healths.setdefault(key, StoreHealth())
+    health = _Hosts.healths.setdefault(key, HostHealth())
     if health.is_to_be_asked_again():
-        health = _Stores.healths[key] = StoreHealth()
+        health = _Hosts.healths[key] = HostHealth()
     return health

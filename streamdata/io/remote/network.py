@@ -32,7 +32,7 @@ _VARIABLE = "STREAMDATA_CONNECTIONS"
 
 @dataclass
 class NetworkCounts:
-    """What a process has asked of stores so far.
+    """What a process has asked of hosts so far.
 
     Attributes:
         requests: Attempts that were made.
@@ -118,7 +118,7 @@ class Network:
         """Ask for the bytes [begin, end) of an object; a future that is cancelled ends its request.
 
         Args:
-            url: The object; an `Address` has options of its store.
+            url: The object; an `Address` has options of its host.
             begin: The first byte.
             end: After the last one; more than `begin`.
             version: Which version it has to be, "" for any.
@@ -170,7 +170,7 @@ class Network:
         assert self._free is not None, "the loop was not started"
         client, start = self._client(asked.url, options), time.monotonic()
         while True:
-            # By attempts: while one waits to be asked again, another store may answer.
+            # By attempts: while one waits to be asked again, another host may answer.
             async with self._free:
                 if (wait := patience.begin()) is None and (answer := await self._attempt(asked, client, patience)):
                     waited = time.monotonic() - start

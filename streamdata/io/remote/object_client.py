@@ -52,7 +52,7 @@ class ObjectClient:
     """A RangeClient over obstore.
 
     Args:
-        options: Of the stores.
+        options: Of the hosts.
     """
 
     def __init__(self, options: StorageOptions) -> None:
@@ -126,7 +126,7 @@ class ObjectClient:
         return [*listed, *(Listed(f"{root}{folder.rstrip('/')}/", 0, "") for folder in folders)]
 
     def _store(self, url: str) -> tuple[Any, str]:
-        """The store of a url, and the path in it."""
+        """The bucket of a url, as obstore has it, and the path in it."""
         parts = urlsplit(bare_url(url))  # its errors quote what it is given, and it takes no password
         root = f"{parts.scheme}://{parts.netloc}"
         if root not in self._stores:

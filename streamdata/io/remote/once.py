@@ -105,7 +105,7 @@ def list_once(url: str, *, deep: bool = True) -> list[Listed]:
 
 
 def put_once(url: str, body: Path) -> None:
-    """Write an object in one step: who reads it gets the one before or this one, where its store has such a step.
+    """Write an object in one step: who reads it gets the one before or this one, where its host has such a step.
 
     Args:
         url: The object.
@@ -134,7 +134,8 @@ def check_can_put(url: str) -> None:
     """Raise ShardError where nothing can be written, whatever the permissions are."""
     if kind_of(signed_url(url)) == "web":
         raise ShardError(
-            f"object '{bare_url(url)}': expected a store that can be written (such as s3, gs, az), got a web server\n"
+            f"object '{bare_url(url)}': expected an object store that can be written (such as s3, gs, az), got a web "
+            "server\n"
             "  Write it to a disk, and copy it to where the server has its files."
         )
 
@@ -252,7 +253,7 @@ def _list_s3(asked: Asked, options: StorageOptions, *, deep: bool) -> list[Liste
         asks |= ({} if deep else {"delimiter": "/"}) | ({"continuation-token": token} if token else {})
         query = urlencode(sorted(asks.items()), quote_via=quote)
         got = _with_patience(asked, options, partial(_listed_page, options, root, query))
-        tree = ET.fromstring(got.data)  # noqa: S314  # expat bounds what entities expand to; a store is trusted so far
+        tree = ET.fromstring(got.data)  # noqa: S314  # expat bounds what entities expand to; a host is trusted so far
         for entry in tree.iterfind(f"{_SPACE}Contents"):
             texts = {child.tag.rpartition("}")[2]: child.text or "" for child in entry}
             listed = Listed(root + unquote(texts["Key"]), int(texts.get("Size") or 0), texts.get("ETag", ""))

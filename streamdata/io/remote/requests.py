@@ -1,6 +1,6 @@
 """Requests to hosts: `url, range, version → bytes, version, size`, or an error; and when one is made again.
 
-The clients' own retries are switched off, so that all are counted here. A store that answers nothing but failures ends
+The clients' own retries are switched off, so that all are counted here. A host that answers nothing but failures ends
 the run within the deadline, counted from its first failure, and after a bounded number of requests of this process,
 however many wait for it: beyond the first ones they are spaced out, as probes.
 """
@@ -20,7 +20,7 @@ class Answer(NamedTuple):
 
     Attributes:
         data: The bytes; fewer than asked for where the object ends.
-        version: What the store calls this version (its ETag), "" where it has no name for it.
+        version: What the host calls this version (its ETag), "" where it has no name for it.
         size: Bytes of the whole object.
         status: Of HTTP; 206 where there is none.
         waited: Seconds from the first attempt to the last byte.
@@ -34,14 +34,14 @@ class Answer(NamedTuple):
 
 
 class Stat(NamedTuple):
-    """An object without its bytes: its size in bytes, and its version ("" where the store has no name for it)."""
+    """An object without its bytes: its size in bytes, and its version ("" where the host has no name for it)."""
 
     size: int
     version: str
 
 
 class Listed(NamedTuple):
-    """An object in a list of its store, or a folder, whose url ends in a slash."""
+    """An object in a list of its host, or a folder, whose url ends in a slash."""
 
     url: str
     size: int
@@ -107,15 +107,15 @@ class RangesIgnoredError(ShardError):
 
 
 class DeniedError(ShardError):
-    """A store does not let us read: 401 or 403."""
+    """A host does not let us read: 401 or 403."""
 
 
 class GoneError(ShardError, FileNotFoundError):
     """There is no such object."""
 
 
-class DeadStoreError(ShardError):
-    """A store went on failing until the deadline."""
+class DeadHostError(ShardError):
+    """A host went on failing until the deadline."""
 
 
 class FailureError(Exception):
@@ -168,12 +168,12 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 8.0
 _FREE_ATTEMPTS = 112  # since the last success, before they are spaced out
 _MAX_ATTEMPTS = 272  # since the last success
 _DEAD_SHARE = 1 / 12  # of the deadline: for so long one that is dead is not asked again by who comes later
-_LOOK_S = 0.1  # how often those who wait look whether the store has recovered
+_LOOK_S = 0.1  # how often those who wait look whether the host has recovered
 _RANDOM = SystemRandom()  # the module's own is the user's, whose numbers would depend on when a request failed
 
 
-class StoreHealth:
-    """What this process has seen of one store since it last answered."""
+class HostHealth:
+    """What this process has seen of one host since it last answered."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -240,7 +240,7 @@ class Patience:
     Call `begin` before each, and wait as it says until it is None; then `failed` or `succeeded`.
     """
 
-    def __init__(self, asked: Asked, health: StoreHealth) -> None:
+    def __init__(self, asked: Asked, health: HostHealth) -> None:
         self._asked, self._health = asked, health
         self.attempts = 0
         self._first_failure: float | None = None
@@ -258,7 +258,7 @@ class Patience:
         """Seconds to wait before asking again; None when the attempt may be made.
 
         Raises:
-            DeadStoreError: There is no use in another one.
+            DeadHostError: There is no use in another one.
         """
         health = self._health
         now = time.monotonic()
@@ -288,19 +288,19 @@ class Patience:
         self._ready = time.monotonic() + max(_RANDOM.uniform(longest / 2, longest), min(failure.wait, _LONGEST_WAIT_S))
 
     def succeeded(self) -> None:
-        """The store has answered, whatever it was."""
+        """The host has answered, whatever it was."""
         self._health.succeeded(self._began)
 
-    def _error(self, last: FailureError | None) -> DeadStoreError:
+    def _error(self, last: FailureError | None) -> DeadHostError:
         """The error of a request that is given up."""
         assert last is not None, "nothing failed"
         now = time.monotonic()
         since = now if self._first_failure is None else self._first_failure
         status = f"status {last.status}, " if last.status else ""
-        return DeadStoreError(
+        return DeadHostError(
             f"{self._asked.describe()}: expected an answer, got {status}{last.word} "
-            f"(attempts {self.attempts}, during {now - since:.0f} s): the store is dead\n"
-            "  Look whether the store is up and can be reached from here, then resume."
+            f"(attempts {self.attempts}, during {now - since:.0f} s): the host is dead\n"
+            "  Look whether the host is up and can be reached from here, then resume."
         )
 
     def _deadline(self) -> float:

@@ -184,7 +184,7 @@ def refusal(asked: Asked, status: int) -> Exception:
 
 
 def _words(asked: Asked, body: bytes) -> tuple[str, str]:
-    """The code and the words of a store's error, without what is secret in the request, which they may repeat.
+    """The code and the words of a host's error, without what is secret in the request, which they may repeat.
 
     Of other bodies nothing.
     """

@@ -42,7 +42,7 @@ class WebClient:
 
     Args:
         session: The connections.
-        options: Of the store.
+        options: Of the host.
     """
 
     def __init__(self, session: aiohttp.ClientSession, options: StorageOptions) -> None:

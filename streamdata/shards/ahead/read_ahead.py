@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from streamdata.errors import shown
 from streamdata.io.remote.network import MAX_CONNECTIONS, connections_of_process
-from streamdata.io.remote.requests import StoreHealth
+from streamdata.io.remote.requests import HostHealth
 from streamdata.io.storage import FileStamp, advise, cut_short, is_remote, opened_anew, submit_range
 from streamdata.run.per_process import PerProcess
 from streamdata.shards.ahead.windows import Chunk, Reader, Request
@@ -98,7 +98,7 @@ def _local_range(url: str, begin: int, end: int, stamp: FileStamp) -> bytes:
 
 
 _ENOUGH = 1.0  # seconds to wait for memory that others hold
-_TIMES_FREE = 3  # as many requests as there are connections free may a store have under way, where there are several
+_TIMES_FREE = 3  # as many requests as there are connections free may a host have under way, where there are several
 
 
 @dataclass
@@ -149,8 +149,8 @@ class ReadAhead:
         self._num_dropped = 0
         """Requests that nobody wants, and that take memory yet."""
         self._lanes: list[LaneAhead] = []
-        self._under_way: Counter[StoreHealth] = Counter()
-        """How many requests, by store."""
+        self._under_way: Counter[HostHealth] = Counter()
+        """How many requests, by host."""
         self._sending = threading.local()
 
     def join(self, lane: LaneAhead) -> None:
@@ -213,7 +213,7 @@ class ReadAhead:
         with self._lock:
             for request in requests:
                 request.asked_of = self
-                chunk.upcoming.store = request.store
+                chunk.upcoming.host = request.host
             if not chunk.is_advice:
                 chunk.upcoming.waiting += requests
             self.counts.held_bytes += num_bytes
@@ -268,26 +268,26 @@ class ReadAhead:
         with self._lock:
             most = max((lane.settings.connections for lane in self._lanes), default=1)
             # What waits to be asked again, for up to two minutes, has no connection meanwhile.
-            free = most - sum(number for store, number in self._under_way.items() if store.failing_since is None)
+            free = most - sum(number for host, number in self._under_way.items() if host.failing_since is None)
             if free <= 0:
                 return None
             heads: list[tuple[float, deque[Request]]] = []
             sources = [upcoming for lane in self._lanes for upcoming in lane.upcoming]
-            have_several_stores = len({upcoming.store for upcoming in sources} - {None}) > 1
+            have_several_hosts = len({upcoming.host for upcoming in sources} - {None}) > 1
             for upcoming in sources:
                 waiting = upcoming.waiting
                 while waiting and waiting[0].is_dropped:
                     waiting.popleft()
-                # A slow store would soon have all connections, and what is due of the others would wait for it.
-                most_of_store = _TIMES_FREE * free if have_several_stores else most
-                if waiting and self._under_way[waiting[0].store] < most_of_store:
+                # A slow host would soon have all connections, and what is due of the others would wait for it.
+                most_of_host = _TIMES_FREE * free if have_several_hosts else most
+                if waiting and self._under_way[waiting[0].host] < most_of_host:
                     heads.append((upcoming.due(waiting[0].first_use), waiting))
             if not heads:
                 return None
             # Its queue, not the source: that may have been collected as garbage meanwhile, and be closed.
             request = min(heads, key=itemgetter(0))[1].popleft()
             request.is_sent = True
-            self._under_way[request.store] += 1
+            self._under_way[request.host] += 1
             self.counts.requests += 1
             self.counts.num_bytes += request.end - request.begin
             return request
@@ -302,7 +302,7 @@ class ReadAhead:
 
     def _answered(self, request: Request, future: "Future[bytes]") -> None:
         with self._lock:
-            self._under_way[request.store] -= 1
+            self._under_way[request.host] -= 1
             request.is_over = True
             self._settle(request)
         if not request.is_dropped:

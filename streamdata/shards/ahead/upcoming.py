@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from streamdata.io.remote.network import network
-from streamdata.io.remote.requests import StoreHealth
+from streamdata.io.remote.requests import HostHealth
 from streamdata.io.storage import Int64s
 from streamdata.shards.ahead.read_ahead import LaneAhead, read_ahead
 from streamdata.shards.ahead.windows import Chunk, PlannedWindow, Request, SharedRequests, WindowSlice
@@ -30,7 +30,7 @@ class Upcoming:
         self._lane, self._pace, self._is_alone = lane, pace, is_alone
         self.is_on = False
         """Whether it was begun, and not closed since."""
-        self.store: StoreHealth | None = None
+        self.host: HostHealth | None = None
         """Which one its latest requests were for."""
         self._pid = os.getpid()
         self._windows: Iterator[PlannedWindow] | None = None

@@ -14,7 +14,7 @@ import numpy as np
 
 from streamdata.io.remote.addresses import options_of, signed_url
 from streamdata.io.remote.hosts import health_of
-from streamdata.io.remote.requests import StoreHealth
+from streamdata.io.remote.requests import HostHealth
 from streamdata.io.storage import FileStamp, Int64s, is_remote
 from streamdata.shards.ahead.spans import FileSpans
 
@@ -85,7 +85,7 @@ def _may_join(request: list[int], begin: int, end: int, *, gaps: bool) -> bool:
     return gaps and end - first <= MAX_REQUEST_BYTES and end - first < 2 * (wanted + end - begin)
 
 
-_DISK = StoreHealth()  # it is no store, and does not fail for a while
+_DISK = HostHealth()  # it is no host, and does not fail for a while
 
 
 class PlannedWindow(NamedTuple):
@@ -118,8 +118,8 @@ class Request:
     """Some bytes of a file."""
 
     __slots__ = (
-        "answer", "asked_of", "begin", "end", "first_use", "future", "is_dropped", "is_over", "is_sent", "stamp",
-        "store", "url",
+        "answer", "asked_of", "begin", "end", "first_use", "future", "host", "is_dropped", "is_over", "is_sent",
+        "stamp", "url",
     )  # fmt: skip
 
     def __init__(self, url: str, stamp: FileStamp, begin: int, end: int, first_use: int) -> None:
@@ -128,7 +128,7 @@ class Request:
         self.future: Future[bytes] | None = None
         self.asked_of: object = None
         """Who counts its bytes, until it is dropped and nothing of it is under way."""
-        self.store = health_of(signed_url(url), options_of(url)) if is_remote(url) else _DISK
+        self.host = health_of(signed_url(url), options_of(url)) if is_remote(url) else _DISK
         self.is_sent = self.is_over = self.is_dropped = False
 
 
@@ -194,7 +194,7 @@ class SharedRequests:
 class Reader(Protocol):
     """The source of a lane that chunks are read by: what read-ahead asks it, and tells it."""
 
-    store: StoreHealth | None
+    host: HostHealth | None
     waiting: deque[Request]
 
     @property

@@ -85,7 +85,7 @@ def take_stock(paths: Sequence[str], target: str | None = None, options: Storage
     Args:
         paths: What a recipe's `path` may be.
         target: The manifest; by default in the folder that all shards have in common.
-        options: Of the store that holds the shards.
+        options: Of the host that holds the shards.
 
     Raises:
         FileNotFoundError: There is no shard.
@@ -399,7 +399,7 @@ def _publish(stock: Inventory, indexes: Sequence[_Index]) -> None:
             table[row] = (numbers[index.file], sidecar, *header[3:], offsets[index.content])
         tables[kind] = table
     sizes, versions = np.array([stock.stamps[url] for url in urls], np.int64).reshape(-1, 2).T
-    tags = [version_of_stamp(url, stock.stamps[url]) for url in urls]  # what the store calls versions, if anything
+    tags = [version_of_stamp(url, stock.stamps[url]) for url in urls]  # what the host calls versions, if anything
     directory = Directory(
         place_of(stock.root), stock.is_beside, stock.suffixes, [url[len(stock.root) :] for url in urls],
         tags if any(tags) else [], sizes, versions, tables,

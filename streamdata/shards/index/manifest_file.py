@@ -83,7 +83,7 @@ class ManifestRows:
         ]
 
     def prefetch(self, runs: Sequence[RowRun], row_bytes: int) -> "list[Future[Answer]]":
-        """Ask for the rows of each run where they lie in a store, and wait for nothing: `read` does, if it has to.
+        """Ask for the rows of each run where they lie on a host, and wait for nothing: `read` does, if it has to.
 
         Returns:
             What was asked for; it may be cancelled.
@@ -185,7 +185,7 @@ ListedShards = Sequence[tuple[Manifest, ManifestRows]]
 
 
 class Known(NamedTuple):
-    """What is known of files before one of them is asked: by manifests, and by the list of a store."""
+    """What is known of files before one of them is asked: by manifests, and by the list of a host."""
 
     manifests: ListedShards = ()
     stamps: Mapping[str, FileStamp] = MappingProxyType({})

@@ -55,13 +55,13 @@ class ParquetRows:
     It pickles as paths. Files are opened by the process that reads them.
 
     Args:
-        data_files: A file, glob, brace expression or directory, or a list of these, here or in a store. A list keeps
-            its order, and the files that one of these finds are sorted. One that a list names twice is there twice; one
-            that two patterns find is an error.
+        data_files: A file, glob, brace expression or directory, or a list of these, here or in an object store. A
+            list keeps its order, and the files that one of these finds are sorted. One that a list names twice is there
+            twice; one that two patterns find is an error.
         cache_dir: Of the files of rows, see `FileCache`.
         use_shm: Copy those to a directory of this user's own in /dev/shm, and read them there. They stay until
             the machine starts anew or somebody deletes `/dev/shm/streamdata-*`, so that the next run finds them.
-        options: Of the stores that hold the files.
+        options: Of the hosts that hold the files.
         limits: What a line of JSON Lines may have: of a file that is in the cache, too.
 
     Raises:

@@ -53,7 +53,7 @@ class RecipeFiles:
             if look and value and (name == _CONFIG or all(isinstance(one, str) for one in _listed(value))):
                 try:
                     not_checked = look(value)
-                except (OSError, ValueError) as error:  # also of a dead store, or a damaged manifest
+                except (OSError, ValueError) as error:  # also of a dead host, or a damaged manifest
                     yield name, str(error), "error"
                 else:
                     if not_checked:
