@@ -124,14 +124,12 @@ class SequentialFiles:
             )
         counts = self._listed_counts.copy()
         unlisted = np.flatnonzero(counts < 0)
-        jobs = [IndexJob(self.count_kind, *self._version(shard), limits=self.limits) for shard in unlisted.tolist()]
+        # Of a version that is known: a count is kept of that.
+        files = [(self.urls[shard], self._stamps[shard]) for shard in unlisted.tolist()]
+        files = [(url, stamp_of(url) if stamp.version == ANY_VERSION else stamp) for url, stamp in files]
+        jobs = [IndexJob(self.count_kind, *file, limits=self.limits) for file in files]
         counts[unlisted] = [header.noted for header in headers_of(jobs)]
         return counts
-
-    def _version(self, shard: int) -> tuple[str, FileStamp]:
-        """A shard, and of which version it is counted: a count is kept of one that is known."""
-        url, stamp = self.urls[shard], self._stamps[shard]
-        return url, stamp_of(url) if stamp.version == ANY_VERSION else stamp
 
     def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
         """The records of one shard in their order in the file, which is opened, or read from `raw`."""

@@ -107,7 +107,8 @@ def find_shards(
     urls = patterns[0].urls if len(patterns) == 1 and patterns[0].is_listed else _joined(patterns)
     if not urls:
         raise ValueError("shards: expected a path, got none\n  Name at least one shard, directory or pattern.")
-    _log_folders(urls)
+    if logger.isEnabledFor(logging.INFO):  # there may be 100,000
+        _log_folders(urls)
     return FoundShards(urls, Known(tuple(search.manifests.used.values()), search.listings.stamps))
 
 
@@ -147,8 +148,6 @@ def expand_home(url: str) -> str:
 
 
 def _log_folders(urls: list[str]) -> None:
-    if not logger.isEnabledFor(logging.INFO):  # there may be 100,000
-        return
     counts = Counter("pipes" if is_pipe(url) else url.rpartition("/")[0] or "." for url in urls)
     named = [f"{folder} {count}" for folder, count in sorted(counts.items())[:_MAX_FOLDERS]]
     rest = ", …" if len(counts) > _MAX_FOLDERS else ""

@@ -199,7 +199,7 @@ def refuse(monkeypatch):
 
         monkeypatch.setattr(Path, "open", fail)
 
-    monkeypatch.setattr(index_file, "_in_memory", index_file._InMemory())
+    monkeypatch.setattr(index_file, "_in_memory", [])
     return refuse_below
 
 

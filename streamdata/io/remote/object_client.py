@@ -5,6 +5,8 @@ Its threads do not survive a fork, and a child that uses it then hangs: there it
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -64,11 +66,9 @@ class ObjectClient:
         asked = Asked(url, begin, end, version)
         store, path = self._store(url)
         options: Any = {"range": (begin, end)} | ({"if_match": version} if version else {})
-        try:
+        with _its_errors(asked):
             found = await obstore.get_async(store, path, options=options)
             data = bytes(await found.bytes_async())
-        except Exception as error:
-            raise _translated(asked, error) from None  # its words may have the address, with its signature
         got = _stat(found.meta)
         check_version(asked, got.version)
         if len(data) != min(end, got.size) - begin:
@@ -79,11 +79,9 @@ class ObjectClient:
         """One attempt at a range or a whole object, without an event loop."""
         store, path = self._store(asked.url)
         options: Any = {"range": (asked.begin, asked.end)} if asked.is_range else {}
-        try:
+        with _its_errors(asked):
             found = obstore.get(store, path, options=options)
             data = bytes(found.bytes())
-        except Exception as error:
-            raise _translated(asked, error) from None
         got = _stat(found.meta)
         check_version(asked, got.version)
         return Answer(data, got.version, got.size, 206, 0.0)
@@ -91,10 +89,9 @@ class ObjectClient:
     def stat(self, asked: Asked) -> Stat:
         """One attempt at its size and version."""
         store, path = self._store(asked.url)
-        try:
-            return _stat(obstore.head(store, path))
-        except Exception as error:
-            raise _translated(asked, error) from None
+        with _its_errors(asked):
+            meta = obstore.head(store, path)
+        return _stat(meta)
 
     def put(self, asked: Asked) -> None:
         """One attempt at writing an object; what is large is sent in parts, and is there with the last one."""
@@ -105,23 +102,19 @@ class ObjectClient:
                 "  Leave it out, and set credentials in the environment."
             )
         store, path = self._store(asked.url)
-        try:
+        with _its_errors(asked):
             obstore.put(store, path, asked.body)
-        except Exception as error:
-            raise _translated(asked, error) from None
 
     def list(self, asked: Asked, *, deep: bool) -> list[Listed]:
         """One attempt at the objects below a folder; without `deep` those in it, and its folders."""
         store, path = self._store(asked.url)
         root = asked.url.removesuffix(path)
-        try:
+        with _its_errors(asked):
             if deep:
                 objects, folders = [meta for page in obstore.list(store, path) for meta in page], []
             else:
                 found = obstore.list_with_delimiter(store, path)
                 objects, folders = list(found["objects"]), list(found["common_prefixes"])
-        except Exception as error:
-            raise _translated(asked, error) from None
         listed = [Listed(f"{root}{meta['path']}", *_stat(meta)) for meta in objects]
         return [*listed, *(Listed(f"{root}{folder.rstrip('/')}/", 0, "") for folder in folders)]
 
@@ -151,6 +144,15 @@ class ObjectClient:
 
 def _stat(meta: Any) -> Stat:
     return Stat(int(meta["size"]), meta["e_tag"] or str(meta["last_modified"] or ""))
+
+
+@contextmanager
+def _its_errors(asked: Asked) -> Iterator[None]:
+    """Raise ours for obstore's errors, whose words may have the address, with its signature."""
+    try:
+        yield
+    except Exception as error:
+        raise _translated(asked, error) from None
 
 
 def _translated(asked: Asked, error: Exception) -> Exception:

@@ -60,12 +60,8 @@ def fetch_once(url: str, begin: int | None = None, end: int | None = None, versi
         ShardError: As `Network.submit` has it.
     """
     asked = Asked(signed_url(url), begin, end, version)
-    kind, options = kind_of(asked.url), options_of(url)
-    if kind == "objects":
-        return cast(Answer, _apart("fetch", asked, options))
-    if kind == "files":
-        return _with_patience(asked, options, lambda: file_range(asked))
-    return _with_patience(asked, options, lambda: _Exchange(asked, options).fetch())
+    options = options_of(url)
+    return _ask("fetch", asked, options, file_range, lambda: _Exchange(asked, options).fetch())
 
 
 def stat_once(url: str) -> Stat:
@@ -74,13 +70,8 @@ def stat_once(url: str) -> Stat:
     Raises:
         ShardError: As `Network.submit` has it.
     """
-    kind, options = kind_of(signed_url(url)), options_of(url)
-    asked = Asked(signed_url(url), *((0, 1) if kind == "web" else ()))
-    if kind == "objects":
-        return cast(Stat, _apart("stat", asked, options))
-    if kind == "files":
-        return _with_patience(asked, options, lambda: file_stat(asked))
-    return _with_patience(asked, options, lambda: _Exchange(asked, options).stat())
+    asked, options = Asked(signed_url(url), *((0, 1) if kind_of(signed_url(url)) == "web" else ())), options_of(url)
+    return _ask("stat", asked, options, file_stat, lambda: _Exchange(asked, options).stat())
 
 
 def list_once(url: str, *, deep: bool = True) -> list[Listed]:
@@ -116,18 +107,12 @@ def put_once(url: str, body: Path) -> None:
     """
     check_can_put(url)
     asked, options = Asked(signed_url(url), body=body), options_of(url)
-    kind = kind_of(asked.url)
-    if kind == "objects":
-        _apart("put", asked, options)
-    elif kind == "files":
-        _with_patience(asked, options, lambda: file_put(asked))
-    elif (size := body.stat().st_size) > _MAX_PUT:
+    if kind_of(asked.url) == "s3" and (size := body.stat().st_size) > _MAX_PUT:
         raise ShardError(
             f"{asked.describe()}: expected at most {_MAX_PUT} bytes, which can be written in one step, got {size}\n"
             "  Write it to a disk, and copy it there by a tool that sends it in parts."
         )
-    else:
-        _with_patience(asked, options, lambda: _Exchange(asked, options).put())
+    _ask("put", asked, options, file_put, lambda: _Exchange(asked, options).put())
 
 
 def check_can_put(url: str) -> None:
@@ -138,6 +123,16 @@ def check_can_put(url: str) -> None:
             "server\n"
             "  Write it to a disk, and copy it to where the server has its files."
         )
+
+
+def _ask(
+    what: str, asked: Asked, options: StorageOptions, of_file: Callable[[Asked], T], over_http: Callable[[], T]
+) -> T:
+    """What a host answers to a request, made by the client of its kind."""
+    kind = kind_of(asked.url)
+    if kind == "objects":
+        return cast(T, _apart(what, asked, options))
+    return _with_patience(asked, options, partial(of_file, asked) if kind == "files" else over_http)
 
 
 def _with_patience(asked: Asked, options: StorageOptions, attempt: Callable[[], T]) -> T:

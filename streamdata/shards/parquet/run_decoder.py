@@ -200,7 +200,7 @@ class RunDecoder:
         self._groups, self._max_bytes, self._keeps_all = groups, max_bytes, keeps_all
         self.cache: CacheSettings | None = None
         self.confirmations = Confirmations()
-        self._own = _OpenedHere()
+        self._own = threading.local()
         self._ahead = DecodeAhead()
         self._found_row_bytes: dict[int, int] = {}
         """Of each group that was decoded."""
@@ -213,12 +213,14 @@ class RunDecoder:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._own = _OpenedHere()
+        self._own = threading.local()
 
     def kept_here(self) -> DecodedRuns:
         """What this thread keeps of all windows."""
-        self._own.decoded = self._own.decoded or DecodedRuns(self._max_bytes)
-        return self._own.decoded
+        if not hasattr(self._own, "decoded"):
+            self._own.decoded = DecodedRuns(self._max_bytes)
+        found: DecodedRuns = self._own.decoded
+        return found
 
     def ask(self, present: Sequence[GroupRun], later: Sequence[GroupRun]) -> None:
         """Decode runs in a thread, and let go of what is neither among these nor of the present ones."""
@@ -414,10 +416,3 @@ def _joined(batches: list[Any], room: int) -> list[Any]:
             joined.append(some[0] if len(some) == 1 else import_pyarrow().concat_batches(some))
             some, num_bytes = [], 0
     return joined
-
-
-class _OpenedHere(threading.local):
-    """What a thread has decoded, where all of it stays."""
-
-    def __init__(self) -> None:
-        self.decoded: DecodedRuns | None = None
