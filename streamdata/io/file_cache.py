@@ -62,7 +62,7 @@ FileVersion = tuple[str, int, int, int]
 
 
 def version_of(path: str) -> FileVersion:
-    """What differs between versions of a file without reading it: its path, size, mtime in ns and inode.
+    """Tell versions of a file apart without reading it, by its path, size, mtime in ns and inode.
 
     Raises:
         FileNotFoundError: There is no such file.

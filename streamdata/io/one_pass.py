@@ -57,7 +57,7 @@ class SourceFile(io.RawIOBase):
 
 
 class Ahead(NamedTuple):
-    """By which threads chunks of a remote file are fetched before they are read, and how many."""
+    """The threads that fetch chunks of a remote file before they are read, and how many chunks."""
 
     threads: Executor
     num_chunks: int
@@ -142,7 +142,7 @@ def fetch_many(url: str, spans: Sequence[tuple[int, int]], tag: str) -> list[byt
 
 
 def _submitted(url: str, spans: Sequence[tuple[int, int]], tag: str) -> list[bytes]:
-    """The same over the network of this process; with the first error the others are cancelled."""
+    """Fetch ranges over the network of this process; with the first error the others are cancelled."""
     asked: list[Future[Answer]] = []
     try:
         asked.extend(network().submit(url, begin, end, tag) for begin, end in spans)

@@ -1,4 +1,4 @@
-"""What a file is by its first bytes, for errors about files that are not what their names say."""
+"""Formats of files, recognised by their first bytes, for errors about files that are not what their names say."""
 
 import re
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from streamdata.errors import ShardError, shown
 
 HEAD_BYTES = 512
-"""So many bytes tell all that is known here."""
+"""Bytes that are enough to recognise a format."""
 TAR, JSONL = "a tar archive", "JSON Lines"
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _COMPRESSED = {

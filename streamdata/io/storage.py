@@ -32,11 +32,11 @@ ANY_VERSION = -(1 << 63)
 """The version of a file whose first answer says which it is; that one is held from then on."""
 
 _held: dict[str, int] = {}
-"""What this process has met."""
+"""The versions that this process has met, by url."""
 
 
 class SharedVersions:
-    """What all workers of a source have met: int64 in memory that they share, 0 where nothing was.
+    """The versions that all workers of a source have met: int64 in memory that they share, 0 where nothing was.
 
     Args:
         urls: Of remote shards.
@@ -74,7 +74,7 @@ _shared: WeakValueDictionary[str, SharedVersions] = WeakValueDictionary()
 
 
 def shared_versions(urls: Sequence[str], versions: Sequence[int]) -> SharedVersions | None:
-    """What is shared of those remote shards that may have any version; None where there are none."""
+    """Share the versions of those remote shards that may have any; None where there are none."""
     unsaid = [url for url, version in zip(urls, versions, strict=True) if version == ANY_VERSION]
     return SharedVersions(unsaid) if unsaid else None
 
@@ -101,7 +101,7 @@ _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
 
 
 class FileStamp(NamedTuple):
-    """Which version of a file this is: its size in bytes and its mtime in ns (remote: a hash of its tag, or 0)."""
+    """The version of a file: its size in bytes and its mtime in ns (remote: a hash of its tag, or 0)."""
 
     size: int
     version: int
@@ -190,7 +190,7 @@ def stamp_of(url: str) -> FileStamp:
 
 
 _versions: dict[str, tuple[FileStamp, str]] = {}
-"""By url, what its host calls a version: a stamp, which is stored, has a hash of that."""
+"""The host's name of a version, by url: a stamp, which is stored, has a hash of that."""
 
 
 def _hashed(version: str) -> int:
@@ -205,7 +205,7 @@ def note_version(url: str, stamp: FileStamp, version: str) -> FileStamp:
 
 
 def version_of_stamp(url: str, stamp: FileStamp) -> str:
-    """What the host calls the version of this stamp, "" as long as it is not known."""
+    """The host's name of this stamp's version, "" as long as it is not known."""
     if stamp.version == ANY_VERSION and not held_version(url):
         return ""  # what an earlier run met is not asked for
     known, version = _versions.get(url, (NO_STAMP, ""))
@@ -357,7 +357,7 @@ class LocalShard:
         return done
 
     def stamp(self) -> FileStamp:
-        """Which version this was when it was opened."""
+        """The version that this was when it was opened."""
         return FileStamp(self.size, self._mtime_ns)
 
     def check(self, expected: FileStamp, *, by_path: bool = False) -> None:
@@ -396,7 +396,7 @@ def opened(url: str) -> LocalShard:
 
 
 def opened_shard(url: str) -> LocalShard:
-    """As `opened`, of a shard that was indexed."""
+    """The open file of a shard that was indexed, one of a bounded number per thread."""
     try:
         return opened(url)
     except FileNotFoundError as error:
@@ -404,7 +404,7 @@ def opened_shard(url: str) -> LocalShard:
 
 
 def opened_anew(url: str) -> LocalShard:
-    """As `opened_shard`, open for the caller alone."""
+    """A shard that was indexed, opened for the caller alone."""
     try:
         return LocalShard(url)
     except FileNotFoundError as error:

@@ -170,7 +170,7 @@ class _RemoteBytes:
         self._asked.append(submit_range(self._url, begin, self._asked_to, self._stamp))
 
     def close(self) -> None:
-        """What was asked for is not wanted any more."""
+        """Cancel what was asked for."""
         while self._asked:
             self._asked.pop().cancel()
 
@@ -270,7 +270,7 @@ class _UnpackedBytes(io.RawIOBase):
         return 0
 
     def _packed(self) -> bytes | None:
-        """What is to be decompressed next; None at the end."""
+        """The bytes to be decompressed next; None at the end."""
         if not self._unpack.eof:
             packed = self._stream.read(_PACKED_STEP) if self._unpack.needs_input else b""
             if not packed and self._unpack.needs_input:
@@ -292,7 +292,7 @@ class _UnpackedBytes(io.RawIOBase):
         self._unpack = self._new()
 
     def _past_padding(self, packed: bytes) -> bytes:
-        """What comes behind a stream and its padding: zeros, of xz by fours, as section 2.2 of its format says."""
+        """Skip the padding behind a stream: zeros, of xz by fours (section 2.2 of its format); return what follows."""
         padding = 0
         while packed := packed or self._stream.read(_PACKED_STEP):
             rest = packed.lstrip(b"\0")

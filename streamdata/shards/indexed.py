@@ -43,7 +43,7 @@ _LEAST: Final = 0.02
 _TIMES: Final = 4
 """How many times as long as it computes must a reader wait: for what is in the page cache it never does."""
 _NUM_WINDOWS: Final = 32
-"""So long are files slow that were waited for once: that the kernel was told before shows as no wait."""
+"""Windows for which files that were waited for once are slow: that the kernel was told before shows as no wait."""
 
 
 class SlowReads:
@@ -135,7 +135,7 @@ class IndexedFiles:
         self.cache: CacheSettings | None = None
         self.confirmations = Confirmations()
         self._learned: set[str] = set()
-        """Of whose version was asked since it was last confirmed."""
+        """The files whose version was asked for since it was last confirmed."""
         close_unused(urls)
         table = ListedFacts(urls, kind, known.manifests)
         self._manifests = [rows for _, rows in known.manifests]
@@ -167,7 +167,7 @@ class IndexedFiles:
 
     @property
     def skipped(self) -> int:
-        """What was passed over in all shards."""
+        """The number of lines or members that were passed over in all shards."""
         return int(self._skipped.sum())
 
     def is_slow(self) -> bool:
@@ -204,7 +204,7 @@ class IndexedFiles:
     def _listed(
         self, shards: Int64s, bounds: list[tuple[int, int]]
     ) -> Iterator[tuple[ManifestRows, list[int], list[RowRun]]]:
-        """Of each manifest: its rows, the numbers of those runs whose shards it knows, and where their rows are."""
+        """Yield for each manifest its rows, the numbers of the runs whose shards it knows, and where their rows are."""
         manifest_of = self._manifest_of[shards]
         offsets, counts = self._offsets[shards].tolist(), self.num_records[shards].tolist()
         for manifest, rows in enumerate(self._manifests):
@@ -228,7 +228,7 @@ class IndexedFiles:
             keep_in(cache, [*self.urls, *self.sidecar_urls])
 
     def cache_keys(self) -> list[str]:
-        """What the page cache calls each, "" where no version is known; nothing where no shard is remote."""
+        """The name of each in the page cache, "" where no version is known; nothing where no shard is remote."""
         if not any(self.is_remote):
             return []
         kept = ((url, kept_as(url, stamp)) for url, stamp in zip(self.urls, self.stamps, strict=True))
@@ -377,7 +377,7 @@ class RecordBytes:
         return memory, begins[chosen]
 
     def _read_runs(self) -> tuple[memoryview, Int64s]:
-        """As `read`, of all records; a run is one span, so that few are sorted."""
+        """Read all records; a run is one span, so that few are sorted."""
         runs = self._runs
         lasts = np.cumsum(runs.counts) - 1
         spans = np.stack([runs.shards, self.begins[lasts - runs.counts + 1], self.ends[lasts]], axis=1)

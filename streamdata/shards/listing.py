@@ -1,4 +1,4 @@
-"""Which files there are: `folder, glob or braces → urls of files`, and how the names of shards end.
+"""Files below folders: `folder, glob or braces → urls of files`, and how the names of shards end.
 
 The rules are the same on a local disk, in object stores and on web servers:
 
@@ -28,8 +28,8 @@ TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 COMPRESSIONS = ("", ".gz", ".zst", ".zstd", ".bz2", ".xz")
 JSONL_SUFFIXES = tuple(end + compressed for end in (".jsonl", ".ndjson") for compressed in COMPRESSIONS)
 JSON_SUFFIXES = tuple(f".json{compressed}" for compressed in COMPRESSIONS)
-"""What may be JSON Lines, or anything else: in a folder it is no shard, only where a glob ends so or a name is spelt
-out."""
+"""Suffixes of what may be JSON Lines, or anything else: in a folder it is no shard, only where a glob ends so or a name
+is spelt out."""
 SIDECAR_SUFFIXES = (".meta.jsonl", ".jsonl")
 META_SUFFIX = SIDECAR_SUFFIXES[0]
 _COMPRESSED = (".gz", ".tgz", ".zst", ".zstd", ".bz2", ".xz")
@@ -41,7 +41,7 @@ def is_sequential(url: str) -> bool:
 
 
 def sidecars_of(url: str) -> list[str]:
-    """What the sidecar of a tar shard may be called, the first first; a pipe has none."""
+    """The names that the sidecar of a tar shard may have, the first first; a pipe has none."""
     stem = next((url.removesuffix(end) for end in TAR_SUFFIXES if url.endswith(end)), url)
     return [] if is_pipe(url) else [beside(url, stem + suffix) for suffix in SIDECAR_SUFFIXES]
 
@@ -65,7 +65,7 @@ class _Size(NamedTuple):
         return _Size(self.num * other.num, self.chars * other.num + other.chars * self.num)
 
     def beside(self, other: "_Size") -> "_Size":
-        """These, and the others."""
+        """The size of these texts and the others."""
         return _Size(self.num + other.num, self.chars + other.chars)
 
 
@@ -130,7 +130,7 @@ def _check_size(pattern: str, size: _Size, num_levels: int) -> None:
 
 
 def _closed(brace: _Open, text: str) -> _Size:
-    """What a brace with this text in it stands for."""
+    """Count the texts for which a brace with this text in it stands."""
     if brace.before is not None:
         return brace.all()
     if match := _NUMBERS.match(text):
@@ -162,7 +162,7 @@ def is_glob(url: str) -> bool:
 
 
 class Listings:
-    """What folders and globs stand for. A host is asked for each of its folders once.
+    """Finds the files for which folders and globs stand. A host is asked for each of its folders once.
 
     Attributes:
         stamps: What the lists of hosts say of files beside their urls.
@@ -225,7 +225,7 @@ def _with_slash(folder: str) -> str:
 
 
 def chosen(root: str, parts: Names, urls: Sequence[str]) -> list[str]:
-    """Those of the urls of all files below `root` that a glob matches."""
+    """Filter the urls of all files below `root`: those that a glob matches."""
     return [url for url in urls if _fits(url[len(root) :].split("/"), parts)]
 
 

@@ -31,7 +31,7 @@ class DamagedRecordError(ShardError):
     key: str = ""
 
     def of(self, url: str, key: str) -> "DamagedRecordError":
-        """The same error, which says of which record it is."""
+        """Note which record is damaged; return the error."""
         self.url, self.key = url, key
         return self
 
@@ -44,7 +44,7 @@ class Window(Protocol):
     def __len__(self) -> int: ...
 
     def spans(self) -> list[FileSpans]:
-        """Where its records lie, and their lines in other files: which bytes `take` reads."""
+        """The spans of its records, and of their lines in other files: which bytes `take` reads."""
         ...
 
     def take_cached(self) -> bool:
@@ -87,12 +87,12 @@ def take_all(
 
 
 class _Shards(Protocol):
-    """What all shards have."""
+    """The part of the contract that all shards fulfil."""
 
     urls: list[str]
     has_remote: bool
     cache: CacheSettings | None
-    """Where pages of them are kept, where they are remote."""
+    """The cache in which pages of them are kept, where they are remote."""
 
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Set `cache`."""
@@ -114,7 +114,7 @@ class IndexedShards(_Shards, Protocol):
     sizes: Int64s  # bytes per shard
 
     def cache_keys(self) -> list[str]:
-        """What the page cache calls each, "" where no version is known; nothing where no shard is remote."""
+        """The name of each in the page cache, "" where no version is known; nothing where no shard is remote."""
         ...
 
     def is_slow(self) -> bool:
@@ -145,7 +145,7 @@ class SequentialShards(_Shards, Protocol):
         ...
 
     def chunks(self, shard: int) -> FileSpans | None:
-        """Of a shard that is better asked for before it is needed: what is asked for at once, one after another."""
+        """The spans of a shard that is better asked for before it is needed, in their order; None for others."""
         ...
 
     def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:

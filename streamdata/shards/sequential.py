@@ -62,10 +62,10 @@ _BLANK = "blank lines"
 
 
 class SequentialFiles:
-    """What sequential shards of all formats have in common."""
+    """Sequential shards of any format."""
 
     count_kind: str
-    """Of the index that says how many records a shard has."""
+    """The kind of the index that says how many records a shard has."""
 
     def __init__(self, urls: list[str], known: Known = NOTHING_KNOWN, limits: ShardLimits = DEFAULT_LIMITS) -> None:
         self.urls, self.limits = urls, limits
@@ -95,7 +95,7 @@ class SequentialFiles:
         keep_in(cache, [*self.urls, *self.sidecars])
 
     def _shared(self, urls: list[str], stamps: list[FileStamp]) -> SharedVersions | None:
-        """What all workers meet of versions that no manifest says."""
+        """Share the versions that no manifest says, and that all workers meet."""
         return shared_versions(urls, [stamp.version for stamp in stamps]) if self.has_remote else None
 
     def _learn(self, shard: int) -> None:
@@ -136,13 +136,13 @@ class SequentialFiles:
         raise NotImplementedError
 
     def chunks(self, shard: int) -> FileSpans | None:
-        """What is asked for at once of a remote shard; a disk looks ahead by itself where a file is read through."""
+        """The spans of a remote shard that are asked for at once; a disk reads ahead by itself."""
         url = self.urls[shard]
         self._learn(shard)
         return chunk_spans(url, self._stamps[shard]) if not is_pipe(url) and is_remote(url) else None
 
     def anomalies(self) -> dict[str, int]:
-        """What this process has seen so far that is no record, or less than one, by kind."""
+        """Count what this process has seen so far that is no record, or less than one, by kind."""
         return dict(self._counts)
 
 

@@ -1,4 +1,4 @@
-"""Which shards a recipe means: `braces, globs, directories, lists → sorted urls`."""
+"""The shards that a recipe means: `braces, globs, directories, lists → sorted urls`."""
 
 import logging
 import os
@@ -40,7 +40,7 @@ _SPELLINGS = {
     ".jsonl": re.compile(rf"\.((jsonl|jsonlines|ldjson|ndjson)({_COMPRESSION})?|json{_COMPRESSION})\Z", re.IGNORECASE),
     ".parquet": re.compile(rf"\.(parquet|parq|pq)({_COMPRESSION})?\Z", re.IGNORECASE),
 }
-"""By a suffix that a source takes: how files of the same kind are called. A lone .json may be anything."""
+"""Names of files of the same kind, by a suffix that a source takes. A lone .json may be anything."""
 _NOTES = (META_SUFFIX, "dataset_info.json", "dataset_infos.json")
 """How files end that stand beside shards: sidecars, and what Hugging Face says of all files of a folder."""
 _MAX_NAMED = 10
@@ -48,7 +48,7 @@ _MAX_FOLDERS = 50
 
 
 class FoundShards(NamedTuple):
-    """What a recipe's patterns stand for."""
+    """The shards for which a recipe's patterns stand."""
 
     urls: list[str]
     known: Known
@@ -213,7 +213,7 @@ def split_commas(text: str) -> list[str]:
 
 
 class _Search:
-    """What patterns stand for, for a source that takes some suffixes."""
+    """Finds what patterns stand for, for a source that takes some suffixes."""
 
     def __init__(
         self, suffixes: tuple[str, ...], options: StorageOptions, manifests: Manifests, listings: Listings
@@ -319,7 +319,7 @@ def _matches_nothing(pattern: str, piece: str, expected: str, got: str) -> FileN
 
 
 def _shards_of(pattern: str, files: list[str], suffixes: tuple[str, ...]) -> list[str]:
-    """Those of the files that are shards.
+    """Filter the files that are shards.
 
     Raises:
         ValueError: There are more of the same kind, by names that the source does not take.
@@ -349,7 +349,7 @@ def _is_spelt(name: str, spellings: Sequence[re.Pattern[str]]) -> bool:
 
 
 def _canonical(url: str) -> str:
-    """What all spellings of one location have in common."""
+    """Spell a location in the one way that all its spellings have in common."""
     if is_pipe(url):
         return url
     if is_remote(url):

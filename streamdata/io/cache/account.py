@@ -45,7 +45,7 @@ _RANDOM: Final = SystemRandom()  # the module's own is the user's
 
 
 class _Sum(NamedTuple):
-    """What the file holds."""
+    """The content of the account's file."""
 
     magic: bytes = _MAGIC
     used: int = 0
@@ -81,11 +81,11 @@ class PageList:
                 self._pages[at], self._at[last] = last, at
 
     def some(self, number: int) -> list[PageKey]:
-        """So many of them at most, no two the same."""
+        """Draw at most so many of them, no two the same."""
         return _RANDOM.sample(self._pages, min(number, len(self._pages)))
 
     def of_shards(self, is_wanted: Callable[[str], bool]) -> list[PageKey]:
-        """Those of the shards that the function tells."""
+        """List the pages of the shards that the function tells."""
         return [page for page in self._pages if is_wanted(page.shard)]
 
 
@@ -288,7 +288,7 @@ _UNUSED_S: Final = 3600.0
 
 
 class Outlook(Protocol):
-    """What the known order says of the shards of a source."""
+    """The future of a source's shards, by its known order."""
 
     reads_all: bool
     """Whether this node reads everything in each epoch, so that all pages are worth the same."""
@@ -299,7 +299,7 @@ class Outlook(Protocol):
 
 
 class PageWorth:
-    """What this process knows of the future of pages.
+    """Pages' value, by what this process knows of their future.
 
     Args:
         account: Of all pages.
@@ -313,7 +313,7 @@ class PageWorth:
         self._stranger_pages: deque[PageKey] = deque()
 
     def expect(self, shards: Iterable[str], outlook: Outlook) -> None:
-        """As `PageCache.expect`."""
+        """Take in what `PageCache.expect` says."""
         for number, shard in enumerate(shards):
             if shard:  # pages of one whose version is met later are not those of an earlier one
                 self._outlooks[shard] = outlook, number

@@ -60,7 +60,7 @@ def page_cache(settings: CacheSettings | None) -> PageCache | None:
 
 
 def cache_counts() -> list[CacheCounts]:
-    """What was read through each cache of this process."""
+    """Counts of what was read through each cache of this process."""
     return [cache.counts for _, cache in list(_caches.get().by_path.values()) if cache is not None]
 
 

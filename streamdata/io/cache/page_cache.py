@@ -87,7 +87,7 @@ _DAMAGED, _UNWRITABLE, _NETWORK_DISK, _UNVERSIONED = range(4)  # what is said on
 
 
 class CacheCounts:
-    """What was read through a cache, in this process.
+    """Counts of what was read through a cache, in this process.
 
     Attributes:
         reads: How often all that was wanted was there.
@@ -101,7 +101,7 @@ class CacheCounts:
 
 
 class _Wanted(NamedTuple):
-    """What a read wants of one page."""
+    """The bytes of one page that a read wants."""
 
     key: PageKey
     page_size: int
@@ -362,7 +362,7 @@ def _pieces(shard: str, size: int, begin: int, end: int) -> Iterator[_Wanted]:
 
 
 def _parts(begin: int, end: int, memory: memoryview) -> Iterator[Piece]:
-    """What a piece wants of each page."""
+    """Divide a piece by pages."""
     for start in range(begin - begin % PAGE_BYTES, end, PAGE_BYTES):
         first, last = max(begin, start), min(end, start + PAGE_BYTES)
         yield first, last, memory[first - begin : last - begin]
@@ -375,7 +375,7 @@ def _checked_size(data: bytes, expected: int, key: PageKey) -> memoryview:
 
 
 def _joined(found: Sequence[bytes | memoryview | None]) -> bytes:
-    """What was found, as bytes: slices of these are bytes, which records are made of."""
+    """Join what was found to bytes: slices of these are bytes, which records are made of."""
     parts = [part for part in found if part is not None]
     assert len(parts) == len(found), "all was found or fetched"
     return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)

@@ -40,14 +40,14 @@ class PageDamageError(Exception):
 
 
 class PageKey(NamedTuple):
-    """Which page it is: the shard, as `shard_key` names it, and its number there."""
+    """Names a page: the shard, as `shard_key` names it, and its number there."""
 
     shard: str
     number: int
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """The name of its file."""
         return f"{self.shard}-{self.number}.page"
 
     @property
@@ -70,7 +70,7 @@ def shard_key(url: str, version: str, size: int) -> str:
 
 
 def charge_of(file_size: int) -> int:
-    """What a file takes of the bound: whole blocks of the disk, and its entry in the directory."""
+    """The room that a file takes of the bound: whole blocks of the disk, and its entry in the directory."""
     return -(-(file_size + 128) // _DISK_BLOCK) * _DISK_BLOCK
 
 
@@ -152,7 +152,7 @@ Piece = tuple[int, int, memoryview]
 
 
 class _FileIdentity(NamedTuple):
-    """What differs between a page file and another one under its name, or itself after a change."""
+    """Tells a page file from another one under its name, and from itself after a change."""
 
     inode: int
     changed_ns: int
@@ -204,7 +204,7 @@ class PageFiles:
 
 
 class _CheckedPages:
-    """Which chunks of page files were checked by this process, of those that it read last."""
+    """The chunks of page files that this process has checked, of those that it read last."""
 
     def __init__(self) -> None:
         self._known: dict[PageKey, tuple[_FileIdentity, int]] = {}
@@ -246,7 +246,7 @@ class _OpenPage:
             close(self._fd)
 
     def read_into(self, pieces: Sequence[Piece]) -> None:
-        """As `PageFiles.read_into`."""
+        """Fill each memory with its bytes, as `PageFiles.read_into`."""
         while True:
             damage = ""  # a text: an error that a frame of its own traceback holds would keep the page open
             try:
@@ -257,7 +257,7 @@ class _OpenPage:
                 return
 
     def read(self, begin: int, end: int) -> bytes:
-        """As `PageFiles.read`."""
+        """Read the bytes [begin, end), as `PageFiles.read`."""
         while True:
             data, damage = b"", ""
             try:
@@ -322,11 +322,11 @@ class _OpenPage:
         return data
 
     def _unchecked(self, begin: int, end: int) -> int:
-        """Which chunks that have some of these bytes were not checked, a bit for each."""
+        """Find the chunks with some of these bytes that were not checked, a bit for each."""
         return (1 << -(-end // CHUNK_BYTES)) - (1 << begin // CHUNK_BYTES) & ~self._checked
 
     def _bounds(self, begin: int, end: int, unchecked: int) -> tuple[int, int]:
-        """What is read for these bytes: with the rest of the first and the last chunk, where that is to be checked."""
+        """Extend a range by the rest of its first and last chunk, where these are to be checked."""
         if unchecked >> begin // CHUNK_BYTES & 1:
             begin -= begin % CHUNK_BYTES
         if unchecked >> (last := (end - 1) // CHUNK_BYTES) & 1:

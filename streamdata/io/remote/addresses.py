@@ -42,7 +42,7 @@ class StorageOptions:
         return "StorageOptions(…)"
 
     def over(self, other: "StorageOptions") -> "StorageOptions":
-        """These, and where they say nothing the other ones."""
+        """Fill up what these options do not say from other ones."""
         said = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
         return replace(other, **said)
 
@@ -96,7 +96,7 @@ _MIN_BYTES: Final = charge_of(file_size_of(PAGE_BYTES)) + (16 << 10)
 
 
 class CacheSettings(NamedTuple):
-    """Where pages of remote shards are kept, and how many bytes may lie there.
+    """The directory in which pages of remote shards are kept, and how many bytes may lie there.
 
     Attributes:
         path: A directory on a disk of the node, absolute.
@@ -108,7 +108,7 @@ class CacheSettings(NamedTuple):
 
 
 CacheSetting: TypeAlias = Mapping[str, Any] | CacheSettings | None
-"""As it is given."""
+"""The `cache` of a recipe, read or not."""
 
 
 def read_cache_settings(value: Any) -> CacheSettings | None:
@@ -222,12 +222,12 @@ def keep_in(cache: CacheSettings | None, urls: Iterable[str]) -> None:
 
 
 def cache_of(url: str) -> CacheSettings | None:
-    """Where its pages are kept, as far as its source says."""
+    """The cache that the url's source names."""
     return url.cache if isinstance(url, Address) else None
 
 
 def signed_url(url: str) -> str:
-    """What is requested for a url."""
+    """The url as it is requested, which may hold secrets."""
     return url.signed if isinstance(url, Address) else url
 
 

@@ -1,4 +1,4 @@
-"""Which host a url belongs to, and what its requests look like: `url, options → door → url and headers to send`.
+"""Hosts of urls, and how requests to them are signed: `url, options → door → url and headers to send`.
 
 S3 requests are signed by Signature Version 4, as botocore does it:
 <https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-authenticating-requests.html>. Only host and `x-amz-` headers
@@ -42,7 +42,7 @@ class Door(Protocol):
     def prepare(
         self, method: str, url: str, headers: dict[str, str], query: str = "", body: Path | None = None
     ) -> Prepared:
-        """What to send for an object, with the bytes of the file `body` if there is one."""
+        """Prepare a request for an object, with the bytes of the file `body` if there is one."""
         ...
 
     def renewed(self, used: int) -> bool:
@@ -175,7 +175,7 @@ class S3Door:
 
 
 def kind_of(url: str) -> str:
-    """What reads the url: web, s3, objects (obstore) or files (fsspec).
+    """Tell the kind of client that reads the url: web, s3, objects (obstore) or files (fsspec).
 
     Raises:
         ValueError: It is of another tool, or has secrets that fsspec would tell; the message says what to write.
@@ -211,7 +211,7 @@ def _check_web(url: str) -> None:
 
 
 def canonical_url(url: str) -> str:
-    """What all spellings of one object's url have in common."""
+    """Spell an object's url in the one way that all its spellings have in common."""
     scheme, _, rest = bare_url(url).partition("://")
     if kind_of(url) == "files":
         filesystem, path = fsspec.core.url_to_fs(url)
@@ -220,7 +220,7 @@ def canonical_url(url: str) -> str:
 
 
 class _Hosts:
-    """What this process knows of hosts; a child begins without it, since a lock may be held when it is forked."""
+    """The hosts that this process knows; a child begins without it, since a lock may be held when it is forked."""
 
     doors: dict[tuple[str, StorageOptions], Door]
     healths: dict[tuple[str, str, StorageOptions], HostHealth]

@@ -32,7 +32,7 @@ _VARIABLE = "STREAMDATA_CONNECTIONS"
 
 @dataclass
 class NetworkCounts:
-    """What a process has asked of hosts so far.
+    """Counts of what a process has asked of hosts so far.
 
     Attributes:
         requests: Attempts that were made.

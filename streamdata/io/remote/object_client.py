@@ -156,7 +156,7 @@ def _its_errors(asked: Asked) -> Iterator[None]:
 
 
 def _translated(asked: Asked, error: Exception) -> Exception:
-    """What an error of obstore is here."""
+    """Translate an error of obstore to ours."""
     kinds = obstore.exceptions
     if isinstance(error, (FileNotFoundError, kinds.NotFoundError)):
         return GoneError(f"{asked.describe()}: expected a file, got status 404\n  Check the address.")
@@ -171,7 +171,7 @@ def _translated(asked: Asked, error: Exception) -> Exception:
 
 
 def _failure(asked: Asked, text: str) -> Exception:
-    """Of its words only the status: they may have the address, with its signature.
+    """Make an error of the status alone: other words may have the address, with its signature.
 
     Errors of lists are all of this kind, also those that will not pass.
     """

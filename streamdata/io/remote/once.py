@@ -1,4 +1,4 @@
-"""What is read before a process forks: the requests of `network`, one at a time, without threads and event loop.
+"""Requests without threads and event loop, one at a time: for what is read before a process forks.
 
 Each thread that calls keeps one connection to each host; a forked process begins without.
 What is written goes this way, too.
@@ -75,7 +75,7 @@ def stat_once(url: str) -> Stat:
 
 
 def list_once(url: str, *, deep: bool = True) -> list[Listed]:
-    """What is below a folder; of a web server what its page of the folder links to.
+    """List what is below a folder; of a web server what its page of the folder links to.
 
     Args:
         url: The folder.
@@ -128,7 +128,7 @@ def check_can_put(url: str) -> None:
 def _ask(
     what: str, asked: Asked, options: StorageOptions, of_file: Callable[[Asked], T], over_http: Callable[[], T]
 ) -> T:
-    """What a host answers to a request, made by the client of its kind."""
+    """Ask a host by the client of its kind; return its answer."""
     kind = kind_of(asked.url)
     if kind == "objects":
         return cast(T, _apart(what, asked, options))
@@ -214,7 +214,7 @@ class _Exchange:
         return b"".join(pieces)
 
     def _told(self, method: str, take: Callable[[http.client.HTTPResponse], T]) -> T:
-        """What `take` makes of a good answer."""
+        """Send the request; return what `take` makes of a good answer."""
         for _ in range(3):  # other credentials and another region may each be tried once
             asked = self._asked
             prepared = self._door.prepare(method, asked.url, range_headers(asked), self._query, asked.body)
@@ -238,7 +238,7 @@ class _Exchange:
 
 
 def _list_s3(asked: Asked, options: StorageOptions, *, deep: bool) -> list[Listed]:
-    """By ListObjectsV2: <https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html>."""
+    """List a bucket by ListObjectsV2: <https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html>."""
     scheme, _, rest = asked.url.partition("://")
     bucket, _, prefix = rest.partition("/")
     prefix += "/" if prefix and not prefix.endswith("/") else ""
@@ -266,7 +266,7 @@ def _listed_page(options: StorageOptions, root: str, query: str) -> Answer:
 
 
 def _list_web(asked: Asked, options: StorageOptions, *, deep: bool) -> list[Listed]:
-    """By the links of pages, as web servers make them for folders."""
+    """List a folder by the links of pages, as web servers make them for folders."""
     folder = asked.url if asked.url.endswith("/") else f"{asked.url}/"
     page = _with_patience(asked, options, lambda: _Exchange(Asked(folder), options).page())
     links = {urljoin(bare_url(folder), unescape(link)) for link in _HREF.findall(page)}

@@ -77,7 +77,7 @@ class Asked(NamedTuple):
 
     @property
     def aim(self) -> str:
-        """What is expected of the answer, for messages."""
+        """The expected answer, for messages."""
         return "its bytes" if self.body is None else "to write it"
 
 
@@ -133,7 +133,7 @@ class FailureError(Exception):
 
 
 def described(error: Exception, limit_s: float, cut: type[Exception], closed: type[Exception]) -> str:
-    """What happened, without the address: clients put it into their messages, query and all.
+    """Describe a failure without the address: clients put it into their messages, query and all.
 
     Args:
         error: The client's.
@@ -173,7 +173,7 @@ _RANDOM = SystemRandom()  # the module's own is the user's, whose numbers would 
 
 
 class HostHealth:
-    """What this process has seen of one host since it last answered."""
+    """The state of one host, as this process has seen it since it last answered."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -200,13 +200,13 @@ class HostHealth:
             self._made += 1
 
     def succeeded(self, began: float) -> None:
-        """It has answered an attempt of then; what was on its way when failures began says nothing of now."""
+        """Note that it has answered an attempt of then; what was on its way when failures began says nothing of now."""
         with self._lock:
             if self.failing_since is None or began >= self.failing_since:
                 self._planned, self._made, self.failing_since = 0, 0, None
 
     def failed(self, failure: FailureError) -> float:
-        """It has failed; since when it does nothing else."""
+        """Note that it has failed; return since when it does nothing else."""
         with self._lock:
             now, self.last = time.monotonic(), failure
             if self.failing_since is None:
@@ -217,7 +217,7 @@ class HostHealth:
             return self.failing_since
 
     def died(self) -> None:
-        """It is given up."""
+        """Note that it is given up."""
         self.is_dead, self._died_at = True, time.monotonic()
 
     def is_to_be_asked_again(self) -> bool:

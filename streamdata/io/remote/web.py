@@ -40,7 +40,7 @@ _STRONG = '"'
 
 
 class Prepared(NamedTuple):
-    """What is sent: the url and the headers, and which credentials signed it."""
+    """A request as it is sent: the url and the headers, and which credentials signed it."""
 
     url: str
     headers: dict[str, str]
@@ -48,7 +48,7 @@ class Prepared(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What the head of an answer says of its body: how many bytes (None where it does not say), version, size."""
+    """The body that the head of an answer promises: how many bytes (None where it does not say), version, size."""
 
     length: int | None
     version: str
@@ -66,12 +66,12 @@ def range_headers(asked: Asked) -> dict[str, str]:
 
 
 def version_of(headers: Headers) -> str:
-    """What a server calls the version that it sends."""
+    """The name that a server gives to the version that it sends."""
     return headers.get("ETag") or headers.get("Last-Modified") or ""
 
 
 def promise(asked: Asked, status: int, headers: Headers) -> Promise:
-    """What a good answer promises.
+    """Read what a good answer promises.
 
     Raises:
         ShardError: It is not the range or the version that was asked for.
@@ -174,7 +174,7 @@ def refuse(asked: Asked, status: int, headers: Headers, body: bytes) -> NoReturn
 
 
 def refusal(asked: Asked, status: int) -> Exception:
-    """What a status means of which a client of others gives nothing else; never a `DenialError`."""
+    """Make the error of a status of which a client gives nothing else; never a `DenialError`."""
     try:
         refuse(asked, status, {}, b"")
     except DenialError as error:

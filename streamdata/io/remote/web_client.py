@@ -25,7 +25,7 @@ class _Pool(aiohttp.TCPConnector):
 
 
 def new_session(connections: int) -> aiohttp.ClientSession:
-    """What all web clients of a process share; it has to be made on the event loop."""
+    """Make the session that all web clients of a process share; it has to be made on the event loop."""
     session = aiohttp.ClientSession(
         connector=_Pool(limit=connections, limit_per_host=0),
         auto_decompress=False,

@@ -30,16 +30,16 @@ _VARIABLE: Final = "STREAMDATA_READ_AHEAD_BYTES"
 
 
 class AheadSettings(NamedTuple):
-    """Of one process."""
+    """Settings of the read-ahead of one process."""
 
     read_ahead_bytes: int = _BYTES
-    """Of shards in memory at most, current windows included. With 0 nothing is read before it is needed."""
+    """Bytes of shards in memory at most, current windows included. With 0 nothing is read before it is needed."""
     connections: int = MAX_CONNECTIONS
     """Requests that are under way at the same time, at most."""
 
 
 def ahead_settings(read_ahead_bytes: int | None, connections: int | None) -> AheadSettings:
-    """What holds for this process.
+    """Find the settings of this process.
 
     Args:
         read_ahead_bytes: What the recipe says, if it does; then the environment is not asked.
@@ -103,7 +103,7 @@ _TIMES_FREE = 3  # as many requests as there are connections free may a host hav
 
 @dataclass
 class Counts:
-    """What was asked for in this process."""
+    """Counts of what was asked for in this process."""
 
     requests: int = 0
     num_bytes: int = 0
@@ -114,11 +114,11 @@ class Counts:
 
 @dataclass
 class LaneAhead:
-    """What is known of a lane; one for all its sources."""
+    """A lane as the read-ahead knows it; one for all its sources."""
 
     settings: AheadSettings = field(default_factory=AheadSettings)
     heap: Sequence[tuple[float, int]] = ()
-    """Of the top mixture: its clocks, the lowest first."""
+    """The clocks of the top mixture, the lowest first."""
     num_sources: int = 0
     """How many sources of it are remote."""
     upcoming: list[Reader] = field(default_factory=list)

@@ -80,7 +80,7 @@ def read_spans(
 
 
 def _pieces(spans: Int64s) -> tuple[list[_Piece], int, Int64s]:
-    """What is read at once, sorted; how many bytes that is; and where each span begins in it.
+    """The pieces that are read at once, sorted; how many bytes that is; and where each span begins in it.
 
     A loop: there are some hundred spans, for which it takes less time than the twenty calls of NumPy that it would be.
     """
@@ -137,7 +137,7 @@ def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[
 
 
 class ShardPages(NamedTuple):
-    """What a window wants of a remote shard."""
+    """The pages of a remote shard that a window wants."""
 
     url: str
     stamp: FileStamp

@@ -1,4 +1,4 @@
-"""What a lane's sources read next: `windows of each source → chunks, each with the time at which it falls due`."""
+"""The next windows of a lane's sources: `windows of each source → chunks, each with the time at which it falls due`."""
 
 import math
 import os
@@ -18,7 +18,7 @@ _SMALL_BYTES = 1 << 20  # where requests are smaller on average, several windows
 
 
 class Upcoming:
-    """What a source of a lane reads next. It counts the records that it plans, from 0.
+    """Plans what a source of a lane reads next. It counts the records that it plans, from 0.
 
     Args:
         lane: The lane.
@@ -31,7 +31,7 @@ class Upcoming:
         self.is_on = False
         """Whether it was begun, and not closed since."""
         self.host: HostHealth | None = None
-        """Which one its latest requests were for."""
+        """The host of its latest requests."""
         self._pid = os.getpid()
         self._windows: Iterator[PlannedWindow] | None = None
         self._clear()
@@ -39,16 +39,16 @@ class Upcoming:
     def _clear(self) -> None:
         self._planned: deque[tuple[PlannedWindow | Exception, deque[Chunk]]] = deque()
         self._chunks: deque[Chunk] = deque()
-        """Of the present window, those that are still to come."""
+        """Chunks of the present window that are still to come."""
         self._present: Chunk | None = None
         self._unasked: deque[Chunk] = deque()
-        """Of all that are to come, those that were not asked for yet."""
+        """Chunks that are to come and were not asked for yet."""
         self.waiting: deque[Request] = deque()
-        """What was asked for, and is not under way yet."""
+        """Requests that were asked for, and are not under way yet."""
         self._pulled: PlannedWindow | Exception | None = None
         """A window that was made, and is not planned yet."""
         self._num_together = 1
-        """So many windows share their requests."""
+        """The number of windows that share their requests."""
         self._num_planned = self._num_used = 0
         self._since = self._begun = self._lane.now()
         self._most_ahead, self._num_ahead, self._num_for_free, self._has_waited = 1, 0, 0, False
@@ -80,7 +80,7 @@ class Upcoming:
         return requests
 
     def alone(self) -> "Upcoming":
-        """The same for what comes between, and is read as it is needed."""
+        """Make another one for what comes between, and is read as it is needed."""
         return Upcoming(self._lane, self._pace, is_alone=True)
 
     def enter(self, key: Hashable) -> PlannedWindow:
@@ -102,7 +102,7 @@ class Upcoming:
         return window
 
     def chunks(self) -> Iterator[Chunk]:
-        """Those of the window that was entered; with each the one before is let go of."""
+        """Yield the chunks of the window that was entered; with each the one before is let go of."""
         ahead = read_ahead()
         while self._chunks:
             chunk, is_asked = self._take_up()
@@ -160,7 +160,7 @@ class Upcoming:
         return self._since - self._lane.now() + (number - self._num_used) * self._pace
 
     def next_due(self) -> float:
-        """Likewise for what would be asked for next; infinite where nothing is."""
+        """Time until the next chunk that is not asked for yet falls due; inf if there is none."""
         if self._is_alone or not self.is_on:
             return math.inf
         if self._num_ahead - self._num_for_free >= self._most_ahead:
@@ -168,7 +168,7 @@ class Upcoming:
         return self.due(self._unasked[0].first if self._unasked else self._num_planned)
 
     def next_chunk(self) -> Chunk | None:
-        """What is to be asked for next; it stays so until `asked`."""
+        """The chunk to be asked for next; it stays so until `asked`."""
         # Windows of which nothing is read have no chunks, and there may be nothing but such.
         while not self._unasked and len(self._planned) < _MOST_PORTIONS and self._plan():
             pass

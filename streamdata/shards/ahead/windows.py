@@ -19,11 +19,11 @@ from streamdata.io.storage import FileStamp, Int64s, is_remote
 from streamdata.shards.ahead.spans import FileSpans
 
 MAX_REQUEST_BYTES: Final = 8 << 20
-"""Of several spans together; one that is larger is one request."""
+"""Bytes of several spans that are one request, at most; a span that is larger is one request, too."""
 
 
 class Requested(NamedTuple):
-    """What is asked for."""
+    """Requests for some spans."""
 
     pieces: list[tuple[int, int, int]]
     """Shard, begin and end of each request, in the order in which the spans first need them."""
@@ -93,12 +93,12 @@ class PlannedWindow(NamedTuple):
 
     key: Hashable
     content: Any
-    """What its reader wants to have when it comes to it."""
+    """An object of its reader's, which has it back when it comes to the window."""
     files: Sequence[FileSpans]
     order: Int64s
-    """Its records, in the order in which they are used."""
+    """Positions of its records, in the order in which they are used."""
     max_chunk_bytes: int = sys.maxsize
-    """Of a chunk of it; one record may have more."""
+    """Bytes of a chunk of it, at most; one record may have more."""
     is_advice: bool = False
     """Whether its files are local, and the kernel is told to read them: its reader then reads them by itself, as where
     no file is named."""
@@ -141,12 +141,12 @@ class WindowSlice(NamedTuple):
 
     @property
     def chosen(self) -> Int64s:
-        """Their positions in the window."""
+        """Positions of the records in the window."""
         return self.window.order[self.begin : self.end]
 
 
 class SharedRequests:
-    """What brings the bytes of one part of a window, or of several windows that are used one after the other.
+    """Requests for the bytes of one part of a window, or of several windows that are used one after the other.
 
     Args:
         parts: The parts, of the same files.
@@ -165,9 +165,9 @@ class SharedRequests:
     def _make(self, parts: Sequence[WindowSlice], first: int, *, gaps: bool) -> None:
         self.requests: list[Request] = []
         self.of_span: list[list[Int64s]] = [[] for _ in parts]
-        """Of each part and each of its files: the number of the request for each span, or -1."""
+        """The number of the request for each span, or -1, for each part and each of its files."""
         self.offsets: list[list[Int64s]] = [[] for _ in parts]
-        """Likewise where each span begins in what its request brings."""
+        """The offset of each span in what its request brings, for each part and each of its files."""
         ends = np.cumsum([part.end - part.begin for part in parts])[:-1]
         for which, file in enumerate(parts[0].window.files):
             spans = np.concatenate([part.window.files[which].spans[part.chosen] for part in parts])
@@ -239,7 +239,7 @@ class Chunk:
             self._rows[part.chosen] = np.arange(part.end - part.begin)
         needed = np.unique(np.concatenate([*self._of_span, np.zeros(0, np.int64)]))
         self.numbers: list[int] = needed[needed >= 0].tolist()
-        """Of the requests that it needs."""
+        """Numbers of the requests that it needs."""
         for one in self.numbers:
             shared.num_users[one] += 1
         self.is_for_free = False
@@ -248,11 +248,11 @@ class Chunk:
 
     @property
     def requests(self) -> list[Request]:
-        """Those that it needs."""
+        """The requests that it needs."""
         return [self.shared.requests[number] for number in self.numbers]
 
     def unasked(self) -> list[Request]:
-        """Its requests that were not asked for with another chunk, in the order in which they are needed."""
+        """The requests that were not asked for with another chunk, in the order in which they are needed."""
         return sorted((one for one in self.requests if one.asked_of is None), key=lambda request: request.first_use)
 
     @property
@@ -281,7 +281,7 @@ class Chunk:
         return map(self._memory, self._of_span[which][rows].tolist()), self._offsets[which][rows].tolist()
 
     def memories(self) -> Iterator[bytes]:
-        """What each request brings, in the order in which they are used."""
+        """Yield what each request brings, in the order in which they are used."""
         return map(self._memory, self.numbers)
 
     def _memory(self, number: int) -> bytes:
@@ -297,7 +297,7 @@ _FIRST_BYTES = 1 << 20  # so that the first record does not wait for a large ans
 
 
 def chunk_spans(url: str, stamp: FileStamp) -> FileSpans:
-    """What is asked for at once of a shard: small at first, then as large as a request may be."""
+    """Divide a shard into what is asked for at once: small at first, then as large as a request may be."""
     ends = [min(stamp.size, _FIRST_BYTES << number) for number in range(MAX_REQUEST_BYTES.bit_length())]
     ends = [end for end in ends if end < min(stamp.size, MAX_REQUEST_BYTES)]
     ends += [*range(MAX_REQUEST_BYTES, stamp.size, MAX_REQUEST_BYTES), *([stamp.size] if stamp.size else [])]

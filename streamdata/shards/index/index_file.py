@@ -39,7 +39,7 @@ class IndexDamageError(Exception):
 
 
 class Contents(NamedTuple):
-    """What indexing a shard finds."""
+    """The content of an index, as indexing a shard finds it."""
 
     rows: Rows  # one more than there are records
     skipped: int  # what was passed over: blank lines, members without a field, records without a sidecar line
@@ -50,7 +50,7 @@ class Contents(NamedTuple):
 
 
 class IndexHeader(NamedTuple):
-    """What an index says of its shard without its rows."""
+    """The header of an index: what it says of its shard without its rows."""
 
     kind: str
     row_bytes: int
@@ -167,7 +167,7 @@ class IndexFile:
 
 logger = logging.getLogger(__name__)
 _MAX_IN_MEMORY_BYTES = 64 << 20
-"""Of all indexes of a process: those of some three million records."""
+"""Bytes of all indexes of a process that are kept in memory: those of some three million records."""
 
 
 def publish_index(beside: Path | None, cached: Path, parts: Sequence[bytes]) -> Path:

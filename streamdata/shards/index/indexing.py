@@ -93,7 +93,7 @@ class IndexJob(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Where an index is, and its header."""
+    """An index that is there: its path and its header."""
 
     path: str
     header: IndexHeader
@@ -232,7 +232,7 @@ def build(*jobs: IndexJob, is_kept_beside: bool = True, ahead: Ahead | None = No
 
 
 def build_each(*jobs: IndexJob, is_kept_beside: bool = True, ahead: Ahead | None = None) -> list[Found | ShardError]:
-    """As `build`; in the place of an index that cannot be built, though the shard could be read, is why not."""
+    """Build indexes as `build` does; in the place of one that cannot be built is why not."""
     contents = _contents(jobs, ahead)
     # After reading, since a file that was replaced meanwhile may have been read in parts of two versions.
     read = {jobs[0].url: jobs[0].stamp, **{which.sidecar: which.sidecar_stamp for which in jobs if which.sidecar}}
@@ -257,7 +257,7 @@ def _publish(job: IndexJob, contents: Contents, *, is_kept_beside: bool) -> Foun
 
 
 def _contents(jobs: Sequence[IndexJob], ahead: Ahead | None) -> list[Contents | ShardError]:
-    """What is in the index of each of these jobs, which are of one shard, or why it cannot be built."""
+    """Index a shard for these jobs: the content of each index, or why it cannot be built."""
     url, limits = jobs[0].url, jobs[0].limits
     if jobs[0].kind == "jsonl":
         return [jsonl_rows(url, jobs[0].stamp, ahead, limits.line_bytes)]
@@ -301,11 +301,11 @@ def warn_of_skipped(url: str, kind: str, skipped: int, first_skipped: int, noted
 _MAX_PROCESSES = 16
 _MAX_REQUESTS = 32
 _MIN_BYTES = 256 << 20
-"""Of shards that processes are started for; fewer are indexed sooner than these start."""
+"""Bytes of shards for which processes are started; fewer are indexed sooner than these start."""
 _SHARD_BYTES = 256 << 10
 """How many bytes are read in the time that a shard takes for itself, however small it is."""
 _MAX_DEATHS = 4
-"""Of processes, such as by lack of memory; after that many the rest is indexed here, one shard after another."""
+"""Deaths of processes, such as by lack of memory; after that many the rest is indexed here, one shard after another."""
 
 Tasks = list[tuple[IndexJob, ...]]
 """The indexes of each shard, which are built in one pass over it."""

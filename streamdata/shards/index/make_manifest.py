@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 
 
 class Inventory(NamedTuple):
-    """What is there: the files of a manifest, before any of them is read."""
+    """The files of a manifest, before any of them is read."""
 
     target: str  # the manifest
     root: str  # what the names are below, with its slash
@@ -80,7 +80,7 @@ class Inventory(NamedTuple):
 
 
 def take_stock(paths: Sequence[str], target: str | None = None, options: StorageOptions = NO_OPTIONS) -> Inventory:
-    """What patterns stand for: their shards, whether of tar or JSONL, and these shards' sidecars.
+    """Find the files that patterns stand for: their shards, whether of tar or JSONL, and these shards' sidecars.
 
     Args:
         paths: What a recipe's `path` may be.
@@ -156,7 +156,7 @@ def _common_folder(urls: Sequence[str]) -> str:
 
 
 def _those_there(urls: Sequence[str], known: dict[str, FileStamp]) -> set[str]:
-    """Which files there are, of these and of those that are known; what shows of others meanwhile is known then.
+    """Find the files that there are, of these and of known ones; what shows of others meanwhile is known then.
 
     Remote folders are listed; where that is not possible, as of some web servers, each file is asked for.
     """
@@ -329,7 +329,7 @@ def _earlier(target: str) -> tuple[Manifest, ManifestRows] | None:
 
 
 def _kept_from(old: tuple[Manifest, ManifestRows], stock: Inventory) -> dict[tuple[str, str], _Index]:
-    """What the earlier manifest says of files that are the same, by url and kind."""
+    """The indexes that an earlier manifest has of files that are the same, by url and kind."""
     wanted = {(job.url, job.kind, job.sidecar) for job in _jobs(stock)}
     kept = {}
     for index in _indexes_in(*old):
@@ -363,7 +363,7 @@ def _kept_rows(rows: ManifestRows, run: RowRun, row_bytes: int) -> bytes:
 def _with_others(
     stock: Inventory, old: tuple[Manifest, ManifestRows], indexes: list[_Index]
 ) -> tuple[Inventory, list[_Index]]:
-    """What the manifest is to say where only some of its files were looked at: the others stay as they were."""
+    """Complete the files of a manifest of which only some were looked at: the others stay as they were."""
     manifest = old[0]
     if stock.suffixes or manifest.root != stock.root:
         return stock, indexes
@@ -438,7 +438,7 @@ def _saying_where_else() -> Iterator[None]:
 
 
 def differences(stock: Inventory, manifest: Manifest) -> list[str]:
-    """What is not as the manifest says, a line for each file.
+    """List what is not as the manifest says, a line for each file.
 
     Args:
         stock: What is there.

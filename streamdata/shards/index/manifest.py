@@ -37,7 +37,7 @@ ENTRY = np.dtype(
     [("file", "<u4"), ("sidecar", "<u4")]
     + [(name, "<i8") for name in ("num_records", "skipped", "first_skipped", "noted", "offset")]
 )  # fmt: skip
-"""What a manifest says of the index of one shard; `offset` is where its rows begin, from the end of the directory."""
+"""The entry of a manifest for the index of one shard; its rows begin at `offset` from the end of the directory."""
 _MAGIC = b"sdmanif\n"
 _FORMAT = 1
 _HEADER = struct.Struct("<8sIIQQI")
@@ -51,7 +51,7 @@ _OUTSIDE = {
     b"\n.": (b"\n./", b"\n../", b"\n.\n", b"\n..\n"),
     **{wrong: (wrong,) for wrong in (b"\n\n", b"\npipe:", b"::", b"\0", b"\r", b"\\")},
 }
-"""What no list of relative names, a line each, has in it, by what some of it has in common: where a list has none of
+"""Texts that no list of relative names, a line each, has in it, by what they have in common: where a list has none of
 that, it is not looked through for each. `::` would chain file systems."""
 
 Entries = npt.NDArray[np.void]
@@ -62,7 +62,7 @@ class ManifestError(ShardError):
 
 
 class Directory(NamedTuple):
-    """What a manifest says without its rows."""
+    """The directory of a manifest: what it says without its rows."""
 
     place: str  # the folder for which it was made
     is_beside: bool  # whether the names are those of files beside the manifest, wherever that is; else below `place`
@@ -124,7 +124,7 @@ def _lines(names: Sequence[str]) -> bytes:
 
 
 def _outside(names: bytes) -> bytes | None:
-    """What in the names could lead out of their folder, or is no name of a file."""
+    """Find what in the names could lead out of their folder, or is no name of a file."""
     if not names:
         return None
     framed = b"\n" + names + b"\n"
@@ -166,7 +166,7 @@ def decode_header(url: str, head: bytes) -> ManifestFrame:
 
 
 def decode_directory(url: str, frame: ManifestFrame, body: bytes, row_sizes: dict[str, int]) -> Directory:
-    """What a manifest says.
+    """Decode the directory of a manifest.
 
     Args:
         url: The manifest, for messages.
@@ -263,7 +263,7 @@ def _whole(value: Any) -> int:
 
 
 def place_of(folder: str) -> str:
-    """What all spellings of a folder have in common; of a local one the path that links lead to."""
+    """Spell a folder in the one way that its spellings have in common; of a local one the path that links lead to."""
     if is_remote(folder):
         return canonical_url(folder).rstrip("/")
     return os.path.realpath(local_path(folder))
@@ -275,7 +275,7 @@ def folder_of(url: str) -> str:
 
 
 class Manifest:
-    """What an opened manifest says, of the files below one folder.
+    """An opened manifest of the files below one folder.
 
     Args:
         url: The manifest.
@@ -309,7 +309,7 @@ class Manifest:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """By url, which file it is."""
+        """The number of each file, by url."""
         return dict(zip(self.urls, range(len(self.urls)), strict=True))
 
     def note_tags(self) -> None:
@@ -322,7 +322,7 @@ class Manifest:
 
     @cached_property
     def versions(self) -> Int64s:
-        """Of the files, as a reader has to find them."""
+        """Versions of the files, as a reader has to find them."""
         own = self.directory.versions
         return np.full_like(own, ANY_VERSION) if self.is_copy else own
 
@@ -335,14 +335,14 @@ class Manifest:
         return found
 
     def files_of(self, urls: Sequence[str]) -> Int64s:
-        """Which file each url is; -1 where it is none of these."""
+        """The number of the file of each url; -1 where it is none of these."""
         if self._last is None or self._last[0] is not urls:  # tars and their sidecars are looked up by the same list
             numbers = self.numbers
             self._last = urls, np.array([numbers.get(url, -1) for url in urls], np.int64)
         return self._last[1]
 
     def entries_of(self, kind: str, files: Int64s) -> Int64s:
-        """Which entry of the indexes of a kind is each file's; -1 where there is none."""
+        """The number of each file's entry among the indexes of a kind; -1 where there is none."""
         by_file = np.full(len(self.directory.names) + 1, -1, np.int64)
         if kind in self.directory.indexes:
             entries = self.directory.indexes[kind]

@@ -106,7 +106,7 @@ class ManifestRows:
         return spans
 
     def damages(self, manifest: Manifest) -> Iterator[str]:
-        """What of the rows is damaged, a line for each shard."""
+        """List the rows that are damaged, a line for each shard."""
         for kind, entries in manifest.directory.indexes.items():
             for file, offset, num_records in entries[["file", "offset", "num_records"]].tolist():
                 try:
@@ -185,7 +185,7 @@ ListedShards = Sequence[tuple[Manifest, ManifestRows]]
 
 
 class Known(NamedTuple):
-    """What is known of files before one of them is asked: by manifests, and by the list of a host."""
+    """Facts of files that are known before one of them is asked: by manifests, and by lists of hosts."""
 
     manifests: ListedShards = ()
     stamps: Mapping[str, FileStamp] = MappingProxyType({})
@@ -268,7 +268,7 @@ class Manifests:
         self._is_used = is_used
         self._found: dict[str, tuple[Manifest, ManifestRows] | None] = {}
         self.used: dict[str, tuple[Manifest, ManifestRows]] = {}
-        """By url, those whose shards are among what was found."""
+        """The manifests whose shards are among what was found, by url."""
 
     def at(self, url: str) -> Manifest | None:
         """The manifest at a url."""

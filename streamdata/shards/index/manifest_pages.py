@@ -40,11 +40,11 @@ def replaced_manifest(url: str) -> ManifestError:
 
 
 _under_way: PerProcess[dict[tuple[str, int], "Future[None]"]] = PerProcess(dict)
-"""What this process has asked for ahead, by file and page, until it is there; what failed stays to be said."""
+"""Requests that this process has made ahead, by file and page, until they are answered; what failed is said later."""
 
 
 class PagesKey(NamedTuple):
-    """Of which version of which file pages are kept, where, and how it is reached."""
+    """Names the version of a file whose pages are kept, where they are, and how the file is reached."""
 
     cache: Path
     url: str
@@ -56,12 +56,12 @@ class PagesKey(NamedTuple):
 
 
 def key_of(url: str, tag: str, stamp: FileStamp, rows_at: int) -> PagesKey:
-    """Of which version pages are kept, in the cache as it is now."""
+    """Make the key of a file's pages, in the cache as it is now."""
     return PagesKey(cache_directory(), url, signed_url(url), options_of(url), tag, stamp, rows_at)
 
 
 class ManifestPages:
-    """What was fetched of a remote file, in a file of holes: other processes write into it too."""
+    """The pages of a remote file that were fetched, in a file of holes: other processes write into it too."""
 
     def __init__(self, key: PagesKey) -> None:
         cache, url, _, _, tag, stamp, self._rows_at = key
@@ -72,17 +72,17 @@ class ManifestPages:
         self._name = name
         self._fd = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o666)
         self.seen: set[_Span] = set()
-        """Of chunks that were there, and need not be asked for ahead; whoever reads them looks again."""
+        """Chunks that were there, and need not be asked for ahead; whoever reads them looks again."""
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at the end of the process there is no `os`
         close(self._fd)
 
     def read(self, begin: int, end: int) -> bytes:
-        """What is there of these bytes, with zeros in the holes."""
+        """Read what is there of these bytes, with zeros in the holes."""
         return os.pread(self._fd, end - begin, begin).ljust(end - begin, b"\0")
 
     def not_seen(self, spans: Iterable[_Span]) -> set[_Span]:
-        """Those of the spans that have not been seen to be there."""
+        """Filter the spans that have not been seen to be there."""
         if len(self.seen) > _MAX_SEEN:
             self.seen.clear()
         return set(spans).difference(self.seen)
@@ -98,7 +98,7 @@ class ManifestPages:
             self._take(data, begin, end)
 
     def ask_for(self, spans: Sequence[tuple[int, int]]) -> "list[Future[Answer]]":
-        """As `fetch`, without waiting; what was asked for already is not asked for again."""
+        """Ask for pages without waiting; what was asked for already is not asked for again."""
         found = []
         pages = {page for page in self._holding(spans) if (self._name, page) not in _under_way.get()}
         for begin, end in self._joined(pages):
@@ -144,7 +144,7 @@ class ManifestPages:
         return {page for span in spans for page in _pages_of(*span)}
 
     def _joined(self, pages: Iterable[int]) -> list[tuple[int, int]]:
-        """Where pages begin and end, those side by side together."""
+        """The bytes of pages as spans, those side by side as one."""
         joined: list[tuple[int, int]] = []
         for page in sorted(pages):
             begin, end = page * _PAGE_BYTES, min((page + 1) * _PAGE_BYTES, self._size)

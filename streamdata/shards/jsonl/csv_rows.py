@@ -65,7 +65,7 @@ class _CsvLines:
         self._file = io.BufferedReader(SourceFile(stream), _BUFFER_BYTES)
         self._url, self._max_bytes = url, max_bytes
         self.number = 0
-        """Of the last line, from 1."""
+        """The number of the last line, from 1."""
         self._row_bytes = 0
         self._flaw = ""
         refuse_foreign(url, self._file.peek(HEAD_BYTES)[:HEAD_BYTES], "CSV")

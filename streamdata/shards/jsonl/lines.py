@@ -30,7 +30,7 @@ _CHUNK = 1 << 20
 MAX_LINE_BYTES = DEFAULT_LIMITS.line_bytes
 _LINE_FEED = 10
 _STEPS = np.zeros(256, np.int8)
-"""By a byte outside of strings, how much deeper what follows is nested."""
+"""The change of depth by a byte outside of strings."""
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 _IS_MARK = _STEPS != 0
 _IS_MARK[list(b'",')] = True
@@ -66,7 +66,7 @@ class Lines(NamedTuple):
         return self.buffer[int(self.starts[index]) : int(self.ends[index])]
 
     def listed(self) -> Iterator[tuple[int, int, bytes]]:
-        """Those that are not blank: number in the file from 0, where it begins in the buffer, bytes."""
+        """Yield the lines that are not blank: number in the file from 0, where it begins in the buffer, bytes."""
         for number, start, end in zip(self.numbers.tolist(), self.starts.tolist(), self.ends.tolist(), strict=True):
             yield number, start, self.buffer[start:end]
 
@@ -159,7 +159,7 @@ def _check_lengths(url: str, lines: Lines, max_bytes: int) -> None:
 
 
 def place_of(number: int, are_elements: bool) -> int | str:
-    """What messages call the line of this number in its file: lines count from 1, and so do elements."""
+    """Name the line of this number in its file, for messages: lines count from 1, and so do elements."""
     return f"element {number + 1}" if are_elements else number + 1
 
 
@@ -291,7 +291,7 @@ def _with_bytes(text: npt.NDArray[np.uint8]) -> tuple[Int64s, Int64s, Int64s]:
 
 
 def _is_blank(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """Which bytes are white space. Four comparisons: `isin`, or a table, takes ten times as long."""
+    """Tell the bytes that are white space. Four comparisons: `isin`, or a table, takes ten times as long."""
     is_blank: npt.NDArray[np.bool_] = text == BLANK[0]
     for code in BLANK[1:]:
         is_blank |= text == code
@@ -299,7 +299,7 @@ def _is_blank(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
 
 
 def _are_blank(text: npt.NDArray[np.uint8], starts: Int64s, ends: Int64s) -> npt.NDArray[np.bool_]:
-    """Which lines, each of which begins with white space, hold nothing else."""
+    """Tell the lines that hold nothing but white space, of lines that begin with it."""
     if len(starts) <= _FEW_LINES:
         spans = zip(starts.tolist(), ends.tolist(), strict=True)
         return np.array([not text[start:end].tobytes().strip(BLANK) for start, end in spans], np.bool_)
@@ -320,7 +320,7 @@ def numbered_lines(source: ByteSource, url: str, max_bytes: int = MAX_LINE_BYTES
 # A row's line number is its own number plus the blank lines before it.
 JSONL_ROW = np.dtype([("offset", "<u8"), ("blanks", "<u4")])
 ELEMENT = 2**32 - 1
-"""What stands for the blank lines of an element of an array, which ends a byte before the next one begins."""
+"""Stands for the blank lines of an element of an array, which ends a byte before the next one begins."""
 _MAX_BLANKS = ELEMENT - 1
 
 

@@ -30,7 +30,7 @@ _FURTHER = (11, 8, 0, 10, 9, 1, 2, 3, 4, 5, 6, 7)  # of 16 digits, those that ar
 
 
 class Flaw(NamedTuple):
-    """What is wrong with a line."""
+    """A mistake in a line."""
 
     column: int  # in characters, from 1
     expected: str
@@ -47,7 +47,7 @@ class Flaw(NamedTuple):
 
 
 def parse_row(line: bytes, url: str, number: int | str, *, doubtful: bool = True, takes_nan: bool = False) -> Record:
-    """As `row_or_flaw`, for line `number` (from 1), or another place, of a file.
+    """Parse line `number` (from 1), or another place, of a file.
 
     Raises:
         DamagedRecordError: The line is not a JSON object, or holds an integer that 64 bits cannot.
@@ -103,7 +103,7 @@ def syntax_flaw(line: bytes) -> Flaw:
 
 
 def reserved_flaw(row: Record) -> Flaw:
-    """What is wrong with a row that has a field which streamdata gives to every record."""
+    """Describe the mistake of a row with a field that streamdata gives to every record."""
     names = " and ".join(repr(name) for name in sorted(SET_HERE & row.keys()))
     return Flaw(1, "other field names", f"{names}, which streamdata sets itself")
 
@@ -138,7 +138,7 @@ def doubtful_integers(buffer: bytes | memoryview) -> Int64s:
 
 
 def _long_integers(text: npt.NDArray[np.uint8], found: Int64s) -> Int64s:
-    """Of offsets of 16 digits in a row, each among the first eight of a run or later, those of runs too long.
+    """Filter offsets of 16 digits in a row, each among the first eight of a run or later: those of runs too long.
 
     A run is too long with 20 digits, or 19 after a minus sign, unless they are a fraction.
     """

@@ -102,7 +102,7 @@ class JsonlWindow:
                 raise too_many_blanks(f"{where}, behind it", num_blank, max_bytes)
 
     def spans(self) -> list[FileSpans]:
-        """Where its rows lie."""
+        """The files and spans of its rows."""
         return [self._bytes.file_spans]
 
     def take_cached(self) -> bool:

@@ -40,7 +40,7 @@ _WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_AR
 
 
 class GroupFacts(NamedTuple):
-    """What the footer says of a row group, as far as some columns go."""
+    """Facts of a row group by its footer, as far as some columns go."""
 
     group: int
     num_rows: int
@@ -51,7 +51,7 @@ class GroupFacts(NamedTuple):
 
     @property
     def begin(self) -> int:
-        """Its first byte."""
+        """The offset of its first byte."""
         return self.spans[0][0] if self.spans else 0
 
 
@@ -66,7 +66,7 @@ class _StoredColumn(NamedTuple):
     width: int
     """Bytes of a value, at least."""
     path: str | None
-    """By which pyarrow finds it to keep its dictionary; None where that cannot be."""
+    """The path by which pyarrow finds it to keep its dictionary; None where that cannot be."""
 
 
 class OpenParquet:
@@ -104,7 +104,7 @@ class OpenParquet:
         self.metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(footer))
         self._parquet = self._parquet_file()
         self._readers: dict[frozenset[str], Any] = {frozenset(): self._parquet}
-        """By the columns of which they keep dictionaries."""
+        """Readers by the columns of which they keep dictionaries."""
         return self._parquet.schema_arrow
 
     def _parquet_file(self, dictionaries: Sequence[str] | None = None) -> Any:
@@ -311,7 +311,7 @@ class OpenParquet:
         return (whole, frozenset(kept)) if kept and bounded == most else (rows, frozenset())
 
     def _reader(self, kept: frozenset[str]) -> Any:
-        """What reads row groups, and leaves these columns the dictionaries that they are in storage."""
+        """The reader of row groups that leaves these columns the dictionaries that they are in storage."""
         if kept not in self._readers:  # mostly the same ones in all groups
             self._readers[kept] = self._parquet_file(sorted(kept))
         return self._readers[kept]
@@ -348,7 +348,7 @@ class OpenParquet:
 
 
 def _of_old_pyarrow() -> str:
-    """What else may be wrong where pyarrow is too old for a file."""
+    """Name what else may be wrong where pyarrow is too old for a file."""
     version = import_pyarrow().__version__
     if int(version.partition(".")[0]) >= _READS_MISSING_FIXED_LISTS:
         return ""

@@ -1,4 +1,4 @@
-"""What is looked at in a parquet file beside pyarrow: its bytes, and how long the values of a dictionary's page are.
+"""A parquet file as it is looked at beside pyarrow: its bytes, and how long the values of a dictionary's page are.
 
 Formats: https://github.com/apache/parquet-format, https://github.com/apache/thrift (compact protocol).
 """
@@ -23,7 +23,7 @@ class RangedFile(io.RawIOBase):
     def __init__(self, source: ByteSource) -> None:
         assert source.size is not None, "a file of row groups has a size"
         self.held: list[tuple[int, memoryview]] = []
-        """Where each piece begins in the file, and its bytes."""
+        """Pieces that are held: where each begins in the file, and its bytes."""
         self._source, self._size, self._at = source, source.size, 0
 
     def readable(self) -> bool:
@@ -51,7 +51,7 @@ class RangedFile(io.RawIOBase):
         return data
 
     def bytes_at(self, begin: int, size: int) -> bytes:
-        """So many bytes from there on, fewer at the end of the file."""
+        """Read so many bytes from there on, fewer at the end of the file."""
         for first, piece in self.held:
             if first <= begin and begin + size <= first + len(piece):
                 return bytes(piece[begin - first : begin - first + size])
@@ -59,7 +59,7 @@ class RangedFile(io.RawIOBase):
 
 
 class DictionaryPage(NamedTuple):
-    """What the header of a dictionary's page says."""
+    """The header of a dictionary's page."""
 
     begin: int
     """Bytes of the header."""

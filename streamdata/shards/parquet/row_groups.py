@@ -63,7 +63,7 @@ def _notes(folder: str, name: str) -> dict[str, Any]:
 
 
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
-"""What an Arrow stream ends with (format \"IPC streaming format\": a continuation, and a message of no bytes)."""
+"""The end of an Arrow stream (format \"IPC streaming format\": a continuation, and a message of no bytes)."""
 
 
 class OpenArrow(OpenParquet):
@@ -171,13 +171,13 @@ class RowGroups:
         begins = ends - self.num_records
         first_of_file = np.searchsorted(self.file_of, self.file_of, side="left")
         self.first_rows: Int64s = begins - begins[first_of_file]
-        """Of each group, the number of its first row in its file."""
+        """The number of each group's first row in its file."""
         self.rows_of_file: Int64s = np.zeros(len(urls), np.int64)
         np.add.at(self.rows_of_file, self.file_of, self.num_records)
         self.row_bytes: Int64s = np.maximum(1, -(-self.sizes // np.maximum(1, self.num_records)))
 
     def url_of(self, group: int) -> str:
-        """Its file."""
+        """The url of a group's file."""
         return self.urls[int(self.file_of[group])]
 
 

@@ -51,7 +51,7 @@ class DecodedRun(NamedTuple):
 
 
 class DecodedRuns:
-    """Some of them.
+    """Decoded runs that are kept within a bound, the last used ones longest.
 
     Args:
         max_bytes: They have together.
@@ -63,7 +63,7 @@ class DecodedRuns:
         self.num_bytes = 0
 
     def get(self, run: GroupRun) -> DecodedRun | None:
-        """One of them, if it is kept."""
+        """Get a run, if it is kept."""
         decoded = self._runs.pop(run, None)
         if decoded is not None:
             self._runs[run] = decoded  # the first in the dict is the one that was used longest ago
@@ -130,7 +130,7 @@ class DecodeAhead:
         return begun
 
     def take(self, run: GroupRun) -> DecodedRun | None:
-        """What comes of a run that was asked for; None if it was not, was taken, or has to be decoded by itself."""
+        """Wait for a run that was asked for; None if it was not, was taken, or has to be decoded by itself."""
         task = self._asked.pop(run, None) if self._pid == os.getpid() else None
         return None if task is None else task.result().get(run)
 
@@ -165,17 +165,17 @@ class Picks(NamedTuple):
     rows: Int64s | None
     """In the batch; None: all of it, as it lies."""
     slots: Int64s
-    """Their places among what was asked for."""
+    """Places of the rows among what was asked for."""
     numbers: Int64s
     """In their file."""
     url: str
 
     def taken(self) -> "Picks":
-        """The same, all copied at once where they do not lie so already."""
+        """Copy all rows at once, where they do not lie so already."""
         return self if self.rows is None else self._replace(batch=self.some(0, len(self.slots)), rows=None)
 
     def some(self, begin: int, end: int) -> Any:
-        """Those of the places [begin, end), as a batch."""
+        """The rows of the places [begin, end), as a batch."""
         if self.rows is None:
             return self.batch.slice(begin, end - begin)
         return self.batch.take(import_pyarrow().array(self.rows[begin:end]))
@@ -203,7 +203,7 @@ class RunDecoder:
         self._own = threading.local()
         self._ahead = DecodeAhead()
         self._found_row_bytes: dict[int, int] = {}
-        """Of each group that was decoded."""
+        """Bytes of a row of each group that was decoded, on average."""
         self._too_large: set[GroupRun] = set()
         self._has_dropped = False
         self._together_bytes = min(_TOGETHER_BYTES, max_bytes)
@@ -216,7 +216,7 @@ class RunDecoder:
         self._own = threading.local()
 
     def kept_here(self) -> DecodedRuns:
-        """What this thread keeps of all windows."""
+        """The runs that this thread keeps of all windows."""
         if not hasattr(self._own, "decoded"):
             self._own.decoded = DecodedRuns(self._max_bytes)
         found: DecodedRuns = self._own.decoded
@@ -227,7 +227,7 @@ class RunDecoder:
         self._ahead.ask(present, self._tasks(later), self._decode_apart)
 
     def _tasks(self, runs: Sequence[GroupRun]) -> list[list[GroupRun]]:
-        """The same runs; small ones that one call can decode, whole groups of one file, are together."""
+        """Group runs: small ones that one call can decode, whole groups of one file, are together."""
         tasks, num_bytes, file = list[list[GroupRun]](), 0, -1
         for run in runs:
             size, of_run = int(self._groups.sizes[run.shard]), int(self._groups.file_of[run.shard])
@@ -406,7 +406,7 @@ class RunDecoder:
 
 
 def _joined(batches: list[Any], room: int) -> list[Any]:
-    """The same rows in few batches, each of at most so many bytes if it is new. Those given are taken from the list."""
+    """Join batches to few, each of at most so many bytes if it is new. Those given are taken from the list."""
     # Of many batches each would cost as much as several rows; while some become one, their rows are there twice.
     joined, some, num_bytes = list[Any](), list[Any](), 0
     while batches:

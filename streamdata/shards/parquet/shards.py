@@ -58,7 +58,7 @@ class ParquetShards:
         """Whether all of it stays decoded, by what footers say."""
         # Else the present window and the next one are kept, each with room for what footers say too little of.
         self.window_bytes = max(1, max_open_bytes // 3)
-        """Of a window, at most, where not all of the source stays."""
+        """Bytes of a window, at most, where not all of the source stays."""
         self.run_rows = self.num_records if self.fits else _run_rows(self.groups, self.window_bytes)
         """Rows of each group that are decoded together, at most."""
         self.decodes_ahead = not self.has_remote and not self.fits
@@ -88,7 +88,7 @@ class ParquetShards:
         self.decoder.confirmations.check(wait=wait)
 
     def identity(self) -> list[tuple[str, int]]:
-        """Of each row group the base name of its file, and its number of rows."""
+        """The base name of each row group's file, and its number of rows."""
         names = list(map(base_name, self.urls))
         files = self.groups.file_of.tolist()
         return list(zip(map(names.__getitem__, files), self.num_records.tolist(), strict=True))
@@ -113,7 +113,7 @@ class ParquetShards:
         return ParquetWindow(self, shards, firsts, counts)
 
     def new_decoded(self) -> DecodedRuns:
-        """Where a window keeps what it decodes: its own, gone with it, unless all of the source stays."""
+        """Make the place where a window keeps what it decodes: gone with it, unless all of the source stays."""
         # What no later window needs is let go of first: memory that is used again costs less than new memory.
         return self.decoder.kept_here() if self.fits else DecodedRuns(self._kept_bytes)
 
@@ -137,7 +137,7 @@ class ParquetShards:
         return GroupRun(shard, first, min(size, int(self.num_records[shard]) - first))
 
     def spans_of(self, run: GroupRun) -> Int64s:
-        """What is asked for ahead of it, (n, 3): nothing where that was done, and what it gave stays here."""
+        """The spans that are asked for ahead of a run, (n, 3): none where that was done, and its rows stay here."""
         if self.fits and run in self._asked:
             return np.zeros((0, 3), np.int64)
         self._asked.add(run)
@@ -166,7 +166,7 @@ class ParquetWindow:
         self.look_ahead = max(1, min(_LOOK_AHEAD, _LOOK_AHEAD_BYTES // row_bytes))
         self._chunks: Iterator[Chunk | None] = iter(())
         self._asked: list[tuple[GroupRun, int, int, bool]] = []
-        """Of each span that was asked for: whose it is, where it begins, how long it is, whether it is the last."""
+        """Spans that were asked for: the run of each, where it begins, how long it is, whether it is the last."""
         self._done = 0
         self._decoded = shards.new_decoded()
 
@@ -189,7 +189,7 @@ class ParquetWindow:
         return groups, rows, rows // self._shards.run_rows[groups] * self._shards.run_rows[groups]
 
     def spans_by_use(self, positions: Int64s) -> FileSpans:
-        """What is to be asked for of remote files, in the order in which these positions need it."""
+        """The spans to be asked for of remote files, in the order in which these positions need it."""
         shards = self._shards
         groups, _, begins = self._runs_of(positions)
         _, firsts = np.unique(np.stack([groups, begins], axis=1), axis=0, return_index=True)
@@ -308,7 +308,7 @@ def _in_order(picks: list[Picks], step: int, empty: Record) -> Iterator[list[Rec
 
 
 def _records(picks: Picks, begin: int, end: int, empty: Record) -> list[Record]:
-    """Those of the picks [begin, end): copies of a record that has all fields, filled column by column."""
+    """Make the records of the picks [begin, end): copies of a record that has all fields, filled column by column."""
     # A loop over the fields of each record takes twice as long, and a dict that grows is made anew.
     batch, numbers = picks.some(begin, end), picks.numbers[begin:end]
     # An address, which may hold secrets, gets into no sample.

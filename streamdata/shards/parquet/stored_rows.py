@@ -61,7 +61,7 @@ Decoder = Callable[[Any], Any]
 
 @lru_cache(maxsize=256)
 def json_decoder(kind: Any) -> Decoder | None:
-    """What decodes JSON (`arrow.json`, HF's `Json()`) in values of an Arrow type, within lists and structs too."""
+    """Make what decodes JSON (`arrow.json`, HF's `Json()`) in values of an Arrow type, within lists and structs too."""
     types = import_pyarrow().types
     if getattr(kind, "extension_name", None) == "arrow.json":
         return _decoded

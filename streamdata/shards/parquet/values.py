@@ -22,7 +22,7 @@ def plain_schema(schema: Any, *, keep_dictionaries: bool = False) -> Any:
 
 
 def leaves_of(kind: Any) -> list[bool]:
-    """Of each column in storage that a type takes, whether what it is read as may hold it as a dictionary."""
+    """Tell for each column in storage that a type takes whether it may be read as a dictionary."""
     if hasattr(kind, "storage_type"):  # a type of somebody's own
         return [False] * len(leaves_of(kind.storage_type))
     if not kind.num_fields:
@@ -144,7 +144,7 @@ def _values(name: str, column: Any, url: str, numbers: Int64s) -> Sequence[Any]:
 
 
 def _objects(column: Any) -> list[Any]:
-    """The same as `to_pylist`, JSON decoded; a value of a dictionary that is there several times is one object."""
+    """Convert as `to_pylist` does, with JSON decoded; a dictionary's value that comes several times is one object."""
     types, kind = import_pyarrow().types, column.type
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     if not has_dictionary(kind) or not (types.is_dictionary(kind) or types.is_struct(kind) or is_list):
@@ -165,7 +165,7 @@ def _objects(column: Any) -> list[Any]:
 
 
 def _flattened(column: Any) -> tuple[Any, list[int | None], list[int]]:
-    """What all lists hold; of each its size, None where it is missing, and where it ends."""
+    """Flatten lists: all that they hold, the size of each, None where it is missing, and where it ends."""
     sizes = import_pyarrow().compute.list_value_length(column).to_pylist()
     # `flatten` leaves out what lists that are missing hide.
     return column.flatten(), sizes, np.cumsum([size or 0 for size in sizes], dtype=np.int64).tolist()

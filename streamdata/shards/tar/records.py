@@ -93,7 +93,7 @@ class _FieldNames(dict[bytes, str]):
 
 
 class _Unpackers(dict[int, Callable[..., tuple[Any, ...]]]):
-    """What takes field (padded with zeros) and size (in octal) out of a header, by the length of the key."""
+    """Functions that take field (padded with zeros) and size (in octal) out of a header, by the length of the key."""
 
     def __missing__(self, key_bytes: int) -> Callable[..., tuple[Any, ...]]:
         begin = max(0, min(key_bytes + 1, 100))  # the key and its dot; a header has 100 bytes for the name

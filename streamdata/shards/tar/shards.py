@@ -123,7 +123,7 @@ class TarWindow:
                 pass
 
     def _check_lines(self, sidecars: IndexedFiles, runs: Runs, max_bytes: int) -> None:
-        """The same of the lines of the sidecars, and that each lies within its own."""
+        """Raise if a line of a sidecar is too large, or does not lie within its sidecar."""
         assert self._lines is not None, "there are sidecars, so there are lines"
         begins, lengths = self._lines.T
         outside = np.flatnonzero((begins < 0) | (begins > sidecars.sidecar_stamps.sizes[self._bytes.shards] - lengths))
@@ -140,7 +140,7 @@ class TarWindow:
         return len(self._crcs)
 
     def spans(self) -> list[FileSpans]:
-        """Where its records lie, and their lines in the sidecars."""
+        """The spans of its records, and of their lines in the sidecars."""
         found, sidecars = [self._bytes.file_spans], self._shards.sidecars
         if sidecars is not None and self._lines is not None:
             begins, lengths = self._lines.T
@@ -228,7 +228,7 @@ class TarWindow:
 
 
 def _lines_in(chunk: Chunk, chosen: Int64s, lines: list[list[int]]) -> Iterator[bytes | None]:
-    """The same, of a chunk."""
+    """Yield the sidecar's line for each record of a chunk, None where it has none."""
     memories, begins = chunk.located(1, chosen)
     for memory, begin, (_, length) in zip(memories, begins, lines, strict=True):
         yield memory[begin : begin + length] if length else None

@@ -56,7 +56,7 @@ def checked_names(meta_names: Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_sidecar_key(sidecar_key: str | None, meta_names: Sequence[str]) -> str | None:
-    """What the keys of sidecars are; None where each shard has to tell.
+    """Check what the keys of sidecars are; None where each shard has to tell.
 
     Raises:
         ValueError: It is neither of the two, or there are no fields to join.
@@ -105,7 +105,7 @@ def _no_sidecar(url: str, candidates: Sequence[str]) -> ShardError:
 
 
 class RecordNames(NamedTuple):
-    """What a sidecar may call a record: by its id and by its key, which are the same where there is no doubt."""
+    """A sidecar's names for a record: by its id and by its key, which are the same where there is no doubt."""
 
     record: str
     by_id: str
@@ -114,7 +114,7 @@ class RecordNames(NamedTuple):
 
 
 def names_of(key: str, identifier: bytes | None, url: str, by: str | None) -> RecordNames:
-    """What a record may be called: by its `.id` member where it has one, by its key, or by what `by` says.
+    """Find the names of a record: by its `.id` member where it has one, by its key, or by what `by` says.
 
     Raises:
         ShardError: The id is not text.
@@ -149,7 +149,7 @@ def line_key(row: Record, url: str, number: int) -> str:
 
 
 class SidecarKeys:
-    """Which line of a sidecar is for which key: 20 bytes per line, while a shard is indexed or streamed.
+    """The lines of a sidecar by their keys: 20 bytes per line, while a shard is indexed or streamed.
 
     A line that is broken, or has no key, may be that of any record without one: it is given to one of these, in the
     order of both, and if there are more of these the last such line to all of them. Whoever joins it finds it damaged.
@@ -256,7 +256,7 @@ def _described(names: RecordNames) -> str:
 
 
 class JoinRows:
-    """Which lines of its sidecar are of the records of a tar, as these come.
+    """Joins the records of a tar, as these come, with lines of its sidecar.
 
     Args:
         url: The tar.
@@ -376,7 +376,7 @@ def join(
 
 
 def _error_of(line: bytes, sidecar: str, offset: int) -> DamagedRecordError:
-    """What is wrong with a line, with its number: no index has that, so all before it are counted."""
+    """Find the mistake of a line, with its number: no index has that, so all before it are counted."""
     source, number = byte_source(sidecar), 1
     for begin in range(0, offset, _COUNTED_AT_ONCE):
         number += source.read(min(_COUNTED_AT_ONCE, offset - begin), begin).count(b"\n")

@@ -18,7 +18,7 @@ from streamdata.shards.listing import META_SUFFIX
 from streamdata.shards.tar.headers import BLOCK, padded
 
 _RECORD_BYTES = 10240
-"""What archives are filled up to a multiple of: 20 blocks, as POSIX has it."""
+"""Archives are filled up to a multiple of this: 20 blocks, as POSIX has it."""
 
 
 def write_shards(
