@@ -33,7 +33,7 @@ MODULES = (
     "stores/datasets/blend*.py",
     "sources/order/*.py",
     "sources/functions/*.py",
-    "shards/tar*.py",
+    "shards/tar/*.py",
     "run/seeds.py",
 )
 SUITES = {

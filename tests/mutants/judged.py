@@ -56,7 +56,7 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "rows = np.full(len(is_last), -2)",
     ): "Only that it is below 0 counts.",
     (
-        "shards/tar.py",
+        "shards/tar/shards.py",
         "self._is_kept = is_remote and size <= shards.max_kept_bytes",
         "self._is_kept = is_remote and size < shards.max_kept_bytes",
     ): "A window of exactly 128 MiB is fetched in another number of pieces; the records are the same.",
@@ -71,21 +71,21 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "elif pulled >= _MAX_JOINED and epochs.are_over(entries):",
     ): "The condition before it has dealt with equality.",
     (
-        "shards/tar_headers.py",
+        "shards/tar/headers.py",
         'prefix = header[345:500].split(b"\\0", 1)[0] if header[257:263] == b"ustar\\0" else b""',
         'prefix = header[345:500].split(b"\\0", 2)[0] if header[257:263] == b"ustar\\0" else b""',
     ): "The first piece is the same, whatever follows it is cut into.",
     (
-        "shards/tar_headers.py",
+        "shards/tar/headers.py",
         "has_short_pax = overrides.count == 1 and raw[156:157] == _PAX and len(raw) <= 3 * BLOCK",
         "has_short_pax = overrides.count == 1 or raw[156:157] == _PAX and len(raw) <= 3 * BLOCK",
     ): "The fast reader tries what it cannot read, sees that, and leaves it to the other. " + _ONLY_TIME,
     (
-        "shards/tar_records.py",
+        "shards/tar/records.py",
         "if len(self) >= _MAX_FIELD_NAMES:",
         "if len(self) > _MAX_FIELD_NAMES:",
     ): "The bound of a cache: one name more or less. " + _ONLY_TIME,
-    ("shards/tar_records.py", "_MAX_FIELD_NAMES = 4096", "_MAX_FIELD_NAMES = 4097"): _ONLY_TIME,
+    ("shards/tar/records.py", "_MAX_FIELD_NAMES = 4096", "_MAX_FIELD_NAMES = 4097"): _ONLY_TIME,
     (
         "states/rewinding.py",
         "is_given_up = cache(partial(_is_given_up, found))",

@@ -11,8 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from streamdata.io.cache import account as cache_worth
-from streamdata.io.cache import page_cache
+from streamdata.io.cache import account, page_cache
 from streamdata.io.cache.page_cache import PageCache
 from streamdata.io.cache.pages import charge_of, file_size_of, shard_key
 from streamdata.run import Lane
@@ -74,7 +73,7 @@ def below(folder):
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch):
     """So that a test writes little."""
-    for module in (page_cache, cache_worth):
+    for module in (page_cache, account):
         monkeypatch.setattr(module, "PAGE_BYTES", PAGE)
 
 

@@ -9,11 +9,10 @@ import pytest
 from streamdata.errors import ShardError
 from streamdata.io.storage import LocalShard
 from streamdata.shards.sequential import SequentialTar
-from streamdata.shards.tar import records as tar_index
 from streamdata.shards.tar import records as tar_records
 from streamdata.shards.tar import shards as tar
 from streamdata.shards.tar.headers import BLOCK
-from streamdata.shards.tar.records import TarRecord
+from streamdata.shards.tar.records import TarRecord, TarRows
 from streamdata.shards.tar.shards import TarShards
 from tests.shards.conftest import read_all
 
@@ -110,7 +109,7 @@ def test_archives_of_2_tib_are_too_large():
     """Their last block's number no longer fits into 32 bits."""
 
     def rows(size):
-        found = tar_index.TarRows("vast.tar")
+        found = TarRows("vast.tar")
         found.add(TarRecord("a", 0, size))
         return found.contents().rows
 

@@ -343,22 +343,17 @@ class ListedFacts:
             column = self.offsets if name == "offset" else getattr(self, name)
             column[shards] = own[name]
         files = own["file"].astype(np.int64)
-        self.stamps.sizes[shards], self.stamps.versions[shards] = (
-            manifest.directory.sizes[files],
-            manifest.versions[files],
-        )
-        is_far = is_remote(manifest.root)
-        for shard in shards.tolist() if is_far else ():
+        self.stamps.sizes[shards] = manifest.directory.sizes[files]
+        self.stamps.versions[shards] = manifest.versions[files]
+        for shard in shards.tolist() if is_remote(manifest.root) else ():
             self.is_remote[shard] = True
         if (own["sidecar"] != NO_FILE).any():
-            self._take_sidecars(manifest, shards, own["sidecar"].astype(np.int64))
-
-    def _take_sidecars(self, manifest: Manifest, shards: Int64s, files: Int64s) -> None:
-        stamps, directory = self.sidecar_stamps, manifest.directory
-        stamps.sizes[shards], stamps.versions[shards] = directory.sizes[files], manifest.versions[files]
-        urls, sidecars = manifest.urls, self.sidecar_urls
-        for shard, file in zip(shards.tolist(), files.tolist(), strict=True):
-            sidecars[shard] = urls[file]
+            files = own["sidecar"].astype(np.int64)
+            self.sidecar_stamps.sizes[shards] = manifest.directory.sizes[files]
+            self.sidecar_stamps.versions[shards] = manifest.versions[files]
+            urls = manifest.urls
+            for shard, file in zip(shards.tolist(), files.tolist(), strict=True):
+                self.sidecar_urls[shard] = urls[file]
 
 
 def stamps_known(urls: Sequence[str], known: Known) -> dict[str, FileStamp]:
