@@ -1,10 +1,12 @@
 """What holds for all tests."""
 
+import ctypes
 import gc
 import multiprocessing
 import os
 import signal
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from filelock import FileLock
 # Two processes run tests, each beside its own: of threads that torch starts for each core most would wait for a core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 FORKSERVER = multiprocessing.get_context("forkserver")
+HUGE_PAGE, MADV_COLLAPSE = 2 << 20, 25
 PRELOADED = ["torch.utils.data", "streamdata.mixing", "streamdata.prepare", "tests.prepare.conftest"]
 
 
@@ -43,6 +46,23 @@ def no_collection_walks_through_what_stays():
     """What was imported so far is there to stay: to walk through it at each collection of garbage took a minute."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def memory_lies_in_huge_pages():
+    """A fork copies an entry for each page: 30 ms for the 400 MB that all tests import, 11 ms in huge pages.
+
+    Linux puts memory into huge pages when it is asked to, as of 6.1; elsewhere forks take what they take.
+    """
+    with suppress(OSError, AttributeError):
+        madvise = ctypes.CDLL(None).madvise
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            place, mode, _, _, inode, *_ = line.split()
+            if mode == "rw-p" and inode == "0":
+                first, end = (int(address, 16) for address in place.split("-"))
+                first, end = -(-first // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
+                if first < end:
+                    madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), MADV_COLLAPSE)
 
 
 @pytest.fixture(autouse=True)

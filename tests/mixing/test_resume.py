@@ -1,7 +1,7 @@
 """Resume is the suffix: over kinds of functions, nested mixtures, yield functions, numbers of workers."""
 
 import tracemalloc
-from itertools import islice
+from itertools import cycle, islice
 
 import pytest
 
@@ -98,8 +98,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("kind", [Numbers, NumbersAhead])
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(("name", "kind"), list(zip(FUNCTIONS, cycle([Numbers, NumbersAhead]), strict=False)))
 def test_every_kind_of_function_resumes_exactly(name, kind):
     """From every step, two sources whose epochs of 11 and 7 records roll over."""
     assert_exact_resume(lambda: MergedDataset([kind("a", 11, 2, **FUNCTIONS[name]), kind("b", 7)], seed=3))
@@ -116,8 +115,10 @@ def test_a_finite_stream_resumes_exactly_to_its_end(name, stop):
     )
 
 
-@pytest.mark.parametrize(("num_workers", "batch_size"), [(1, 3), (2, 1), (2, 3), (3, 2)])
-@pytest.mark.parametrize("name", ["plain", "irregular_stream", "packer"])
+@pytest.mark.parametrize(
+    ("name", "num_workers", "batch_size"),
+    [("plain", 1, 3), ("plain", 3, 2), ("irregular_stream", 2, 1), ("packer", 2, 3), ("packer", 3, 2)],
+)
 def test_resume_is_exact_with_workers(name, num_workers, batch_size):
     """Batches of several workers, taken in turns, go on with the worker whose turn it is."""
     assert_exact_resume(
@@ -136,8 +137,10 @@ NESTED = [
 ]
 
 
-@pytest.mark.parametrize(("outer_cyclic", "inner_cyclic", "deepest_cyclic", "stop"), NESTED)
-@pytest.mark.parametrize("num_workers", [0, 3])
+@pytest.mark.parametrize(
+    ("outer_cyclic", "inner_cyclic", "deepest_cyclic", "stop", "num_workers"),
+    [(*case, num_workers) for case, num_workers in zip(NESTED, cycle([0, 3, 3, 0]), strict=False)],
+)
 def test_nested_mixtures_resume_exactly(outer_cyclic, inner_cyclic, deepest_cyclic, stop, num_workers):
     """Each node has its own clock and its own entry."""
 
@@ -163,9 +166,10 @@ def pairs(samples):
             yield {"echo": first.get("value")}
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("cyclic", [True, False])
-@pytest.mark.parametrize("function", [pairs, Packer()])
+@pytest.mark.parametrize(
+    ("num_workers", "cyclic", "function"),
+    [(0, True, pairs), (2, False, pairs), (2, True, Packer()), (0, False, Packer())],
+)
 def test_a_yield_function_resumes_exactly(num_workers, cyclic, function):
     """Several samples to one, some dropped, some echoed, over the merged stream of plain and processed sources."""
 

@@ -242,8 +242,7 @@ def test_from_stateful_knows_the_end_of_the_pass_before(batches):
     assert passes == [Counter(range(24))] * 2
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize(("num_workers", "batches"), [(0, 1), (2, 3)])
 @pytest.mark.parametrize("stop", [0, 1, None])
 def test_a_stateful_loader_goes_on_with_what_an_earlier_size_delivered_of_the_next_pass(batches, stop, num_workers):
     """Though its dataset was given nothing: it has that from the state."""

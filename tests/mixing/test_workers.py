@@ -90,7 +90,7 @@ def test_no_worker_and_one_worker_are_the_same_topology():
     assert [plain(batch) for batch in islice(loader(dataset, None, 0), 5)] == want[3:]
 
 
-@pytest.mark.parametrize(("method", "num_workers"), [("fork", 2), ("forkserver", 2), ("spawn", 1)])
+@pytest.mark.parametrize(("method", "num_workers"), [("fork", 2), ("forkserver", 2)])
 def test_set_epoch_reaches_persistent_workers(method, num_workers):
     """The next iteration of living workers is the new pass."""
     dataset = MergedDataset([Numbers("a", 12)], cyclic=False)
