@@ -33,6 +33,9 @@ ANY_VERSION = -(1 << 63)
 
 _held: dict[str, int] = {}
 """The versions that this process has met, by url."""
+Int64s = npt.NDArray[np.int64]
+_MAX_REQUESTS = 16  # at the same time, of what is read without the network's event loop
+_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
 
 
 class SharedVersions:
@@ -92,12 +95,6 @@ def hold(url: str, version: int) -> int:
         table = _shared.get(url)
         held = _held[url] = version if table is None else table.hold(url, version)
     return held
-
-
-Int64s = npt.NDArray[np.int64]
-
-_MAX_REQUESTS = 16  # at the same time, of what is read without the network's event loop
-_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
 
 
 class FileStamp(NamedTuple):

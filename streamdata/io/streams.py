@@ -19,6 +19,19 @@ from streamdata.io.signatures import HEAD_BYTES, check_compressed
 from streamdata.io.storage import FileStamp, is_pipe, is_remote, opened_anew, submit_range
 from streamdata.recipe.limits import PIPE, refusal_of_command
 
+logger = logging.getLogger(__name__)
+_RAW_STEP = 1 << 20
+_PACKED_STEP = 1 << 16  # what is left of it is copied at each stream's end
+_UNPACKED_STEP = 1 << 15
+_ZSTD_STEP = 1 << 13  # packed bytes that are unpacked at once: four of them may stand for 128 KiB
+_MAX_ZSTD_WINDOW_BYTES = 128 << 20  # how far back a frame may refer; `zstd --ultra --long=27` asks for that
+MAX_EMPTY_STREAMS = 1000
+"""How many streams (members, frames) in a row may give no bytes. Tools write one at the end of a file, or none."""
+_MAX_XZ_BYTES = 192 << 20  # of memory: `xz -9` needs 65 MiB, and a file may ask for 4 GiB
+_SKIP_STEP = 1 << 20
+_CHUNK_BYTES, _CHUNKS_AHEAD = 4 << 20, 3
+_ENDS = {".gz": (".gz", ".tgz"), ".zst": (".zst", ".zstd"), ".bz2": (".bz2",), ".xz": (".xz",)}
+
 
 def check_allowed(url: str) -> None:
     """Raise ValueError unless the environment allows commands."""
@@ -64,19 +77,6 @@ class PipeBytes:
         self._process.stdout.close()  # what the shell has started ends with its next write
         self._process.kill()
         self._process.wait()
-
-
-logger = logging.getLogger(__name__)
-_RAW_STEP = 1 << 20
-_PACKED_STEP = 1 << 16  # what is left of it is copied at each stream's end
-_UNPACKED_STEP = 1 << 15
-_ZSTD_STEP = 1 << 13  # packed bytes that are unpacked at once: four of them may stand for 128 KiB
-_MAX_ZSTD_WINDOW_BYTES = 128 << 20  # how far back a frame may refer; `zstd --ultra --long=27` asks for that
-MAX_EMPTY_STREAMS = 1000
-"""How many streams (members, frames) in a row may give no bytes. Tools write one at the end of a file, or none."""
-_MAX_XZ_BYTES = 192 << 20  # of memory: `xz -9` needs 65 MiB, and a file may ask for 4 GiB
-_SKIP_STEP = 1 << 20
-_CHUNK_BYTES, _CHUNKS_AHEAD = 4 << 20, 3
 
 
 class DamagedFrameError(Exception):
@@ -376,7 +376,6 @@ class _Unzstd:
                 self._on_unchecked()
 
 
-_ENDS = {".gz": (".gz", ".tgz"), ".zst": (".zst", ".zstd"), ".bz2": (".bz2",), ".xz": (".xz",)}
 _DECOMPRESSORS: dict[str, tuple[Callable[[], Any], int]] = {
     ".gz": (_Gunzip, 1),
     ".bz2": (bz2.BZ2Decompressor, 0),

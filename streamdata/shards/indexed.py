@@ -44,6 +44,7 @@ _TIMES: Final = 4
 """How many times as long as it computes must a reader wait: for what is in the page cache it never does."""
 _NUM_WINDOWS: Final = 32
 """Windows for which files that were waited for once are slow: that the kernel was told before shows as no wait."""
+logger = logging.getLogger(__name__)
 
 
 class SlowReads:
@@ -84,9 +85,6 @@ class SlowReads:
         if self._waited + self._computed > _LEAST:  # what was long ago tells nothing
             self._waited = self._computed = 0.0
         return self._num_slow > 0
-
-
-logger = logging.getLogger(__name__)
 
 
 class Runs(NamedTuple):
@@ -131,12 +129,11 @@ class IndexedFiles:
     ) -> None:
         self.urls, self._kind, self._dtype, self.limits = urls, kind, KINDS[kind].dtype, limits
         self.names = list(map(str, urls))  # an address, which may hold secrets, gets into no sample
-        # Under these urls another version may have been opened before, by an earlier reader.
         self.cache: CacheSettings | None = None
         self.confirmations = Confirmations()
         self._learned: set[str] = set()
         """The files whose version was asked for since it was last confirmed."""
-        close_unused(urls)
+        close_unused(urls)  # another version may have been opened before under these urls, by an earlier reader
         table = ListedFacts(urls, kind, known.manifests)
         self._manifests = [rows for _, rows in known.manifests]
         self._manifest_of, self._offsets = table.manifest_of, table.offsets

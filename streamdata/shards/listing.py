@@ -33,6 +33,19 @@ is spelt out."""
 SIDECAR_SUFFIXES = (".meta.jsonl", ".jsonl")
 META_SUFFIX = SIDECAR_SUFFIXES[0]
 _COMPRESSED = (".gz", ".tgz", ".zst", ".zstd", ".bz2", ".xz")
+MAX_PATHS: Final = 1_000_000
+_MAX_CHARS: Final = 1 << 28  # of all of them together
+_MAX_LEVELS: Final = 10
+_MAX_DIGITS: Final = 18
+_NUMBERS: Final = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?$")
+_LETTERS: Final = re.compile(r"[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?$")
+logger = logging.getLogger(__name__)
+_ANY_FOLDERS = "**"
+_GLOB = re.compile(r"[*?\[]")
+_HTTP = ("http://", "https://")  # where a question mark begins a query
+_MAX_NAMED = 5
+Names = tuple[str, ...]
+"""Names of folders, and perhaps of a file at the end, each in the one before it."""
 
 
 def is_sequential(url: str) -> bool:
@@ -44,14 +57,6 @@ def sidecars_of(url: str) -> list[str]:
     """The names that the sidecar of a tar shard may have, the first first; a pipe has none."""
     stem = next((url.removesuffix(end) for end in TAR_SUFFIXES if url.endswith(end)), url)
     return [] if is_pipe(url) else [beside(url, stem + suffix) for suffix in SIDECAR_SUFFIXES]
-
-
-MAX_PATHS: Final = 1_000_000
-_MAX_CHARS: Final = 1 << 28  # of all of them together
-_MAX_LEVELS: Final = 10
-_MAX_DIGITS: Final = 18
-_NUMBERS: Final = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?$")
-_LETTERS: Final = re.compile(r"[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?$")
 
 
 class _Size(NamedTuple):
@@ -143,15 +148,6 @@ def _closed(brace: _Open, text: str) -> _Size:
     if _LETTERS.match(text):
         return _Size(52, 52)  # at most
     return _CHARACTER.then(brace.size).then(_CHARACTER)  # the braces stand for themselves
-
-
-logger = logging.getLogger(__name__)
-_ANY_FOLDERS = "**"
-_GLOB = re.compile(r"[*?\[]")
-_HTTP = ("http://", "https://")  # where a question mark begins a query
-_MAX_NAMED = 5
-Names = tuple[str, ...]
-"""Names of folders, and perhaps of a file at the end, each in the one before it."""
 
 
 def is_glob(url: str) -> bool:

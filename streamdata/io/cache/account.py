@@ -42,6 +42,8 @@ _SUM, _USERS, _FIRST_PAGE = range(3)  # bytes of the file that are locks
 _FREE_SHARE: Final = 10
 _COUNT_AGAIN_S: Final = 300.0
 _RANDOM: Final = SystemRandom()  # the module's own is the user's
+_SAMPLED: Final = 16
+_UNUSED_S: Final = 3600.0
 
 
 class _Sum(NamedTuple):
@@ -281,10 +283,6 @@ class CacheAccount:
         except OSError:  # EACCES or EAGAIN: another process has it
             return False
         return True
-
-
-_SAMPLED: Final = 16
-_UNUSED_S: Final = 3600.0
 
 
 class Outlook(Protocol):

@@ -22,6 +22,21 @@ from streamdata.errors import ShardError
 from streamdata.io.cache.account import CacheAccount, Outlook, PageWorth
 from streamdata.io.cache.pages import PAGE_BYTES, PageDamageError, PageFiles, PageKey, Piece, shard_key
 
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_KINDS: Final = frozenset((
+    "9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs", "panfs",
+    "pvfs2", "smb3", "smbfs", "vastnfs", "wekafs",
+))  # fmt: skip
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+_LOCAL_FUSE: Final = ("fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.ntfs", "fuse.ntfs-3g", "fuse.exfat")
+logger = logging.getLogger(__name__)
+Fetch = Callable[[int, int], "Future[bytes]"]
+"""Asks for the bytes [begin, end) of one version of a shard; fails if the shard is of another one."""
+_MAX_THREADS: Final = 16
+_POLL_S: Final = 0.01
+_PAUSE_S: Final = 300.0
+_DAMAGED, _UNWRITABLE, _NETWORK_DISK, _UNVERSIONED = range(4)  # what is said once
+
 
 class DaemonThreads:
     """Threads that do not keep a process from its end: what one of them leaves is what a kill leaves."""
@@ -44,15 +59,6 @@ class DaemonThreads:
             self._idle.release()
 
 
-_MOUNTS: Final = Path("/proc/self/mountinfo")
-_KINDS: Final = frozenset((
-    "9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs", "panfs",
-    "pvfs2", "smb3", "smbfs", "vastnfs", "wekafs",
-))  # fmt: skip
-_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
-_LOCAL_FUSE: Final = ("fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.ntfs", "fuse.ntfs-3g", "fuse.exfat")
-
-
 def network_disk_of(path: str, mounts: str | None = None) -> str | None:
     """The type of the network file system on which a path lies; None for others, and where nobody knows.
 
@@ -73,17 +79,6 @@ def network_disk_of(path: str, mounts: str | None = None) -> str | None:
             best, found = len(point), after.split(" ")[0]  # the last one mounted at a point hides the others
     is_network = found in _KINDS or (found.startswith("fuse.") and found not in _LOCAL_FUSE)
     return found if is_network else None
-
-
-logger = logging.getLogger(__name__)
-
-Fetch = Callable[[int, int], "Future[bytes]"]
-"""Asks for the bytes [begin, end) of one version of a shard; fails if the shard is of another one."""
-
-_MAX_THREADS: Final = 16
-_POLL_S: Final = 0.01
-_PAUSE_S: Final = 300.0
-_DAMAGED, _UNWRITABLE, _NETWORK_DISK, _UNVERSIONED = range(4)  # what is said once
 
 
 class CacheCounts:

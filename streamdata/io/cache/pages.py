@@ -33,6 +33,12 @@ _DISK_BLOCK = 4096
 _SPREAD = 0x9E3779B97F4A7C15  # 2**64 by the golden ratio
 _PAGE = re.compile(r"([0-9a-f]{24})-([0-9]+)\.page")
 _TEMPORARY = re.compile(r"\.([0-9a-f]{24}-[0-9]+)\.[0-9a-f]+\.tmp")
+_MAX_CHECKED: Final = 1 << 14
+_SETTLED_NS: Final = 50_000_000
+"""A change within one tick of the clock, of at most 10 ms, does not show in a file's time."""
+_TOUCHED_AGAIN_NS: Final = 600 * 10**9
+Piece = tuple[int, int, memoryview]
+"""Begin and end of some bytes, and where they go. Plain, since there is one for nearly every record."""
 
 
 class PageDamageError(Exception):
@@ -140,15 +146,6 @@ def files_below(folder: Path) -> Iterator[tuple[str, str, int]]:
                     yield entry.path, entry.name, entry.stat(follow_symlinks=False).st_size
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
-
-
-_MAX_CHECKED: Final = 1 << 14
-_SETTLED_NS: Final = 50_000_000
-"""A change within one tick of the clock, of at most 10 ms, does not show in a file's time."""
-_TOUCHED_AGAIN_NS: Final = 600 * 10**9
-
-Piece = tuple[int, int, memoryview]
-"""Begin and end of some bytes, and where they go. Plain, since there is one for nearly every record."""
 
 
 class _FileIdentity(NamedTuple):

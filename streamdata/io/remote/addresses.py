@@ -18,6 +18,18 @@ from streamdata.io.cache.pages import PAGE_BYTES, charge_of, file_size_of
 from streamdata.recipe.limits import refusal_of_directory
 from streamdata.recipe.named_source import default_of
 
+CACHE_VARIABLE: Final = "STREAMDATA_DATA_CACHE"
+_MIN_BYTES: Final = charge_of(file_size_of(PAGE_BYTES)) + (16 << 10)
+"""A page with its checksums, and the directory with its account: with less no large shard would be kept at all."""
+# Up to the last @ before the path. Where no port follows the colon, the password has a slash, ? or #, and ends later.
+_USERINFO = re.compile(r"(?<=://)(?:[^/?#]*@|[^/@?#:\[]+:(?![:/?#]|\d+(?:[/?#]|\Z)|\Z)\S{0,999}@)")
+_CONTAINER = re.compile(r"(?:abfss?|wasbs?)://", re.IGNORECASE)
+_OTHERS = re.compile(r"(?:github|oci)://", re.IGNORECASE)  # what stands before an @ is a repository or a bucket
+_PASSWORD = re.compile(r"(?<=://)([^/?#:@]*):[^/?#]*(?=@)")  # after a container, which stays
+# Where a question mark begins a query; elsewhere it may be part of a name. Also the last of a chain, or in braces.
+_WEB = re.compile(r"(?<![\w+.\-])https?://[^?#]*", re.IGNORECASE)
+_SECRET_LETTERS = 4  # shorter ones are words of any text
+
 
 @dataclass(frozen=True, kw_only=True)
 class StorageOptions:
@@ -90,11 +102,6 @@ def checked_options(value: Any, who: str) -> StorageOptions:
     return StorageOptions(**given)
 
 
-CACHE_VARIABLE: Final = "STREAMDATA_DATA_CACHE"
-_MIN_BYTES: Final = charge_of(file_size_of(PAGE_BYTES)) + (16 << 10)
-"""A page with its checksums, and the directory with its account: with less no large shard would be kept at all."""
-
-
 class CacheSettings(NamedTuple):
     """The directory in which pages of remote shards are kept, and how many bytes may lie there.
 
@@ -147,16 +154,6 @@ def _read_bound(value: Any) -> int | None:
             "  200 GB are 200_000_000_000; without it a tenth of what is free is used."
         )
     return int(value)
-
-
-# Up to the last @ before the path. Where no port follows the colon, the password has a slash, ? or #, and ends later.
-_USERINFO = re.compile(r"(?<=://)(?:[^/?#]*@|[^/@?#:\[]+:(?![:/?#]|\d+(?:[/?#]|\Z)|\Z)\S{0,999}@)")
-_CONTAINER = re.compile(r"(?:abfss?|wasbs?)://", re.IGNORECASE)
-_OTHERS = re.compile(r"(?:github|oci)://", re.IGNORECASE)  # what stands before an @ is a repository or a bucket
-_PASSWORD = re.compile(r"(?<=://)([^/?#:@]*):[^/?#]*(?=@)")  # after a container, which stays
-# Where a question mark begins a query; elsewhere it may be part of a name. Also the last of a chain, or in braces.
-_WEB = re.compile(r"(?<![\w+.\-])https?://[^?#]*", re.IGNORECASE)
-_SECRET_LETTERS = 4  # shorter ones are words of any text
 
 
 def bare_url(url: str) -> str:

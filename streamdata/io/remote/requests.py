@@ -14,6 +14,15 @@ from typing import NamedTuple, Protocol
 from streamdata.errors import ShardError
 from streamdata.io.remote.addresses import bare_url
 
+DEADLINE_S = 120.0
+STALL_S = 15.0  # without a byte
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 8.0
+_FREE_ATTEMPTS = 112  # since the last success, before they are spaced out
+_MAX_ATTEMPTS = 272  # since the last success
+_DEAD_SHARE = 1 / 12  # of the deadline: for so long one that is dead is not asked again by who comes later
+_LOOK_S = 0.1  # how often those who wait look whether the host has recovered
+_RANDOM = SystemRandom()  # the module's own is the user's, whose numbers would depend on when a request failed
+
 
 class Answer(NamedTuple):
     """Bytes of an object.
@@ -160,16 +169,6 @@ class DenialError(Exception):
     def __init__(self, word: str, status: int) -> None:
         super().__init__(word)
         self.word, self.status = word, status
-
-
-DEADLINE_S = 120.0
-STALL_S = 15.0  # without a byte
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 8.0
-_FREE_ATTEMPTS = 112  # since the last success, before they are spaced out
-_MAX_ATTEMPTS = 272  # since the last success
-_DEAD_SHARE = 1 / 12  # of the deadline: for so long one that is dead is not asked again by who comes later
-_LOOK_S = 0.1  # how often those who wait look whether the host has recovered
-_RANDOM = SystemRandom()  # the module's own is the user's, whose numbers would depend on when a request failed
 
 
 class HostHealth:

@@ -37,6 +37,8 @@ _WORD = re.compile(r"<(Code|Message)>([^<]{1,200})<")
 _TRANSIENT = (408, 425, 429)
 _EXPIRED = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed")
 _STRONG = '"'
+_REDIRECTS, _MAX_REDIRECTS = (301, 302, 303, 307, 308), 10
+_here = PerProcess(threading.local)
 
 
 class Prepared(NamedTuple):
@@ -210,9 +212,6 @@ def with_attempts(error: ShardError, attempts: int) -> ShardError:
     return type(error)(f"{what} (attempts {attempts})\n{remedy}")
 
 
-_REDIRECTS, _MAX_REDIRECTS = (301, 302, 303, 307, 308), 10
-
-
 class _Connections:
     """The open connections of one thread, by host; they are closed with it."""
 
@@ -222,9 +221,6 @@ class _Connections:
     def __del__(self) -> None:
         for connection in self.by_host.values():
             connection.close()
-
-
-_here = PerProcess(threading.local)
 
 
 def _connections() -> _Connections:

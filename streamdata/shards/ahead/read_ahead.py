@@ -27,6 +27,10 @@ from streamdata.shards.ahead.windows import Chunk, Reader, Request
 
 _BYTES: Final = 256 << 20
 _VARIABLE: Final = "STREAMDATA_READ_AHEAD_BYTES"
+Submit = Callable[[str, int, int, FileStamp], "Future[bytes]"]
+"""Ask for the bytes of a shard from `begin` to `end`, of the version that was indexed; the answer has all of them."""
+_ENOUGH = 1.0  # seconds to wait for memory that others hold
+_TIMES_FREE = 3  # as many requests as there are connections free may a host have under way, where there are several
 
 
 class AheadSettings(NamedTuple):
@@ -70,10 +74,6 @@ def checked_bytes(read_ahead_bytes: Any) -> int:
     return value
 
 
-Submit = Callable[[str, int, int, FileStamp], "Future[bytes]"]
-"""Ask for the bytes of a shard from `begin` to `end`, of the version that was indexed; the answer has all of them."""
-
-
 class FetchThreads:
     """Threads that read ranges: a disk or a server is asked for several at the same time."""
 
@@ -95,10 +95,6 @@ def _local_range(url: str, begin: int, end: int, stamp: FileStamp) -> bytes:
     if len(data) != end - begin:
         raise cut_short(url, begin, end - begin, len(data))
     return data
-
-
-_ENOUGH = 1.0  # seconds to wait for memory that others hold
-_TIMES_FREE = 3  # as many requests as there are connections free may a host have under way, where there are several
 
 
 @dataclass

@@ -20,6 +20,8 @@ from streamdata.shards.ahead.spans import FileSpans
 
 MAX_REQUEST_BYTES: Final = 8 << 20
 """Bytes of several spans that are one request, at most; a span that is larger is one request, too."""
+_DISK = HostHealth()  # it is no host, and does not fail for a while
+_FIRST_BYTES = 1 << 20  # so that the first record does not wait for a large answer
 
 
 class Requested(NamedTuple):
@@ -83,9 +85,6 @@ def _may_join(request: list[int], begin: int, end: int, *, gaps: bool) -> bool:
     if begin <= last:  # it touches, or it is the same record again
         return max(last, end) - first <= MAX_REQUEST_BYTES or end <= last
     return gaps and end - first <= MAX_REQUEST_BYTES and end - first < 2 * (wanted + end - begin)
-
-
-_DISK = HostHealth()  # it is no host, and does not fail for a while
 
 
 class PlannedWindow(NamedTuple):
@@ -291,9 +290,6 @@ class Chunk:
         if data is None:
             data = self._data[number] = self.upcoming.wait(self, number)
         return data
-
-
-_FIRST_BYTES = 1 << 20  # so that the first record does not wait for a large answer
 
 
 def chunk_spans(url: str, stamp: FileStamp) -> FileSpans:

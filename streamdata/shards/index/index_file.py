@@ -32,6 +32,9 @@ HEADER_BYTES = _HEADER.size + _CRC.size
 CHUNK_ROWS = 512
 
 Rows = npt.NDArray[np.void]
+logger = logging.getLogger(__name__)
+_MAX_IN_MEMORY_BYTES = 64 << 20
+"""Bytes of all indexes of a process that are kept in memory: those of some three million records."""
 
 
 class IndexDamageError(Exception):
@@ -163,11 +166,6 @@ class IndexFile:
         if len(data) < size:
             raise IndexDamageError(f"it has {offset + len(data)} bytes, expected {offset + size} or more")
         return data
-
-
-logger = logging.getLogger(__name__)
-_MAX_IN_MEMORY_BYTES = 64 << 20
-"""Bytes of all indexes of a process that are kept in memory: those of some three million records."""
 
 
 def publish_index(beside: Path | None, cached: Path, parts: Sequence[bytes]) -> Path:

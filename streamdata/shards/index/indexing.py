@@ -42,6 +42,20 @@ from streamdata.shards.tar import sidecar
 from streamdata.shards.tar.records import TAR_ROW, TarRows, records
 
 _CSV: Final = "n-csv"
+logger = logging.getLogger(__name__)
+_MAX_OPENINGS = 8
+_MAX_NAME_BYTES = 200  # of a shard: file systems allow 255, and its index adds some, more while it is being written
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+JOIN = "join"
+"""The kind of the index of a sidecar where the shard tells what its keys are; `join-id` and `join-key` are told."""
+_MAX_PROCESSES = 16
+_MAX_REQUESTS = 32
+_MIN_BYTES = 256 << 20
+"""Bytes of shards for which processes are started; fewer are indexed sooner than these start."""
+_SHARD_BYTES = 256 << 10
+"""How many bytes are read in the time that a shard takes for itself, however small it is."""
+_MAX_DEATHS = 4
+"""Deaths of processes, such as by lack of memory; after that many the rest is indexed here, one shard after another."""
 
 
 def csv_kind(delimiter: str) -> str:
@@ -72,12 +86,6 @@ def count_records(kind: str, url: str, stamp: FileStamp, ahead: Ahead | None, li
     return Contents(np.zeros(1, np.uint8), 0, 0, noted=count)
 
 
-logger = logging.getLogger(__name__)
-_MAX_OPENINGS = 8
-_MAX_NAME_BYTES = 200  # of a shard: file systems allow 255, and its index adds some, more while it is being written
-_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-
-
 class IndexJob(NamedTuple):
     """One index: its kind, and which version of which shard; for the sidecar of a tar, of which sidecar too.
 
@@ -103,10 +111,6 @@ class _Kind(NamedTuple):
     dtype: np.dtype[Any]
     skipped: str  # what the count of the passed over counts
     noted: str = ""  # what the count of the noteworthy counts, if that is to be said
-
-
-JOIN = "join"
-"""The kind of the index of a sidecar where the shard tells what its keys are; `join-id` and `join-key` are told."""
 
 
 def sidecar_kind(by: str | None) -> str:
@@ -297,15 +301,6 @@ def warn_of_skipped(url: str, kind: str, skipped: int, first_skipped: int, noted
     if noted and KINDS[kind].noted:
         logger.warning("shard '%s': %d %s", one_line(url), noted, KINDS[kind].noted)
 
-
-_MAX_PROCESSES = 16
-_MAX_REQUESTS = 32
-_MIN_BYTES = 256 << 20
-"""Bytes of shards for which processes are started; fewer are indexed sooner than these start."""
-_SHARD_BYTES = 256 << 10
-"""How many bytes are read in the time that a shard takes for itself, however small it is."""
-_MAX_DEATHS = 4
-"""Deaths of processes, such as by lack of memory; after that many the rest is indexed here, one shard after another."""
 
 Tasks = list[tuple[IndexJob, ...]]
 """The indexes of each shard, which are built in one pass over it."""

@@ -34,6 +34,11 @@ _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 _IS_MARK = _STEPS != 0
 _IS_MARK[list(b'",')] = True
+# A row's line number is its own number plus the blank lines before it.
+JSONL_ROW = np.dtype([("offset", "<u8"), ("blanks", "<u4")])
+ELEMENT = 2**32 - 1
+"""Stands for the blank lines of an element of an array, which ends a byte before the next one begins."""
+_MAX_BLANKS = ELEMENT - 1
 
 
 class Lines(NamedTuple):
@@ -315,13 +320,6 @@ def numbered_lines(source: ByteSource, url: str, max_bytes: int = MAX_LINE_BYTES
     for lines in lines_of(source, url, max_bytes=max_bytes):
         for number, start, line in lines.listed():
             yield number + 1, lines.offset + start, line
-
-
-# A row's line number is its own number plus the blank lines before it.
-JSONL_ROW = np.dtype([("offset", "<u8"), ("blanks", "<u4")])
-ELEMENT = 2**32 - 1
-"""Stands for the blank lines of an element of an array, which ends a byte before the next one begins."""
-_MAX_BLANKS = ELEMENT - 1
 
 
 def jsonl_rows(

@@ -25,6 +25,7 @@ from streamdata.shards.parquet.values import are_alike
 ARROW_SUFFIX = ".arrow"
 """Folders also hold such files that are no shards, such as caches: only those are taken that their notes name."""
 ROW_SUFFIXES = (*PARQUET_SUFFIXES, ARROW_SUFFIX)
+_AT_ONCE = 16
 
 
 def open_file(url: str, source: ByteSource, data: Any = None) -> OpenParquet:
@@ -133,9 +134,6 @@ class OpenArrow(OpenParquet):
                 part = whole.slice(first, most).select(names)
                 # Copied, since what is kept of a batch would hold all of it.
                 yield part if part.nbytes == whole.nbytes else read(part.serialize(), part.schema)
-
-
-_AT_ONCE = 16
 
 
 class RowGroups:

@@ -33,6 +33,10 @@ from streamdata.shards.parquet.file import OpenParquet
 from streamdata.shards.parquet.row_groups import RowGroups, open_file
 from streamdata.shards.parquet.stored_rows import import_pyarrow
 
+logger = logging.getLogger(__name__)
+_TOGETHER_BYTES = 16 << 20  # of small groups, about: each call costs as much as hundreds of rows
+_MAX_BATCH_BYTES = 32 << 20  # one call decodes so much, about: each next one has to wait for Python's lock
+
 
 class GroupRun(NamedTuple):
     """Consecutive rows of a row group that are decoded together."""
@@ -136,11 +140,6 @@ class DecodeAhead:
 
     def __reduce__(self) -> tuple[type["DecodeAhead"], tuple[()]]:
         return DecodeAhead, ()
-
-
-logger = logging.getLogger(__name__)
-_TOGETHER_BYTES = 16 << 20  # of small groups, about: each call costs as much as hundreds of rows
-_MAX_BATCH_BYTES = 32 << 20  # one call decodes so much, about: each next one has to wait for Python's lock
 
 
 class NetworkedBytes(NamedTuple):

@@ -14,6 +14,8 @@ from streamdata.io.storage import Int64s
 from streamdata.shards.parquet.stored_rows import import_pyarrow, json_decoder
 from streamdata.shards.readers import DamagedRecordError
 
+VALUE_BYTES = 64  # that a value takes as an object of Python's, beside what it holds
+
 
 def plain_schema(schema: Any, *, keep_dictionaries: bool = False) -> Any:
     """The schema without views, and without dictionaries if these are not kept, at any depth."""
@@ -105,9 +107,6 @@ def _plain_type(kind: Any, *, keep_dictionaries: bool = False) -> Any:
     elif types.is_list(kind) or types.is_large_list(kind):
         plain = (pyarrow.list_ if types.is_list(kind) else pyarrow.large_list)(of(kind.value_field))
     return plain
-
-
-VALUE_BYTES = 64  # that a value takes as an object of Python's, beside what it holds
 
 
 def values_of(batch: Any, url: str, numbers: Int64s) -> list[Sequence[Any]]:

@@ -44,6 +44,8 @@ _MAX_FIELD_NAMES = 4096
 _PAX = ord("x")  # the type of an extended header
 _NO_NEGATIVES = (1 << 62) - BLOCK  # rounds down to blocks, and a negative size up to more than any record has
 _NOT_PLAIN = zlib.crc32(b"not plain")
+# Headers begin at multiples of 512, so 32 bits reach to 2 TiB.
+TAR_ROW = np.dtype([("block", "<u4"), ("crc", "<u4")])
 
 
 @dataclass(slots=True)
@@ -240,10 +242,6 @@ def interleaved(url: str, key: str, offset: int, first: int) -> ShardError:
         "side by side, got them apart, with another record's between them\n"
         "  Write the archive sorted by name (tar --sort=name), and give each record a key of its own."
     )
-
-
-# Headers begin at multiples of 512, so 32 bits reach to 2 TiB.
-TAR_ROW = np.dtype([("block", "<u4"), ("crc", "<u4")])
 
 
 class TarRows:
