@@ -103,8 +103,15 @@ def test_even_shards_are_read_to_their_end(tmp_path: Path, kind: str) -> None:
         assert sum(map(real, ranks), Counter()).total() == 6
 
 
-@pytest.mark.parametrize("more", [{}, {"holdout": 0.4}, {"holdout": 0.4, "part": "valid"}])
-@pytest.mark.parametrize("uneven", ["drop", "pad"])
+@pytest.mark.parametrize(
+    ("uneven", "more"),
+    [
+        ("drop", {}),
+        ("pad", {}),
+        ("pad", {"holdout": 0.4}),
+        ("drop", {"holdout": 0.4, "part": "valid"}),
+    ],
+)
 def test_even_after_a_resume(tmp_path: Path, uneven: str, more: dict[str, Any]) -> None:
     """At any step, under as many ranks and another number: as many batches each, each record of the part once."""
     folder = write(tmp_path / "a", "jsonl", [6, 5, 5, 4, 6, 5])

@@ -322,8 +322,7 @@ def stateful(sampler, num_workers, **options):
 
 
 @IN_TORCHDATA
-@pytest.mark.parametrize("every", [1, 2])
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("num_workers", "every"), [(0, 1), (2, 2)])
 def test_a_stateful_loader_saves_and_loads_the_sampler(num_workers, every):
     """After every batch of two epochs, the last ones too: the rest of the uninterrupted run."""
     options = {"snapshot_every_n_steps": every}

@@ -243,7 +243,7 @@ def test_a_trainer_may_have_pulled_ahead() -> None:
     assert values(islice(ahead, 2)) == values(islice(resumed(loader.state_after(5), 2), 2))
 
 
-@pytest.mark.parametrize(("old", "new"), [((2, 0), (1, 2)), ((1, 2), (3, 0)), ((2, 2), (1, 0)), ((2, 0), (3, 1))])
+@pytest.mark.parametrize(("old", "new"), [((2, 0), (1, 2)), ((1, 2), (3, 0)), ((2, 2), (1, 0))])
 def test_other_ranks_go_on(old: tuple[int, int], new: tuple[int, int]) -> None:
     """From the joined states: each record of the pass once, and the stretch where the furthest rank was."""
     before: Counter = Counter()

@@ -20,8 +20,8 @@ PACKED = SMALL | {"packing": "bfd_split", "max_packed_len": 64, "max_tokens_per_
 
 @pytest.mark.parametrize(
     "config",
-    [SMALL, PACKED, SMALL | {"format": "h5"}, PACKED | {"format": "h5"}, SMALL | {"format": "megatron"},
-     SMALL | {"domain_key": "id"}, SMALL | {"backend": "gigatoken"}],
+    [SMALL, PACKED, PACKED | {"format": "h5"}, SMALL | {"format": "megatron"}, SMALL | {"domain_key": "id"},
+     SMALL | {"backend": "gigatoken"}],
     ids=lambda config: "-".join(str(value) for key, value in config.items() if key not in SMALL) or "plain",
 )  # fmt: skip
 def test_parts_merged_are_the_whole_run_byte_for_byte(tokenizer: str, texts: str, tmp_path: Path, config: dict) -> None:
@@ -70,15 +70,15 @@ def add_input(config: dict, tokenizer: str, texts: str, folder: Path) -> tuple:
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "named", "is_finished"),
     [
-        (change_config, "the config: end_of_document"),
-        (change_tokenizer, "the tokenizer: was"),
-        (change_input, "texts.jsonl': was"),
-        (add_input, "more.jsonl': was not there, is"),
+        (change_config, "the config: end_of_document", True),
+        (change_config, "the config: end_of_document", False),
+        (change_tokenizer, "the tokenizer: was", False),
+        (change_input, "texts.jsonl': was", True),
+        (add_input, "more.jsonl': was not there, is", False),
     ],
 )
-@pytest.mark.parametrize("is_finished", [True, False])
 def test_a_change_is_refused_unless_it_is_to_be_overwritten(
     tokenizer: str, texts: str, tmp_path: Path, change: object, named: str, is_finished: bool
 ) -> None:
@@ -99,8 +99,11 @@ def test_a_change_is_refused_unless_it_is_to_be_overwritten(
     assert tree(out) == tree(tmp_path / "fresh")
 
 
-@pytest.mark.parametrize("after", [0, 1, 3])
-@pytest.mark.parametrize("config", [PACKED, PACKED | {"format": "h5"}, SMALL | {"format": "megatron"}], ids=str)
+@pytest.mark.parametrize(
+    ("after", "config"),
+    [(0, PACKED), (3, PACKED), (1, PACKED | {"format": "h5"}), (1, SMALL | {"format": "megatron"})],
+    ids=["0-bin", "3-bin", "1-h5", "1-megatron"],
+)
 def test_an_interrupted_run_goes_on_where_it_was(
     tokenizer: str, texts: str, tmp_path: Path, after: int, config: dict
 ) -> None:

@@ -211,9 +211,9 @@ def test_other_data_or_another_seed_have_no_way_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "write"), [(JsonlIterableDataset, write_jsonl), (MetaDistributedWebDataset, write_tars)]
+    ("make", "write", "options"),
+    [(JsonlIterableDataset, write_jsonl, {"block_bytes": 4000}), (MetaDistributedWebDataset, write_tars, {})],
 )
-@pytest.mark.parametrize("options", [{}, {"block_bytes": 4000}])
 def test_a_bucket_gives_the_order_of_a_local_copy(tmp_path, make, write, options):
     """So a run may move from one to the other."""
     folder = write(tmp_path, [3000, 1, 2500])

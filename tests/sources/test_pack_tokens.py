@@ -399,8 +399,7 @@ def test_a_recipe_names_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["process_fn", "customized_yield_fn"])
-@pytest.mark.parametrize("lookahead", [1, 5, 40])
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("lookahead", "num_workers"), [(1, 2), (5, 0), (40, 2)])
 def test_a_stream_resumes_exactly(place: str, lookahead: int, num_workers: int) -> None:
     """From every step, in a source and over a mixture, also where it looks ahead beyond an epoch."""
     function = PackTokens(16, lookahead, longer="split")

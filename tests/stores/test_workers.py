@@ -14,7 +14,7 @@ from streamdata.stores.writer import StoreWriter
 from tests.stores.tiny_stores import KEYS, write, write_old_h5, write_rows
 from tests.streams import assert_exact_resume, delivered, loaded, plain, through_json
 
-METHODS = [(0, None), (1, "fork"), (1, "spawn"), (3, "forkserver"), (2, "fork")]
+METHODS = [(0, None), (1, "fork"), (3, "forkserver"), (2, "fork")]
 
 
 def named(dataset, name, percent=1.0):
