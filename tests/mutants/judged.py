@@ -41,20 +41,10 @@ JUDGED: dict[tuple[str, str, str], str] = {
     ): "It is only counted up to, by range(), which takes NumPy's integers as well.",
     ("stores/datasets/blendable.py", "if len(some) <= _FEW:", "if len(some) < _FEW:"): _ONLY_TIME,
     (
-        "mixing/lengths.py",
-        "if node.source.count(np.zeros(1, np.int64), node.part) is None:",
-        "if node.source.count(np.zeros(2, np.int64), node.part) is None:",
-    ): "Whether there is a count counts, not how large it is.",
-    (
         "run/seeds.py",
         "self._left, self._right = np.uint64(left), np.uint64(-(-size // left))",
         "self._left, self._right = np.uint64(left), (-(-size // left))",
     ): "With an array of uint64 NumPy computes with one of Python's integers that fits as with its own.",
-    (
-        "states/cursor_table.py",
-        "rows = np.full(len(is_last), -1)",
-        "rows = np.full(len(is_last), -2)",
-    ): "Only that it is below 0 counts.",
     (
         "shards/tar/shards.py",
         "self._is_kept = is_remote and size <= shards.max_kept_bytes",
@@ -76,24 +66,9 @@ JUDGED: dict[tuple[str, str, str], str] = {
         'prefix = header[345:500].split(b"\\0", 2)[0] if header[257:263] == b"ustar\\0" else b""',
     ): "The first piece is the same, whatever follows it is cut into.",
     (
-        "shards/tar/headers.py",
-        "has_short_pax = overrides.count == 1 and raw[156:157] == _PAX and len(raw) <= 3 * BLOCK",
-        "has_short_pax = overrides.count == 1 or raw[156:157] == _PAX and len(raw) <= 3 * BLOCK",
-    ): "The fast reader tries what it cannot read, sees that, and leaves it to the other. " + _ONLY_TIME,
-    (
         "shards/tar/records.py",
         "if len(self) >= _MAX_FIELD_NAMES:",
         "if len(self) > _MAX_FIELD_NAMES:",
     ): "The bound of a cache: one name more or less. " + _ONLY_TIME,
     ("shards/tar/records.py", "_MAX_FIELD_NAMES = 4096", "_MAX_FIELD_NAMES = 4097"): _ONLY_TIME,
-    (
-        "states/rewinding.py",
-        "is_given_up = cache(partial(_is_given_up, found))",
-        "is_given_up = (partial(_is_given_up, found))",
-    ): _ONLY_TIME,
-    (
-        "states/rewinding.py",
-        "part = read_rank(found.directory, step, rank) if step < found.step else None",
-        "part = read_rank(found.directory, step, rank) if step <= found.step else None",
-    ): "Of the step itself the rank has no file: it is missing.",
 }

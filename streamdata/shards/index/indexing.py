@@ -267,6 +267,7 @@ def _contents(jobs: Sequence[IndexJob], ahead: Ahead | None) -> list[Contents | 
         return [jsonl_rows(url, jobs[0].stamp, ahead, limits.line_bytes)]
     if jobs[0].kind in COUNT_KINDS:
         return [count_records(jobs[0].kind, url, jobs[0].stamp, ahead, limits)]
+    assert all(job.kind == "tar" or job.sidecar for job in jobs), "a kind of index that nobody knows how to build"
     own = TarRows(url)
     joined = {job.sidecar: job.sidecar_stamp for job in jobs if job.sidecar}  # of several kinds, and read once
     joins = {file: sidecar.JoinRows(url, file, stamp, limits) for file, stamp in joined.items()}
