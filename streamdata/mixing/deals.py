@@ -119,7 +119,7 @@ def begin_deal(progress: Progress, top: Node, tree: Tree, lane: Lane) -> tuple[P
     """
     _refuse_iterables(progress, top, lane)
     header = header_of(progress, top, tree)
-    return progress.begin_deal(header), _Ending(progress, top, tree).in_words(lane, header.first_pass)
+    return progress.under_next_size(header), _Ending(progress, top, tree).in_words(lane, header.first_pass)
 
 
 def header_of(progress: Progress, top: Node, tree: Tree) -> DealHeader:

@@ -357,7 +357,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
     def _reading(self, lane: Lane, *, is_stale: bool = False) -> Reading:
         top, progress = tree_of(self), self.progress
         if not progress and (deal := noted_deal(self._control.name, self._version)) is not None:
-            progress = progress.begin_deal(deal_header_of(json.loads(deal.text)))
+            progress = progress.under_next_size(deal_header_of(json.loads(deal.text)))
         return Reading(
             lane=lane,
             top=top,

@@ -334,7 +334,7 @@ def _child(
     seeds: tuple[object, ...],
     weights: Mapping[str, Weight] | None,
 ) -> Node:
-    """A new kind of source has its case here."""
+    """The node of one child of a mixture, by the kind of its dataset."""
     seeds = (*seeds, dataset.name)
     match dataset:
         case MixtureSettings():

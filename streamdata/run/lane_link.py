@@ -112,7 +112,7 @@ logger = logging.getLogger("streamdata")
 
 
 class DealText(NamedTuple):
-    """The header of earlier sizes as JSON; it may be large, so that each lane sends it once."""
+    """The header of earlier sizes as JSON; it may be large, so each lane sends it once."""
 
     key: str
     text: str

@@ -48,7 +48,7 @@ class Window(Protocol):
         ...
 
     def take_cached(self) -> bool:
-        """Whether all of it that is remote is in the page cache; if so, `take` takes it from there."""
+        """Make `take` read from the page cache, if all of it that is remote is there; whether it is."""
         ...
 
     def take(

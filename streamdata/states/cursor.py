@@ -67,10 +67,6 @@ class Cursor(NamedTuple):
         return self.epoch, self.window, self.taken, self.output
 
 
-_NAMES = tuple("part" if name == "output" else name for name in Cursor._fields)
-"""The fields of a cursor, as states name them."""
-
-
 class LaneKey(NamedTuple):
     """One lane in one pass: what a rank's worker delivers between two of `set_epoch`'s numbers."""
 
@@ -180,7 +176,7 @@ class LaneEntries:
         if not held:
             return None
         entry = self.cursors[path][max(held)]
-        cursor = Cursor(*map(entry.get, _NAMES, Cursor()))  # Cursor(): what to_state leaves out is as there
+        cursor = Cursor(*map(entry.get, Cursor._fields, Cursor()))  # Cursor(): what to_state leaves out is as there
         cost, tokens = float(entry.get("cost", 0)), entry.get("tokens", 0)
         return NodeState(max(held), entry["draws"], entry["clock"], cursor, cost, tokens)
 
@@ -350,7 +346,7 @@ def _as_json(draws: int, clock: float, cost: float, tokens: int, cursor: PlainCu
     state: States = {"draws": draws, "clock": clock, "epoch": cursor[0], "window": cursor[1], "taken": cursor[2]}
     # What is nothing for most nodes is left out: a checkpoint of a thousand GPUs has hundreds of thousands of these.
     # Not strict: a plain cursor ends where all that follows is nothing. To name its fields would take as long as this.
-    pairs = zip(_NAMES[3:], cursor[3:], strict=False)
+    pairs = zip(Cursor._fields[3:], cursor[3:], strict=False)
     # Lists, as JSON has them, of `pulled`, which is a tuple to be quickly made.
     state.update({name: list(value) if isinstance(value, tuple) else value for name, value in pairs if value})
     if cost:

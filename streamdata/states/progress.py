@@ -71,7 +71,7 @@ class Progress:
         self.headers: Mapping[int, Mapping[str, Any]] = self.table.headers
         """Headers of the generations of the present size, ascending."""
         self.before = DealHeader()
-        """The end of the sizes before."""
+        """What the run had delivered and left when its size last changed."""
         self.next_deal: tuple[Tree, DealHeader] | None = None
         """The header that another size goes on from, with the present tree that it was computed for."""
         self.last_workers: dict[tuple[int, int], int] = {}
@@ -174,7 +174,7 @@ class Progress:
         """Whether the newest generation has the topology of this run, or there is none."""
         return not self.headers or self.topology() == (lane.dp_size, lane.num_workers)
 
-    def begin_deal(self, header: DealHeader) -> "Progress":
+    def under_next_size(self, header: DealHeader) -> "Progress":
         """Return these generations at the beginning of another size, under which nothing was delivered yet.
 
         Args:
@@ -192,7 +192,7 @@ class Progress:
         # Without its base the pass is dealt out anew, as if no size had begun it.
         passes = {number: base for number, base in self.before.passes.items() if number != epoch_pass}
         finished = [number for number in self.before.finished if number != epoch_pass]
-        return self.begin_deal(replace(self.before, passes=passes, finished=finished))
+        return self.under_next_size(replace(self.before, passes=passes, finished=finished))
 
     def step(self, generation: float = math.inf) -> int:
         """How many batches the furthest rank had delivered when a generation began, or has by now."""

@@ -30,9 +30,9 @@ KEY: Final = ("generation", "epoch_pass", "path", "rank", "worker")
 REQUIRED: Final = ("draws", "clock", "epoch", "window", "taken")
 COUNTS: Final = ("dropped", "bad", "skipped", "records")
 """Sums that go on over changes of topology: of these the new lanes get their parts."""
-OPTIONAL: Final = ("part", "given", *COUNTS, "skips", "batches", "ended", "tokens", "cost")
+OPTIONAL: Final = ("output", "given", *COUNTS, "skips", "batches", "ended", "tokens", "cost")
 """Numbers that are absent where they are 0."""
-POSITION: Final = ("epoch", "window", "taken", "part")
+POSITION: Final = ("epoch", "window", "taken", "output")
 """The fields of a `Position` as states name them: `part` is how many outputs of a record were delivered."""
 RARE: Final = {"function": Mapping, "left_out": str, "stream": list, "tail": Mapping}
 """Few cursors have one; `function` can be any JSON object, and so can what is in the list `stream`."""

@@ -8,7 +8,7 @@ import pytest
 from streamdata import MergedDataset, StateError, to_state
 from tests.streams import Numbers, through_json
 
-COUNTS = ("draws", "epoch", "window", "taken", "part", "given", "dropped", "bad")
+COUNTS = ("draws", "epoch", "window", "taken", "output", "given", "dropped", "bad")
 
 
 def mixture():

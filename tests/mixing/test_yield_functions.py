@@ -121,7 +121,7 @@ def test_a_mixture_has_no_position_of_its_own(function):
     states = to_state(list(islice(MergedDataset([nested(function)]), 40)))
     assert states["cursor/0/0/0/0/inner.a"]["epoch"] > 0
     inner = states["cursor/0/0/0/0/inner"]
-    assert [inner.get(name, 0) for name in ("epoch", "window", "part")] == [0] * 3
+    assert [inner.get(name, 0) for name in ("epoch", "window", "output")] == [0] * 3
     drawn = sum(value["draws"] for key, value in states.items() if "/inner." in key)
     assert inner["taken"] == (drawn if function else 0)
 

@@ -28,7 +28,7 @@ def deep(levels):
     return value
 
 
-FIELDS = ["draws", "clock", "epoch", "window", "taken", "part", "given", "dropped", "bad", "function"]
+FIELDS = ["draws", "clock", "epoch", "window", "taken", "output", "given", "dropped", "bad", "function"]
 DAMAGED = {"huge": 10**400, "int64": 2**63, "negative": -1, "text": "1", "deep": deep(100_000), "nan": float("nan")}
 
 

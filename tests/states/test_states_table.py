@@ -26,7 +26,7 @@ REQUIRED = {
     "window": SIGNED,
     "taken": COUNTS,
 }
-OPTIONAL = dict.fromkeys(("part", "given", "dropped", "bad", "skipped", "records", "batches"), POSITIVE) | {
+OPTIONAL = dict.fromkeys(("output", "given", "dropped", "bad", "skipped", "records", "batches"), POSITIVE) | {
     "pulled": st.tuples(COUNTS, SIGNED, COUNTS, COUNTS).map(list),
     "cost": COSTS,
     "function": st.dictionaries(st.text(max_size=3), st.integers(-(2**200), 2**200) | st.text(max_size=3), min_size=1),
@@ -167,7 +167,7 @@ def test_a_field_of_another_version_is_refused():
 
 def test_what_is_nothing_is_left_out():
     """Of equal states the columns are equal, whoever wrote them."""
-    written = {**CURSOR, "clock": 1, "part": 0, "bad": 0, "cost": 2}
+    written = {**CURSOR, "clock": 1, "output": 0, "bad": 0, "cost": 2}
     (read,) = table_of({"cursor/0/0/0/0/a": written}).values()
     assert read == {**CURSOR, "clock": 1.0, "cost": 2.0}
     assert type(read["clock"]) is type(read["cost"]) is float

@@ -106,7 +106,7 @@ class JsonlWindow:
         return [self._bytes.file_spans]
 
     def take_cached(self) -> bool:
-        """Whether all of it that is remote is in the page cache; if so, `take` takes it from there."""
+        """Make `take` read from the page cache, if all of it that is remote is there; whether it is."""
         return self._bytes.take_cached(self.spans())
 
     def take(

@@ -3,7 +3,7 @@
 | file | what is in it |
 |---|---|
 | `headers.py` | bytes → members |
-| `records.py` | members → records; the index of a shard |
+| `records.py` | bytes of an indexed record → its fields (`plain_record`); members → records, for the index |
 | `sidecar.py` | JSON lines that add fields to records |
 | `shards.py` | runs of records → windows → records |
 | `write.py` | samples → shards, sidecars and a manifest |

@@ -110,10 +110,11 @@ _unpackers = _Unpackers()
 
 
 def plain_record(memory: mmap.mmap, begin: int, end: int, crc: int, url: str) -> Record | None:
-    """The record whose members, with plain headers, fill [begin, end); None if they are not those that were indexed.
+    """The record whose members fill [begin, end); None if a header is not plain, or they are not those of the index.
 
-    This is the loop that reading tar shards lives in. It believes what it reads, because in the end the CRC32 of all
-    names and sizes is compared with the index, which has one of this kind (see `TarRecord.crc`) of plain records alone.
+    Whoever gets None reads the record by `records`. This is the hot loop of reading tars. It believes what it reads,
+    because in the end the CRC32 of all names and sizes is compared with the index, which has one of this kind (see
+    `TarRecord.crc`) of plain records alone.
     """
     at, skip = begin, 0
     # Either each member has a short pax header or none has: webdataset's writer puts one before each.

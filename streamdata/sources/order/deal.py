@@ -114,7 +114,7 @@ def joined(stretches: Stretches, cut: BlockCut) -> Stretches:
 
 EPOCH, WINDOW, TAKEN, OUTPUT = range(4)
 _NEAR = 16
-"""A window is divided only where none ends within this part of a lane's stretch of the cut."""
+"""A cut moves to a window's end if one lies within a 16th of what a lane gets; otherwise it divides the window."""
 _NOWHERE = -(1 << 53)
 """A number below those of all windows: of a lane of which nothing is held."""
 

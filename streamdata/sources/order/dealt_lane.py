@@ -276,9 +276,6 @@ def _counted(source: Source, part: Part | None, order: BlockOrder, position: Pos
         epoch, first = order.next_epoch(epoch), 0
 
 
-_BLOCKS_AT_ONCE = 1 << 16
-
-
 def position_after(lane: DealtLane, position: Position, records: int) -> Position:
     """The position after so many records of the lane's part, from a position between two records on.
 

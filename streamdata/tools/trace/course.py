@@ -171,7 +171,7 @@ class Course:
             known = next(states for states in reversed(self._states) if f"generation/{number}" in states)
             begins = Progress(_before(known, number))
         else:
-            begins = Progress({}).begin_deal(self._before[header["deal"]])
+            begins = Progress({}).under_next_size(self._before[header["deal"]])
         return Era(self._dataset, header["weights"], header["dp_size"], header["num_workers"], begins=begins)
 
     def first_of(self, number: int) -> int:
