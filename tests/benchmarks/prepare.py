@@ -145,7 +145,7 @@ class Prepared:
             for _ in range(copies):
                 file.write(text)
         packing = {"packing": "bfd_split", "max_packed_len": 8192, "task_bytes": 1 << 40}
-        job = json.dumps(self.job(backend="gigatoken", train_type="sft", **packing).__dict__)
+        job = json.dumps(self.job(backend="gigatoken", train_type="sft", **packing)._asdict())
         command = [sys.executable, "-c", PEAK, job, str(path)]
         out = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ}).stdout.split()
         return int(out[0]), int(out[1])
