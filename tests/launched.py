@@ -13,6 +13,8 @@ from pathlib import Path
 
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from tests.ranks import fork_workers
+
 CONTEXT = multiprocessing.get_context("forkserver")
 Job = multiprocessing.process.BaseProcess
 
@@ -32,6 +34,7 @@ def script(path: str, *options: str) -> None:
 
 
 def _launch(output: str, size: int, entry: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    fork_workers()  # of the ranks too, which are forks of this one
     file = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     os.dup2(file, 1)
     os.dup2(file, 2)

@@ -25,16 +25,30 @@ def run_on_ranks(folder: Path, function: Callable[[int], object], size: int = 2)
     return [pickle.loads((folder / str(rank)).read_bytes()) for rank in range(size)]
 
 
+def fork_workers() -> None:
+    """Let loaders of this process fork their workers, as those of a script on Linux.
+
+    Else their default is how this process was started: by a fork server of its own, which imports torch anew.
+    """
+    multiprocessing.set_start_method("fork", force=True)
+
+
 def apart(function: Callable[..., object], *arguments: object) -> None:
     """Call a function in a process of its own, which has imported torch already, and wait for its good end."""
-    process = CONTEXT.Process(target=function, args=arguments)
+    process = CONTEXT.Process(target=_call, args=(function, arguments))
     process.start()
     process.join(LIMIT_S)
     assert process.exitcode == 0
 
 
+def _call(function: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    fork_workers()
+    function(*arguments)
+
+
 def serve(folder: Path, function: Callable[[int], object], rank: int, size: int) -> None:
     """One rank's process: what the function returns or raises lies in the folder afterwards."""
+    fork_workers()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store-of-{size}", rank=rank, world_size=size)

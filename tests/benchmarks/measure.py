@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from torch.utils.data import DataLoader, Dataset
 
 from streamdata import MergedDataset
+from tests.ranks import fork_workers
 
 Result = TypeVar("Result")
 BATCH_SIZE, NUM_WORKERS = 64, 2
@@ -137,7 +138,7 @@ def apart(work: Callable[..., Result], *arguments: object) -> Result:
     """What a function returns in a process of its own: what one work did to heap and caches, others do not meet."""
     server = get_context("forkserver")
     server.set_forkserver_preload([__name__])  # torch too: each process would import it for a second
-    with ProcessPoolExecutor(1, mp_context=server) as pool:
+    with ProcessPoolExecutor(1, mp_context=server, initializer=fork_workers) as pool:
         return pool.submit(work, *arguments).result()
 
 

@@ -23,7 +23,7 @@ from streamdata import MergedDataset, StateError, StreamLoader, merge_states, mi
 from streamdata.delivery.even_ranks import NUM_KEPT
 from streamdata.delivery.stream_loader import RecentStates
 from streamdata.states.table import LoadedStates, table_of
-from tests.ranks import CONTEXT
+from tests.ranks import CONTEXT, fork_workers
 from tests.streams import through_json
 
 BATCH = 3
@@ -563,6 +563,7 @@ def test_it_says_how_long_the_loop_waited() -> None:
 
 def train(path: Path, pipe: Connection) -> None:
     """Send each batch, and save after each third."""
+    fork_workers()
     trained, loader = 0, make_loader(2, steps_per_epoch=5)
     if path.exists():
         loader.load_state_dict(json.loads(path.read_text())["states"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.launched import Job, launch, script
-from tests.trainers.jobs import SCRIPTS, assert_each_once, marks, needs, run, trained
+from tests.trainers.jobs import SCRIPTS, assert_each_once, marks, needs, trained
 
 LIMIT_S = 120
 
@@ -30,6 +30,13 @@ def kill_one_that_saved(folder: Path, job: Job) -> None:
     assert job.exitcode, f"nobody was killed:\n{folder.with_suffix('.log').read_text()[-3000:]}"
 
 
+def finish(folder: Path, ranks: int, *options: object) -> None:
+    """Run it to its end, which must be a good one."""
+    job = start(folder, ranks, *options)
+    job.join(LIMIT_S)
+    assert job.exitcode == 0, folder.with_suffix(".log").read_text()[-3000:]
+
+
 @pytest.mark.parametrize(
     "wrapper", [pytest.param([], id="ddp"), pytest.param(["--fsdp"], id="fsdp2", marks=needs("datasets"))]
 )
@@ -37,12 +44,10 @@ def test_a_killed_job_goes_on_with_other_ranks_and_workers(tmp_path: Path, wrapp
     """Every row of the epoch once, over all legs; what was trained after the last save does not count."""
     folder = tmp_path / "run"
     kill_one_that_saved(folder, start(folder, 2, "--steps", 20, *wrapper))
-    second = start(folder, 3, "--steps", 5, "--workers", 1, *wrapper)
-    second.join(LIMIT_S)
-    assert second.exitcode == 0, folder.with_suffix(".log").read_text()[-3000:]
+    finish(folder, 3, "--steps", 5, "--workers", 1, *wrapper)
     rest = (240 - trained(folder).total()) // 4
     assert 0 < rest < 40
-    run("plain_loop", folder, "--steps", rest, "--workers", 0, *wrapper, ranks=1)
+    finish(folder, 1, "--steps", rest, "--workers", 0, *wrapper)
     starts = {step for path in (folder / "rows").glob("*.txt") for step in marks(path.read_text().splitlines(), "res")}
     assert len(starts) == 3
     assert_each_once(folder)

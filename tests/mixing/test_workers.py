@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from streamdata import BlendableDataset, MergedDataset, mixed_collate, to_state
 from streamdata.states.cursor import Entry
 from tests.mixing.test_resume import Packer, irregular_stream
+from tests.ranks import fork_workers
 from tests.streams import Numbers, NumbersAhead, loaded, plain, raises_in_worker, through_json
 
 START_METHODS = ["fork", "spawn", "forkserver"]
@@ -242,6 +243,7 @@ def test_a_stopped_worker_is_an_error_after_the_loaders_timeout(monkeypatch):
 
 def train_by_index(folder):
     """A trainer whose workers are asked for samples by their index, and are told nothing else of ours."""
+    fork_workers()
     iterator = iter(DataLoader(BlendableDataset([range(1000)], [1.0], 10**6), 4, num_workers=1))
     next(iterator)
     (folder / "workers").write_text(str(iterator._workers[0].pid))
