@@ -133,7 +133,7 @@ def test_a_dead_store_ends_within_the_deadline_after_a_bounded_number_of_request
         futures = [sender.submit(f"{server.url}/a", 0, 10) for _ in range(50)]
         with pytest.raises(DeadHostError, match=r"(?s)status 503.*SlowDown.*attempts"):
             futures[0].result(30)
-        assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < 20  # one deadline for each that waits would be 50 s
         assert 20 < len(server.log) <= 45
         server.fault = lambda _: None
         kinds = [type(future.exception(30)) for future in futures]

@@ -102,7 +102,7 @@ def test_a_body_that_drips_is_no_answer():
         began = time.monotonic()
         with pytest.raises(DeadHostError, match="no end of it"):
             fetch_once(f"{server.url}/a", 0, 4000)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 20  # all of it takes 80 s
 
 
 @pytest.mark.parametrize("kind", ["503", "cut", "cut_chunked", "reset"])
