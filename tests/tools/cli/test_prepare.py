@@ -59,7 +59,11 @@ def test_parts_and_their_merge(streamdata: Streamdata, options: Callable, tmp_pa
     """They are the whole."""
     path = write(tmp_path / "a.jsonl", documents(30))
     given = options(PRETRAIN | {"task_bytes": 9000})
-    for name, more in (("0", ["--shard", "0/2"]), ("1", ["--shard", "1/2"]), ("whole", ["--workers", "1"])):
+    for name, more in (
+        ("0", ["--shard", "0/2"]),
+        ("1", ["--shard", "1/2", "--workers", "1"]),
+        ("whole", ["--workers", "1"]),
+    ):
         assert streamdata("prepare", path, "-o", tmp_path / name, *given, *more, "--format", "h5").exit_code == 0
     done = streamdata("prepare", "merge", tmp_path / "0", tmp_path / "1", "-o", tmp_path / "merged")
     assert done.stdout.startswith("30 records in")
