@@ -17,7 +17,13 @@ from filelock import FileLock
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 FORKSERVER = multiprocessing.get_context("forkserver")
 HUGE_PAGE, MADV_COLLAPSE = 2 << 20, 25
-PRELOADED = ["torch.utils.data", "streamdata.mixing", "streamdata.prepare", "tests.prepare.conftest"]
+PRELOADED = [
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "streamdata.mixing",
+    "streamdata.prepare",
+    "tests.prepare.conftest",
+]
 
 
 def pytest_configure() -> None:
