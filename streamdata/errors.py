@@ -113,7 +113,7 @@ _shortened = _Shortened()
 
 
 def shown(value: object) -> str:
-    """What a message says of a value or name out of data: as Python writes it, cut to 100 characters.
+    """Shows a value or a name out of data in a message: as Python writes it, cut to 100 characters.
 
     Of a url, who asks and with which signature is left out. Python escapes what a terminal or a log would obey: control
     characters, line ends, marks that turn text around, and lone surrogates, which could not be encoded.
@@ -147,7 +147,7 @@ def without_secrets(text: str) -> str:
 
 
 def names_text(names: Iterable[object]) -> str:
-    """What a message says of the fields of a record, or the keys of a file: sorted, as Python writes a list."""
+    """Lists the fields of a record, or the keys of a file, in a message: sorted, as Python writes a list."""
     known = [shown(name) for name in sorted(map(str, names))]
     more = f", … {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
     return f"[{', '.join(known[:_MAX_LISTED])}{more}]"
@@ -170,7 +170,7 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
 
 
 def one_of_two(who: str, **given: Any) -> Any:
-    """What was given under one of two names of the same argument.
+    """Returns the argument that was given under one of its two names.
 
     Raises:
         TypeError: Neither or both were given.

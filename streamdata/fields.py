@@ -37,7 +37,7 @@ PADDING: Final = "__padding__"
 """In a batch of `StreamLoader(uneven="pad")`: whether a sample only fills the batch up, bool (B,)."""
 
 SET_HERE: Final = frozenset([DATASET_NAME, DP_RANK, WORKER_ID, SEED, URL, KEY, INDEX, STATES])
-"""What a JSONL row may not bring along: streamdata sets these fields, and reads them again."""
+"""Fields that no JSONL row may bring along: streamdata sets them, and reads them again."""
 
 
 def is_reserved(name: object) -> bool:
@@ -46,6 +46,6 @@ def is_reserved(name: object) -> bool:
 
 
 def lacks(fields: Iterable[object], name: str) -> str:
-    """What a message says of a record without a field: which it has, those of streamdata left out."""
+    """Says in a message that a record lacks a field, and which it has, without those of streamdata."""
     own = listing(str(field) for field in fields if not is_reserved(field))
     return f"the record has no field {shown(name)}; it has {own}"

@@ -438,4 +438,4 @@ def _column(values: list[Any]) -> Any:
 
 
 collate_fn = prompt_collate
-"""The name that earlier versions had for it."""
+"""The name that verl has for it."""

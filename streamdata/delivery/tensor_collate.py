@@ -306,7 +306,7 @@ def _kinds(values: Iterable[Any]) -> set[type]:
 
 
 def _dtype(kinds: set[type]) -> torch.dtype:
-    """That of numbers of some types."""
+    """The dtype that holds numbers of some types."""
     if any(issubclass(kind, float | np.floating) for kind in kinds):
         return torch.float32
     return torch.bool if all(issubclass(kind, bool | np.bool_) for kind in kinds) else torch.int64

@@ -86,9 +86,9 @@ class Carry(NamedTuple):
     """How clocks pass a change of weights where a step is not the same for each draw: by costs or schedules."""
 
     pace: ClockPace
-    """That of now."""
+    """Pace of the present generation."""
     pace_in: Callable[[int], ClockPace]
-    """That of a generation, in whose sources this one's have the same numbers."""
+    """Pace of a generation whose sources have the numbers that they have in this one."""
     phases: Sequence[float]
     """For each source the part of a draw at which it starts."""
 

@@ -12,7 +12,7 @@ from streamdata.run.lane_link import Traffic, TrafficReport, own_times
 from streamdata.shards.ahead.read_ahead import AheadSettings
 
 _STRETCH_S: Final = 30.0
-"""So long is a lane observed before it is judged."""
+"""Seconds for which a lane is observed before it is judged."""
 _LIMITS: Final = 0.5
 """Stores limit a lane that waits for them for more than this share of its time."""
 _MANY_RETRIES: Final = 0.05

@@ -76,7 +76,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "streamdata.GroupCollate": (),
     "streamdata.ResumableDistributedSampler": (),
     "streamdata.TensorCollate": (),
-    "streamdata.collate_fn": (),  # the former name of the collate of prompts
+    "streamdata.collate_fn": (),  # as verl calls the collate of prompts
     "streamdata.dpo_collate": (),
     "streamdata.grpo_collate": (),
     "streamdata.mixed_collate": (),

@@ -164,7 +164,7 @@ class Base:
 
 @dataclass(frozen=True, kw_only=True)
 class DealHeader:
-    """What the run had delivered and left when its size last changed; empty in a run that never changed it."""
+    """Deliveries and leftovers of the run when its size last changed; empty in a run that never changed it."""
 
     number: int = 0
     """The generation with which the size began."""

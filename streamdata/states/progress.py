@@ -71,7 +71,7 @@ class Progress:
         self.headers: Mapping[int, Mapping[str, Any]] = self.table.headers
         """Headers of the generations of the present size, ascending."""
         self.before = DealHeader()
-        """What the run had delivered and left when its size last changed."""
+        """Deliveries and leftovers of the run when its size last changed."""
         self.next_deal: tuple[Tree, DealHeader] | None = None
         """The header that another size goes on from, with the present tree that it was computed for."""
         self.last_workers: dict[tuple[int, int], int] = {}

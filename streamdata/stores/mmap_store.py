@@ -33,7 +33,7 @@ FORMAT: Final = "streamdata"
 VERSION: Final = 1
 OFFSET_DTYPE: Final = np.dtype("<i8")
 _MAX_NUMBER: Final = 1 << 62
-"""So that no sum of two of them leaves int64."""
+"""The largest number of values: no sum of two such numbers leaves int64."""
 _DIMENSIONS: Final = 3
 _FILE_NAME: Final = re.compile(r"[\w-][\w.-]{0,249}", re.ASCII)  # nothing in it leads out of the folder
 _COPY: Final = "Copy the shard again."

@@ -42,7 +42,7 @@ CHUNK_SUMS: Final = 1024
 SUMS_CHUNK: Final = CHUNK_SUMS * BLOCK
 """Bytes of a file that these are of."""
 MAX_CHUNKS: Final = 128
-"""So the sums of 512 MiB, a shard by default, are kept in 512 KiB."""
+"""Bytes that share a sum: the sums of 512 MiB, a shard by default, take 512 KiB."""
 _KEPT_BLOCKS = 1024
 _KEPT_VALUES = 512
 

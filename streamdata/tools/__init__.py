@@ -1,1 +1,1 @@
-"""What people ask about a recipe, a run or its data, and the command that answers."""
+"""Answers to questions about a recipe, a run or its data, and the command that gives them."""

@@ -29,9 +29,9 @@ _PADDING = ("attention_mask",)
 _NORMAL = 1.96
 """Standard deviations to both sides that hold 95 % of a normal distribution."""
 _MOST_FED = 64
-"""So many times as many records as are sampled may a stream function pull."""
+"""How many records a stream function may pull, as a multiple of those that are sampled."""
 _OUTPUTS = 8
-"""So many outputs say how many records one takes."""
+"""Outputs that tell how many records one takes."""
 _RUNS = 4
 """Places in parquet files at which rows are sampled: each costs the decoding of a row group."""
 

@@ -47,7 +47,7 @@ _PACKAGE: Final = str(PurePath(streamdata.__file__).parent) + "/"
 _NETWORK: Final = ("io/remote/", "io/cache/")
 _READERS: Final = ("io/", "shards/")
 _DECODERS: Final = ("shards/jsonl/", "shards/parquet/", "shards/tar/", "shards/sequential.", "io/streams.")
-"""Those of the readers that make records of bytes."""
+"""Modules among the readers that make records of bytes."""
 _DECODED_AHEAD: Final = tuple(f"shards/parquet/{name}." for name in ("decode_ahead", "file", "run_decoder"))
 _ROOMS: Final = {"io": READ, "shards": READ, "stores": READ, "mixing": MIXING, "states": MIXING}
 _WAITS: Final = frozenset((threading.Condition.wait.__code__, futures.Future.result.__code__))
@@ -147,7 +147,7 @@ INTERVAL_S: Final = 0.002
 """Between two moments, on average."""
 _LEAST_S: Final = 1e-4
 _WRITTEN_S: Final = 0.2
-"""So often a worker writes what it has: it is ended without being asked."""
+"""Seconds after which a worker writes what it has: it is ended without being asked."""
 
 Seconds = Mapping[Doing, float]
 

@@ -1,4 +1,4 @@
-"""Which samples of a mixture are shown: `dataset, states, rank, step, source → samples, as delivered → a page`."""
+"""Samples of a mixture that are shown: `dataset, states, rank, step, source → samples, as delivered → a page`."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -24,7 +24,7 @@ from streamdata.tools.trace.seek import must_be_read, seek
 
 
 def record_of(sample: Sample) -> dict[str, Any]:
-    """Which record a sample was made of, the last one where it was made of several.
+    """The record that a sample was made of; the last one where there were several.
 
     Samples of map-style sources may bring a url and a key of their own, which nobody knows without reading them: of
     these the index is the name, whether a step is sought or read.

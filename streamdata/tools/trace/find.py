@@ -83,7 +83,7 @@ class WantedRecord:
                     yield source.block_of(shard, number)
 
     def _number(self, shards: IndexedShards, shard: int) -> int | None:
-        """Which record of a shard it is: that of a line says its key, those of others are looked through."""
+        """The number of a record in its shard: the key of a line says it, other shards are looked through."""
         total = int(shards.num_records[shard])
         firsts = range(0, total, _AT_ONCE)
         guess = int(self.key) if self.key is not None and self.key.isdecimal() else 0

@@ -301,7 +301,7 @@ def visible(text: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """The same, newlines and tabs too: for names and places."""
+    """Makes newlines and tabs visible too: for names and places."""
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 

@@ -150,7 +150,7 @@ class SampleViews:
 
 
 def where(fields: Mapping[str, Any]) -> str:
-    """Which record it is: url and key, or index."""
+    """Url and key, or index, of a record."""
     if URL in fields:
         return f"{fields[URL]} {fields.get(KEY, '')}".rstrip()
     return f"index {fields[INDEX]}" if INDEX in fields else ""

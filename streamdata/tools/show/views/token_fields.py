@@ -1,4 +1,4 @@
-"""Which fields of a sample are tokens, and which others say what of them is trained, padding, a border of documents.
+"""Finds the fields of a sample that are tokens, and those that say what is trained, padding, a border of documents.
 
 `input_ids` has `loss_mask`, `attention_mask`, `position_ids` and `labels`, `chosen_input_ids` has `chosen_loss_mask`
 and so on; `chosen` has `chosen_mask`, `responses` has `masks`.
@@ -83,7 +83,7 @@ class _Siblings:
         self._prefix = name.removesuffix(own)
 
     def train(self, ids: Ids) -> tuple[Mask | None, str, bool]:
-        """Which tokens are trained, why the others are not, and whether that is said of the token before each."""
+        """Marks of trained tokens, why the others are not trained, and whether a mark is of the token before."""
         if self._name.endswith(_TARGETS):
             mask = self.mask("loss_mask") if self._name.endswith("target_ids") else None
             unwanted = ids == _IGNORED

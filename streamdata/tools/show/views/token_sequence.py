@@ -191,7 +191,7 @@ class TokenSequence:
         return bool(padding[at]), trained, at == 0 and bool(self.first_reason)
 
     def _padding(self, texts: TokenTexts | None) -> Mask:
-        """Which tokens only fill it up, at either end."""
+        """Marks the tokens that only fill a row up, at either end."""
         if self.attended is not None:
             return ~self.attended
         padding = np.zeros(len(self.ids), dtype=np.bool_)
