@@ -12,7 +12,7 @@
 - `chat_dataset`: supervised chats and pairs
 - `prompts`: prompts for reinforcement learning, verl's hooks, and their batches
 - `prompt_reader`: a row's number → encoded prompt, and all that its length depends on
-- `lengths`: measuring prompts once, in several processes, and which stay
+- `lengths`: measuring prompts in several processes, once unless code of the user's takes part, and which stay
 - `encoding`: text and media → ids; cuts that keep media whole; rope positions
 - `media`: images and videos, from files, bytes and lists of frames
 

@@ -1,4 +1,4 @@
-"""The choice of rows: `rows → lengths, measured once and kept in the cache → numbers of the rows that stay`."""
+"""The choice of rows: `rows → lengths, measured or from the cache → numbers of the rows that stay`."""
 
 import hashlib
 import logging
@@ -80,7 +80,7 @@ def choose_rows(reader: PromptReader) -> Kept:
     if config.filter_prompts or reader.measures_tokens:
         ascending = np.argsort(numbers)  # files of lengths are asked for in the order of their rows
         lengths = np.empty(len(numbers), dtype=np.int32)
-        lengths[ascending] = measured(reader, cache, reader.policy(), numbers[ascending])
+        lengths[ascending] = measured(reader, cache, numbers[ascending])
         overlong = (lengths > config.max_prompt_length) & config.filter_overlong_prompts
         stay = numbers[(lengths >= 0) & ~overlong]
         reasons = {"empty": lengths == EMPTY, "media cut": lengths == MEDIA_CUT, "overlong": overlong}
@@ -141,20 +141,25 @@ class _FileLengths(NamedTuple):
         return np.full(self.num_rows, NOT_MEASURED, dtype=np.int32)
 
 
-def measured(reader: PromptReader, cache: FileCache, policy: str, numbers: Int64s) -> Int32s:
-    """Returns the lengths of rows, int32, shape (n,); only those are measured that never were under this policy.
+def measured(reader: PromptReader, cache: FileCache, numbers: Int64s) -> Int32s:
+    """Returns the lengths of rows, int32, shape (n,); only those are measured that are not in the cache.
 
-    They are kept in one file per file of rows, under the hashes of its content and of the policy, so that they serve
-    whoever reads the same file under another path, with others, or in part. Images that rows name by their paths are
-    taken to stay as they are.
+    They are kept in one file per file of rows, under the hashes of its content and of the reader's policy, so that they
+    serve whoever reads the same file under another path, with others, or in part. Images that rows name by their paths
+    are taken to stay as they are. Where the user's own code takes part, nothing is kept: no hash says that it does the
+    same as before.
 
     Args:
         reader: Measures a row.
         cache: Keeps the lengths.
-        policy: The hash of what lengths depend on.
         numbers: The rows' numbers, ascending.
     """
-    rows, files = reader.rows, []
+    if own := reader.own_code():
+        logger.info("%s: prompts are measured at each start, since their lengths depend on %s", WHO, ", ".join(own))
+        values = np.full(len(numbers), NOT_MEASURED, dtype=np.int32)
+        measure_rows(reader, numbers, values, reader.config.filter_overlong_prompts_workers)
+        return values
+    rows, files, policy = reader.rows, [], reader.policy()
     for file in range(rows.locate(int(numbers[0]))[0], rows.locate(int(numbers[-1]))[0] + 1):
         first, end = rows.first(file), rows.first(file + 1)
         span = slice(*np.searchsorted(numbers, [first, end]).tolist())

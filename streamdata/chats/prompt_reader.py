@@ -1,23 +1,18 @@
 """From a row's number to its encoded prompt: what measures and what emits both ask here, so that they agree."""
 
 import hashlib
-import io
 import json
 import os
-import pickle
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
-from types import CodeType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple
 
 from streamdata.chats.encoding import Encoded, Encoder, MediaCutError, fit
 from streamdata.chats.settings import WHO, PromptConfig
-from streamdata.errors import shown, text_of
 from streamdata.shards.parquet.rows import ParquetRows
 from streamdata.shards.parquet.stored_rows import Row
 from streamdata.text.formats import RowFormat, prompt_said, text_alone
 from streamdata.text.messages import (
+    MEDIA_KINDS,
     MediaChat,
     is_empty,
     is_given,
@@ -31,6 +26,7 @@ from streamdata.text.tokenizer import tokenizer_digest
 
 EMPTY: Final = -2
 MEDIA_CUT: Final = -3
+_PUBLISHED: Final = ("streamdata", "transformers")  # packages whose classes do the same at each start
 
 
 class Prompt(NamedTuple):
@@ -50,7 +46,6 @@ class PromptReader:
         config: The settings.
         found: The format of the rows.
         build: Makes the row that holds a prompt, where a class of one's own does.
-        built: A hash of all that `build` does, since lengths depend on it.
 
     Raises:
         ValueError: The tools are invalid.
@@ -64,10 +59,9 @@ class PromptReader:
         config: PromptConfig,
         found: RowFormat,
         build: Callable[[Row], Row] | None = None,
-        built: str = "",
     ) -> None:
         self.rows, self.encoder, self.config = rows, encoder, config
-        self._format, self._build, self._built = found, build, built
+        self._format, self._build = found, build
         self._tools = read_tool_file(config.tool_config_path) if config.tool_config_path else None
         self._media_keys = {"image": config.image_key, "video": config.video_key}
         self._template_kwargs = {"add_generation_prompt": True, **config.apply_chat_template_kwargs}
@@ -160,100 +154,41 @@ class PromptReader:
         cuts = not config.filter_overlong_prompts and config.truncation != "error"
         return cuts and config.truncation_media == "drop_sample" and self.encoder.has_processor
 
+    def own_code(self) -> list[str]:
+        """Returns the names of the user's functions and classes that lengths depend on: their code may change."""
+        found = [] if self._build is None else ["_build_messages"]
+        if self.measures_tokens:
+            if self.config.chat_template_func is not None:
+                found.append("chat_template_func")
+            processor = self.encoder.processor
+            parts = [getattr(processor, f"{kind}_processor", None) for kind in MEDIA_KINDS]
+            kinds = [type(part) for part in (self.encoder.tokenizer, processor, *parts) if part is not None]
+            found += [kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] not in _PUBLISHED]
+        return found
+
     def policy(self) -> str:
-        """Returns a hash of all that lengths depend on, beside the file: tokenizer, processor, template, settings."""
+        """Returns a hash of all that lengths depend on beside the file: tokenizer, processor, settings.
+
+        Of `own_code` it says nothing.
+        """
         config, has_processor = self.config, self.encoder.has_processor
         # Not the limit itself, where it cuts nothing: the same lengths serve every limit.
-        parts: dict[str, Any] = {"filter_prompts": config.filter_prompts, "prompt_key": config.prompt_key}
+        parts: dict[str, Any] = {
+            "filter_prompts": config.filter_prompts,
+            "prompt_key": config.prompt_key,
+            "format": self._format,
+            "has_single_images": self._has_single_images,
+        }
         if self.measures_tokens:
             parts |= {
                 "tokenizer": tokenizer_digest(self.encoder.tokenizer),
                 "processor": tokenizer_digest(self.encoder.processor) if has_processor else None,
-                "template": function_digest(config.chat_template_func),
                 "template_kwargs": self._template_kwargs,
                 "tools": self._tools,
                 "media_keys": self._media_keys if has_processor else None,
                 "cut": (config.max_prompt_length, config.truncation) if self._drops_samples else None,
+                "image_patch_size": config.image_patch_size,
+                "mm_processor_kwargs": config.mm_processor_kwargs,
             }
-            # Only where they are given: what was measured before there were such settings stays known.
-            later = {"image_patch_size": config.image_patch_size, "mm_processor_kwargs": config.mm_processor_kwargs}
-            parts |= {key: value for key, value in later.items() if value}
-        # A text has another length than a conversation: what was measured of one says nothing of the other.
-        is_plain = self._format == ("prompt-only", "conversational") and not self._has_single_images
-        if self._built or not is_plain:
-            parts["prepared"] = self._built or str(self._format)
         text = json.dumps(parts, sort_keys=True, default=repr)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def function_digest(function: Any) -> str | None:
-    """Returns a hash that changes with a function's code, and with what an object holds that is called.
-
-    Raises:
-        ValueError: It cannot be sent to other processes.
-    """
-    if function is None:
-        return None
-    # It is sent to processes that measure, and to workers. There the failure would be harder to read.
-    if error := _sending_error(function):
-        raise ValueError(
-            f"{WHO}: expected a chat_template_func that can be sent to other processes, got {shown(function)}: "
-            f"{text_of(error)}\n"
-            "  Define it at the top of a module."
-        ) from error
-    return content_digest(function)
-
-
-def content_digest(value: Any) -> str:
-    """Returns a hash of what an object holds and its functions do."""
-    content = io.BytesIO()
-    _Content(content).dump(value)
-    return hashlib.blake2b(content.getvalue(), digest_size=16).hexdigest()
-
-
-class _Content(pickle.Pickler):
-    """Writes functions as what they do, where pickle names them, and sets in an order; nobody reads it back."""
-
-    def persistent_id(self, value: Any) -> Any:
-        return _fixed(value) if isinstance(value, set | frozenset) else None
-
-    def reducer_override(self, value: Any) -> Any:
-        # What comes third is written last, when the value itself is known: it may lead back to it.
-        if isinstance(value, FunctionType):
-            return partial, (f"{value.__module__} {value.__qualname__} {_fixed(value.__code__)}",), _held(value)
-        if isinstance(value, MethodType):
-            return partial, (value.__func__,), value.__self__
-        call = getattr(type(value), "__call__", None)  # noqa: B004  # not whether there is one: which
-        if isinstance(call, FunctionType) and not isinstance(value, type):
-            return partial, (call,), value.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
-        return NotImplemented
-
-
-def _fixed(value: Any) -> Any:
-    """Code as a text and a set as a list, which are the same in each process; other constants as they are."""
-    # Not `repr(code)`, which has an address, nor marshal, which has line numbers: a comment above changes no length.
-    if isinstance(value, CodeType):
-        return repr((value.co_code, value.co_names, value.co_varnames, [_fixed(const) for const in value.co_consts]))
-    # Texts hash differently in each process, and with them the order of a set.
-    return sorted(map(repr, value)) if isinstance(value, set | frozenset) else value
-
-
-def _held(function: FunctionType) -> list[Any]:
-    """The values that a function was defined with: its defaults, and what a decorator gave it."""
-    keywords = function.__kwdefaults__ or {}
-    values = [*(function.__defaults__ or ()), *keywords, *keywords.values()]
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # it is empty
-            values.append(cell.cell_contents)
-    return [
-        value if isinstance(value, FunctionType) or not _sending_error(value) else type(value).__qualname__
-        for value in values
-    ]
-
-
-def _sending_error(value: Any) -> Exception | None:
-    try:
-        pickle.dumps(value)
-    except Exception as error:  # an object may raise anything
-        return error
-    return None

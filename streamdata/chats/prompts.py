@@ -14,7 +14,7 @@ import torch
 from streamdata.chats.encoding import Encoder, Fitted, fit, media_by_kind, training_features
 from streamdata.chats.lengths import choose_rows, read_number
 from streamdata.chats.media import open_media
-from streamdata.chats.prompt_reader import Prompt, PromptReader, content_digest
+from streamdata.chats.prompt_reader import Prompt, PromptReader
 from streamdata.chats.settings import WHO, PromptConfig
 from streamdata.errors import StateError, names_text, one_line, shown
 from streamdata.io.file_cache import open_cached
@@ -66,8 +66,8 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
     kwargs and the row's columns but those of media; the prompt stays as the row has it.
 
     It pickles as paths and settings, and works in DataLoader workers of every start method. A subclass may override
-    `__getitem__` and verl's hooks: `_build_messages`, for each row before it is measured and before it is emitted, and
-    `process_vision_info`.
+    `__getitem__` and verl's hooks: `_build_messages`, for each row before it is measured, which then happens at each
+    start, and before it is emitted; and `process_vision_info`.
 
     Args:
         data_files: Files of parquet, JSON Lines or JSON arrays, here or in a store: a path, glob, brace expression or
@@ -123,7 +123,6 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         storage_options: Mapping[str, Any] | None = None,
         limits: Limits = None,
     ) -> None:
-        self._own = dict(vars(self))  # what a subclass set before, on which its messages may depend
         super().__init__(name, percent, holdout, part)
         who = type(self).__name__
         self._options, self._limits = options_of_source(storage_options, who), read_limits(limits, ShardLimits, who)
@@ -155,10 +154,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         native = RowFormat("prompt-only", "standard" if isinstance(first.get(key), str) else "conversational")
         is_named = self._builds_messages or key != "prompt"
         found = config.format_of(first, native, (key,), WHO, is_named=is_named)
-        build, built = None, ""
-        if self._builds_messages:
-            build, built = self._built, content_digest((type(self)._build_messages, self._own))  # noqa: SLF001
-        self._reader = PromptReader(rows, encoder, config, found, build, built)
+        self._reader = PromptReader(rows, encoder, config, found, self._built if self._builds_messages else None)
         self._kept = choose_rows(self._reader)
         self.__dict__.pop("_numbers", None)  # it reads the file of the choice before
 

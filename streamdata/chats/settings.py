@@ -230,7 +230,7 @@ class PromptConfig(RowSettings):
     """Warn of a row without tools_kwargs; a row's own `extra_info.need_tools_kwargs` goes first."""
     chat_template_func: Callable[..., str] | None = None
     """Renders instead of the template: `fn(messages, tools=…, **apply_chat_template_kwargs)`. Among these,
-    `add_generation_prompt` is True unless it is given."""
+    `add_generation_prompt` is True unless it is given. Lengths are then measured at each start, and not kept."""
     tool_config_path: str | None = None
     """A YAML file of tools for all rows that bring none."""
     mode: Literal["tensors", "raw"] = "tensors"

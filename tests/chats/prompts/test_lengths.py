@@ -86,19 +86,70 @@ def test_a_second_start_measures_nothing(tokenizer, tmp_path, monkeypatch):
     "change",
     [
         {"apply_chat_template_kwargs": {"add_generation_prompt": False}},
-        {"chat_template_func": lambda messages, **_: messages[0]["content"]},
         {"prompt_key": "data_source"},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_what_lengths_depend_on_is_noticed(change, tokenizer, tmp_path, monkeypatch):
-    """Settings of the template, a function instead of it, another column."""
+    """Settings of the template, another column."""
     path = sums(tmp_path / "a.parquet", 3)
     RLHFDataset(path, tokenizer, {})
     monkeypatch.setattr(lengths, "measure_rows", lambda *_: pytest.fail("measured"))
-    monkeypatch.setattr("streamdata.chats.prompt_reader.pickle.dumps", lambda _: b"")
     with pytest.raises(pytest.fail.Exception, match="measured"):
         RLHFDataset(path, tokenizer, change)
+
+
+SAID = {"text": "short"}
+"""What the code below depends on, and no look at that code tells."""
+
+
+def says(messages, **_):
+    """A template as a function."""
+    return SAID["text"]
+
+
+class Saying(RLHFDataset):
+    """A class of one's own."""
+
+    def _build_messages(self, example, key):
+        return user(SAID["text"])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "config", "name"),
+    [(RLHFDataset, {"chat_template_func": says}, "chat_template_func"), (Saying, {}, "_build_messages")],
+)
+def test_lengths_that_own_code_decides_are_measured_at_each_start(
+    dataset, config, name, tokenizer, tmp_path, monkeypatch, caplog
+):
+    """They are not kept, and the log says so."""
+    path, config = sums(tmp_path / "a.parquet", 3), {"max_prompt_length": 20, **config}
+    assert dataset(path, tokenizer, config).dropped == {}
+    monkeypatch.setitem(SAID, "text", "longer " * 30)
+    with caplog.at_level(logging.INFO, "streamdata"), pytest.raises(SourceError, match="3 overlong"):
+        dataset(path, tokenizer, config)
+    assert caplog.text.count(f"measured at each start, since their lengths depend on {name}\n") == 1
+    assert not list((tmp_path / "cache").rglob("*.i32"))
+
+
+@pytest.mark.parametrize("part", ["tokenizer", "image_processor", "video_processor", None])
+def test_a_class_of_ones_own_may_count_otherwise_at_each_start(part, tmp_path, monkeypatch):
+    """A tokenizer, a processor, or a part of it that is not from transformers."""
+    path, other = mixed(tmp_path / "a.parquet"), tiny_qwen2_vl()
+    own = getattr(other, part) if part else other
+    own.__class__ = type("Own", (type(own),), {})
+    expected = prompts_of(RLHFDataset(path, other.tokenizer, {}, other))
+    assert not list((tmp_path / "cache").rglob("*.i32"))
+    assert prompts_of(RLHFDataset(path, other.tokenizer, {}, other)) == expected
+
+
+def test_rows_that_stay_whatever_their_length_are_chosen_once(tokenizer, tmp_path, monkeypatch):
+    """A function that renders does not decide which of them are empty."""
+    path = sums(tmp_path / "a.parquet", 3)
+    config = {"filter_overlong_prompts": False, "chat_template_func": says}
+    RLHFDataset(path, tokenizer, config)
+    forbid_measuring(monkeypatch)
+    assert len(RLHFDataset(path, tokenizer, config)) == 3
 
 
 def test_a_changed_template_or_file_is_noticed(tmp_path):

@@ -123,6 +123,18 @@ def test_what_others_cannot_import_says_so(tmp_path):
     assert "filter_overlong_prompts_workers: 1" in printed
 
 
+def test_a_function_that_cannot_be_sent_is_refused(tokenizer, tmp_path):
+    """Where others measure, since they need it."""
+    from streamdata.chats.prompts import RLHFDataset
+    from tests.chats.prompts.prompt_files import sums
+
+    path, config = sums(tmp_path / "a.parquet"), {"chat_template_func": lambda messages, **_: "short"}
+    assert len(RLHFDataset(path, tokenizer, {**config, "filter_overlong_prompts_workers": 1})) == 12
+    limits = patch.dict(vars(lengths), WORTH_A_PROCESS=1)
+    with limits, pytest.raises(SourceError, match=r"one that cannot: .*pickle.*\n  Define what they need at"):
+        RLHFDataset(path, tokenizer, {**config, "filter_overlong_prompts_workers": 2})
+
+
 def test_a_process_that_dies_is_noticed():
     """Instead of waiting for it for ever."""
     with pytest.raises(SourceError, match="it died with exit code 1\n"):
