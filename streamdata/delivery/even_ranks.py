@@ -107,7 +107,7 @@ class EvenRanks:
     def next_pass(self, progress: Progress) -> int:
         """The pass that a finite stream goes on with: if it is to be padded, one that some rank has not ended."""
         found = self._dataset.next_pass(self._num_workers)
-        passes = progress.passes() if progress and progress.is_under(self._lane()) else []
+        passes = progress.passes if progress and progress.is_under(self._lane()) else []
         if self._uneven != "pad" or not passes or passes[-1] >= found:
             return found
         self._dataset.set_epoch(passes[-1])
@@ -142,7 +142,7 @@ class EvenRanks:
     def has_share(self, epoch_pass: int, progress: Progress) -> bool:
         """Whether this rank has a share of a pass that nobody had begun; what functions drop of it is not known."""
         # Ranks go through passes by themselves, so that of several others may have had what would be this one's.
-        if epoch_pass in {*progress.passes(), *progress.before.finished} or progress.base(epoch_pass).left:
+        if epoch_pass in {*progress.passes, *progress.before.finished} or progress.base(epoch_pass).left:
             return False
         return self._dataset.idle_rank(self._num_workers, [epoch_pass], [self._lane().dp_rank]) is None
 

@@ -158,8 +158,8 @@ def shifted(clocks: Sequence[float], pace: ClockPace, amounts: Sequence[float]) 
 def phases(names: Sequence[str]) -> list[float]:
     """For each source the part of a draw at which it starts."""
     # By name and not by position in the recipe: moving a source there must not change what comes next.
-    ranks = {name: k for k, name in enumerate(sorted(names))}
-    return [ranks[name] * GOLDEN_RATIO % 1 for name in names]
+    parts = {name: k * GOLDEN_RATIO % 1 for k, name in enumerate(sorted(names))}
+    return list(map(parts.__getitem__, names))
 
 
 def _advanced(clocks: list[float], num_draws: int, following: Callable[[int, float], float]) -> list[float]:
@@ -307,6 +307,8 @@ class Clocks:
     def begin(self) -> list[float]:
         """The clock of each source when the lane begins, or goes on from where the states stand."""
         run, node, settings = self._run, self._node, self._node.dataset
+        if not run.entries.cursors and not self.is_told:  # a fresh start, or the first of a new pass or size
+            return self._starts()
         histories = [
             History(run.progress.member_since(child.path, run.generation), run.entries.clocks(child.path))
             for child in node.children

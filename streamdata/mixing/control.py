@@ -140,7 +140,7 @@ class Control:
 
     def first_unended(self, version: int, workers: Iterable[int]) -> int:
         """The first pass that not all of these lanes have ended since the states of that version were set."""
-        lanes = [self._lane(worker) for worker in workers]
+        lanes = map(self._lane, workers)
         return min((int(lane[_ENDED]) if lane[_OF_VERSION] == version + 1 else 0 for lane in lanes), default=0)
 
     def resume(self, version: int, loaded: LaneState, *, has_ended: bool, is_empty: bool) -> None:
@@ -161,7 +161,7 @@ class Control:
 
     def resumed_pass(self, version: int, workers: Iterable[int]) -> int:
         """The pass in which these lanes go on: some may not have known, when they were asked, that it had begun."""
-        lanes = [self._lane(worker) for worker in workers]
+        lanes = map(self._lane, workers)
         return max(int(lane[_RESUMED]) for lane in lanes if lane[_OF_VERSION] == version + 1)
 
     def ended(self, version: int, lane: Lane) -> list[list[int]]:

@@ -150,7 +150,7 @@ class _Ending:
         self._progress, self._top, self._tree = progress, top, tree
         self._topology = progress.topology()
         self._deals_of_passes: dict[int, Deals] = {}
-        known = {*progress.passes(), *progress.before.passes}
+        known = {*progress.passes, *progress.before.passes}
         ended = {number for number in known if self._has_ended(number)}
         self.finished = sorted({*progress.before.finished, *ended})
         """The passes of which nothing is left."""
@@ -182,8 +182,7 @@ class _Ending:
             # Not by ranks: one that delivered nothing may have no share of the oldest, and a share of the next.
             return min(known - ended, default=max(known, default=self._progress.before.first_pass - 1) + 1)
         # One without end is left, by `set_epoch`, for another; a rank that delivered nothing is where the others are.
-        newest = map(self._progress.newest_pass, range(self._topology.dp_size))
-        return min((number for number in newest if number is not None), default=self._progress.before.first_pass)
+        return min(self._progress.newest_passes.values(), default=self._progress.before.first_pass)
 
     def _has_ended(self, epoch_pass: int) -> bool:
         if self._top.is_endless:
@@ -270,7 +269,7 @@ class _Ending:
             f"\nstates: they hold nothing of rank {rank} of {self._topology.dp_size}, which counts as one that "
             "delivered nothing: what it did deliver comes again"
             for rank in range(self._topology.dp_size)
-            if self._progress.newest_pass(rank) is None
+            if rank not in self._progress.newest_passes
             and rank not in self._progress.idle
             and any(self._sharing(number, rank) for number in self.passes)  # of something that is not finished
         ]

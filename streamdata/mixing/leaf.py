@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, takewhile
+from operator import itemgetter
 from typing import Self
 
 from streamdata.errors import StateError, shown
@@ -178,7 +179,7 @@ class Leaf:
         if has_function or self._tally.max_bad or self._is_left_out is not None:
             pairs = self._processed(lane, task, at)
         else:  # every record is a sample, and its position the whole cursor
-            pairs = chain.from_iterable(records for _, records in lane.segments(task, at.position))
+            pairs = chain.from_iterable(map(itemgetter(1), lane.segments(task, at.position)))
         return pairs if task.stream is None else task.stream.join(pairs)
 
     def _processed(self, lane: DealtLane, task: ReadTask, at: Cursor) -> Pairs:

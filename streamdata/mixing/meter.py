@@ -71,21 +71,19 @@ class Meter:
         # Of a thousand sources a batch was made of a few: the others' times have not changed.
         times = {path: (one[0], one[1]) for path, one in self.times.items() if self._sent.get(path) != one[0]}
         self._sent.update((path, reading) for path, (reading, _) in times.items())
-        has_traffic = network().counts.requests or cache_counts()
-        if not has_traffic and not times:
+        if not times and not network().counts.requests and not cache_counts():
             return None
-        if has_traffic:
-            self._judge()
-        return TrafficReport(self._dataset, os.getpid(), own_traffic(), self._limit, times)
+        return TrafficReport(self._dataset, os.getpid(), own_traffic(), self.limit(), times)
 
-    def _judge(self) -> None:
-        if self._limit is not None or time.perf_counter() - self._since.time < _STRETCH_S:
-            return
-        now = _now()
-        stretch = _Since(*(after - before for after, before in zip(now, self._since, strict=True)))
-        self._since = now
-        if stretch.waited > _LIMITS * stretch.time:
-            self._limit = self._described(stretch)
+    def limit(self) -> str | None:
+        """How stores limit the lane, and what would help; None where they were not seen to, up to now."""
+        if self._limit is None and time.perf_counter() - self._since.time >= _STRETCH_S:
+            now = _now()
+            stretch = _Since(*(after - before for after, before in zip(now, self._since, strict=True)))
+            self._since = now
+            if stretch.waited > _LIMITS * stretch.time:
+                self._limit = self._described(stretch)
+        return self._limit
 
     def _described(self, stretch: _Since) -> str:
         took, requests = stretch.time, max(1, stretch.requests)

@@ -16,7 +16,7 @@ from streamdata.recipe.named_source import LEAST, MOST
 from streamdata.sources.functions.process_functions import Feed, StreamFn, run_bursts
 from streamdata.sources.functions.tally import counts_of, num_tokens, raise_noted
 from streamdata.sources.source import Sample, describe_record
-from streamdata.states.cursor import Cursor, Entry, PlainCursor, PlainEntry, node_of
+from streamdata.states.cursor import Cursor, Entry, NodeState, PlainCursor, PlainEntry, node_of
 
 logger = logging.getLogger("streamdata")
 
@@ -75,13 +75,14 @@ class Mixture:
         self._run, self._node, self._settings = run, node, settings
         self._clocks = Clocks(run, node, above)
         self._children: list[Mixture | Leaf] = []
+        self._node_states: list[NodeState | None] = []
+        number = len(node.children)
+        self._draws, self._costs, self._tokens = [0] * number, [0.0] * number, [0] * number
         for i, child in enumerate(node.children):
             kind = Mixture if child.is_mixture else Leaf
             self._children.append(kind(run, child, (*above, self._clocks.share_at(i))))
-        self._node_states = [run.entries.node_state(child.path) for child in node.children]
-        number = len(self._children)
-        self._draws, self._costs, self._tokens = [0] * number, [0.0] * number, [0] * number
-        for i, state in enumerate(self._node_states):
+            state = run.entries.node_state(child.path)
+            self._node_states.append(state)
             if state is not None:
                 self._draws[i], self._costs[i], self._tokens[i] = state.draws, state.cost, state.tokens
         self._weigh = None if settings.cost is None else cost_function(settings.cost)

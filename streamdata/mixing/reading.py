@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ from streamdata.mixing.meter import Meter
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
-from streamdata.run.lane_link import LaneLink, announce, note, warn_once
+from streamdata.run.lane_link import DealText, LaneLink, announce, note_limit, warn_once
 from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead
 from streamdata.sources.functions.tally import Tally, counts_of, num_tokens
 from streamdata.sources.skip import Skips
@@ -150,8 +150,8 @@ class Reading:
 
         def note_batches(number: int) -> None:
             self.control.note_batches(self.version, lane.worker, number)
-            if is_here and (report := meter.report()) is not None:  # from elsewhere it comes with the batch
-                note(report)
+            if is_here:  # from elsewhere it comes with the batch
+                note_limit(self.control.name, meter.limit())
 
         run = replace(
             Run.at(progress, key.epoch_pass, lane, plan.deals, self.tree, self.skips),
@@ -162,7 +162,9 @@ class Reading:
             header=plan.header,
             link=LaneLink(progress.batches_before(key), beginning, note_batches, meter.report),
         )
-        samples = iter(()) if plan.gave_all else _with_deal(lane_samples(run, self.top), progress)
+        samples = iter(()) if plan.gave_all else lane_samples(run, self.top)
+        if progress.before.entry is not None:
+            samples = _with_deal(samples, progress.before.entry)
         if place is not None:
             samples = _cleared_by_errors(samples, place)
 
@@ -228,7 +230,7 @@ class Reading:
             The pass, its states, how it is dealt out, and which workers have a share of it.
         """
         epoch_pass = self.control.epoch_pass
-        newest = progress.newest_pass(lane.dp_rank)
+        newest = progress.newest_passes.get(lane.dp_rank)
         begins = progress.before.first_pass if newest is None else newest
         _, sharing = self._dealt(lane, progress, begins)
         # Of all workers: one without a share of the pass comes to its end at once, and notes that too.
@@ -251,10 +253,13 @@ class Reading:
 
     def _check_rank(self, progress: Progress, dp_rank: int, sharing: list[int], remedy: str = _LOAD_OWN) -> None:
         """Refuse states that hold other ranks, and nothing of one that has a share of the pass."""
-        if sharing and progress.lacks_rank(self.control.epoch_pass, dp_rank):
-            raise StateError(
-                f"states: they hold nothing of rank {dp_rank}, only of ranks {progress.ranks()}\n  {remedy}"
-            )
+        if not sharing or dp_rank in progress.newest_passes or dp_rank in progress.idle:
+            return
+        # Without entries it would begin at the start, and deliver again what others, or it itself, had delivered.
+        epoch_pass = self.control.epoch_pass
+        if progress.passes and (epoch_pass is None or epoch_pass in progress.passes):
+            ranks = sorted(progress.newest_passes)
+            raise StateError(f"states: they hold nothing of rank {dp_rank}, only of ranks {ranks}\n  {remedy}")
 
 
 def lane_samples(run: Run, top: Node) -> Iterator[Sample]:
@@ -275,11 +280,10 @@ def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:
         yield sample
 
 
-def _with_deal(samples: Iterator[Sample], progress: Progress) -> Iterator[Sample]:
+def _with_deal(samples: Iterator[Sample], deal: DealText) -> Iterator[Sample]:
     """Pass samples on; the first one brings what the run had come to under earlier sizes."""
-    first = next(samples, None) if progress.before.entry is not None else None
-    if first is not None:
-        first[CURSOR] = marked(first[CURSOR], deal=progress.before.entry)
+    for first in islice(samples, 1):
+        first[CURSOR] = marked(first[CURSOR], deal=deal)
         yield first
     yield from samples
 

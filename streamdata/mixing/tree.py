@@ -112,17 +112,20 @@ class Node:
         Raises:
             ValueError: They do not go together, or one of them follows from a size that is not known.
         """
-        read: dict[str, Weight | SizeWeight] = {}
+        weights: dict[str, Any] = {}
+        sized: list[Node] = []
         for child in self.children:
             try:
-                read[child.path] = read_percent(getattr(child.dataset, "percent", None))
+                weights[child.path] = weight = read_percent(getattr(child.dataset, "percent", None))
             except ValueError as error:
                 raise ValueError(f"source {shown(child.path)}: {error}") from None
-        _check_one_size(read)
-        pairs = zip(self.children, read.values(), strict=True)
-        return {
-            child.path: _of_size(child, weight) if isinstance(weight, SizeWeight) else weight for child, weight in pairs
-        }
+            if isinstance(weight, SizeWeight):
+                sized.append(child)
+        if sized:
+            _check_one_size(weights, sized[0].path)
+        for child in sized:
+            weights[child.path] = _of_size(child, weights[child.path])
+        return weights
 
     @cached_property
     def shares(self) -> Shares | None:
@@ -131,7 +134,9 @@ class Node:
         Raises:
             ValueError: Its weights do not go together, or at some time all are 0.
         """
-        return shares_of_weights(self.weights)
+        if not any(isinstance(weight, list | dict) for weight in self.weights.values()):
+            return None
+        return Shares(list(self.weights), list(self.weights.values()))
 
     @cached_property
     def has_schedule(self) -> bool:
@@ -177,8 +182,11 @@ class Node:
 
     def anomalies(self) -> dict[str, dict[str, int]]:
         """Counts, by path and kind, of what sources have in their shards that is no whole record."""
-        pairs = ((node.path, node.source) for node in self.walk())
-        return {path: found for path, source in pairs if source is not None and (found := source.anomalies())}
+        found: dict[str, dict[str, int]] = {}
+        for node in self.walk():
+            if node.source is not None and (counts := node.source.anomalies()):
+                found[node.path] = counts
+        return found
 
     @property
     def may_leave_out(self) -> bool:
@@ -236,17 +244,6 @@ class Node:
         return least if shares else None
 
 
-def shares_of_weights(weights: dict[str, Weight]) -> Shares | None:
-    """The shares over time of sources with these weights; None where none has a schedule.
-
-    Raises:
-        ValueError: At some time all are 0.
-    """
-    if not any(isinstance(weight, list | dict) for weight in weights.values()):
-        return None
-    return Shares(list(weights), list(weights.values()))
-
-
 def num_in(node: Node, what: str) -> int | None:
     """How many `records` or `tokens` a node of the tree has, as far as that is known without reading them.
 
@@ -267,16 +264,16 @@ def num_in(node: Node, what: str) -> int | None:
     return int(count) if node.part is None else max(1, round(count * node.part.share))
 
 
-def _check_one_size(read: Mapping[str, Weight | SizeWeight]) -> None:
+def _check_one_size(weights: Mapping[str, Any], first: str) -> None:
     """Refuse numbers beside sizes, which would be weighed against millions of tokens, and sizes of two kinds."""
-    by_size = {path: f"by {weight.by}" for path, weight in read.items() if isinstance(weight, SizeWeight)}
-    for first, by in list(by_size.items())[:1]:
-        for path, weight in read.items():
-            if (other := by_size.get(path, f"is {shown(weight)}")) != by:
-                raise ValueError(
-                    f"source {shown(first)}: percent is {by}, that of source {shown(path)} beside it {other}\n"
-                    "  Give all sources of a mixture a percent by size, counting one thing, or none."
-                )
+    by = f"by {weights[first].by}"
+    for path, weight in weights.items():
+        other = f"by {weight.by}" if isinstance(weight, SizeWeight) else f"is {shown(weight)}"
+        if other != by:
+            raise ValueError(
+                f"source {shown(first)}: percent is {by}, that of source {shown(path)} beside it {other}\n"
+                "  Give all sources of a mixture a percent by size, counting one thing, or none."
+            )
 
 
 def _of_size(child: Node, weight: SizeWeight) -> float:

@@ -77,13 +77,18 @@ _said: set[str] = set()
 
 
 def note(report: TrafficReport) -> None:
-    """Keep a report; log what limits a dataset, once for all who read it."""
+    """Keep a report of another process; log how stores limit its lane."""
     if report.process != os.getpid():  # what this one has asked for, it knows
         _of_processes.get()[report.dataset][report.process] = report.traffic
         _times.get()[report.dataset][report.process].update((path, list(times)) for path, times in report.times.items())
-    if report.limit is not None and report.dataset not in _said:
-        _said.add(report.dataset)
-        for line in report.limit.splitlines():
+    note_limit(report.dataset, report.limit)
+
+
+def note_limit(dataset: str, limit: str | None) -> None:
+    """Log how stores limit the lanes of a dataset, if they do, once for all who read it."""
+    if limit is not None and dataset not in _said:
+        _said.add(dataset)
+        for line in limit.splitlines():
             logger.warning("%s", line)
 
 

@@ -41,16 +41,18 @@ def check_nodes(progress: Progress, nodes: Mapping[str, str]) -> None:
     Raises:
         StateError: A node's order differs (records, blocks, seed, shuffling), or no source is common.
     """
+    if not progress:
+        return
     # A source that left and returns must not have changed either.
     written = progress.nodes()
-    if progress and not (written.keys() & nodes.keys()) - {""}:
+    if not (written.keys() & nodes.keys()) - {""}:
         raise StateError(
             f"states: written for another dataset, with the sources {names_text(written)}; "
             f"this one has {names_text(nodes)}\n"
             "  Resume with the recipe that wrote them, or start without states."
         )
     for path in nodes:
-        if progress and path in written and written[path] != nodes[path]:
+        if path in written and written[path] != nodes[path]:
             who = f"source {shown(path)}" if path else "the mixture"
             raise StateError(
                 f"states: {who} has another order than when they were written\n"
@@ -121,13 +123,13 @@ def check_complete(
     """
     # Those that are not there any more, too: they may return.
     mixtures = [path for path, node in progress.nodes().items() if node.startswith(MIXTURE)]
-    for epoch_pass in progress.passes():
+    for epoch_pass in progress.passes:
         for path in sorted(mixtures):
             children = [child for child in progress.paths() if child and child.rpartition(".")[0] == path]
             last = {child: progress.last(epoch_pass, child) for child in children}
             _check_draws(progress, epoch_pass, path, last)
             _check_clocks(progress, epoch_pass, path, last, headroom)
-    for dp_rank in progress.ranks():
+    for dp_rank in sorted(progress.newest_passes):
         _check_workers(progress, is_endless, least, dp_rank)
 
 
@@ -181,8 +183,7 @@ def _check_clocks(
 
 def _check_workers(progress: Progress, is_endless: bool, least: Callable[[Lane, int], float], dp_rank: int) -> None:
     """Workers deliver batches in turn: the number of one's newest batch says how many each other one has delivered."""
-    epoch_pass = progress.newest_pass(dp_rank)
-    assert epoch_pass is not None, "a rank of which something is held has a pass"
+    epoch_pass = progress.newest_passes[dp_rank]
     dp_size, num_workers = progress.topology()
     last = progress.last_workers.get((epoch_pass, dp_rank))
     assert last is not None, "and in that pass a worker that was the last"

@@ -9,6 +9,7 @@ are: in `Source.read`, `Leaf` and `Mixture`.
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
 from threading import Event
@@ -163,12 +164,12 @@ class NodeState(NamedTuple):
     """Tokens in the samples drawn of it."""
 
 
+@dataclass
 class LaneEntries:
     """The entries of one lane, each by generation; what is asked for comes from the newest generation that has it."""
 
-    def __init__(self) -> None:
-        self.cursors: dict[str, dict[int, Mapping[str, Any]]] = {}
-        """Cursors by the path of the node, then by generation."""
+    cursors: dict[str, dict[int, Mapping[str, Any]]] = field(default_factory=dict)
+    """Cursors by the path of the node, then by generation."""
 
     def node_state(self, path: str, before: float = math.inf) -> NodeState | None:
         """Where the node stood last, or at the moment when a generation began."""
@@ -187,8 +188,11 @@ class LaneEntries:
     def draws_below(self, path: str) -> dict[str, int]:
         """The draws of each source that the mixture at the path ever had, by its path."""
         # Those of sources that were removed, too: the mixture has counted them as drawn.
-        children = [child for child in self.cursors if child and child.rpartition(".")[0] == path]
-        return {child: self.cursors[child][max(self.cursors[child])]["draws"] for child in sorted(children)}
+        return {
+            child: held[max(held)]["draws"]
+            for child, held in sorted(self.cursors.items())
+            if child and child.rpartition(".")[0] == path
+        }
 
 
 States: TypeAlias = dict[str, Any]
@@ -246,8 +250,7 @@ def state_text(samples: Sequence[Mapping[str, Any]]) -> str:
         StateError: A sample carries no state.
     """
     entries, headers = _of_samples(samples)
-    lines = [f"{key} {text}" for key, text in headers.items()]
-    return "\n".join([json.dumps(entries, separators=(",", ":")), *lines])
+    return "\n".join([json.dumps(entries, separators=(",", ":")), *map(" ".join, headers.items())])
 
 
 def _of_samples(samples: Iterable[Mapping[str, Any]]) -> tuple[States, dict[str, str]]:
@@ -337,9 +340,7 @@ def _lane(node: NodeKey) -> str:
 
 
 # All samples of a run share one header, which has a line for every source: it is parsed once, not per batch.
-@lru_cache(maxsize=64)
-def _parsed(text: str) -> object:
-    return json.loads(text)
+_parsed: Callable[[str], object] = lru_cache(maxsize=64)(json.loads)
 
 
 def _as_json(draws: int, clock: float, cost: float, tokens: int, cursor: PlainCursor) -> States:

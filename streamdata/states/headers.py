@@ -261,7 +261,9 @@ def header(tree: Tree, lane: Lane, deal: DealHeader, anomalies: Mapping[str, Map
         "num_workers": lane.num_workers,
         "deal": deal.number,
         "dealt": deal.digest if deal.number else "",
-        **{name: dict(part) for name, part in tree._asdict().items()},
+        "nodes": dict(tree.nodes),
+        "weights": dict(tree.weights),
+        "cuts": dict(tree.cuts),
     }
     noted = {"anomalies": anomalies} if anomalies else {}
     return json.dumps({**written, "digest": digest_of(canonical(written)), **noted})

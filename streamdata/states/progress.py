@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -76,6 +76,11 @@ class Progress:
         """The header that another size goes on from, with the present tree that it was computed for."""
         self.last_workers: dict[tuple[int, int], int] = {}
         """The worker that delivered last, by pass and rank."""
+        self.newest_passes: dict[int, int] = {}
+        """The latest pass (see `set_epoch`) of which each rank delivered something; without ranks that delivered
+        nothing."""
+        self.passes: list[int] = []
+        """The passes of which something was delivered under this size, ascending."""
         self.idle: set[int] = set()
         """The ranks of which saving and gathering recorded that they delivered nothing."""
         self._cache: dict[Any, Any] = {}
@@ -123,6 +128,8 @@ class Progress:
                 self.last_workers[int(lane[0]), int(lane[1])] = worker
             elif kind == "idle":
                 self.idle.add(int(lane[0]))
+        self.newest_passes = {rank: epoch_pass for epoch_pass, rank in sorted(self.last_workers)}
+        self.passes = sorted({epoch_pass for epoch_pass, _ in self.last_workers})
         for (number, epoch_pass, path), of_node in self.table.groups.items():
             rows = self.table.rows[of_node]
             self._check_lane(number, int(rows["rank"].max()), int(rows["worker"].max()))
@@ -184,7 +191,8 @@ class Progress:
         # The headers stay, so that generations count on: older states may still be in the trainer's dict.
         others = {key: value for key, value in self.table.others.items() if owner_of(key).rank is None}
         progress.table = StatesTable(others=others)
-        progress.before, progress.last_workers, progress.idle, progress._cache = header, {}, set(), {}  # noqa: SLF001
+        progress.before, progress.last_workers, progress.newest_passes = header, {}, {}
+        progress.passes, progress.idle, progress._cache = [], set(), {}  # noqa: SLF001
         return progress
 
     def without_cursors(self, epoch_pass: int) -> "Progress":
@@ -200,7 +208,7 @@ class Progress:
 
     def batches(self, before: float = math.inf) -> npt.NDArray[np.int64]:
         """Batches delivered by each lane in all passes of this size, before a generation; int64 (ranks, workers)."""
-        found = [self.last(epoch_pass, "", before)["batches"] for epoch_pass in self.passes()]
+        found = [self.last(epoch_pass, "", before)["batches"] for epoch_pass in self.passes]
         total: npt.NDArray[np.int64] = np.sum([np.zeros(self.topology().lanes, np.int64), *found], axis=0)
         return total.reshape(self.topology())
 
@@ -229,7 +237,7 @@ class Progress:
         """
         if not self.is_under(lane) or not self.generations:
             return self.step()
-        if any(None in self.batches_of_workers(epoch_pass, lane.dp_rank).values() for epoch_pass in self.passes()):
+        if any(None in self.batches_of_workers(epoch_pass, lane.dp_rank).values() for epoch_pass in self.passes):
             raise StateError(
                 f"states: they do not say how many batches rank {lane.dp_rank} delivered, which its place in a "
                 "stretch follows from\n  Collate with TensorCollate or mixed_collate, which count them."
@@ -312,30 +320,8 @@ class Progress:
 
     def paths(self) -> set[str]:
         """The nodes of which an entry is held, or counts of what lanes dropped at their end."""
-        tails = (tail for epoch_pass in self.passes() for tail in self._tails(epoch_pass))
+        tails = (tail for epoch_pass in self.passes for tail in self._tails(epoch_pass))
         return {*self.table.paths, *itertools.chain.from_iterable(tails)}
-
-    def passes(self) -> list[int]:
-        """The passes of which something was delivered under this size."""
-        return sorted({epoch_pass for epoch_pass, _ in self.last_workers})
-
-    def ranks(self) -> list[int]:
-        """The ranks of which something is held."""
-        return sorted({rank for _, rank in self.last_workers})
-
-    def newest_pass(self, dp_rank: int) -> int | None:
-        """The latest pass (see `set_epoch`) of which the rank delivered something; None if it delivered nothing."""
-        if "newest passes" not in self._cache:
-            self._cache["newest passes"] = {rank: epoch_pass for epoch_pass, rank in sorted(self.last_workers)}
-        newest: int | None = self._cache["newest passes"].get(dp_rank)
-        return newest
-
-    def lacks_rank(self, epoch_pass: int | None, dp_rank: int) -> bool:
-        """Whether other ranks have delivered something of the pass that was set, or of any, and this one nothing."""
-        # Without entries it would begin at the start, and deliver again what others, or it itself, had delivered.
-        if dp_rank in self.ranks() or dp_rank in self.idle:
-            return False
-        return any(epoch_pass in (None, held) for held in self.passes())
 
     def generation(self, tree: Tree) -> int:
         """Number the present generation: the newest one's, or the next where size, sources or weights differ."""
@@ -361,15 +347,13 @@ class Progress:
 
     def blended_since(self, path: str, tree: Tree, present: int) -> int:
         """The generation of this size since which the mixture at the path has had these sources with these weights."""
-        return self._since(present, lambda generation: self.tree(generation).blend(path) == tree.blend(path))
+        held = itertools.takewhile(lambda n: self.tree(n).blend(path) == tree.blend(path), reversed(self.generations))
+        return min(held, default=present)
 
     def member_since(self, path: str, present: int) -> int:
         """The generation of this size with which the node joined, the last time; `present` if it joins now."""
-        return self._since(present, lambda generation: path in self.headers[generation]["nodes"])
-
-    def _since(self, present: int, holds: Callable[[int], bool]) -> int:
-        """The first of the generations, up to the newest, in all of which something holds; else `present`."""
-        return min(itertools.takewhile(holds, reversed(self.generations)), default=present)
+        held = itertools.takewhile(lambda n: path in self.headers[n]["nodes"], reversed(self.generations))
+        return min(held, default=present)
 
 
 def share_out(total: int, parts: int, part: int) -> int:
@@ -385,7 +369,7 @@ def totals_of_nodes(progress: Progress) -> dict[str, dict[str, float]]:
     """
     # Over all passes: what earlier sizes delivered of any is in their header.
     totals = {path: dict(held) for path, held in progress.before.totals.items()}
-    for epoch_pass in progress.passes():
+    for epoch_pass in progress.passes:
         for path in progress.paths():
             last = progress.last(epoch_pass, path)
             if not path and not last["given"].any():  # a top without a function gives what its sources' entries say
@@ -416,7 +400,7 @@ def _line(progress: Progress, generation: int) -> dict[str, Any]:
     line: dict[str, Any] = {"generation": generation, "step": progress.step(generation), "samples": 0}
     line |= {name: written[name] for name in ("dp_size", "num_workers", "weights")}
     given, cost = 0, 0.0
-    for epoch_pass in progress.passes():
+    for epoch_pass in progress.passes:
         for path in (path for path in progress.paths() if "." not in path):
             # Cursors count since the size began.
             after, before = (progress.last(epoch_pass, path, generation + more) for more in (1, 0))

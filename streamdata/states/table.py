@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -105,7 +105,7 @@ class StatesTable(Mapping[str, Any]):
 
     paths: tuple[str, ...] = ()
     """Paths of the rows, sorted."""
-    rows: Rows = field(default_factory=lambda: empty_rows(0))
+    rows: Rows = field(default_factory=partial(empty_rows, 0))
     """ROW (n,), sorted by `KEY`; no two have the same key."""
     others: Mapping[str, Any] = field(default_factory=dict)
     """Headers, and who delivered last or nothing: by key."""

@@ -136,7 +136,8 @@ class BlockSource(Source):
 
     def foresee(self, order: BlockOrder, lane: Lane) -> None:
         """Tell the cache, where there is one, what this node reads when."""
-        keys = [] if named_cache(self.shards.cache) is None else self.shards.cache_keys()
+        is_kept = self.shards.has_remote and named_cache(self.shards.cache) is not None
+        keys = self.shards.cache_keys() if is_kept else []
         cache = page_cache(self.shards.cache) if keys else None
         if cache is None:
             return

@@ -196,7 +196,7 @@ class Course:
             if rank >= era.dp_size:
                 continue
             points, end = self._points(number, era, rank), self._end(number)
-            newest = era.begins.newest_pass(rank) if era.begins else None
+            newest = era.begins.newest_passes.get(rank) if era.begins else None
             first_pass = era.begins.before.first_pass if newest is None else newest
             passes = sorted(points) or ([first_pass] if number == last or end else [])
             for epoch_pass in passes:

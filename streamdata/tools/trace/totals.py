@@ -263,13 +263,13 @@ def _weight(weight: Weight) -> str:
 
 def _passes(progress: Progress) -> list[int]:
     """The passes in which ranks are."""
-    passes = {number for rank in progress.ranks() if (number := progress.newest_pass(rank)) is not None}
+    passes = set(progress.newest_passes.values())
     return sorted(passes) or [progress.before.first_pass]
 
 
 def _lacking(progress: Progress) -> tuple[list[int], list[int]]:
     """The ranks that delivered nothing, and those of which nothing is known."""
-    lacking = sorted(set(range(progress.topology().dp_size)) - set(progress.ranks()))
+    lacking = sorted(set(range(progress.topology().dp_size)) - progress.newest_passes.keys())
     idle = [rank for rank in lacking if rank in progress.idle]
     return idle, [rank for rank in lacking if rank not in idle]
 

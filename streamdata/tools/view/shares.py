@@ -91,7 +91,7 @@ class Delivery:
         """The mean share that each source should have had of all passes so far."""
         unit = "draws" if self._dataset.cost is None else "cost"
         drawn = [path for path in progress.paths() if path and "." not in path]  # by the top: that is its time
-        times = {each: sum(progress.last(each, path)[unit].sum() for path in drawn) for each in progress.passes()}
+        times = {each: sum(progress.last(each, path)[unit].sum() for path in drawn) for each in progress.passes}
         total = sum(times.values())
         if not total:
             return self._wanted
