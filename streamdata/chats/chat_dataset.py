@@ -421,13 +421,10 @@ class PreferenceDataset(ChatDataset):
     def _said(self, row: Row) -> dict[str, Said]:
         if self._format.name == "unpaired-preference":
             return {"": training_said(row, self._format, self._who)}
-        chosen, rejected = self._pair(row)
-        return {"chosen_": chosen, "rejected_": rejected}
-
-    def _pair(self, row: Row) -> Sequence[Said]:
         config, key = self.config, self.config.prompt_key
         if self._format.style == "standard" or (has_own_prompt(row) and key not in row):
-            return pair_said(row, self._format, self._who)
+            chosen, rejected = pair_said(row, self._format, self._who)
+            return {"chosen_": chosen, "rejected_": rejected}
         # The prompt goes before both first: what they share is compared over complete conversations.
         prompt: str | Sequence[Message] = []
         # A column that is missing is an error if somebody named it; of the default, rows with complete conversations
@@ -437,4 +434,5 @@ class PreferenceDataset(ChatDataset):
             if not (key in row and value in (None, "", [])):
                 prompt = value if isinstance(value, str) else messages_of(row, key, self._who)
         sides = (messages_of(row, side, self._who) for side in (config.chosen_key, config.rejected_key))
-        return mask_shared(*(with_prompt(prompt, side) for side in sides))
+        chosen, rejected = mask_shared(*(with_prompt(prompt, side) for side in sides))
+        return {"chosen_": chosen, "rejected_": rejected}

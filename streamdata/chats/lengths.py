@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -154,44 +154,40 @@ def measured(reader: PromptReader, cache: FileCache, numbers: Int64s) -> Int32s:
         cache: Keeps the lengths.
         numbers: The rows' numbers, ascending.
     """
+    workers = reader.config.filter_overlong_prompts_workers
     if own := reader.own_code():
         logger.info("%s: prompts are measured at each start, since their lengths depend on %s", WHO, ", ".join(own))
         values = np.full(len(numbers), NOT_MEASURED, dtype=np.int32)
-        measure_rows(reader, numbers, values, reader.config.filter_overlong_prompts_workers)
+        measure_rows(reader, numbers, values, workers)
         return values
     rows, files, policy = reader.rows, [], reader.policy()
-    for file in range(rows.locate(int(numbers[0]))[0], rows.locate(int(numbers[-1]))[0] + 1):
-        first, end = rows.first(file), rows.first(file + 1)
+    for number in range(rows.locate(int(numbers[0]))[0], rows.locate(int(numbers[-1]))[0] + 1):
+        first, end = rows.first(number), rows.first(number + 1)
         span = slice(*np.searchsorted(numbers, [first, end]).tolist())
-        name = f"lengths/{rows.files[file].digest}-{policy}.i32"
+        name = f"lengths/{rows.files[number].digest}-{policy}.i32"
         files.append(_FileLengths(cache.directory / name, span, numbers[span] - first, end - first))
     values = np.concatenate([file.stored()[file.local] for file in files])
-    if (values == NOT_MEASURED).any():
-        with ExitStack() as locks:
-            # In one order everywhere: processes with the same files in another order would wait for each other's locks.
-            for name in sorted({f"lengths/{file.path.name}" for file in files}):
-                locks.enter_context(cache.lock(name))
-            # Another process may have measured meanwhile.
-            values = np.concatenate([file.stored()[file.local] for file in files])
-            _measure_missing(reader, cache, numbers, values, files)
+    if (values != NOT_MEASURED).all():
+        return values
+    with ExitStack() as locks:
+        # In one order everywhere: processes with the same files in another order would wait for each other's locks.
+        for name in sorted({f"lengths/{file.path.name}" for file in files}):
+            locks.enter_context(cache.lock(name))
+        # Another process may have measured meanwhile.
+        values = np.concatenate([file.stored()[file.local] for file in files])
+        missing = np.flatnonzero(values == NOT_MEASURED)
+        found = np.full(len(missing), NOT_MEASURED, dtype=np.int32)
+        try:
+            measure_rows(reader, numbers[missing], found, workers)
+        finally:  # what was measured before an error or a Ctrl-C is published too: images take hours
+            values[missing] = found
+            for file in files:
+                lengths = np.array(file.stored())  # read again: two files of the same content share one of lengths
+                lengths[file.local] = values[file.span]
+                content = lengths.astype("<i4").tobytes()
+                content += zlib.crc32(content).to_bytes(4, "little")
+                cache.publish(f"lengths/{file.path.name}", partial(Path.write_bytes, data=content))
     return values
-
-
-def _measure_missing(
-    reader: PromptReader, cache: FileCache, numbers: Int64s, values: Int32s, files: Sequence[_FileLengths]
-) -> None:
-    missing = np.flatnonzero(values == NOT_MEASURED)
-    found = np.full(len(missing), NOT_MEASURED, dtype=np.int32)
-    try:
-        measure_rows(reader, numbers[missing], found, reader.config.filter_overlong_prompts_workers)
-    finally:  # what was measured before an error or a Ctrl-C is published too: images take hours
-        values[missing] = found
-        for file in files:
-            lengths = np.array(file.stored())  # read again: two files of the same content share one of lengths
-            lengths[file.local] = values[file.span]
-            content = lengths.astype("<i4").tobytes()
-            content += zlib.crc32(content).to_bytes(4, "little")
-            cache.publish(f"lengths/{file.path.name}", partial(Path.write_bytes, data=content))
 
 
 def measure_rows(reader: PromptReader, indices: Int64s, values: Int32s, workers: int) -> None:

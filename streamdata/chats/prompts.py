@@ -126,7 +126,15 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         super().__init__(name, percent, holdout, part)
         who = type(self).__name__
         self._options, self._limits = options_of_source(storage_options, who), read_limits(limits, ShardLimits, who)
-        self.config = _with_samples(PromptConfig.read(config, who), max_samples)
+        self.config = PromptConfig.read(config, who)
+        if max_samples not in (-1, self.config.max_samples):
+            if self.config.max_samples != -1:
+                raise ValueError(
+                    f"{WHO}: expected one number of rows, got max_samples {max_samples} beside "
+                    f"{self.config.max_samples} in the config\n  Leave one of them out."
+                )
+            given = self.config.model_dump(exclude_unset=True)
+            self.config = PromptConfig.read({**given, "max_samples": max_samples}, WHO)
         self.original_data_files = data_files
         self.tokenizer, self.processor = tokenizer, processor
         self.media_keys = {"image": self.config.image_key, "video": self.config.video_key}
@@ -361,17 +369,6 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         if self.config.position_rows > len(rows):
             rows = np.concatenate([numbers[None], rows])
         return _padded(rows, limit, 1)  # 1 as Qwen2-VL's get_rope_index
-
-
-def _with_samples(config: PromptConfig, max_samples: int) -> PromptConfig:
-    if max_samples in (-1, config.max_samples):
-        return config
-    if config.max_samples != -1:
-        raise ValueError(
-            f"{WHO}: expected one number of rows, got max_samples {max_samples} beside {config.max_samples} in the "
-            "config\n  Leave one of them out."
-        )
-    return PromptConfig.read({**config.model_dump(exclude_unset=True), "max_samples": max_samples}, WHO)
 
 
 def _padded(values: npt.NDArray[np.int64], length: int, padding: int) -> torch.Tensor:
