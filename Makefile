@@ -36,8 +36,8 @@ demo: venv
 
 test: venv
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pytest -q -n 2 --dist loadfile
+	@# mypy has a core to itself while the first tests wait for theirs; both must pass.
+	$(BIN)/mypy & checked=$$!; $(BIN)/pytest -q -n 3 --dist loadfile; tested=$$?; wait $$checked && exit $$tested
 
 # Random jobs over many topologies, real processes that are killed, what an elastic resume costs in large jobs, what the
 # processes hold over millions of samples, and files that are damaged at random.
