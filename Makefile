@@ -46,7 +46,7 @@ test-long: venv
 	$(BIN)/python -m tests.elastic.lives --jobs 5000
 	$(BIN)/python -m tests.elastic.torchrun_soak --kills 10
 	$(BIN)/python -m tests.elastic.scale
-	$(BIN)/python -m tests.remote.cache_soak
+	$(BIN)/python -m tests.io.cache_soak
 	$(BIN)/python -m tests.benchmarks.soak
 	$(BIN)/python -m tests.fuzz --cases 2000
 	$(BIN)/python -m tests.faults.killed_trainers
@@ -72,7 +72,7 @@ test-trainers: $(TRAINERS)/bin/python
 	$(TRAINERS)/bin/pip install -q -c constraints.txt -e '.[test]'
 	@for name in $(WHOLE); do $(TRAINERS)/bin/pip install -q -c constraints.txt $$name || echo "missing: $$name, see above"; done
 	@for name in $(ALONE); do $(TRAINERS)/bin/pip install -q -c constraints.txt --no-deps $$name || echo "missing: $$name, see above"; done
-	$(TRAINERS)/bin/pytest -q tests/trainers tests/examples/test_plain_loop.py tests/examples/moving_over tests/stores/test_megatron_samples.py
+	$(TRAINERS)/bin/pytest -q tests/compat tests/examples/test_plain_loop.py tests/examples/moving_over tests/stores/test_megatron_samples.py
 
 test-browser: venv $(BROWSER)/bin/python
 	$(BROWSER)/bin/pip install -q selenium==4.51.0 || echo "missing: selenium, see above"

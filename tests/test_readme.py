@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from streamdata import MergedDataset, instantiate_from_yaml, load_states
 from streamdata.recipe import check_recipe
 from streamdata.tools.cli.main import app
+from tests.io.servers import s3_server
 from tests.ranks import apart
-from tests.remote.servers import s3_server
 from tests.streams import Numbers, assert_exact_resume
 
 ROOT = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ import webdataset
 
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from tests.benchmarks.data import cached
-from tests.remote.servers import s3_server, slow_proxy
+from tests.io.servers import s3_server, slow_proxy
 
 DELAY, RATE = 0.03, 40e6
 """Seconds for each request, bytes/s of each connection."""

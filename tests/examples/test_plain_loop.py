@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.compat.jobs import SCRIPTS, assert_each_once, marks, needs, trained
 from tests.launched import Job, launch, script
-from tests.trainers.jobs import SCRIPTS, assert_each_once, marks, needs, trained
 
 LIMIT_S = 120
 

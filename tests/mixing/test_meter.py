@@ -20,7 +20,7 @@ from streamdata.run import Lane
 from streamdata.run.lane_link import Traffic, TrafficReport, note, traffic_of
 from streamdata.shards.ahead.read_ahead import AheadSettings
 from streamdata.states.cursor import node_of
-from tests.remote.servers import http_server, slow_proxy
+from tests.io.servers import http_server, slow_proxy
 from tests.shard_files import write_jsonl
 from tests.streams import Numbers
 

@@ -17,7 +17,7 @@ from streamdata.shards.ahead import read_ahead as room
 from streamdata.shards.ahead.read_ahead import ahead_settings
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from streamdata.shards.indexed import SlowReads
-from tests.remote.servers import s3_server
+from tests.io.servers import s3_server
 from tests.shard_files import write_jsonl, write_tars
 from tests.shards.slow_link import SlowLink
 from tests.streams import Numbers, assert_exact_resume, loaded, plain, resumed

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from streamdata.errors import ShardError
 from streamdata.prepare import PrepareError, inputs
 from streamdata.prepare.inputs import Task, TaskInput, input_digest, plan_tasks
+from tests.io.servers import http_server
 from tests.prepare.runs import write
-from tests.remote.servers import http_server
 
 
 def read(task: Task) -> tuple[list[str], list[object], str]:

@@ -41,7 +41,7 @@ from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.listing import TAR_SUFFIXES
 from streamdata.shards.tar.shards import TarShards
 from tests.cpu import cpu_within
-from tests.remote.servers import http_server, s3_server
+from tests.io.servers import http_server, s3_server
 from tests.shard_files import write_jsonl as jsonl_files
 from tests.shard_files import write_tars
 from tests.shards.conftest import read_all

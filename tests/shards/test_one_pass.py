@@ -8,7 +8,7 @@ from streamdata.errors import ShardError
 from streamdata.io import one_pass
 from streamdata.io.one_pass import Ahead, byte_source
 from streamdata.io.storage import stamp_of
-from tests.remote.servers import http_server
+from tests.io.servers import http_server
 
 DATA = bytes(range(250)) * 4
 

@@ -16,7 +16,7 @@ from streamdata.shards.parquet import rows as module
 from streamdata.shards.parquet import stored_rows
 from streamdata.shards.parquet.rows import ParquetRows
 from tests.chats.prompts.prompt_files import sums, user, write
-from tests.remote.servers import http_server
+from tests.io.servers import http_server
 
 
 def test_rows_are_those_of_the_parquet_file(tmp_path):

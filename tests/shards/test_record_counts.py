@@ -15,7 +15,7 @@ from streamdata.shards.index.manifest_file import Known, open_manifest
 from streamdata.shards.listing import JSONL_SUFFIXES
 from streamdata.shards.sequential import SequentialCsv, SequentialJsonl, SequentialTar
 from streamdata.shards.urls import find_shards
-from tests.remote.servers import s3_server
+from tests.io.servers import s3_server
 
 LINES = b'{"a": 1}\n\n{"a": 1\n{"a": "1,2"}\n'
 

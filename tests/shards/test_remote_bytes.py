@@ -5,7 +5,7 @@ import pytest
 from streamdata.io import one_pass
 from streamdata.io.remote.network import Network
 from streamdata.io.remote.requests import GoneError
-from tests.remote.servers import http_server
+from tests.io.servers import http_server
 
 DATA = bytes(range(256)) * 40
 SPANS = [(10 * number, 10 * number + 9) for number in range(40)]

@@ -21,8 +21,8 @@ from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.listing import JSONL_SUFFIXES, TAR_SUFFIXES
 from streamdata.shards.sequential import SequentialJsonl, SequentialTar
 from streamdata.shards.urls import expand, find_shards
-from tests.remote.child import numbers
-from tests.remote.servers import http_server, s3_server
+from tests.io.child import numbers
+from tests.io.servers import http_server, s3_server
 
 LINES = b"".join(b'{"n": %d}\n' % number for number in range(100))
 OBJECTS = {f"bucket/data/{name}": LINES for name in ("0.jsonl", "1.jsonl", "deep/2.jsonl", ".hidden/3.jsonl", "x.txt")}

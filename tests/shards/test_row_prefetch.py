@@ -16,7 +16,7 @@ from streamdata.shards.index import manifest, manifest_file, manifest_pages
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from streamdata.shards.index.manifest import NAME
 from streamdata.shards.index.manifest_file import ManifestRows, RowRun, open_manifest
-from tests.remote.servers import s3_server
+from tests.io.servers import s3_server
 from tests.shard_files import write_jsonl, write_tars
 
 

@@ -16,8 +16,8 @@ from streamdata.io.cache.cached import page_cache
 from streamdata.io.remote.addresses import _MIN_BYTES, Address, CacheSettings
 from streamdata.io.storage import ANY_VERSION, FileStamp, close_unused, submit_range
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
-from tests.remote.cache_soak import soak
-from tests.remote.servers import http_server, s3_server
+from tests.io.cache_soak import soak
+from tests.io.servers import http_server, s3_server
 from tests.shard_files import write_jsonl, write_tars
 from tests.streams import assert_exact_resume, delivered, plain
 

@@ -20,8 +20,8 @@ from streamdata.shards.parquet.file import OpenParquet
 from streamdata.shards.parquet.row_groups import OpenArrow
 from streamdata.shards.parquet.run_decoder import DecodedRuns, GroupRun
 from streamdata.shards.parquet.values import has_dictionary
+from tests.io.servers import s3_server
 from tests.memory import begin_peak, peak
-from tests.remote.servers import s3_server
 from tests.streams import assert_exact_resume, delivered, in_lane, loaded, resumed
 
 SIZES = {"train-00000-of-00002": (23, 7), "train-00001-of-00002": (9, 4)}

@@ -8,7 +8,7 @@ import pytest
 from streamdata import RLHFDataset, SFTChatDataset
 from streamdata.recipe.named_source import for_all
 from tests.chats.prompts.prompt_files import user, write
-from tests.remote.servers import s3_server
+from tests.io.servers import s3_server
 from tests.text.chat_templates import CHATML, chat_tokenizer
 
 

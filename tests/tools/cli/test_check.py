@@ -10,7 +10,7 @@ WriteRecipe = Callable[..., Path]
 
 def function(name: str) -> str:
     """A source's parameter."""
-    return f", single_process_fn: {{target: tests.view.functions.{name}}}"
+    return f", single_process_fn: {{target: tests.tools.view.functions.{name}}}"
 
 
 def test_a_sound_recipe_passes(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
@@ -22,7 +22,9 @@ def test_a_sound_recipe_passes(streamdata: Streamdata, write_recipe: WriteRecipe
 
 def test_all_errors_are_shown_at_once_with_their_places(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
     """A misspelt parameter, a target that is not there, and a missing variable."""
-    recipe = write_recipe("sede: 1\ncustomized_yield_fn: {target: tests.view.functions.gone}\nstop: ${variables:x}")
+    recipe = write_recipe(
+        "sede: 1\ncustomized_yield_fn: {target: tests.tools.view.functions.gone}\nstop: ${variables:x}"
+    )
     done = streamdata("check", recipe, "--import", "tests")
     assert done.exit_code == 1
     assert [line for line in (3, 4, 5) if f"error: {recipe}:{line}:" in done.stdout] == [3, 4, 5]

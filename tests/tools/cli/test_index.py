@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from tests.remote.servers import ObjectServer, s3_server
+from tests.io.servers import ObjectServer, s3_server
 from tests.shard_files import write_jsonl, write_tars
 
 Streamdata = Callable[..., Result]

@@ -48,11 +48,11 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_a_check_imports_no_target_of_others(write_recipe: Callable[..., Path]) -> None:
     """Those of packages that are named are imported in another process."""
-    recipe = write_recipe(params=", single_process_fn: {target: tests.view.functions.same}")
+    recipe = write_recipe(params=", single_process_fn: {target: tests.tools.view.functions.same}")
     code = (
         "import sys; from streamdata.tools.cli.main import app\n"
         "try: app(sys.argv[1:])\n"
-        "finally: assert not {'transformers', 'pyarrow', 'tests.view.functions'} & set(sys.modules)"
+        "finally: assert not {'transformers', 'pyarrow', 'tests.tools.view.functions'} & set(sys.modules)"
     )
     done = python(code, "check", recipe, "--import", "tests")
     assert (done.returncode, done.stderr) == (0, "")
@@ -138,7 +138,7 @@ def test_variables_are_typed_as_in_yaml(
 
 def test_allowed_packages_reach_the_recipe(streamdata: Streamdata, write_recipe: Callable[..., Path]) -> None:
     """They narrow what may be built, in both commands."""
-    recipe = write_recipe(params=", single_process_fn: {target: tests.view.functions.same}")
+    recipe = write_recipe(params=", single_process_fn: {target: tests.tools.view.functions.same}")
     for command, *more in (["check"], ["run", "--batches", "1"]):
         assert streamdata(command, recipe, *more, "--allow", "other", "--allow", "another").exit_code == 1
         assert streamdata(command, recipe, *more, "--allow", "other", "--allow", "tests").exit_code == 0

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from streamdata import instantiate_from_yaml, mixed_collate, to_state
 from streamdata.io.remote import requests
 from streamdata.io.remote.network import Network, _network
-from tests.remote.servers import http_server
+from tests.io.servers import http_server
 
 CANARY = "sk-canary-91c"
 LINES = b"".join(b'{"n": %d}\n' % number for number in range(50))

@@ -9,7 +9,7 @@ import pytest
 import transformers.utils.hub
 from typer.testing import Result
 
-from tests.remote.servers import s3_server
+from tests.io.servers import s3_server
 
 Streamdata = Callable[..., Result]
 JSONL = "streamdata.JsonlIterableDataset"

@@ -17,7 +17,7 @@ from streamdata.run.lane_link import Traffic
 from streamdata.tools.cli.options import GivenRecipe
 from streamdata.tools.cli.runs import Pace
 from streamdata.tools.view import Delivery
-from tests.remote.servers import http_server
+from tests.io.servers import http_server
 from tests.shard_files import jpeg
 from tests.streams import Numbers
 from tests.text.chat_templates import chat_tokenizer
@@ -57,10 +57,10 @@ def test_workers_deliver_the_same_counts(streamdata: Streamdata, write_recipe: W
 
 def test_drops_and_forgiven_failures_are_in_the_summary(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
     """Every other record is dropped here, every fifth is bad there."""
-    recipe = write_recipe("cyclic: false", params=", single_process_fn: {target: tests.view.functions.odd}")
+    recipe = write_recipe("cyclic: false", params=", single_process_fn: {target: tests.tools.view.functions.odd}")
     assert 15 <= int(row(streamdata("run", recipe).stdout, "a")[6]) <= 20
     failing = write_recipe(
-        "cyclic: false", ", single_process_fn: {target: tests.view.functions.failing}", "max_bad: 100"
+        "cyclic: false", ", single_process_fn: {target: tests.tools.view.functions.failing}", "max_bad: 100"
     )
     assert 5 <= int(row(streamdata("run", failing).stdout, "a")[7]) <= 8
 
@@ -98,13 +98,13 @@ def test_damaged_data_ends_the_run_with_its_message_and_the_summary(
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_of_a_function_is_one_message(streamdata: Streamdata, write_recipe: WriteRecipe, workers: int) -> None:
     """With where it was raised; all the way there only where that is asked for."""
-    recipe = write_recipe(params=", single_process_fn: {target: tests.view.functions.failing}")
+    recipe = write_recipe(params=", single_process_fn: {target: tests.tools.view.functions.failing}")
     done = streamdata("run", recipe, "--workers", workers)
     assert done.exit_code == 1
     first, *notes, place, last = done.stderr.splitlines()
     assert re.fullmatch(r"error: ValueError: no \d+", first)
     assert any("source 'a': single_process_fn failed at" in note for note in notes)
-    assert re.fullmatch(r"  Raised at .*tests/view/functions\.py:\d+, in failing\.", place)
+    assert re.fullmatch(r"  Raised at .*tests/tools/view/functions\.py:\d+, in failing\.", place)
     assert last == "  --traceback shows how it came there."
     whole = streamdata("run", recipe, "--workers", workers, "--traceback")
     assert (whole.exit_code, type(whole.exception), whole.stderr) == (1, ValueError, "")

@@ -1,0 +1,49 @@
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.compat.jobs import ENVIRONMENT, ROOT, SCRIPTS, needs
+
+STEPS = 4
+COMPARE = f"""
+import sys
+sys.path.insert(0, {str(SCRIPTS)!r})
+import torch
+from itertools import islice
+from tiny import BATCH_SIZE, training_set
+from trl_sft import options, tiny_llama, trainer
+from streamdata import StreamLoader
+from streamdata.compat import StreamCallback
+
+fixed = dict(learning_rate=1e-2, lr_scheduler_type="constant", max_grad_norm=0.0, weight_decay=0.0, max_steps={STEPS})
+job = trainer(options(sys.argv[1], save_strategy="no", **fixed), StreamCallback())
+job.train()
+theirs = [entry["loss"] for entry in job.state.log_history if "loss" in entry]
+
+model = tiny_llama()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+ours = []
+for batch in islice(StreamLoader(training_set(), BATCH_SIZE, num_workers=2), {STEPS}):
+    loss = model(input_ids=batch["input_ids"], labels=batch["labels"]).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    ours.append(loss.item())
+print(theirs, ours)
+assert len(theirs) == {STEPS} and len(set(ours)) == {STEPS}
+assert torch.allclose(torch.tensor(theirs), torch.tensor(ours), rtol=1e-5), (theirs, ours)
+"""
+
+
+@needs("accelerate", "trl", "datasets")
+def test_first_losses_equal_those_of_the_same_samples_by_hand(tmp_path: Path) -> None:
+    """TRL trains on our samples as they are."""
+    job = subprocess.run(
+        [sys.executable, "-c", COMPARE, str(tmp_path)],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert job.returncode == 0, job.stdout + job.stderr[-3000:]

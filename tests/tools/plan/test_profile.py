@@ -1,0 +1,174 @@
+"""Where time goes, by functions, stores and collates that know how long they took."""
+
+import functools
+import time
+from collections import Counter
+from contextlib import suppress
+from itertools import islice
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+from streamdata import JsonlIterableDataset, MergedDataset, mixed_collate
+from streamdata.errors import SourceError
+from streamdata.tools.profile.make_profile import counts_up_to, make_profile, profile_json, profile_text
+from streamdata.tools.profile.stage_times import IDLE, INTERVAL_S, PACK, PROCESS, READ, STAGES, WAIT, StageTimes
+from tests.io.servers import http_server
+from tests.shard_files import write_jsonl
+from tests.streams import Numbers, plain
+
+
+class Taking:
+    """A function that takes its time, and knows how much it took; it sleeps, or computes."""
+
+    def __init__(self, seconds, *, sleeps):
+        self.seconds, self.sleeps, self.took = seconds, sleeps, 0.0
+
+    def __call__(self, value):
+        start = time.perf_counter()
+        if self.sleeps:
+            time.sleep(self.seconds)
+        while time.perf_counter() < start + self.seconds:
+            pass
+        self.took += time.perf_counter() - start
+        return value
+
+
+def observed(dataset, count, collate=mixed_collate):
+    """The seconds of each (source, stage) over so many batches, and of all."""
+    loader = DataLoader(dataset, batch_size=4, collate_fn=collate)
+    with StageTimes() as times:
+        start = time.perf_counter()
+        batches = list(islice(loader, count))
+        whole = time.perf_counter() - start
+    assert len(batches) == count
+    found: Counter = Counter()
+    for doing, seconds in times.seconds.items():
+        found[doing.source, doing.stage] += seconds
+    return found, whole
+
+
+def seen(took):
+    """About as many seconds: moments come at random, so what they find lies within four standard deviations or 30 %."""
+    return pytest.approx(took, rel=0.3, abs=4 * (2 * INTERVAL_S * took) ** 0.5)
+
+
+def tried(test):
+    """The test, which may fail twice: a busy machine puts the process aside for longer than a call takes."""
+
+    @functools.wraps(test)
+    def again(*args, **options):
+        for _ in range(2):
+            with suppress(AssertionError):
+                return test(*args, **options)
+        return test(*args, **options)
+
+    return again
+
+
+@pytest.mark.parametrize("sleeps", [True, False])
+@tried
+def test_functions_have_the_time_that_they_took(sleeps):
+    """Of each source its own; all stages together are the time that passed."""
+    a, b = Taking(0.004, sleeps=sleeps), Taking(0.002, sleeps=sleeps)
+    dataset = MergedDataset([Numbers("a", 99, 1, single_process_fn=a), Numbers("b", 99, 1, single_process_fn=b)])
+    found, whole = observed(dataset, 50)
+    assert sum(found.values()) == pytest.approx(whole, abs=0.05)
+    assert found["a", PROCESS] == seen(a.took)
+    assert found["b", PROCESS] == seen(b.took)
+
+
+@tried
+def test_stream_functions_and_yield_functions_are_processing():
+    """What they pull is not: that is the sources' own time."""
+    inside, over = Taking(0.003, sleeps=True), Taking(0.001, sleeps=True)
+    single = Taking(0.002, sleeps=True)
+    source = Numbers("a", 99, 1, single_process_fn=single, process_fn=lambda rs: map(inside, rs))
+    found, _ = observed(MergedDataset([source], customized_yield_fn=lambda ss: map(over, ss)), 30)
+    assert found["the top", PROCESS] == seen(over.took)
+    assert found["a", PROCESS] == seen(inside.took + single.took)
+
+
+@tried
+def test_a_collate_function_packs_and_a_dataset_reads():
+    """Both are the caller's own code."""
+    collate, get = Taking(0.01, sleeps=True), Taking(0.002, sleeps=True)
+
+    class Slow(Numbers):
+        def __getitem__(self, index):
+            return get(super().__getitem__(index))
+
+    found, _ = observed(MergedDataset([Slow("a", 99)]), 30, lambda batch: mixed_collate(collate(batch)))
+    assert found["", PACK] == seen(collate.took)
+    assert found["a", READ] == seen(get.took)
+
+
+def test_waiting_for_a_store_is_told_from_reading(tmp_path):
+    """As long as the dataset itself says that its readers waited."""
+    write_jsonl(tmp_path / "a", [300])
+    files = {"a/00000.jsonl": (tmp_path / "a/00000.jsonl").read_bytes()}
+    with http_server(files) as server:
+        options = {"name": "a", "percent": 1, "block_size": 10, "shuffle_buffer": 10}
+        source = JsonlIterableDataset(f"{server.url}/a/00000.jsonl", **options)
+        dataset = MergedDataset([source], read_ahead_bytes=0)
+        server.delay_s = 0.03
+        before = dataset.traffic().waited_s
+        found, _ = observed(dataset, 30)
+        waited = dataset.traffic().waited_s - before
+    assert waited > 0.1
+    assert found["a", WAIT], found
+    assert found["a", WAIT] == seen(waited)
+
+
+def test_what_is_observed_is_the_stream_as_it_is(tmp_path):
+    """Bit for bit."""
+    write_jsonl(tmp_path / "a", [80, 50])
+
+    def make():
+        lines = JsonlIterableDataset(str(tmp_path / "a"), single_process_fn=dict, name="lines", percent=2)
+        return MergedDataset([lines, Numbers("rows", 40, 1)])
+
+    want = [plain(sample) for sample in islice(make(), 400)]
+    with StageTimes():
+        got = [plain(sample) for sample in islice(make(), 400)]
+    assert got == want
+
+
+def large(record):
+    """A sample of a megabyte."""
+    return {"x": np.full(1 << 20, record["value"] % 256, np.uint8)}
+
+
+def test_a_worker_is_observed_from_within():
+    """Its stages are its time; sending is one of them; rates are of what came."""
+    dataset = MergedDataset([Numbers("a", 99, 1, single_process_fn=large)])
+    profile = make_profile(dataset, seconds=1, workers=[0, 1], batch_size=8, step_time_s=1e-5)
+    assert [rate.workers for rate in profile.rates] == [0, 1]
+    assert {stage.stage for stage in profile.stages} >= {PROCESS, "send"}
+    assert {stage.stage for stage in profile.stages} <= set(STAGES)
+    assert sum(stage.share for stage in profile.stages) == pytest.approx(1)
+    assert 0.1 < profile.busy_s + profile.idle_s < 2
+    assert next(stage.function for stage in profile.stages if stage.stage == PROCESS) == "large"
+    assert profile.enough_workers is None
+    assert "more than was measured" in profile_text(profile)
+
+
+def test_what_a_step_needs_is_told_of_what_was_measured():
+    """The fewest workers that gave it."""
+    dataset = MergedDataset([Numbers("a", 99, 1, single_process_fn=Taking(0.002, sleeps=True))])
+    profile = make_profile(dataset, seconds=0.4, workers=[0], batch_size=4, step_time_s=1)
+    assert (profile.wanted_samples_per_s, profile.enough_workers, profile.knee) == (4, 0, 0)
+    assert 100 < profile.rates[0].samples_per_s <= 500
+    assert profile.stages[0].stage == PROCESS
+    assert "Taking" in profile.advice
+    assert IDLE not in str(profile_json(profile)["sources"])
+    slow = MergedDataset([Numbers("a", 99, 1, single_process_fn=Taking(0.2, sleeps=True))])
+    with pytest.raises(SourceError, match="expected batches"):
+        make_profile(slow, seconds=0.1, workers=[0], batch_size=1)
+
+
+def test_workers_are_counted_up_to_the_cores():
+    """Doubled, a few numbers."""
+    assert [counts_up_to(cores) for cores in (1, 2, 6)] == [[0, 1], [0, 1, 2], [0, 1, 2, 4, 6]]
+    assert counts_up_to(96) == [0, 1, 2, 4, 8, 96]
