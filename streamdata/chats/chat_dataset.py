@@ -114,7 +114,9 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             read_limits(limits, ShardLimits, self._who),
         )
         self.tokenizer, self.processor = tokenizer, processor
-        self._encoder = Encoder(tokenizer, processor)
+        self._encoder = Encoder(tokenizer)
+        # A conversation with media is tokens of the processor's tokenizer, in which its mask is found too.
+        self._media = self._encoder if processor is None else Encoder(None, processor)
         # By the first row alone: to look at all would read the files, and a row of another format is an error anyway.
         self._format = self._recognised(self._rows[0] if len(self._rows) else {})
 
@@ -196,8 +198,8 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         encoded = self._chat_encoder(row).encode(chat.messages, tools=read_tools(row.get(self.config.tools_key)))
         if self.processor is None:
             return without_media(encoded.text, encoded.input_ids), encoded.train
-        media = self._encoder.open(chat.media, folder)
-        found = self._encoder.encode(encoded.text, [medium.kind for medium in chat.media], media)
+        media = self._media.open(chat.media, folder)
+        found = self._media.encode(encoded.text, [medium.kind for medium in chat.media], media)
         # A medium's tokens would have the value of its placeholder, which an assistant's own message may train.
         train = encoded.train[found.origin]
         for begin, end in found.spans:
@@ -206,10 +208,10 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
 
     def _chat_encoder(self, row: Row) -> ChatEncoder:
         config = self.config
-        return self._encoder.for_variables(
+        return self._media.for_variables(
             row,
             lambda variables: ChatEncoder(
-                self._encoder.processor or self._encoder.tokenizer,
+                self._media.processor or self._media.tokenizer,
                 actions=config.actions,
                 template_kwargs={**config.apply_chat_template_kwargs, **variables},
                 append_stop=config.append_stop,
@@ -283,10 +285,10 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
     def _of_processor(self, ids: npt.NDArray[np.int64], encoded: Encoded) -> dict[str, Any]:
         """The fields that a processor adds; rope positions in place of those that count tokens."""
         fields = {
-            "mm_token_type_ids": self._padded(self._encoder.media_types(ids), 0),
+            "mm_token_type_ids": self._padded(self._media.media_types(ids), 0),
             "multi_modal_inputs": training_features(encoded.features),
         }
-        positions = self._encoder.rope_positions(ids, encoded.kinds, encoded.features)
+        positions = self._media.rope_positions(ids, encoded.kinds, encoded.features)
         if positions is not None:
             missing = self.config.max_length - len(ids) if self.config.pad_mode == "right" else 0
             fields["position_ids"] = torch.from_numpy(np.pad(positions, ((0, 0), (0, missing)), mode="edge"))

@@ -26,7 +26,7 @@ from streamdata.errors import shown
 from streamdata.run.per_process import Recent
 from streamdata.text.messages import MEDIA_KINDS, Medium
 from streamdata.text.templates import row_template_kwargs
-from streamdata.text.tokenizer import as_tokenizer, load_without_code, token_ids
+from streamdata.text.tokenizer import as_tokenizer, load_without_code, token_ids, tokenizer_of
 from streamdata.text.truncation import Cut, cut
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class Encoder:
     It pickles with tokenizer and processor as they were given; each process loads those that are named.
 
     Args:
-        tokenizer: Of transformers, or what its `AutoTokenizer` takes.
+        tokenizer: Of transformers, or what its `AutoTokenizer` takes; None for the processor's own.
         processor: Of transformers, or what its `AutoProcessor` takes; None for text alone.
         processor_kwargs: Further arguments of the processor's call.
         patch_size: Pixels of a patch's side, for media with sizes of their own; None for the processor's.
@@ -101,7 +101,7 @@ class Encoder:
     @cached_property
     def tokenizer(self) -> Any:
         """The tokenizer itself."""
-        return as_tokenizer(self._given[0])
+        return tokenizer_of(self.processor) if self._given[0] is None else as_tokenizer(self._given[0])
 
     @cached_property
     def processor(self) -> Any:

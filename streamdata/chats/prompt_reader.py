@@ -65,8 +65,6 @@ class PromptReader:
         self._tools = read_tool_file(config.tool_config_path) if config.tool_config_path else None
         self._media_keys = {"image": config.image_key, "video": config.video_key}
         self._template_kwargs = {"add_generation_prompt": True, **config.apply_chat_template_kwargs}
-        columns = rows.columns if encoder.has_processor else ()
-        self._has_single_images = "image" in columns and config.image_key not in columns
 
     def row(self, index: int) -> Row:
         """Returns row `index`, as a prompt: other formats become one, and a single image in `image` a list."""
@@ -75,7 +73,8 @@ class PromptReader:
             return self._build(row)
         if self._format.name != "prompt-only":
             row[key] = prompt_said(row, self._format, WHO)
-        if self._has_single_images and is_given(row.get("image")):
+        # Asked of each row: files may differ in their columns.
+        if self.encoder.has_processor and image_key not in row and is_given(row.get("image")):
             row |= {image_key: [row.pop("image")], key: with_images_first(row[key], 1)}
         return row
 
@@ -177,7 +176,6 @@ class PromptReader:
             "filter_prompts": config.filter_prompts,
             "prompt_key": config.prompt_key,
             "format": self._format,
-            "has_single_images": self._has_single_images,
         }
         if self.measures_tokens:
             parts |= {

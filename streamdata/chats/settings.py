@@ -101,7 +101,9 @@ class RowSettings(BaseModel):
             return native
         asked, choices = self.format, get_args(type(self).model_fields["format"].annotation)[1:]
         fits = fitting(row, choices)
-        has_messages = any(column in row and not isinstance(row[column], str) for column in columns)
+        # Prompts and answers may be texts; a text in the column of whole conversations is that row's fault alone.
+        no_messages = () if native.name == "language-modeling" else str
+        has_messages = any(column in row and not isinstance(row[column], no_messages) for column in columns)
         is_another = bool(fits) and all(row.get(column) is None for column in columns)
         is_native = is_named or (has_messages and not is_another)
         if asked != "auto":

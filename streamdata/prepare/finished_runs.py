@@ -7,7 +7,6 @@
 
 import errno
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -133,9 +132,9 @@ def merge(parts: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str
     target = RunDirectory(output)
     with target.opened(plan, overwrite=overwrite):
         for part in directories:
-            shutil.copytree(part.data, target.finished_data, copy_function=_link, dirs_exist_ok=True)
+            _link_tree(part.data, target.finished_data)
         for part in directories:  # last: markers say that the data are there
-            shutil.copytree(part.tasks, target.tasks, copy_function=_link, dirs_exist_ok=True)
+            _link_tree(part.tasks, target.tasks)
         return target.finish(plan, list(range(plan["num_tasks"])), {"merged": [str(part) for part in parts]})
 
 
@@ -166,9 +165,17 @@ def _plan_of(directory: RunDirectory) -> Json:
     return {key: value for key, value in manifest.items() if key not in RESULTS} | {"inputs": inputs}
 
 
-def _link(source: str, target: str) -> None:
-    if os.path.exists(target):
-        return  # a merge that was killed has linked it
+def _link_tree(source: Path, target: Path) -> None:
+    """Link the files of a tree. Folders are made with this process's own mode: those of a part may be read-only."""
+    for folder, _, names in os.walk(source):
+        place = target / Path(folder).relative_to(source)
+        place.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            if not (place / name).exists():  # a merge that was killed has linked it
+                _link(os.path.join(folder, name), place / name)
+
+
+def _link(source: str, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError as error:

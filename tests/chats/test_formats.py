@@ -1,5 +1,6 @@
 """Rows as TRL's documentation has them, and ShareGPT's and Alpaca's."""
 
+import copy
 import json
 import logging
 import math
@@ -263,3 +264,26 @@ def test_pairs_may_have_images(tmp_path):
     for side, said in (("chosen_", "A cat"), ("rejected_", "No")):
         assert trained(qwen.tokenizer, item, side) == f"{said}{END}"
         assert item[f"{side}multi_modal_inputs"]["pixel_values"].ndim == 2
+
+
+def test_masks_are_those_of_the_tokenizer_that_gives_the_ids(tmp_path):
+    """With a processor its own, though the dataset was given another one: one that knows more words."""
+    qwen = tiny_processors.tiny_qwen2_vl()
+    other = copy.deepcopy(qwen.tokenizer)
+    other.add_tokens(["What is the", "this picture", "answer"])
+    row = {"messages": [user("What is the size of this picture?"), assistant("The answer is a cat")], "images": None}
+    file = write(tmp_path / "a.parquet", [row])
+    alone, given = (SFTChatDataset(file, one, {"max_length": 64}, qwen)[0] for one in (qwen.tokenizer, other))
+    assert trained(qwen.tokenizer, given) == f"The answer is a cat{END}"
+    assert given["input_ids"].tolist() == alone["input_ids"].tolist()
+
+
+def test_a_text_where_messages_are_expected_is_that_row_alone(tmp_path):
+    """Also in the first row: the format of the others does not follow from it."""
+    rows = [{"messages": json.dumps("no messages")}, {"messages": json.dumps([ASK, ANSWER])}]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"messages": {row["messages"]}}}\n' for row in rows))
+    dataset = SFTChatDataset(str(path), tiny_processors.tiny_tokenizer(), UNPADDED)
+    with pytest.raises(ValueError, match="messages"):
+        dataset[0]
+    assert dataset[1]["loss_mask"].any()

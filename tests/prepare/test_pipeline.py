@@ -299,6 +299,18 @@ def test_a_merge_takes_the_place_of_another_run_only_where_it_is_told_to(
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
+def test_a_merge_of_read_only_parts_can_be_written_to(tokenizer: str, texts: str, tmp_path: Path) -> None:
+    """Their files are linked, their folders made anew."""
+    run(SMALL, tokenizer, texts, tmp_path / "0", shard=(0, 1))
+    folders = [path for path in (tmp_path / "0").rglob("*") if path.is_dir()]
+    for folder in folders:
+        folder.chmod(0o555)
+    merge([tmp_path / "0"], tmp_path / "out")
+    assert {path.stat().st_mode & 0o200 for path in (tmp_path / "out").rglob("*") if path.is_dir()} == {0o200}
+    for folder in folders:
+        folder.chmod(0o755)
+
+
 @pytest.mark.parametrize("parts", [[], [0], [0, 0], [0, 2]], ids=str)
 def test_a_merge_needs_each_part_once(tokenizer: str, texts: str, tmp_path: Path, parts: list[int]) -> None:
     """Finished, and of the same run."""

@@ -4,7 +4,8 @@ import logging
 import pytest
 
 from streamdata.chats.prompts import RLHFDataset
-from tests.chats.prompts.prompt_files import user, write
+from tests.chats.prompts.prompt_files import image, user, write
+from tests.sources import tiny_processors
 
 CONFIG = {"max_prompt_length": 64, "return_full_prompt": True, "return_raw_chat": True}
 HEADER = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
@@ -62,3 +63,16 @@ def test_rows_bring_variables_of_their_template(tokenizer, tmp_path):
     config = {**CONFIG, "apply_chat_template_kwargs": {"chat_template": template, "mark": "?"}}
     dataset = RLHFDataset(write(tmp_path / "a.parquet", rows), tokenizer, config)
     assert [dataset[number]["full_prompts"] for number in range(2)] == ["x!", "x?"]
+
+
+def test_a_single_image_is_looked_for_in_each_row(tmp_path):
+    """Files may differ in their columns: one has `images`, another `image` alone."""
+    qwen = tiny_processors.tiny_qwen2_vl()
+    said = {"conversations": [{"from": "human", "value": "<image>What?"}]}
+    rows = {
+        "a": said | {"images": [image(1)]},
+        "b": {"conversations": [{"from": "human", "value": "What?"}], "image": image(2)},
+    }
+    files = [write(tmp_path / f"{name}.parquet", [row]) for name, row in rows.items()]
+    items = list(RLHFDataset(files, qwen.tokenizer, {"max_prompt_length": 64}, qwen))
+    assert [len(item["multi_modal_data"]["image"]) for item in items] == [1, 1]
