@@ -29,8 +29,6 @@ from streamdata.mixing.lengths import check_lengths, lengths_text
 from streamdata.mixing.meter import own_traffic
 from streamdata.mixing.reading import Reading
 from streamdata.mixing.tree import MixtureSettings, Node, tree_of
-from streamdata.recipe.build import build_recipe
-from streamdata.recipe.load import Recipe
 from streamdata.recipe.named_source import PART_NAMES, Percent, default_of
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.lane_link import Traffic, note_deal, noted_deal, times_of, traffic_of
@@ -53,6 +51,8 @@ _FUNCTIONS: Final = ("single_process_fn", "process_fn", "customized_yield_fn", "
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+    from streamdata.recipe.load import Recipe
 
 logger = logging.getLogger("streamdata")
 
@@ -546,7 +546,7 @@ def _is_source(dataset: Any) -> bool:
 
 
 def instantiate_from_yaml(
-    config_path: Recipe,
+    config_path: "Recipe",
     variables: Mapping[str, Any] | None = None,
     dynamic_objs: Mapping[str, object] | None = None,
     *,
@@ -574,6 +574,8 @@ def instantiate_from_yaml(
     Raises:
         RecipeError: The recipe cannot be read or built; the message says where, and the cause is the original error.
     """
+    from streamdata.recipe.build import build_recipe  # and OmegaConf, which no spawned worker needs
+
     built: MergedDataset = build_recipe(
         config_path, variables, dynamic_objs, allow=allow, include_roots=include_roots, limits=limits
     )

@@ -294,8 +294,7 @@ def _from_text(text: Any) -> States:
         for line in lines:
             key, _, header = line.partition(" ")
             states[key] = _parsed(header)
-        states.update(json.loads(entries))
-        return states
+        return {**states, **json.loads(entries)}
     except (ValueError, TypeError, AttributeError) as error:
         raise StateError(
             f"to_state: expected the string under {STATE!r} that our collate made, got {shown(text)}: {error}\n"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from streamdata.errors import StateError
+from streamdata.errors import StateError, shown
 from streamdata.run import Lane
 from streamdata.states.cursor import States
 from streamdata.states.headers import HEADERS
@@ -58,7 +58,12 @@ def lane_state_of(state: object) -> LaneState:
         StateError: It is something else.
     """
     names = {"version", *(each.name for each in fields(LaneState))}
-    if not isinstance(state, Mapping) or state.keys() != names or state["version"] != _VERSION:
+    if isinstance(state, Mapping) and state.get("version", _VERSION) != _VERSION:
+        raise StateError(
+            f"iterator state: expected version {_VERSION}, got {shown(state['version'])}\n"
+            "  Go on with the version of streamdata that saved it, or start anew."
+        )
+    if not isinstance(state, Mapping) or state.keys() != names:
         got = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
         raise StateError(
             f"iterator state: expected what state_dict() of a MergedDataset's iterator gave, got {got}\n"

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import json
 import time
 import warnings
 import weakref
@@ -494,3 +495,12 @@ def test_an_iterator_that_is_dropped_lets_go_of_what_it_has_open(taken):
         assert left() is None
     finally:
         gc.enable()
+
+
+def test_an_iterator_state_of_another_version_says_so():
+    """Whoever loads it did nothing wrong."""
+    loader = loader_of(finite(), 0)
+    next(iter(loader))
+    state = json.loads(json.dumps(loader.state_dict()).replace('"version": 4', '"version": 3'))
+    with pytest.raises(StateError, match="expected version 4, got 3"):
+        from_stateful(state)

@@ -31,7 +31,7 @@ def test_a_list_of_batches_is_as_one():
     assert to_state([batches[:1], batches[1:]]) == to_state(batches)
 
 
-@pytest.mark.parametrize("text", [None, 3, "", "{", "x\ny", "{}\nheader", ["{}", "{}"]])
+@pytest.mark.parametrize("text", [None, 3, "", "{", "x\ny", "{}\nheader", ["{}", "{}"], "[]", "[[1, 2]]"])
 def test_another_value_is_refused(text):
     """With what to do."""
     with pytest.raises(StateError, match=r"under '__state__'(.|\n)*Take the batch as the loader gives it"):
