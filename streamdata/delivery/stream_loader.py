@@ -343,7 +343,7 @@ class StreamLoader:
         if self._dataloader is None:
             self._dataloader = DataLoader(self.dataset, self.batch_size, **self._options)
         # No method of its own in what it holds: by a cycle its workers would live on until a collection.
-        if not self._options.get("persistent_workers"):
+        if self.num_workers and not self._options.get("persistent_workers"):
             self.dataset.forget_workers()
         stream: Iterator[Received] = map(_received, self._dataloader)
         if rest is not None and self.uneven != "error":

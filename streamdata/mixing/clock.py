@@ -28,7 +28,7 @@ on, so two such errors add up.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapreplace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -417,7 +417,7 @@ def _are_scheduled(weights: Iterable[Weight]) -> bool:
     return not all(isinstance(weight, int | float) for weight in weights)
 
 
-def _steps(weights: Sequence[Weight]) -> list[float]:
-    numbers = [weight for weight in weights if isinstance(weight, int | float)]
+def _steps(numbers: Sequence[Any]) -> list[float]:
+    """Find by how much a draw moves the clock of each source, from constant weights."""
     total = sum(numbers)
     return [total / number if number else math.inf for number in numbers]

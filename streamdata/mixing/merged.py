@@ -151,8 +151,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         for node in () if settings is None else tree_of(self).walk():  # mixtures below gave theirs before
             if isinstance(node.dataset, ShardDataset) and node.dataset.cache is None:
                 node.dataset.cache = settings
-        sources = () if skip is None else tree_of(self).leaves()
-        self.skips = Skips(skip, {node.path: node.dataset for node in sources})
+        self.skips = Skips(skip, {} if skip is None else {node.path: node.dataset for node in tree_of(self).leaves()})
         """The records that are left out."""
         self._is_for_evaluation = False
         self._data_parallel: DataParallel | None = None

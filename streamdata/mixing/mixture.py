@@ -160,9 +160,11 @@ class Mixture:
     def _begin(self) -> list[tuple[float, int]]:
         """Start the children where they stood; return (clock, number) of those with records."""
         clocks = self._clocks.begin()
-        pairs = zip(self._children, self._node_states, strict=True)
-        self._streams = [child.start(state.cursor if state else None) for child, state in pairs]
-        self._heap = heap = [(clocks[i], i) for i, child in enumerate(self._children) if child.has_records()]
+        self._heap = heap = []
+        for i, (child, state) in enumerate(zip(self._children, self._node_states, strict=True)):
+            self._streams.append(child.start(state.cursor if state else None))
+            if child.has_records():
+                heap.append((clocks[i], i))
         heapify(heap)
         if self._clocks.is_told:
             self._cross()

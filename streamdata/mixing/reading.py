@@ -150,8 +150,8 @@ class Reading:
 
         def note_batches(number: int) -> None:
             self.control.note_batches(self.version, lane.worker, number)
-            if is_here:  # from elsewhere it comes with the batch
-                note_limit(self.control.name, meter.limit())
+            if is_here and (limit := meter.limit()) is not None:  # from elsewhere it comes with the batch
+                note_limit(self.control.name, limit)
 
         run = replace(
             Run.at(progress, key.epoch_pass, lane, plan.deals, self.tree, self.skips),

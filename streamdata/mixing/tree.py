@@ -141,7 +141,7 @@ class Node:
     @cached_property
     def has_schedule(self) -> bool:
         """Whether it is a mixture whose shares change over time, or one is in it."""
-        return any(node.is_mixture and node.shares is not None for node in self.walk())
+        return self.is_mixture and (self.shares is not None or any(child.has_schedule for child in self.children))
 
     def leaves(self) -> list["Node"]:
         """The sources of records in it, in the order of the recipe; a source is the only one in itself."""

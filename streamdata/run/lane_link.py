@@ -81,12 +81,13 @@ def note(report: TrafficReport) -> None:
     if report.process != os.getpid():  # what this one has asked for, it knows
         _of_processes.get()[report.dataset][report.process] = report.traffic
         _times.get()[report.dataset][report.process].update((path, list(times)) for path, times in report.times.items())
-    note_limit(report.dataset, report.limit)
+    if report.limit is not None:
+        note_limit(report.dataset, report.limit)
 
 
-def note_limit(dataset: str, limit: str | None) -> None:
-    """Log how stores limit the lanes of a dataset, if they do, once for all who read it."""
-    if limit is not None and dataset not in _said:
+def note_limit(dataset: str, limit: str) -> None:
+    """Log how stores limit the lanes of a dataset, once for all who read it."""
+    if dataset not in _said:
         _said.add(dataset)
         for line in limit.splitlines():
             logger.warning("%s", line)
