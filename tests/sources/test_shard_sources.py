@@ -437,4 +437,5 @@ def test_memory_of_the_heap_does_not_grow_with_the_records(tmp_path):
         return used
 
     heap_of(tmp_path / "warm", 10)
-    assert heap_of(tmp_path / "large", 20_000) < heap_of(tmp_path / "small", 200) + 4096
+    # The rows of the index would be 240 KB more; less than that other threads of this process may take meanwhile.
+    assert heap_of(tmp_path / "large", 20_000) < heap_of(tmp_path / "small", 200) + (64 << 10)
