@@ -143,13 +143,14 @@ def test_the_packer_resumes_exactly(tmp_path):
     assert sorted(i for ids in rows for i in ids) == sorted(i for i in range(11) for _ in range(i % 5))
 
 
-def test_the_demo_runs(workplace, capsys, monkeypatch):
-    """A short one: the tree, the shares, and an exact resume."""
+def test_the_demo_runs(workplace, capsys, monkeypatch, caplog):
+    """A short one: the tree, the shares, and an exact resume; no warning of a function that only looks on."""
     demo = runpy.run_path(str(ROOT / "examples" / "demo.py"))
     monkeypatch.setitem(demo["main"].__globals__, "NUM_BATCHES", 12)
     monkeypatch.setitem(demo["main"].__globals__, "STOP_AFTER", 5)
     demo["main"](str(workplace / "demo_data"))
     output = capsys.readouterr().out
+    assert "still has something" not in caplog.text
     assert re.search(r"├─ tiles +0.4 +40 % +40 % +[\d,]+ +[\d,]+  MetaDistributedWebDataset, \d+ shards", output)
     assert re.search(r"12 batches, [\d,]+ samples/s, two workers", output)
     assert "resumed: 7 of 7 remaining batches equal" in output
