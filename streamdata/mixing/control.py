@@ -9,7 +9,6 @@ import struct
 import uuid
 import weakref
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -244,7 +243,6 @@ class Control:
         self.__dict__.update(state)
         # Whether this is a worker shows only later, when it iterates: torch tells it after unpickling.
         _received.add(self)
-        _own_before_forks()
 
 
 def _runs(notes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -268,7 +266,4 @@ def _own_all() -> None:
         control.own()
 
 
-@cache
-def _own_before_forks() -> None:
-    # Forked workers share what their trainer has at that moment.
-    os.register_at_fork(before=_own_all)
+os.register_at_fork(before=_own_all)  # workers that are forked share what their trainer has at that moment

@@ -16,7 +16,7 @@ from streamdata.run.lane_link import note_deal
 from streamdata.shards.ahead.read_ahead import LaneAhead
 from streamdata.sources.source import Sample
 from streamdata.states.checks import check_nodes, describe_changes
-from streamdata.states.cursor import Entry, NodeKey, PlainEntry, node_of, to_state
+from streamdata.states.cursor import Entry, NodeKey, PlainEntry, marked, node_of, to_state
 from streamdata.states.lane_state import LaneState, lane_state_of
 from streamdata.states.progress import Progress
 
@@ -86,6 +86,8 @@ class LaneIterator(Iterator[Sample]):
             plan, self._ahead, partial(self._ends.append, True), (self._entries_before, self._entries)
         ).__next__
         sample = self._pull()
+        if (deal := plan.progress.before.entry) is not None:
+            sample[CURSOR] = marked(sample[CURSOR], deal=deal)
         self._reading.control.note_sample(plan.lane.worker)
         return sample
 

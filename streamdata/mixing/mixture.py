@@ -257,11 +257,19 @@ class Mixture:
         return amount
 
     def _yielded(self, function: StreamFn, cursor: Cursor | None) -> Pairs:
-        given, state = (0, None) if cursor is None or self._run.from_window else (cursor.given, cursor.function)
-        skips = self._run.skips.digest(self.path)
-        if given and not self._draws_alike(cursor, skips):
-            given, state = 0, None
-        tally = self._tally
+        run, tally, skips = self._run, self._tally, self._run.skips.digest(self.path)
+        given, state = (0, None) if cursor is None or run.from_window else (cursor.given, cursor.function)
+        # Whether the open burst can be drawn again as it was; else it begins anew.
+        written = run.entries.node_state(self.path) if given and cursor is not None else None
+        if written is not None and cursor is not None:
+            was = run.progress.tree(written.generation)
+            if was.below(self.path) != run.tree.below(self.path) or cursor.skips != skips:
+                given, state = 0, None
+                logger.warning(
+                    "source %r: its sources, weights or `skip` are others than when the states were written, so what "
+                    "its customized_yield_fn had begun is drawn anew: samples of one burst come twice, none are lost",
+                    tally.name,
+                )
         pulled = self._pulled(lambda: known)
         feed: MergedFeed = Feed(pulled, {}, _joined, given, tally, "customized_yield_fn")
         known = proxy(feed)  # in a cycle, what sources hold open would stay so until a collection
@@ -277,19 +285,6 @@ class Mixture:
             yield sample, (0, 0, drawn, 0, feed.given, feed.state, *counts_of(tally), None, "", skips)
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             raise tally.silence("the stream of this lane's share", feed.passed_over())
-
-    def _draws_alike(self, cursor: Cursor | None, skips: int) -> bool:
-        """Whether the open burst of the yield function can be drawn again as it was; else it begins anew."""
-        run, state = self._run, self._run.entries.node_state(self.path)
-        is_alike = state is None or run.progress.tree(state.generation).below(self.path) == run.tree.below(self.path)
-        is_alike = is_alike and (cursor is None or cursor.skips == skips)
-        if not is_alike:
-            logger.warning(
-                "source %r: its sources, weights or `skip` are others than when the states were written, so what its "
-                "customized_yield_fn had begun is drawn anew: samples of one burst come twice, none are lost",
-                self._tally.name,
-            )
-        return is_alike
 
     def _pulled(self, feed_of: Callable[[], MergedFeed]) -> Iterator[tuple[Sample, dict[str, PlainEntry]]]:
         """The merged stream for the yield function, which must not pass over all of it without end."""

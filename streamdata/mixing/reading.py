@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
-from typing import NamedTuple, Protocol, TypeAlias
+from itertools import chain
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from streamdata.mixing.meter import Meter
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
-from streamdata.run.lane_link import DealText, LaneLink, announce, note_limit, warn_once
+from streamdata.run.lane_link import LaneLink, announce, note_limit, warn_once
 from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead
 from streamdata.sources.functions.tally import Tally, counts_of, num_tokens
 from streamdata.sources.skip import Skips
@@ -163,12 +163,10 @@ class Reading:
             link=LaneLink(progress.batches_before(key), beginning, note_batches, meter.report),
         )
         samples = iter(()) if plan.gave_all else lane_samples(run, self.top)
-        if progress.before.entry is not None:
-            samples = _with_deal(samples, progress.before.entry)
         if place is not None:
             samples = _cleared_by_errors(samples, place)
 
-        def end(*, is_empty: bool) -> None:
+        def end(is_empty: bool) -> None:
             if place is not None:
                 place.clear()
             self.control.end(self.version, lane, key.epoch_pass, is_empty=is_empty)
@@ -280,14 +278,6 @@ def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:
         yield sample
 
 
-def _with_deal(samples: Iterator[Sample], deal: DealText) -> Iterator[Sample]:
-    """Pass samples on; the first one brings what the run had come to under earlier sizes."""
-    for first in islice(samples, 1):
-        first[CURSOR] = marked(first[CURSOR], deal=deal)
-        yield first
-    yield from samples
-
-
 def _cleared_by_errors(samples: Iterator[Sample], place: WorkerPlace) -> Iterator[Sample]:
     """Pass samples on; clear the worker's place at an error.
 
@@ -300,13 +290,8 @@ def _cleared_by_errors(samples: Iterator[Sample], place: WorkerPlace) -> Iterato
         raise
 
 
-class _NoteEnd(Protocol):
-    def __call__(self, *, is_empty: bool) -> None:
-        """Note that a lane has come to its end; of one that is empty it has given nothing."""
-
-
 def _with_end(
-    samples: Iterator[Sample], note_end: _NoteEnd, tallies: Mapping[str, Tally], given: Sequence[Entries]
+    samples: Iterator[Sample], note_end: Callable[[bool], None], tallies: Mapping[str, Tally], given: Sequence[Entries]
 ) -> Iterator[Sample]:
     """Mark the last sample, so that states can tell an ended pass from one whose end was not delivered yet.
 
@@ -329,7 +314,7 @@ def _with_end(
         entries = (*chain(*(part.values() for part in given)), *ahead.get(STATES, ()), *ahead[CURSOR])
         ahead[CURSOR] = marked(ahead[CURSOR], ended=True, tail=_tails(before, entries, tallies))
         yield ahead
-    note_end(is_empty=ahead is None)
+    note_end(ahead is None)
 
 
 def _tails(

@@ -33,6 +33,9 @@ _SAVE_IN_TURN = (
     f"{_SAVE_ALL} A DataLoader with in_order=False delivers out of turn: save once each worker has delivered."
 )
 _SAVE_APART = "Begin each iteration over a pass with states of its own, or call set_epoch before it."
+_GAP: Final = (
+    "states: rank %d, worker %d: %s: unless %s, to_state was not called for each batch, and what it missed comes again"
+)
 
 
 def check_nodes(progress: Progress, nodes: Mapping[str, str]) -> None:
@@ -208,20 +211,11 @@ def _check_workers(progress: Progress, is_endless: bool, least: Callable[[Lane, 
             # One that has less than a batch may have been left out whole, by drop_last.
             if (fewest := least(lane, epoch_pass)) >= batch_size:
                 _refuse(LaneKey(epoch_pass, dp_rank, worker), what, _SAVE_IN_TURN)
-            if fewest:
-                _warn(dp_rank, worker, f"{what}: unless it has less than a batch, which drop_last leaves out,")
+            if fewest > 0:
+                logger.warning(_GAP, dp_rank, worker, what, "it has less than a batch, which drop_last leaves out")
         if is_endless and counted.get(worker, expected) < expected:
             what = f"its newest batch is number {counted[worker]}, in turn it had delivered {expected}"
-            _warn(dp_rank, worker, f"{what}: unless the DataLoader has in_order=False,")
-
-
-def _warn(dp_rank: int, worker: int, what: str) -> None:
-    logger.warning(
-        "states: rank %d, worker %d: %s to_state was not called for each batch, and what it missed comes again",
-        dp_rank,
-        worker,
-        what,
-    )
+            logger.warning(_GAP, dp_rank, worker, what, "the DataLoader has in_order=False")
 
 
 def _refuse(lane: LaneKey, what: str, remedy: str) -> NoReturn:
