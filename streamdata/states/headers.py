@@ -191,12 +191,12 @@ class DealHeader:
     @cached_property
     def text(self) -> str:
         """The entry as JSON, the same for equal headers."""
-        entry = _fields_of(self)
-        entry["passes"] = {
-            str(number): _fields_of(base) | {"left": {path: left.as_json() for path, left in base.left.items()}}
+        passes = {
+            number: vars(base) | {"left": {path: left.as_json() for path, left in base.left.items()}}
             for number, base in self.passes.items()
         }
-        # As it is read: in JSON all keys are texts, also those of functions' states.
+        entry = {each.name: getattr(self, each.name) for each in fields(self)} | {"passes": passes}
+        # As it is read: in JSON all keys are texts, also those of passes and of functions' states.
         return canonical(json.loads(json.dumps(entry)))
 
     @cached_property
@@ -208,10 +208,6 @@ class DealHeader:
     def entry(self) -> DealText | None:
         """The header as a lane's first batch carries it; None in a run that never changed."""
         return DealText(f"{DEAL}{self.number}", self.text) if self.number else None
-
-
-def _fields_of(value: Any) -> dict[str, Any]:
-    return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 def deal_header_of(value: Mapping[str, Any]) -> DealHeader:
@@ -235,14 +231,6 @@ def canonical(value: Any) -> str:
 def digest_of(text: str) -> str:
     """Names a header."""
     return blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def is_deal(value: Any, digest: str) -> bool:
-    """Whether a value is the header of what was before that has this digest."""
-    try:
-        return digest_of(canonical(value)) == digest
-    except DAMAGE:
-        return False
 
 
 def header(tree: Tree, lane: Lane, deal: DealHeader, anomalies: Mapping[str, Mapping[str, int]]) -> str:
