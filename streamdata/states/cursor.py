@@ -90,8 +90,9 @@ class NodeKey(NamedTuple):
 class Mark(NamedTuple):
     """Facts about its lane that a sample carries, beside where the stream stands."""
 
-    batch: int | None = None
-    """In the last sample of a batch of `mixed_collate`: the batch's number in its lane in this pass, from 1."""
+    batches: tuple[int, Sequence[Sequence[int]]] | None = None
+    """In the last sample of a batch that our collate functions made: the batch's number in its lane in this pass, from
+    1, and the `sizes` of those up to it, as of `Batches`."""
     ended: bool = False
     """In the last sample of a lane in a pass."""
     deal: DealText | None = None
@@ -140,8 +141,12 @@ def number_batch(samples: list[dict[str, Any]]) -> None:
         return
     link = Entry(*entries[-1]).node.link
     if link is not None:
-        # A copy: the caller may put the same sample into another batch.
-        samples[-1] = {**samples[-1], CURSOR: marked(entries, batch=link.next_batch())}
+        last = Entry(*entries[-1])
+        # A top with a function of its own has an entry, which counts what that gave.
+        made = link.next_batch(last.drawn if last.node.path else last.draws)
+        if made is not None:
+            # A copy: the caller may put the same sample into another batch.
+            samples[-1] = {**samples[-1], CURSOR: marked(entries, batches=(made.number, made.sizes))}
 
 
 def links_of(samples: Iterable[Mapping[str, Any]]) -> list[LaneLink]:
@@ -282,7 +287,8 @@ def _of_samples(samples: Iterable[Mapping[str, Any]]) -> tuple[States, dict[str,
             top["draws"] = max(top["draws"], drawn)
     for entry in last.values():
         mark = Entry(*entry).mark or Mark()
-        facts = {"batches": mark.batch or 0, "ended": int(mark.ended), "tail": mark.tail}
+        number, sizes = mark.batches or (0, None)
+        facts = {"batches": number, "sizes": sizes, "ended": int(mark.ended), "tail": mark.tail}
         states[f"cursor/{_lane(node_of(entry))}/"].update({name: value for name, value in facts.items() if value})
     return states | workers, headers
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from streamdata.errors import StateError
 from streamdata.run import Lane
+from streamdata.run.lane_link import Batches
 from streamdata.states.cursor import LaneEntries, LaneKey
 from streamdata.states.headers import (
     DAMAGE,
@@ -226,10 +228,14 @@ class Progress:
         pairs = zip(last.is_held[own].tolist(), last["batches"][own].tolist(), strict=True)
         return {worker: batches or None for worker, (is_held, batches) in enumerate(pairs) if is_held}
 
-    def batches_before(self, key: LaneKey) -> int | None:
-        """How many batches the lane has delivered; None where a lane of its rank did not count them."""
+    def batches_before(self, key: LaneKey) -> Batches | None:
+        """The batches that the lane has delivered; None where a lane of its rank did not count them."""
         own = self.batches_of_workers(key.epoch_pass, key.dp_rank)
-        return None if None in own.values() else own.get(key.worker, 0)
+        if None in own.values():
+            return None
+        held = self.lane(key).cursors.get("")
+        top = held[max(held)] if held else {"draws": 0}
+        return Batches(own.get(key.worker) or 0, top["draws"], top.get("sizes", ()))
 
     def batches_of_rank(self, lane: Lane) -> int:
         """How many batches the rank of a lane has delivered since the run began, over all passes.
@@ -404,7 +410,7 @@ def _line(progress: Progress, generation: int) -> dict[str, Any]:
     written = progress.headers[generation]
     line: dict[str, Any] = {"generation": generation, "step": progress.step(generation), "samples": 0}
     line |= {name: written[name] for name in ("dp_size", "num_workers", "weights")}
-    given, cost = 0, 0.0
+    cost = 0.0
     for epoch_pass in progress.passes:
         for path in (path for path in progress.paths() if "." not in path):
             # Cursors count since the size began.
@@ -412,10 +418,29 @@ def _line(progress: Progress, generation: int) -> dict[str, Any]:
             drawn, costs = ((after[name].sum() - before[name].sum()).item() for name in ("draws", "cost"))
             # What a yield function over all gave is made into batches, what its sources gave is drawn.
             line["samples"] += drawn if path else 0
-            given += 0 if path else drawn
             cost += costs
     if cost:
         line["cost"] = cost
-    if batches := int((progress.batches(generation + 1) - progress.batches(generation)).sum()):
-        line["batch_size"] = -(-given // batches)
+    sizes: Counter[int] = Counter()
+    for epoch_pass in progress.passes:
+        after, before = (progress.last(epoch_pass, "", generation + more) for more in (1, 0))
+        lanes = zip(after["rare"], before["batches"].tolist(), after["batches"].tolist(), strict=True)
+        for fields, begin, end in lanes:
+            sizes.update(batches_by_size(fields.get("sizes", ()) if fields else (), begin, end))
+    if sizes:  # of most batches: the last one of a lane may be smaller
+        line["batch_size"] = sizes.most_common(1)[0][0]
     return line
+
+
+def batches_by_size(runs: Sequence[Sequence[int]], begin: int, end: int) -> dict[int, int]:
+    """Count the batches of each size among those of a lane after its first `begin`, up to the one of number `end`.
+
+    Args:
+        runs: As of `Batches.sizes`.
+        begin: How many are left out.
+        end: The number of the last one, from 1.
+    """
+    counts: Counter[int] = Counter()
+    for (first, size), (following, _) in itertools.pairwise([*runs, (end + 1, 0)]):
+        counts[size] += max(0, min(following - 1, end) - max(first - 1, begin))
+    return +counts
