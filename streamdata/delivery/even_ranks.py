@@ -8,7 +8,7 @@
 import copy
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakMethod
 
@@ -17,10 +17,10 @@ import numpy.typing as npt
 import torch
 
 from streamdata.errors import StateError
-from streamdata.fields import PADDING
+from streamdata.fields import CURSOR, DATASET_NAME, PADDING
 from streamdata.mixing import MergedDataset
 from streamdata.run import Lane
-from streamdata.states.cursor import States
+from streamdata.states.cursor import States, marked
 from streamdata.states.progress import Progress
 
 logger = logging.getLogger("streamdata")
@@ -38,7 +38,11 @@ class Received(NamedTuple):
     batch: Any
     """Without its states; None where only states came."""
     states: States
-    """States of the batch, and of what was left out after it."""
+    """States of the batch."""
+    left_out: Sequence[States] = ()
+    """States of each batch that was left out after it."""
+    is_filler: bool = False
+    """Whether all of its samples only fill up."""
 
 
 class RestOfPass:
@@ -220,13 +224,11 @@ def dropped(received: Iterator[Received], rest: RestOfPass) -> Iterator[Received
     while rest.num_batches > 1:  # whoever takes one counts it
         yield next(received)
     last = next(received) if rest.num_batches else Received(None, {})
-    if left_out := rest.samples - sum(rest.samples_of(last.states).values()):
-        logger.warning("StreamLoader: uneven='drop' leaves out %d samples of this rank", left_out)
-    states = dict(last.states)
-    for leftover in received:
-        states.update(leftover.states)
-    if states:
-        yield Received(last.batch, states)
+    if number := rest.samples - sum(rest.samples_of(last.states).values()):
+        logger.warning("StreamLoader: uneven='drop' leaves out %d samples of this rank", number)
+    left_out = [each.states for each in received]
+    if last.states or left_out:
+        yield Received(last.batch, last.states, left_out)
 
 
 def padded(
@@ -240,7 +242,7 @@ def padded(
         any_batch: Gives one of this rank's, where none is received to be repeated.
     """
     last = None
-    for batch, states in received:
+    for batch, states, *_ in received:
         if rest.own_batches == 1:  # a copy: what the trainer does to its tensors does not change those to come
             last = copy.deepcopy(batch)
         yield Received(_marked(batch, sum(rest.samples_of(states).values()), rest.batch_size), states)
@@ -249,7 +251,7 @@ def padded(
         assert repeat is not None, "who reads this holds the loader"
         last = repeat()
     while rest.num_batches:
-        yield Received(_marked(copy.deepcopy(last), 0, rest.batch_size), {})
+        yield Received(_marked(copy.deepcopy(last), 0, rest.batch_size), {}, is_filler=True)
 
 
 def _marked(batch: Any, num_real: int, batch_size: int) -> Any:
@@ -273,5 +275,8 @@ class FilledCollate:
 
     def __call__(self, samples: list[Any]) -> Any:
         """Collates a batch."""
-        missing = self._batch_size - len(samples)
-        return self._collate([*samples, *([samples[-1]] * missing)])
+        missing, last = self._batch_size - len(samples), samples[-1]
+        if missing:
+            entries = marked(last[CURSOR], padded={last[DATASET_NAME]: missing})
+            last = {**last, CURSOR: entries}
+        return self._collate([*samples, *([last] * missing)])

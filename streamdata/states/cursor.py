@@ -97,6 +97,8 @@ class Mark(NamedTuple):
     """In the last sample of a lane in a pass."""
     deal: DealText | None = None
     """In the first sample that a lane gives in an iteration, where the size of the run has changed."""
+    padded: Mapping[str, int] | None = None
+    """In the last sample of a batch that it fills up: how often it is repeated, by its source."""
     tail: Mapping[str, list[int]] | None = None
     """In the last sample of a lane: by path, the `COUNTS` of what was read after the node's last entry."""
 
@@ -288,7 +290,7 @@ def _of_samples(samples: Iterable[Mapping[str, Any]]) -> tuple[States, dict[str,
     for entry in last.values():
         mark = Entry(*entry).mark or Mark()
         number, sizes = mark.batches or (0, None)
-        facts = {"batches": number, "sizes": sizes, "ended": int(mark.ended), "tail": mark.tail}
+        facts = {"batches": number, "sizes": sizes, "ended": int(mark.ended), "padded": mark.padded, "tail": mark.tail}
         states[f"cursor/{_lane(node_of(entry))}/"].update({name: value for name, value in facts.items() if value})
     return states | workers, headers
 

@@ -84,6 +84,10 @@ class Progress:
         nothing."""
         self.passes: list[int] = []
         """The passes of which something was delivered under this size, ascending."""
+        self.uneven: dict[tuple[int, int, int], Mapping[str, Any]] = {}
+        """Of ranks that `StreamLoader(uneven=…)` evened out, by generation, pass and rank, counts that no cursor has:
+        `batches` that were delivered beyond those that cursors count; `padded`, `left_out` and `left_out_tokens` by
+        source."""
         self.idle: set[int] = set()
         """The ranks of which saving and gathering recorded that they delivered nothing."""
         self._cache: dict[Any, Any] = {}
@@ -126,15 +130,15 @@ class Progress:
         """Take over who delivered last, and who nothing; refuse lanes that were not there."""
         for key, value in self.table.others.items():
             kind, generation, *lane = key.split("/")
-            worker = value if kind == "worker" else 0
-            if type(worker) is not int or worker < 0:
-                raise not_states(key, value, "expected a worker")
+            if not _is_of_rank(kind, value):
+                raise not_states(key, value, "expected what is said of a rank")
             if lane:
-                self._check_lane(int(generation), int(lane[-1]), worker)
+                self._check_lane(int(generation), int(lane[-1]), value if kind == "worker" else 0)
             if kind == "worker":
-                self.last_workers[int(lane[0]), int(lane[1])] = worker
+                self.last_workers[int(lane[0]), int(lane[1])] = value
             elif kind == "idle":
                 self.idle.add(int(lane[0]))
+        self.uneven = {_numbers_in(k): v for k, v in self.table.others.items() if k.startswith("uneven/")}
         self.newest_passes = {rank: epoch_pass for epoch_pass, rank in sorted(self.last_workers)}
         self.passes = sorted({epoch_pass for epoch_pass, _ in self.last_workers})
         for (number, epoch_pass, path), of_node in self.table.groups.items():
@@ -211,7 +215,12 @@ class Progress:
 
     def step(self, generation: float = math.inf) -> int:
         """How many batches the furthest rank had delivered when a generation began, or has by now."""
-        return self.before.step + (int(self.batches(generation).sum(axis=1).max()) if self.generations else 0)
+        if not self.generations:
+            return self.before.step
+        batches = self.batches(generation).sum(axis=1)
+        for (number, _, rank), counts in self.uneven.items():
+            batches[rank] += counts["batches"] if number < generation else 0
+        return self.before.step + int(batches.max())
 
     def batches(self, before: float = math.inf) -> npt.NDArray[np.int64]:
         """Batches delivered by each lane in all passes of this size, before a generation; int64 (ranks, workers)."""
@@ -234,7 +243,7 @@ class Progress:
         if None in own.values():
             return None
         held = self.lane(key).cursors.get("")
-        top = held[max(held)] if held else {"draws": 0}
+        top: Mapping[str, Any] = held[max(held)] if held else {"draws": 0}
         return Batches(own.get(key.worker) or 0, top["draws"], top.get("sizes", ()))
 
     def batches_of_rank(self, lane: Lane) -> int:
@@ -376,7 +385,7 @@ def totals_of_nodes(progress: Progress) -> dict[str, dict[str, float]]:
     """Sum up what was delivered of each node since the run began, over all ranks and passes.
 
     Returns:
-        By path: `samples`, `tokens`, `cost` and the `COUNTS`, without those that are 0.
+        By path: `samples`, `tokens`, `cost`, the `COUNTS`, `left_out` and `padded`, without those that are 0.
     """
     # Over all passes: what earlier sizes delivered of any is in their header.
     totals = {path: dict(held) for path, held in progress.before.totals.items()}
@@ -393,7 +402,46 @@ def totals_of_nodes(progress: Progress) -> dict[str, dict[str, float]]:
             given |= zip(COUNTS, map(int.__sub__, progress.counts(epoch_pass, path), first), strict=True)
             total = totals.setdefault(path, {})
             total |= {name: total.get(name, 0) + value for name, value in given.items() if value}
+        padded = (fields.get("padded", {}) for fields in progress.last(epoch_pass, "")["rare"].tolist() if fields)
+        for path, number in itertools.chain.from_iterable(map(dict.items, padded)):
+            totals[path] = added(totals.get(path, {}), {"padded": number})
+    for counts in progress.uneven.values():
+        left_out = counts.get("left_out", {})
+        for path, number in left_out.items():
+            tokens = counts["left_out_tokens"].get(path, 0)
+            part = {"samples": -number, "tokens": -tokens, "left_out": number}
+            totals[path] = added(totals.get(path, {}), part)
+        for path, number in counts.get("padded", {}).items():
+            totals[path] = added(totals.get(path, {}), {"padded": number})
     return totals
+
+
+def added(counts: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Add counts up, name by name, at any depth."""
+    names = dict.fromkeys((*counts, *more))
+    return {
+        name: added(counts.get(name, {}), more.get(name, {}))
+        if isinstance(counts.get(name, more.get(name)), Mapping)
+        else counts.get(name, 0) + more.get(name, 0)
+        for name in names
+    }
+
+
+def _numbers_in(key: str) -> tuple[int, int, int]:
+    generation, epoch_pass, rank = map(int, key.split("/")[1:])
+    return generation, epoch_pass, rank
+
+
+def _is_of_rank(kind: str, value: Any) -> bool:
+    """Whether the value of a key that is of a rank, or of none, is of the right type."""
+    if kind == "worker":
+        return type(value) is int and value >= 0
+    if kind != "uneven":
+        return True
+    if not isinstance(value, Mapping) or type(value.get("batches")) is not int:
+        return False
+    held = [counts for name, counts in value.items() if name != "batches"]
+    return all(isinstance(counts, Mapping) and all(type(n) is int for n in counts.values()) for counts in held)
 
 
 def history_of(progress: Progress) -> list[Mapping[str, Any]]:

@@ -12,7 +12,7 @@ positions   0 1 2 3 | 0 1 2 3 | 0 1 0 1     from 0 in each row and each document
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,6 @@ import numpy.typing as npt
 from streamdata.errors import StateError, shown
 from streamdata.fields import RECORDS, lacks
 from streamdata.text.tokenizer import end_token, tokenize, tokenizer_fingerprint
-
-if TYPE_CHECKING:
-    import torch
 
 IGNORED_LABEL: Final = -100
 """The target where there is nothing to predict: what `torch.nn.functional.cross_entropy` ignores by default."""

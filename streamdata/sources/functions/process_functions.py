@@ -191,7 +191,7 @@ class Feed(Generic[StreamPosition]):
             raise
         self.num_pulled += 1
         if self.tally.counts_outputs:
-            self._ends.append(not after[-1])  # type: ignore[index]  # a `Position`: of a source, not of a mixture
+            self._ends.append(not after[-1])  # a `Position`: of a source, not of a mixture
         if self.stateful is None and self._held:
             self._held[-1] = self._fold(self._held[-1], after)  # it can ask for none of them again
         else:
