@@ -50,7 +50,7 @@ class SteppedJob:
         """Each step that was delivered, by the last states of each size."""
         trace = self.trace(with_all=True)
         assert trace.num_steps == len(self.steps)
-        for step, want in enumerate(self.steps):
+        for step, want in enumerate(self.steps, 1):
             got = trace.at(step)
             assert got.records == want, f"step {step} by {got.how} from {got.origin}"
             assert how in (None, got.how), f"step {step} by {got.how}"
@@ -58,7 +58,7 @@ class SteppedJob:
     def check_found(self, rng, number):
         """Some records, at all steps at which they came; and at the next one."""
         came = {}
-        for step, records in enumerate(self.steps):
+        for step, records in enumerate(self.steps, 1):
             for record in records:
                 came.setdefault(tuple(record.items()), set()).add(step)
         trace = self.trace(with_all=True)
