@@ -1,7 +1,7 @@
 """The batches of ranks at each step, by pass and generation: `states of a run → stretches of each rank`.
 
 Each generation of which states are given is an era, which begins where the one before it ended. States that were saved
-in between are points in it. Of the newest one nobody knows the end: it goes on as a resume from the states would. States
+in between are points in it. Of the newest one nobody knows the end: it goes on as a resume from states would. States
 hold the entries of one size of the run alone: an earlier size is known as far as states that were saved under it tell.
 """
 
@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from streamdata.errors import StateError
 from streamdata.mixing.merged import MergedDataset
@@ -20,6 +20,8 @@ from streamdata.states.headers import Topology
 from streamdata.states.joining import merge_states
 from streamdata.states.progress import Progress, history_of
 from streamdata.tools.trace.era import Era, LaneSizes
+
+_GONE_BACK: Final = "\n  Leave out states of steps that the run went back from."
 
 
 class Point(NamedTuple):
@@ -111,6 +113,7 @@ class Course:
                 sizes[progress.before.number].append(progress)
         for held in sizes.values():
             held.append(Progress(merge_states(*[one.table for one in held])))
+            _check_one_run(held)
         self._held = [sizes[number] for number in sorted(sizes)]
         """By size, oldest first: what states say of it, all of them together last."""
         self.newest = self._held[-1][-1] if sizes else Progress({})
@@ -118,6 +121,7 @@ class Course:
         check_nodes(self.newest, tree.nodes)
         lines = history_of(self.newest) if self.newest else []
         self._lines = lines
+        _check_history([held[-1] for held in self._held], lines)
         self.shape = self.newest.topology() if self.newest else Topology(dp_size, max(1, num_workers))
         """The ranks, and workers of each, that there are now."""
         self._size = batch or next((line["batch_size"] for line in reversed(lines) if "batch_size" in line), 1)
@@ -176,7 +180,6 @@ class Course:
 
     def following(self, stretch: Stretch) -> float:
         """The number of the first batch of the generation after a stretch's."""
-        # States may have been saved and given up, by going on from older ones: those after these do not count.
         generation = next(number for number, era in self.eras.items() if era is stretch.era)
         return min((line["step"] for line in self._lines if line["generation"] > generation), default=math.inf)
 
@@ -192,6 +195,37 @@ class Course:
             held = {key: value for key, value in entries if int(key.split("/", 2)[1]) < generation}
             self._read[id(progress), generation] = Progress(held)
         return self._read[id(progress), generation]
+
+
+def _check_one_run(held: Sequence[Progress]) -> None:
+    """Refuse states that are no part of what all of them come to: those of a leg of the run that was given up."""
+    furthest = held[-1]
+    for progress in held[:-1]:
+        for epoch_pass, rank in progress.last_workers:
+            for worker in range(progress.topology().num_workers):
+                key = LaneKey(epoch_pass, rank, worker)
+                own, all_of = progress.batches_before(key), furthest.batches_before(key)
+                if own and all_of and LaneSizes(all_of.sizes, 0, all_of.number, 1).samples(own.number) != own.given:
+                    raise StateError(
+                        f"states: rank {rank}, worker {worker}, pass {epoch_pass}: by some {own.number} batches had "
+                        f"{own.given} samples, by others not{_GONE_BACK}"
+                    )
+
+
+def _check_history(sizes: Sequence[Progress], lines: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse states with generations that the newest ones do not go on from."""
+    written = {line["generation"]: line for line in lines}
+    for progress in sizes:
+        later = [line["step"] for line in lines if line["generation"] > progress.newest]
+        if progress.step() > min(later, default=math.inf):
+            raise StateError(f"states: of a size that ended with step {min(later)} some are of later ones{_GONE_BACK}")
+        for number in progress.generations:
+            header, line = progress.headers[number], written.get(number)
+            is_other = line is None or any(line[name] != header[name] for name in ("dp_size", "num_workers", "weights"))
+            if is_other and number >= min(written):  # of older ones the lines are gone
+                raise StateError(
+                    f"states: some have another generation {number} than that which the newest go on from{_GONE_BACK}"
+                )
 
 
 def _check_has(progress: Progress, era: Era, rank: int) -> None:

@@ -214,7 +214,7 @@ class Trace:
         """
         stretches = self._course.stretches(rank)
         for stretch in stretches:
-            if stretch.first <= batch < min(stretch.end, self._course.following(stretch)):
+            if stretch.first <= batch < stretch.end:
                 return self._open(stretch, batch) if batch < stretch.first + stretch.own else None
         last = stretches[-1] if stretches else None
         if last is not None and last.is_open and batch >= last.first:
@@ -225,7 +225,7 @@ class Trace:
         step = self.steps.of(batch)
         raise StateError(
             f"states: they do not say where rank {rank} stood at step {step}\n"
-            f"  Give states, too, that were saved at step {step} or later, before the number of ranks or workers changed."
+            f"  Give states, too, of step {step} or a later one, saved before the number of ranks or workers changed."
         )
 
     def _in_later_pass(self, stretch: Stretch, batch: int) -> FoundBatches | None:
@@ -306,8 +306,7 @@ class Trace:
         newest = self.num_batches
         for rank in range(max(era.dp_size for era in self._course.eras.values())):
             for stretch in self._course.stretches(rank):
-                end = self._course.following(stretch)
-                batches.update(batch for batch in search(stretch).past_steps() if batch < end)
+                batches.update(search(stretch).past_steps())
                 if stretch.is_open:
                     ahead = stretch._replace(points=stretch.points[-1:], first=stretch.end, uneven=0)
                     found = set(search(ahead).comes(max(_LOOK_AHEAD, newest)))

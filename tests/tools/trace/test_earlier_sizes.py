@@ -10,7 +10,7 @@ from tests.elastic.worlds import Config, Leaf, Mix
 from tests.tools.trace.jobs import SteppedJob
 
 TREE = Mix((Leaf("a", 60, "tar", shuffle_buffer=6), Mix((Leaf("b", 30), Leaf("c", 50, "jsonl")), "inner")))
-NOTHING_SAID = "not say where rank 0 stood at step {step}\n  Give states, too, that were saved at step {step} or later"
+NOTHING_SAID = "not say where rank 0 stood at step {step}\n  Give states, too, of step {step} or a later one"
 
 
 @pytest.fixture(autouse=True)
@@ -71,17 +71,21 @@ def test_a_step_of_which_no_states_tell_is_refused(job, saved, step):
 
 def test_states_of_one_rank_alone_are_refused(job):
     """Others had delivered something, too."""
-    of_rank = {key: value for key, value in job.saved[1].items() if not key.startswith(("worker/0/0/1", "cursor/0/0/1"))}
+    others = ("worker/0/0/1", "cursor/0/0/1")
+    of_rank = {key: value for key, value in job.saved[1].items() if not key.startswith(others)}
     with pytest.raises(StateError, match="hold nothing of rank 1 of 2"):
         traced(job, [of_rank], [3])
 
 
-def test_states_that_were_given_up_do_not_count(job):
-    """Those of steps after the one that the run went on from under another size."""
+@pytest.mark.parametrize("change", [MIDDLE, {"weights": {"a": 5}}, {"batch_size": 4}])
+def test_states_that_were_given_up_are_refused(job, change):
+    """Those of steps after the one that the run went on from in another way: which of both it was, they do not say."""
     job = job_of((4, FIRST), (3, FIRST))
-    given_up, job.states, job.steps = job.states, job.saved[0], job.steps[:4]
-    job.go(3, **MIDDLE)
-    assert traced(job, [given_up], range(1, 8)) == job.steps
+    job.give_up(1)
+    job.go(3, **change)
+    with pytest.raises(StateError, match=r"Leave out states of steps that the run went back from|not of one run"):
+        Trace(job.mix.build(job.config), job.saved)
+    assert traced(job, [job.saved[0]], range(1, 8)) == job.steps
 
 
 def test_records_are_found_in_an_earlier_size(job):

@@ -109,7 +109,7 @@ def test_states_that_are_no_longer_there_are_asked_for():
     job = SteppedJob(Mix((Leaf("a", 60), Leaf("b", 30))), Config(2, 1, 2))
     for size in (2, 3, 1, 2):
         job.go(4, dp_size=size)
-    with pytest.raises(StateError, match="saved at step 5 or later, before the number of ranks or workers changed"):
+    with pytest.raises(StateError, match="of step 5 or a later one, saved before the number of ranks or workers"):
         job.trace().at(5)
     assert Trace(job.mix.build(job.config), [job.saved[1], job.states]).at(5).records == job.steps[4]
 
