@@ -62,6 +62,13 @@ class Deals:
             return any(self.has_share(child, lane) for child in node.children)
         return self.lane(node, lane).has_records()
 
+    def sharing(self, top: Node, rank: int, num_workers: int) -> list[int]:
+        """The workers of a rank that have a share of the pass."""
+        workers = range(num_workers)
+        if top.is_endless:  # not found anew for each of thousands of lanes
+            return list(workers)
+        return [worker for worker in workers if self.has_share(top, rank * num_workers + worker)]
+
     def least_samples(self, node: Node, lane: int) -> float | None:
         """How many samples the lane got of a node at least, if it has come through the pass; None without a share.
 
@@ -146,7 +153,7 @@ class _Ending:
     def __init__(self, progress: Progress, top: Node, tree: Tree) -> None:
         self._progress, self._top, self._tree = progress, top, tree
         self._topology = progress.topology()
-        self._deals_of_passes: dict[int, Deals] = {}
+        self._deals: dict[int, Deals] = {}
         known = {*progress.passes, *progress.before.passes}
         ended = {number for number in known if self._has_ended(number)}
         self.finished = sorted({*progress.before.finished, *ended})
@@ -189,16 +196,9 @@ class _Ending:
 
     def _sharing(self, epoch_pass: int, rank: int) -> list[int]:
         """The workers of the rank that have a share of the pass."""
-        workers = range(self._topology.num_workers)
-        if self._top.is_endless:  # not found anew for each of thousands of lanes
-            return list(workers)
-        deals, first = self._deals(epoch_pass), rank * len(workers)
-        return [worker for worker in workers if deals.has_share(self._top, first + worker)]
-
-    def _deals(self, epoch_pass: int) -> Deals:
-        if epoch_pass not in self._deals_of_passes:  # once for all ranks
-            self._deals_of_passes[epoch_pass] = Deals(self._progress, epoch_pass, self._topology.lanes)
-        return self._deals_of_passes[epoch_pass]
+        if epoch_pass not in self._deals:  # once for all ranks
+            self._deals[epoch_pass] = Deals(self._progress, epoch_pass, self._topology.lanes)
+        return self._deals[epoch_pass].sharing(self._top, rank, self._topology.num_workers)
 
     def _base(self, epoch_pass: int) -> Base:
         """The job's progress in a pass, over all lanes."""

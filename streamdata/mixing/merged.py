@@ -42,7 +42,7 @@ from streamdata.sources.functions.tally import end_where_batches_are_lost
 from streamdata.sources.skip import SkipList, Skips
 from streamdata.sources.source import Sample
 from streamdata.states.checks import check_complete, check_nodes, describe_changes
-from streamdata.states.headers import canonical, deal_header_of, digest_of
+from streamdata.states.headers import canonical, digest_of, read_deal
 from streamdata.states.joining import verify_ranks_agree
 from streamdata.states.progress import Progress
 from streamdata.states.saving import remember, watched
@@ -280,7 +280,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             is_endless=top.is_endless,
             # What was skipped may all have been of one lane.
             least=lambda lane, epoch_pass: (
-                (Deals(progress, epoch_pass, lane.count).least_samples(top, lane.index) or 0) - self.skips.num_records
+                (Deals(progress, epoch_pass, progress.topology().lanes).least_samples(top, lane) or 0)
+                - self.skips.num_records
             ),
             headroom=HEADROOM,
         )
@@ -382,7 +383,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
     def _reading(self, lane: Lane, *, is_stale: bool = False) -> Reading:
         top, progress = tree_of(self), self.progress
         if not progress and (deal := noted_deal(self._control.name, self._version)) is not None:
-            progress = progress.under_next_size(deal_header_of(json.loads(deal.text)))
+            progress = progress.under_next_size(read_deal(json.loads(deal.text)))
         return Reading(
             lane=lane,
             top=top,
