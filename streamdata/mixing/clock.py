@@ -358,10 +358,8 @@ class Clocks:
         return shifted(starts, self.pace(self._first), excess) if any(excess) else starts
 
     def _carry(self, histories: Sequence[History], reweighed: int) -> Carry | None:
-        blends: dict[int, Mapping[str, Weight]] = {}
-        for history in histories:
-            if (number := history.drawn_before(reweighed)) is not None and number not in blends:
-                blends[number] = self._blend(number)
+        drawn_in = (history.drawn_before(reweighed) for history in histories)
+        blends = {number: self._blend(number) for number in {*drawn_in} if number is not None}
         were_scheduled = any(_are_scheduled(blend.values()) for blend in blends.values())
         if self.shares is None and self._node.dataset.cost is None and not were_scheduled:
             return None

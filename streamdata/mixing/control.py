@@ -71,18 +71,15 @@ class WorkerPlaces:
 
     def of(self, worker: int) -> WorkerPlace:
         """The place of a DataLoader worker; called in that worker."""
-        return WorkerPlace(self._rows()[worker].data)
+        return WorkerPlace(self._memory.numpy()[worker].data)
 
     def clear(self) -> None:
         """Forget the workers of an earlier iteration."""
-        self._rows()[:] = 0
-
-    def _rows(self) -> "np.ndarray[Any, np.dtype[np.uint8]]":
-        return self._memory.numpy()
+        self._memory.numpy()[:] = 0
 
     def of_dead(self) -> dict[int, str]:
         """By process: the record that a worker was last at, "" for none, of those that ended before their stream."""
-        found, rows = {}, self._rows()
+        found, rows = {}, self._memory.numpy()
         for row in rows[rows[:, : _PID.size].any(1)]:
             (pid,), (text,) = _PID.unpack_from(row), _TEXT.unpack_from(row, _PID.size)
             if has_ended(pid):

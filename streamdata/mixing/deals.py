@@ -154,11 +154,17 @@ class _Ending:
         self._progress, self._top, self._tree = progress, top, tree
         self._topology = progress.topology()
         self._deals: dict[int, Deals] = {}
-        known = {*progress.passes, *progress.before.passes}
-        ended = {number for number in known if self._has_ended(number)}
+        known, before = {*progress.passes, *progress.before.passes}, progress.before.first_pass
+        if top.is_endless:
+            # One is left, by `set_epoch`, for another; a rank that delivered nothing is where the others are.
+            ended, first = set(), min(progress.newest_passes.values(), default=before)
+        else:
+            ended = {number for number in known if self._has_ended(number)}
+            # Not by ranks: one that delivered nothing may have no share of the oldest, and a share of the next.
+            first = min(known - ended, default=max(known, default=before - 1) + 1)
         self.finished = sorted({*progress.before.finished, *ended})
         """The passes of which nothing is left."""
-        self.first_pass = self._first_pass(known, ended)
+        self.first_pass = first
         """The oldest pass that some lane has not finished."""
         begun = {number for number in known - ended if number >= self.first_pass or not top.is_endless}
         self.passes = sorted({*begun, self.first_pass})
@@ -181,16 +187,7 @@ class _Ending:
             origin=progress.table.digest,  # what tells these states from those of another step
         )
 
-    def _first_pass(self, known: set[int], ended: set[int]) -> int:
-        if not self._top.is_endless:
-            # Not by ranks: one that delivered nothing may have no share of the oldest, and a share of the next.
-            return min(known - ended, default=max(known, default=self._progress.before.first_pass - 1) + 1)
-        # One without end is left, by `set_epoch`, for another; a rank that delivered nothing is where the others are.
-        return min(self._progress.newest_passes.values(), default=self._progress.before.first_pass)
-
     def _has_ended(self, epoch_pass: int) -> bool:
-        if self._top.is_endless:
-            return False
         ranks = range(self._topology.dp_size)
         return all(self._progress.has_ended(epoch_pass, rank, self._sharing(epoch_pass, rank)) for rank in ranks)
 

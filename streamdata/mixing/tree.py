@@ -141,7 +141,7 @@ class Node:
         Raises:
             ValueError: Its weights do not go together, or at some time all are 0.
         """
-        if not any(isinstance(weight, list | dict) for weight in self.weights.values()):
+        if {list, dict}.isdisjoint(map(type, self.weights.values())):
             return None
         return Shares(list(self.weights), list(self.weights.values()))
 
