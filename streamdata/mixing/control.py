@@ -229,7 +229,7 @@ class Control:
 
     @property
     def _lanes(self) -> npt.NDArray[np.int64]:
-        """What is noted of each lane, int64 (MAX_WORKERS, _FIELDS)."""
+        """The notes of each lane, int64 (MAX_WORKERS, _FIELDS)."""
         lanes: npt.NDArray[np.int64] = self._memory.numpy()[_LANES:].reshape(MAX_WORKERS, _FIELDS)
         return lanes
 
