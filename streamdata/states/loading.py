@@ -54,35 +54,30 @@ def load_states(directory: str | Path, *, step: int | None = None) -> LoadedStat
     # As text, 9 would find the folder, and no file in it that is of that step.
     if step is not None and type(step) is not int:
         raise ValueError(f"load_states: expected an int as step, got {shown(step)}")
-    step, saved = _newest(Path(directory)) if step is None else (step, read_step(Path(directory), step))
-    folder = Path(directory) / f"step-{step}"
-    if lacking := _lacking(saved):
-        raise StateError(f"{folder}: this step lacks {lacking}\n  Load another step.")
-    states = LoadedStates(join_ranks(saved, _deals(folder, saved)), step=step)
-    if step and not states:
+    passed_over: list[str] = []
+    # Read, not only listed: a torn file in a newer step is an error, however complete an older one is.
+    for number in _steps_in(Path(directory)) if step is None else [step]:
+        saved, folder = read_step(Path(directory), number), Path(directory) / f"step-{number}"
+        if not (lacking := _lacking(saved)):
+            break
+        if step is not None:
+            raise StateError(f"{folder}: this step lacks {lacking}\n  Load another step.")
+        passed_over.append(f"step {number} lacks {lacking}")
+        logger.warning("states: %s is passed over, since it lacks %s", one_line(folder), lacking)
+    else:
+        raise StateError(
+            f"{directory}: no step is there that all ranks have saved\n  " + "\n  ".join(passed_over[:10]) + "\n"
+            "  Start without states."
+        )
+    states = LoadedStates(join_ranks(saved, _deals(folder, saved)), step=number)
+    if number and not states:
         raise StateError(
             f"{folder}: expected states of what was delivered, got none of any rank: a resume would begin at "
             "sample 0\n  Start without states, or load another step; the training has to save what to_state gives."
         )
     remember(states.loaded)
-    logger.info("states: step %d of %d ranks, from %s", step, len(saved), one_line(directory))
+    logger.info("states: step %d of %d ranks, from %s", number, len(saved), one_line(directory))
     return states
-
-
-def _newest(directory: Path) -> tuple[int, Sequence[RankStates]]:
-    """The newest step that all ranks have saved, and what these saved."""
-    passed_over: list[str] = []
-    # Read, not only listed: a torn file in a newer step is an error, however complete an older one is.
-    for step in _steps_in(directory):
-        saved = read_step(directory, step)
-        if not (lacking := _lacking(saved)):
-            return step, saved
-        passed_over.append(f"step {step} lacks {lacking}")
-        logger.warning("states: %s is passed over, since it lacks %s", one_line(directory / f"step-{step}"), lacking)
-    raise StateError(
-        f"{directory}: no step is there that all ranks have saved\n  " + "\n  ".join(passed_over[:10]) + "\n"
-        "  Start without states."
-    )
 
 
 def _lacking(saved: Sequence[RankStates]) -> str:
@@ -203,13 +198,11 @@ def _plain(path: Path, content: bytes) -> dict[str, Any]:
         states = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise StateError(f"{path}: expected states, got a file that is not JSON ({str(error)[:100]})") from error
-    if not isinstance(states, dict):
-        raise StateError(f"{path}: expected states, got a {type(states).__name__}")
     try:
         Progress(states)
     except StateError as error:  # it knows keys, and of several files not which one has them
         raise StateError(f"{path}: {error}") from error
-    return states
+    return dict(states)
 
 
 def _content(path: Path) -> bytes:
