@@ -2,13 +2,14 @@
 
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from streamdata.errors import listing, one_line, shown
+from streamdata.errors import did_you_mean, listing, one_line, shown
 from streamdata.recipe.limits import RecipeLimits, RefusedFileError, read_bounded, read_limits
 from streamdata.recipe.resolve import References, resolve
+from streamdata.recipe.targets import TARGETS, is_own, public_name
 from streamdata.recipe.yaml_tree import (
     UNKNOWN,
     Locations,
@@ -17,6 +18,7 @@ from streamdata.recipe.yaml_tree import (
     Path,
     Unknown,
     UnreadableError,
+    children,
     path_text,
     plain_tree,
     read_yaml,
@@ -70,19 +72,15 @@ class RecipeFile:
 
 
 def _buildable(node: Any, path: Path) -> Iterator[tuple[Path, dict[Any, Any]]]:
-    if isinstance(node, list):
-        for index, child in enumerate(node):
-            yield from _buildable(child, (*path, index))
-    elif isinstance(node, dict):
-        if "target" in node or "include" in node:
-            yield path, node
-        for key, child in node.items():
-            if "target" in node and key == "params" and isinstance(child, dict):
-                # These are arguments: one that is called `target` or `include` is not a request to build.
-                for name, argument in child.items():
-                    yield from _buildable(argument, (*path, "params", name))
-            else:
-                yield from _buildable(child, (*path, key))
+    if isinstance(node, dict) and ("target" in node or "include" in node):
+        yield path, node
+    for key, child in children(node):
+        if key == "params" and "target" in node and isinstance(child, dict):
+            # These are arguments: one that is called `target` or `include` is not a request to build.
+            for name, argument in child.items():
+                yield from _buildable(argument, (*path, key, name))
+        else:
+            yield from _buildable(child, (*path, key))
 
 
 def load_recipe(
@@ -107,13 +105,9 @@ def load_recipe(
     Raises:
         ValueError: A root is no folder, or a limit is none.
     """
-    if isinstance(include_roots, str | os.PathLike):
+    if isinstance(include_roots, str | os.PathLike) or not all(map(os.path.isdir, include_roots)):
         message = f"include_roots: expected a list of folders, got {shown(include_roots)}"
-        raise ValueError(f"{message}\n  Write it in a list.")
-    for root in include_roots:
-        if not os.path.isdir(root):
-            message = f"include_roots: expected folders, got {shown(str(root))}, which is none"
-            raise ValueError(f"{message}\n  Name folders.")
+        raise ValueError(f"{message}\n  Name folders that are there.")
     bounds = read_limits(limits, RecipeLimits, "recipe")
     name, folders = "<recipe>", [".", *include_roots]
     if not isinstance(recipe, Mapping):
@@ -129,6 +123,36 @@ def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
     """Returns what a mapping with ``target`` or ``include`` sets on its object."""
     own_keys = ("target", "params") if "target" in node else ("include",)
     return {key: child for key, child in node.items() if key not in own_keys}
+
+
+def check_attributes(
+    node: dict[Any, Any], path: Path, locations: Locations, target: str, origin: str, parameters: Collection[str]
+) -> None:
+    """Reports the attributes that a recipe may not set on what streamdata built; what others built takes any.
+
+    Args:
+        node: Sets them.
+        path: Of the node.
+        locations: Takes the problems.
+        target: The name by which the recipe calls what is built.
+        origin: The dotted name of where that, or the object's class, is defined.
+        parameters: The names of what it can be called with.
+    """
+    if not is_own(origin):
+        return
+    known, params = TARGETS.get(public_name(origin) or "", ()), node.get("params")
+    for key in attributes(node):
+        is_twice = isinstance(params, dict) and key in params  # one of the two would be passed over
+        if not isinstance(key, str) or key == "params" or (key in known and not is_twice):
+            continue  # the first two are reported where shapes are checked, and where includes are
+        if is_twice:
+            refusal = f"expected {shown(key)} once, got it here and below 'params'\n  Remove one of them."
+        elif key in parameters:
+            refusal = f"expected {shown(key)} as a parameter, got it as an attribute\n  Write it below 'params'."
+        else:
+            guess, takes = did_you_mean(key, [*known, *parameters]), ", ".join(known) or "none"
+            refusal = f"unknown attribute {shown(key)}{guess}\n  It takes: {takes}; all else is in 'params'."
+        locations.report((*path, key), refusal, key=True, target=target)
 
 
 class _Loader:
@@ -167,10 +191,9 @@ class _Loader:
             return resolve(plain_tree(recipe, locations), self.references, locations)
         try:
             text = read_bounded(recipe, self.limits.file_bytes, is_regular=is_included)
-        except OSError as error:
-            raise locations.unreadable((), f"cannot be read: {error.strerror or error}") from error
-        except RefusedFileError as error:
-            raise locations.unreadable((), str(error)) from error
+        except (OSError, RefusedFileError) as error:
+            said = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+            raise locations.unreadable((), said) from error
         locations.count((), _NODES_OF_FILE + len(text) // _BYTES_OF_NODE)
         tree = read_yaml(text, locations)
         if not isinstance(tree, dict | list):
