@@ -25,9 +25,9 @@ from streamdata.recipe.targets import (
 from streamdata.recipe.yaml_tree import Path, path_text
 
 Uses = list[tuple[str, object]]
-_used: set[tuple[str, str]] = set()
+_used: set[str] = set()
 _said: set[str] = set()
-"""Variables that a recipe of this process used (name and value), and those said to be unused (name)."""
+"""Names of variables that a recipe of this process used, and those said to be unused."""
 _SHARED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
@@ -48,11 +48,9 @@ def authorised_recipe(
     references = References(variables, dynamic_objs)
     file = load_recipe(config_path, references, include_roots, limits)
     assert file is not None, "the first problem raises"
-    # One dict of variables may serve several recipes: each that none of them has used is said once. By value, too: by
-    # the same name another recipe may be given something else.
-    given = {name: (name, repr(value)[:1000]) for name, value in variables.items()}
-    _used.update(key for name, key in given.items() if name in references.used)
-    unused = sorted(name for name, key in given.items() if name not in _said and key not in _used)
+    # One dict of variables may serve several recipes: each that none of them has used is said once.
+    _used.update(references.used)
+    unused = sorted(variables.keys() - _used - _said)
     _said.update(unused)
     if unused:
         names = ", ".join(map(repr, unused))

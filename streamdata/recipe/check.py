@@ -291,17 +291,12 @@ class _Check:
         for node in nodes:
             if name in node:
                 return node[name]
-        target = nodes[-1].get("target")
-        if "include" in nodes[-1]:
-            return UNKNOWN  # it was not found, which is reported already
-        known = self.find(target) if isinstance(target, str) else Description(sets=())
-        if known is None or known.refusal:
-            return UNKNOWN
-        if is_own(known.origin):  # ours take them as parameters, and have no names of their own
-            params = nodes[-1].get("params") or {}
-            value = params.get(name) if isinstance(params, dict) else UNKNOWN
-            return _ABSENT if value is None else value
-        return _ABSENT if known.sets is not None and name not in known.sets else UNKNOWN
+        target, params = nodes[-1].get("target"), nodes[-1].get("params") or {}
+        known = self.find(target) if isinstance(target, str) else None
+        if known is None or not is_own(known.origin) or not isinstance(params, dict):
+            return UNKNOWN  # what others build may name itself; what is wrong is reported elsewhere
+        value = params.get(name)  # ours take them as parameters, too
+        return _ABSENT if value is None else value
 
     def root(self, file: RecipeFile) -> None:
         """Reports a root that certainly cannot be streamed; one without a target may hold what is, for who builds it.
@@ -329,9 +324,8 @@ class _Check:
             return None
         if "params" not in node:
             return f"{target} itself, for it has no params"
-        if is_own(known.origin):
-            return None if "percent" in TARGETS.get(public_name(known.origin) or "", ()) else target
-        return target if known.sets is not None and {"__iter__", "__getitem__"}.isdisjoint(known.sets) else None
+        is_source = not is_own(known.origin) or "percent" in TARGETS.get(public_name(known.origin) or "", ())
+        return None if is_source else target
 
 
 _ABSENT: Final = object()

@@ -16,7 +16,6 @@ from streamdata.recipe.yaml_tree import (
     NodeBudget,
     OnProblem,
     Path,
-    Unknown,
     UnreadableError,
     children,
     path_text,
@@ -253,7 +252,7 @@ def _check_shape(node: dict[Any, Any], path: Path, locations: Locations) -> None
             if not isinstance(key, str):
                 message = f"expected a parameter's name, got {shown(key)}"
                 locations.report((*at, key), message, key=True, target=str(value))
-        if not isinstance(params, dict | Unknown | None):
+        if params is not UNKNOWN and not isinstance(params, dict | None):
             locations.report(at, f"expected a mapping or null as params, got {shown(params)}")
     others = attributes(node)
     if kind == "target" and "params" not in node and others:

@@ -32,13 +32,11 @@ class PlainKind(NamedTuple):
     Attributes:
         name: As messages show it.
         classes: Names of the classes of a recipe's values that are taken: a recipe has no tuples and sets, but lists.
-        inner: The type of a list's elements; None for any.
         choices: The values of a `Literal`, of which one is taken.
     """
 
     name: str
     classes: tuple[str, ...] = ()
-    inner: "Type" = None
     choices: tuple[Any, ...] = ()
 
 
@@ -64,7 +62,7 @@ _NUMBER: Final = re.compile(r"[-+]?[\d_.]+(e[-+]?\d+)?|true|false|null|none", re
 
 
 def type_of(annotation: Any) -> Type:
-    """Returns which plain data an annotation takes."""
+    """Returns which plain data an annotation takes; of a list's elements it says nothing."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         members = [type_of(argument) for argument in arguments]
@@ -75,17 +73,20 @@ def type_of(annotation: Any) -> Type:
         choices = tuple(choice for choice in arguments if isinstance(choice, _PLAIN))  # no recipe has an enum's
         return [PlainKind(" or ".join(map(repr, arguments)), choices=choices)]
     kind = _KINDS.get(origin or annotation) if isinstance(origin or annotation, abc.Hashable) else None
-    inner = [argument for argument in arguments if argument is not ...]
-    if kind and "list" in kind.classes and len(inner) == 1:  # of a tuple's several, each stands for one place
-        return [kind._replace(inner=type_of(inner[0]))]
     return [kind] if kind else None
 
 
 def refusal_of_value(value: Any, type_: Type) -> str | None:
     """Returns why a value of a recipe is certainly not of a type, or None; what is to be built passes."""
-    if type_ is None or _takes(value, type_):
+    is_built = isinstance(value, dict) and ("target" in value or "include" in value)
+    if type_ is None or is_built or not isinstance(value, _PLAIN):
         return None
-    names = list(dict.fromkeys(map(_named, type_)))
+    cls = type(value)
+    classes = {cls.__name__, "bool"} if cls is int and value in (0, 1) else {cls.__name__}
+    choices = [(type(choice), choice) for kind in type_ for choice in kind.choices]
+    if (cls, value) in choices or any(classes.intersection(kind.classes) for kind in type_):
+        return None
+    names = list(dict.fromkeys(kind.name for kind in type_))
     refusal = f"expected {' or '.join(names)}, got {shown(value)}"
     if "a function" in names:
         target = value if isinstance(value, str) and "." in value else "my_pkg.my_function"
@@ -93,27 +94,6 @@ def refusal_of_value(value: Any, type_: Type) -> str | None:
     if isinstance(value, str) and {"an integer", "a number", "true or false"}.intersection(names):
         return f"{refusal}\n  {'Write it without quotes.' if _NUMBER.fullmatch(value) else 'Write the value itself.'}"
     return refusal
-
-
-def _takes(value: Any, type_: Type) -> bool:
-    is_built = isinstance(value, dict) and ("target" in value or "include" in value)
-    if type_ is None or is_built or not isinstance(value, _PLAIN):
-        return True
-    cls = type(value)
-    names = {cls.__name__, "bool"} if cls is int and value in (0, 1) else {cls.__name__}
-    for kind in type_:
-        if any(cls is type(choice) and value == choice for choice in kind.choices):
-            return True
-        if names.intersection(kind.classes) and (
-            not isinstance(value, list) or all(_takes(one, kind.inner) for one in value)
-        ):
-            return True
-    return False
-
-
-def _named(kind: PlainKind) -> str:
-    inner = " or ".join(dict.fromkeys(map(_named, kind.inner or ())))
-    return f"{kind.name} of {inner}" if inner else kind.name
 
 
 class Parameters(NamedTuple):
@@ -185,19 +165,17 @@ def _types_of(target: Any, parameters: Iterable[Parameter]) -> dict[str, Type]:
 
 
 class Description(NamedTuple):
-    """A target as its signature and class describe it, without a call.
+    """A target as its signature describes it, without a call.
 
     Attributes:
         refusal: Why it is refused, or cannot be imported; None where it can.
         origin: The dotted name of where it is defined.
         parameters: What it takes, with `Type`s; None where Python does not know.
-        sets: Names of what a class has, or one of its methods sets or reads; None of anything else.
     """
 
     refusal: str | None = None
     origin: str = ""
     parameters: Parameters | None = None
-    sets: Collection[str] | None = None
 
 
 def describe(name: str, allow: Collection[str] | None) -> Description:
@@ -208,12 +186,7 @@ def describe(name: str, allow: Collection[str] | None) -> Description:
         return Description(str(error))
     called = callable_of(target)
     parameters = parameters_of(called, with_types=True) if called else None
-    if not isinstance(target, type):
-        return Description(None, origin_of(target), parameters)
-    held = [item for cls in target.__mro__[:-1] for item in vars(cls).items()]
-    codes = [getattr(inspect.unwrap(value), "__code__", None) for _, value in held if callable(value)]
-    sets = {name for name, _ in held}.union(*(code.co_names for code in codes if code))
-    return Description(None, origin_of(target), parameters, sets)
+    return Description(None, origin_of(target), parameters)
 
 
 def describe_elsewhere(names: Collection[str], allow: Collection[str] | None) -> dict[str, Description]:

@@ -177,13 +177,6 @@ def is_stage(target: object) -> bool:
 
 
 _STANDARD = sys.stdlib_module_names | set(sys.builtin_module_names) | {"test", "distutils"}
-_OWN_REFUSED = (
-    "streamdata.recipe",
-    "streamdata.tools.cli",
-    "streamdata.mixing.merged.instantiate_from_yaml",
-    "streamdata.instantiate_from_yaml",
-)
-
 _BUILTINS = ("bool", "dict", "float", "frozenset", "int", "len", "list", "set", "str", "tuple")
 _OTHERS = ("collections.OrderedDict", "datetime.timedelta", "fractions.Fraction", "functools.partial", "pathlib.Path")
 PERMITTED: Final[dict[str, object]] = {
@@ -284,8 +277,6 @@ def origin_of(obj: object) -> str:
 
 
 def _refusal_of_package(name: str, allow: Collection[str] | None, *, permitted: bool = False) -> str | None:
-    if is_inside(name, _OWN_REFUSED):
-        return f"{shown(name)} is refused: it would build another recipe under other rules\n  Use 'include: file.yaml'."
     if _is_standard(name) and not permitted:
         return f"{shown(name)} is refused: of the standard library only these are targets: {', '.join(PERMITTED)}"
     if allow is not None and not is_inside(name, [*allow, OWN]):
