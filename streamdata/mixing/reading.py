@@ -20,7 +20,7 @@ from streamdata.mixing.meter import Meter
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
-from streamdata.run.lane_link import DealText, LaneLink, announce, note_limit, warn_once
+from streamdata.run.lane_link import DealText, LaneLink, announce, log_once, warn_once
 from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead
 from streamdata.sources.functions.tally import Tally, counts_of, num_tokens
 from streamdata.sources.skip import Skips
@@ -151,7 +151,7 @@ class Reading:
         def note_batches(number: int) -> None:
             self.control.note_batches(self.version, lane.worker, number)
             if is_here and (limit := meter.limit()) is not None:  # from elsewhere it comes with the batch
-                note_limit(self.control.name, limit)
+                log_once(self.control.name, limit)
 
         run = replace(
             Run.at(progress, key.epoch_pass, lane, plan.deals, self.tree, self.skips),
