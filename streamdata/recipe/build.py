@@ -9,7 +9,7 @@ from typing import Any
 
 from streamdata.errors import did_you_mean, shown, text_of
 from streamdata.recipe.limits import under_allow
-from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, check_attributes, load_recipe
+from streamdata.recipe.load import Recipe, RecipeFile, attributes, check_attributes, load_recipe
 from streamdata.recipe.named_source import FOR_ALL, for_all
 from streamdata.recipe.resolve import Dynamic, References
 from streamdata.recipe.signatures import Parameters, parameters_of
@@ -144,13 +144,6 @@ class _Builder:
         if type(obj) is dict:
             obj.update({key: self.node(child, (*path, key)) for key, child in others.items()})
             return obj
-        if "params" in others:
-            self.locations.report((*path, "params"), NO_PARAMS, key=True)
-        # An include on the way to it has no attributes, or building that one has failed.
-        root = included.mappings(())[-1][2]
-        if "target" in root and "params" not in root:
-            message = "an included target without params is the imported thing itself, and takes no attributes"
-            self.locations.report(path, message)
         return self._finished(obj, node, path, met)
 
     def _check_attributes(self, target: object, node: dict[Any, Any], path: Path) -> None:

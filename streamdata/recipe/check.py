@@ -12,28 +12,11 @@ from typing import Any, Final
 
 from streamdata.errors import did_you_mean, shown
 from streamdata.recipe.limits import PIPE, refusal_of_command, refusal_of_limits, refusal_of_url, under_allow
-from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, check_attributes, load_recipe
+from streamdata.recipe.load import Recipe, RecipeFile, attributes, check_attributes, load_recipe
 from streamdata.recipe.named_source import FOR_ALL, HOLDOUT_KEYS, for_all, is_absent, read_percent, read_selection
 from streamdata.recipe.resolve import References
-from streamdata.recipe.signatures import (
-    Description,
-    Type,
-    describe,
-    describe_elsewhere,
-    refusal_of_value,
-    type_of,
-)
-from streamdata.recipe.targets import (
-    MIXTURE,
-    OWN,
-    PERMITTED,
-    TARGETS,
-    is_inside,
-    is_own,
-    public_name,
-    refusal_of_name,
-    validated_allow,
-)
+from streamdata.recipe.signatures import Description, Type, describe, describe_elsewhere, refusal_of_value, type_of
+from streamdata.recipe.targets import MIXTURE, PERMITTED, TARGETS, is_inside, is_own, refusal_of_name, validated_allow
 from streamdata.recipe.yaml_tree import UNKNOWN, Kind, Locations, Path, Problem, children
 
 MAX_PROBLEMS: Final = 1000
@@ -144,8 +127,6 @@ class _Check:
             elif path in file.includes:
                 target = file.mappings(path)[-1][2].get("target")
                 if isinstance(target, str):
-                    if "params" in node:
-                        file.locations.report((*path, "params"), NO_PARAMS, key=True)
                     self._attributes(file, path, node, target)
 
     def _target(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
@@ -160,7 +141,7 @@ class _Check:
             elif isinstance(node.get("params", UNKNOWN), dict | None):
                 self._params(file, path, node, known)
         elif package not in sys.modules and find_spec(package) is None:
-            guess, remedy = did_you_mean(package, [OWN]), "Install it, or put its directory on PYTHONPATH."
+            guess, remedy = did_you_mean(package, ["streamdata"]), "Install it, or put its directory on PYTHONPATH."
             report(at, f"no module {shown(package)} was found{guess}\n  {remedy}")
         elif package not in self._told:  # once for all its targets
             self._told.add(package)
@@ -187,7 +168,7 @@ class _Check:
             self._texts(file, params, at)
         if own and self.files is not None and len(named) == len(params):
             with for_all(self._said(file, path)):
-                for name, refusal, kind in self.files(public_name(known.origin) or known.origin, params):
+                for name, refusal, kind in self.files(known.origin, params):
                     report((*at, name), refusal, key=True, target=target, is_told=True, kind=kind)
 
     def _attributes(self, file: RecipeFile, path: Path, node: dict[Any, Any], target: str) -> None:
@@ -324,7 +305,7 @@ class _Check:
             return None
         if "params" not in node:
             return f"{target} itself, for it has no params"
-        is_source = not is_own(known.origin) or "percent" in TARGETS.get(public_name(known.origin) or "", ())
+        is_source = not is_own(known.origin) or "percent" in TARGETS.get(known.origin, ())
         return None if is_source else target
 
 

@@ -30,7 +30,6 @@ _SUFFIXES: Final = (".yaml", ".yml")
 _MAX_PATH_BYTES: Final = 4096
 _NODES_OF_FILE: Final = 10  # what files cost beside their nodes, since two that include the next one twice multiply
 _BYTES_OF_NODE: Final = 1000
-NO_PARAMS: Final = "an include takes no params\n  Use variables, or set attributes beside 'include'."
 
 
 @dataclass
@@ -182,7 +181,7 @@ class _Loader:
         for path, node in file.buildable():
             _check_shape(node, path, locations)
             if isinstance(node.get("include"), str) and "target" not in node:
-                self._include(file, path, node["include"], (*stack, os.path.realpath(locations.file)))
+                self._include(file, path, node, (*stack, os.path.realpath(locations.file)))
         return file
 
     def _read(self, recipe: Recipe, locations: Locations, *, is_included: bool) -> Any:
@@ -200,9 +199,8 @@ class _Loader:
             raise locations.unreadable((), f"expected a mapping or a list as the root, got {got}")
         return resolve(tree, self.references, locations)
 
-    def _include(self, file: RecipeFile, path: Path, name: str, stack: tuple[str, ...]) -> None:
-        locations = file.locations
-        at = (*path, "include")
+    def _include(self, file: RecipeFile, path: Path, node: dict[Any, Any], stack: tuple[str, ...]) -> None:
+        locations, name, at = file.locations, node["include"], (*path, "include")
         try:
             found = self._found(name, pathlib.Path(locations.file).parent)
         except RefusedFileError as error:
@@ -210,12 +208,20 @@ class _Loader:
             return
         if os.path.realpath(found) in stack:
             locations.report(at, f"{shown(name)} is included by itself (a cycle)")
-        else:
-            chain = (f"{locations.of(at)}: {path_text(at)}", *locations.chain)
-            own = Locations(os.fspath(found), chain, locations.on_problem, budget=locations.budget)
-            included = self.load(found, own, stack)
-            if included is not None:
-                file.includes[path] = included
+            return
+        chain = (f"{locations.of(at)}: {path_text(at)}", *locations.chain)
+        own = Locations(os.fspath(found), chain, locations.on_problem, budget=locations.budget)
+        included = self.load(found, own, stack)
+        if included is None:
+            return
+        file.includes[path] = included
+        root = included.mappings(())[-1][2]
+        if "target" in root and "params" in node:
+            message = "an include takes no params\n  Use variables, or set attributes beside 'include'."
+            locations.report((*path, "params"), message, key=True)
+        elif "target" in root and "params" not in root and attributes(node):
+            message = "an included target without params is the imported thing itself, and takes no attributes"
+            locations.report(path, message)
 
     def _found(self, name: str, folder: pathlib.Path) -> pathlib.Path:
         """The included file of this name, sought from a folder, then from the working directory."""

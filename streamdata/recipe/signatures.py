@@ -19,7 +19,7 @@ from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from streamdata.errors import did_you_mean, shown
-from streamdata.recipe.targets import TargetError, callable_of, import_target, origin_of
+from streamdata.recipe.targets import TargetError, callable_of, import_target, origin_of, public_name
 from streamdata.run.processes import ProcessError, processes
 
 if TYPE_CHECKING:  # a child process that describes targets needs no YAML
@@ -169,7 +169,7 @@ class Description(NamedTuple):
 
     Attributes:
         refusal: Why it is refused, or cannot be imported; None where it can.
-        origin: The dotted name of where it is defined.
+        origin: The dotted name of where it is defined; of streamdata's own, its public name.
         parameters: What it takes, with `Type`s; None where Python does not know.
     """
 
@@ -186,7 +186,8 @@ def describe(name: str, allow: Collection[str] | None) -> Description:
         return Description(str(error))
     called = callable_of(target)
     parameters = parameters_of(called, with_types=True) if called else None
-    return Description(None, origin_of(target), parameters)
+    origin = origin_of(target)
+    return Description(None, public_name(origin) or origin, parameters)
 
 
 def describe_elsewhere(names: Collection[str], allow: Collection[str] | None) -> dict[str, Description]:
