@@ -74,11 +74,9 @@ def read_limits(value: Any, kind: type[_Kind], who: str) -> _Kind:
     """
     if isinstance(value, kind):
         return value
-    if value is None:
-        return kind()
     if refusal := refusal_of_limits(value, kind):
         raise ValueError(f"{who}: limits: {refusal}")
-    return kind(**{name: int(limit) for name, limit in value.items()})
+    return kind(**{name: int(limit) for name, limit in (value or {}).items()})
 
 
 def refusal_of_limits(value: Any, kind: type[ShardLimits | RecipeLimits] = ShardLimits) -> str | None:

@@ -33,11 +33,13 @@ class PlainKind(NamedTuple):
         name: As messages show it.
         classes: Names of the classes of a recipe's values that are taken: a recipe has no tuples and sets, but lists.
         choices: The values of a `Literal`, of which one is taken.
+        inner: The type of a list's elements; None for any.
     """
 
     name: str
     classes: tuple[str, ...] = ()
     choices: tuple[Any, ...] = ()
+    inner: "Type" = None
 
 
 Type: TypeAlias = list[PlainKind] | None
@@ -62,7 +64,7 @@ _NUMBER: Final = re.compile(r"[-+]?[\d_.]+(e[-+]?\d+)?|true|false|null|none", re
 
 
 def type_of(annotation: Any) -> Type:
-    """Returns which plain data an annotation takes; of a list's elements it says nothing."""
+    """Returns which plain data an annotation takes."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         members = [type_of(argument) for argument in arguments]
@@ -73,7 +75,16 @@ def type_of(annotation: Any) -> Type:
         choices = tuple(choice for choice in arguments if isinstance(choice, _PLAIN))  # no recipe has an enum's
         return [PlainKind(" or ".join(map(repr, arguments)), choices=choices)]
     kind = _KINDS.get(origin or annotation) if isinstance(origin or annotation, abc.Hashable) else None
+    inner = [argument for argument in arguments if argument is not ...]
+    if kind and "list" in kind.classes and len(inner) == 1:  # of a tuple's several, each stands for one place
+        elements = type_of(inner[0])
+        names = f"a list of {_names(elements)}" if elements else kind.name
+        return [kind._replace(name=names, inner=elements)]
     return [kind] if kind else None
+
+
+def _names(type_: list[PlainKind]) -> str:
+    return " or ".join(dict.fromkeys(kind.name for kind in type_))
 
 
 def refusal_of_value(value: Any, type_: Type) -> str | None:
@@ -81,13 +92,15 @@ def refusal_of_value(value: Any, type_: Type) -> str | None:
     is_built = isinstance(value, dict) and ("target" in value or "include" in value)
     if type_ is None or is_built or not isinstance(value, _PLAIN):
         return None
-    cls = type(value)
-    classes = {cls.__name__, "bool"} if cls is int and value in (0, 1) else {cls.__name__}
-    choices = [(type(choice), choice) for kind in type_ for choice in kind.choices]
-    if (cls, value) in choices or any(classes.intersection(kind.classes) for kind in type_):
-        return None
-    names = list(dict.fromkeys(kind.name for kind in type_))
-    refusal = f"expected {' or '.join(names)}, got {shown(value)}"
+    for kind in type_:
+        is_choice = any(type(value) is type(choice) and value == choice for choice in kind.choices)
+        is_flag = "bool" in kind.classes and type(value) is int and value in (0, 1)
+        elements = value if isinstance(value, list) else []
+        is_taken = is_choice or is_flag or type(value).__name__ in kind.classes
+        if is_taken and not any(refusal_of_value(one, kind.inner) for one in elements):
+            return None
+    names = [kind.name for kind in type_]
+    refusal = f"expected {_names(type_)}, got {shown(value)}"
     if "a function" in names:
         target = value if isinstance(value, str) and "." in value else "my_pkg.my_function"
         return f"{refusal}\n  Write {{target: {target}}}; with params it is called, and its result is the function."

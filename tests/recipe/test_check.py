@@ -110,7 +110,7 @@ class Plain:
         ("{a: '1'}", ["expected an integer, got '1'\n  Write it without quotes."]),
         ("{a: 1, b: 2}", ["expected text or null, got 2"]),
         ("{a: 1, c: y}", ["expected 'x' or 1, got 'y'"]),
-        ("{a: 1, d: 1}", ["expected a list, got 1"]),
+        ("{a: 1, d: [1]}", ["expected a list of text, got [1]"]),
         ("{a: {target: builtins.int, params: {}}, d: '${dynamic_objs:x}'}", []),
     ],
 )
