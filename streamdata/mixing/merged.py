@@ -573,9 +573,9 @@ def instantiate_from_yaml(
     Raises:
         RecipeError: The recipe cannot be read or built; the message says where, and the cause is the original error.
     """
-    from streamdata.recipe.build import build_recipe  # and OmegaConf, which no spawned worker needs
+    from streamdata.recipe.build import authorised_recipe, build_node  # and OmegaConf, which no spawned worker needs
 
-    built: MergedDataset = build_recipe(
-        config_path, variables, dynamic_objs, allow=allow, include_roots=include_roots, limits=limits
-    )
+    variables = variables or {}
+    file = authorised_recipe(config_path, variables, dynamic_objs or {}, allow, include_roots, limits)
+    built: MergedDataset = build_node(file, file.value, (), allow, variables)
     return built

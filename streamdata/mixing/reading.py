@@ -20,7 +20,7 @@ from streamdata.mixing.meter import Meter
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
-from streamdata.run.lane_link import LaneLink, announce, note_limit, warn_once
+from streamdata.run.lane_link import LaneLink, announce, log_once, warn_once
 from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead
 from streamdata.sources.functions.tally import Tally, counts_of, num_tokens
 from streamdata.sources.skip import Skips
@@ -139,7 +139,7 @@ class Reading:
         def note_batches(number: int) -> None:
             self.control.note_batches(self.version, lane.worker, number)
             if is_here and (limit := meter.limit()) is not None:  # from elsewhere it comes with the batch
-                note_limit(self.control.name, limit)
+                log_once(self.control.name, limit)
 
         counted = progress.batches_of_workers(key.epoch_pass, key.dp_rank)
         batches = None if None in counted.values() else counted.get(key.worker, 0)
