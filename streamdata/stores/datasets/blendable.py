@@ -20,7 +20,7 @@ from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.run import Permutation, stable_seed
 from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.stores.datasets.base_dataset import position_of
-from streamdata.stores.datasets.blend_rule import BlendWeights, blend, blend_weights
+from streamdata.stores.datasets.blend_rule import NEARLY_EQUAL, BlendWeights, blend, blend_weights
 from streamdata.stores.datasets.from_megatron import megatron_blend
 
 logger = logging.getLogger("streamdata")
@@ -208,6 +208,8 @@ class BlendableDataset(NamedSource, Dataset[Any]):
             of the lengths.
         seed: Read each dataset in an order of its own, and each time in another one. None reads them as they are.
         compat: "megatron" gives exactly the order of Megatron-Core: `max(j, 1)` in place of `j + 1`, always in float64.
+            The exception: weights that differ by less than 1e-5 as shares (the largest and the smallest of them) count
+            as exactly equal, so that 0.333333, 0.333333, 0.333334 take turns.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
@@ -225,7 +227,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
     def __init__(
         self,
         datasets: Sequence[Any],
-        weights: Sequence[Any],
+        weights: Sequence[Any] | BlendWeights,
         size: int | None = None,
         seed: int | None = None,
         compat: Literal["megatron"] | None = None,
@@ -246,10 +248,13 @@ class BlendableDataset(NamedSource, Dataset[Any]):
                 "BlendableDataset: compat='megatron' needs size, got None\n"
                 "  Without a size Megatron-Core draws exactly weight[i] samples from each dataset, by another rule."
             )
-        self._weights = checked = blend_weights(weights, len(self.datasets), exact=compat is None)
-        self._index = BlendIndex(checked, _checked_size(size, self._lengths), megatron=compat == "megatron")
+        if not isinstance(weights, BlendWeights):  # those of `from_megatron` are checked already
+            tolerance = 0.0 if compat is None else NEARLY_EQUAL
+            weights = blend_weights(weights, len(self.datasets), exact=compat is None, tolerance=tolerance)
+        self._weights = weights
+        self._index = BlendIndex(weights, _checked_size(size, self._lengths), megatron=compat == "megatron")
         self.shares = self._index.totals() / max(len(self), 1)
-        _log_shares(checked, self.shares, len(self))
+        _log_shares(weights, self.shares, len(self))
 
     @classmethod
     def from_megatron(
@@ -280,7 +285,8 @@ class BlendableDataset(NamedSource, Dataset[Any]):
             size: The number of samples; see the class.
             seed: Of the order in which each pair is read; see the class.
             compat: "megatron" gives Megatron-Core's samples in its order, for its `--seed`; see `SeqDataset`. With
-                weights it needs a size, and has some samples more, as there.
+                weights it needs a size, and has some samples more, as there. The exception: weights that are nearly
+                equal count as equal; see the class.
             name: Its name in a mixture, without a ".".
             percent: Its weight there.
             options: Of `SeqDataset`: `eod_token`, `eod_mask_loss`, `reset_position_ids`, `reset_attention_mask`,

@@ -2,7 +2,8 @@
 
 `--data-path 0.3 a 0.7 b --split 969,30,1` cuts each pair into ranges of its sequences, and blends the ranges of one
 part. With `compat="megatron"` the samples, the weights and the number of samples of each pair are those of
-Megatron-Core's builder, too: `megatron/core/datasets/blended_megatron_dataset_builder.py` of version 0.16.1.
+Megatron-Core's builder, too: `megatron/core/datasets/blended_megatron_dataset_builder.py` of version 0.16.1. The
+exception: given weights that are nearly equal count as equal (`NEARLY_EQUAL`).
 """
 
 import math
@@ -16,7 +17,7 @@ import numpy as np
 from streamdata.errors import StoreError, shown
 from streamdata.recipe.named_source import PartRange, read_parts
 from streamdata.stores.datasets.base_dataset import positive
-from streamdata.stores.datasets.blend_rule import blend_weights
+from streamdata.stores.datasets.blend_rule import NEARLY_EQUAL, BlendWeights, blend_weights
 from streamdata.stores.datasets.window_datasets import TOKENS, SeqDataset
 from streamdata.stores.factory import open_store
 
@@ -26,7 +27,7 @@ _SURPLUS: Final = 0.005
 _LOADING: Final = {"verify", "mapped", "dtype"}
 """The options that open a store, and are not for a dataset over one that is open."""
 
-Blend: TypeAlias = tuple[list[SeqDataset], list[Any], int | None]
+Blend: TypeAlias = tuple[list[SeqDataset], list[Any] | BlendWeights, int | None]
 
 
 def megatron_blend(
@@ -117,8 +118,6 @@ def _dataset(prefix: str, part: PartRange | None, options: dict[str, Any], **mor
 def _samples_of_megatron(
     prefixes: list[str], weights: list[Any] | None, size: int | None, part: PartRange | None, options: dict[str, Any]
 ) -> Blend:
-    if weights is not None and size is None:
-        raise ValueError(f"{_WHO}: compat='megatron' with weights needs size, got None\n  Or leave the weights out.")
     if size is not None:
         positive(size, "size", _WHO)
     if weights is None:
@@ -126,16 +125,19 @@ def _samples_of_megatron(
         is_alone = len(prefixes) == 1
         datasets = [_dataset(prefix, part, options, num_samples=size if is_alone else None) for prefix in prefixes]
         lengths = [len(dataset) for dataset in datasets]
-        return datasets, lengths, sum(lengths) if size is None or is_alone else min(size, sum(lengths))
-    assert size is not None, "weights without a size"
-    blend_weights(weights, len(prefixes), exact=False)  # the checks of the blend, before sizes are made of weights
+        size = sum(lengths) if size is None or is_alone else min(size, sum(lengths))
+        # Without a tolerance: of pairs that are nearly equally long each sample still comes once.
+        return datasets, blend_weights(lengths, len(lengths), exact=False), size
+    if size is None:
+        raise ValueError(f"{_WHO}: compat='megatron' with weights needs size, got None\n  Or leave the weights out.")
+    checked = blend_weights(weights, len(prefixes), exact=False, tolerance=NEARLY_EQUAL)
+    given = np.array([float(weight) for weight in weights])
+    if checked.exact and np.ptp(given):
+        given[:] = 1
     # Megatron-Core divides by the sum here and once more in the blend: the last bits of these shares decide ties.
-    shares = np.array([float(weight) for weight in weights])
-    shares = (shares / shares.sum()).tolist()
+    shares = (given / given.sum()).tolist()
     # Rounded up for each pair, so that the blend has some samples more than were asked for.
     targets = [math.ceil(size * share) for share in shares]
-    datasets = [
-        _dataset(prefix, part, options, num_samples=math.ceil(target * (1 + _SURPLUS)))
-        for prefix, target in zip(prefixes, targets, strict=True)
-    ]
-    return datasets, shares, sum(targets)
+    built = [math.ceil(target * (1 + _SURPLUS)) for target in targets]
+    datasets = [_dataset(pair, part, options, num_samples=count) for pair, count in zip(prefixes, built, strict=True)]
+    return datasets, blend_weights(shares, len(shares), exact=False), sum(targets)
