@@ -8,6 +8,7 @@ where this rule has `j + 1` (`build_blending_indices` in megatron/core/datasets/
 
 import logging
 import math
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -77,8 +78,9 @@ def blend_weights(weights: Sequence[Any], num_datasets: int, *, exact: bool, tol
         )
     numbers = [_number(weight, position) for position, weight in enumerate(given)]
     # Taking turns is exact for any kind of number, and its period is the shortest that there is.
+    taking_turns = BlendWeights((1,) * num_datasets, num_datasets)
     if numbers and all(number == numbers[0] for number in numbers):
-        return BlendWeights((1,) * len(numbers), len(numbers))
+        return taking_turns
     if exact and all(isinstance(number, Fraction) for number in numbers):
         fractions = [Fraction(number) for number in numbers]
         scale = math.lcm(*(fraction.denominator for fraction in fractions))
@@ -86,8 +88,18 @@ def blend_weights(weights: Sequence[Any], num_datasets: int, *, exact: bool, tol
         divisor = math.gcd(*integers)  # the smallest integers: their sum is the period, all of which is stored
         shares = tuple(integer // divisor for integer in integers)
         return BlendWeights(shares, sum(shares))
-    found = _float_weights(numbers)
-    return BlendWeights((1,) * len(numbers), len(numbers)) if np.ptp(found.shares) < tolerance else found
+    floats = np.array([float(number) if number <= sys.float_info.max else math.inf for number in numbers])
+    # What overflows or vanishes is refused below, with the number of the weight, instead of warned of without it.
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        total = floats.sum()  # pairwise, as Megatron-Core has it, not that of Python's sum()
+        of_sum = floats / total
+    if not (of_sum > 0).all():
+        number = int(np.argmin(of_sum > 0))
+        raise ValueError(
+            f"BlendableDataset, weight {number}: {numbers[number]} vanishes beside the sum {total} as float64\n"
+            "  Scale the weights to a common range, or give ints or Fractions."
+        )
+    return taking_turns if np.ptp(of_sum) < tolerance else BlendWeights(tuple(of_sum.tolist()), 1.0)
 
 
 def _number(weight: Any, position: int) -> Fraction | float:
@@ -105,24 +117,6 @@ def _number(weight: Any, position: int) -> Fraction | float:
             "  Weights need not add to 1; leave out a dataset that is not wanted."
         )
     return value
-
-
-def _float_weights(numbers: list[Fraction | float]) -> BlendWeights:
-    try:
-        weights = np.array([float(number) for number in numbers], np.float64)
-    except OverflowError:
-        weights = np.full(len(numbers), math.inf)
-    # What overflows or vanishes is refused below, with the number of the weight, instead of warned of without it.
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        total = weights.sum()  # pairwise, as Megatron-Core has it, not that of Python's sum()
-        shares = weights / total
-    if not (shares > 0).all():
-        number = int(np.argmin(shares > 0))
-        raise ValueError(
-            f"BlendableDataset, weight {number}: {numbers[number]} vanishes beside the sum {total} as float64\n"
-            "  Scale the weights to a common range, or give ints or Fractions."
-        )
-    return BlendWeights(tuple(shares.tolist()), 1.0)
 
 
 def blend(
@@ -149,19 +143,14 @@ def blend(
         ids[:] = np.arange(len(ids))
         counts[:] = np.arange(len(weights.shares)) < np.arange(len(counts))[:, None] * distance
         return
-    shares: Numbers = np.array(weights.shares, _dtype(weights, len(ids)))
+    # The largest product, and the largest error that is subtracted from it. Half of int64 stays free; what could leave
+    # it is computed with Python's own integers.
+    largest = max(weights.shares) * (len(ids) + 1) + weights.unit * (len(weights.shares) + 2)
+    integers = np.int64 if largest < 1 << 62 else object
+    shares: Numbers = np.array(weights.shares, integers if weights.exact else np.float64)
     compiled = compiled_rules() if len(ids) >= worth_compiling and shares.dtype != object else None
     rule = by_numpy if compiled is None else compiled[len(shares) > SCANNED]
     rule(ids, counts, distance, shares, weights.unit, int(megatron))
-
-
-def _dtype(weights: BlendWeights, size: int) -> type:
-    """The dtype of the shares. Where a product could leave int64, Python's own integers are computed with."""
-    if not weights.exact:
-        return np.float64
-    # The largest product, and the largest error that is subtracted from it. Half of int64 stays free.
-    largest = max(weights.shares) * (size + 1) + weights.unit * (len(weights.shares) + 2)
-    return np.int64 if largest < 1 << 62 else object
 
 
 @cache

@@ -107,7 +107,13 @@ class BlendIndex:
                 ranks[some] += [self._count(ids, at, ids[at]) for at in within[some].tolist()]
             else:
                 row = int(rows[some[0]])
-                ranks[some] += self._ranks_of_row(ids, row)[within[some] - row * self.distance]
+                numbers = ids[row * self.distance : (row + 1) * self.distance]
+                # Stable: samples of one dataset stand side by side then, in their order: their ranks are consecutive.
+                by_dataset, each = np.argsort(numbers, kind="stable"), np.bincount(numbers, minlength=self.num_datasets)
+                first = self._counts[row].numpy() - (np.cumsum(each) - each)
+                of_row = np.empty(len(numbers), np.int64)
+                of_row[by_dataset] = np.arange(len(numbers)) + first[numbers[by_dataset]]
+                ranks[some] += of_row[within[some] - row * self.distance]
         return ranks
 
     def _given(self, end: int) -> Positions:
@@ -121,17 +127,6 @@ class BlendIndex:
         row = within // self.distance
         since = ids[row * self.distance : within]
         return int(self._counts[row, int(number)]) + int(np.count_nonzero(since == number))
-
-    def _ranks_of_row(self, ids: npt.NDArray[Any], row: int) -> Positions:
-        """The ranks of all samples between two stored counts."""
-        numbers = ids[row * self.distance : (row + 1) * self.distance]
-        # Stable: samples of one dataset stand side by side then, in their order, so that their ranks are consecutive.
-        order = np.argsort(numbers, kind="stable")
-        each = np.bincount(numbers, minlength=self.num_datasets)
-        first = self._counts[row].numpy() - (np.cumsum(each) - each)
-        ranks = np.empty(len(numbers), np.int64)
-        ranks[order] = np.arange(len(numbers)) + first[numbers[order]]
-        return ranks
 
 
 class BlendColumn:
