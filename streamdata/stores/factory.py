@@ -149,16 +149,12 @@ def verify(load_path: str | Path, vocab_size: int | None = None, storage_type: s
         _ = store.num_records
     except StoreError as error:
         return [str(error)]
-    problems: list[str] = []
-    checked = set()
+    # Keys may share offsets, each of which is an array of its own there.
+    arrays = {(array.file, array.dataset): array for array in store.arrays() if array.checksum is not None}
+    problems = [problem for array in arrays.values() for problem in _checksum(store, array)]
     for key in store.keys:
         for segment in store.column(key).segments:
-            for array in segment.arrays:
-                if (array.file, array.dataset) not in checked:
-                    checked.add((array.file, array.dataset))
-                    problems += _checksum(store, array)
-            for runs in segment.levels:
-                problems += _runs(store, runs)
+            problems += [problem for runs in segment.levels for problem in _runs(store, runs)]
             if vocab_size is not None and key in _TOKEN_KEYS:
                 problems += _ids(store, segment.data, vocab_size)
     with_sums = sorted({array.file for array in store.arrays() if array.has_sums})
@@ -172,8 +168,6 @@ def _chunks(store: Store, array: StoredArray) -> Iterator[tuple[int, Any]]:
 
 
 def _checksum(store: Store, array: StoredArray) -> Iterator[str]:
-    if array.checksum is None:
-        return
     found = checksum()
     for _, values in _chunks(store, array):
         found.update(np.ascontiguousarray(values).data.cast("B"))

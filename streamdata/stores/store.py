@@ -299,14 +299,14 @@ class Store(ABC):
         return self._columns
 
     def _warn_unchecked(self) -> None:
-        self._warned, arrays = True, self.arrays()  # once, and not in each worker
-        if without := sorted({array.file for array in arrays if not array.has_sums}):
+        self._warned = True  # once, and not in each worker
+        if without := self.files_without_sums():
             logger.warning(
                 "store '%s': no sums of %d of its files, such as '%s': damage in them is not noticed\n"
                 "  Write them with `streamdata verify --write-sums`, or accept it with verify=False.",
                 one_line(self.path), len(without), one_line(without[0]),
             )  # fmt: skip
-        if unchecked := [array for array in arrays if array.offset is None]:
+        if unchecked := [array for array in self.arrays() if array.offset is None]:
             logger.warning(
                 "store '%s': not checked when they are read, since they are chunked or compressed: %d datasets, "
                 "such as %r of '%s'", self.path, len(unchecked), unchecked[0].dataset, unchecked[0].file,

@@ -135,7 +135,7 @@ class StoreWriter:
                 spool = self._spool or self._open(with_documents=documents is not None)
                 end = self._fitting(parts, begin, num_records, spool)
                 for part, (values, cuts) in parts.items():
-                    spool.add(part, values[cuts[begin] : cuts[end]])
+                    spool.files[part].add(values[cuts[begin] : cuts[end]])
                 if end < num_records:
                     self._finish()
                 begin = end
