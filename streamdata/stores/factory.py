@@ -61,6 +61,19 @@ def detect_format(load_path: str | Path) -> str:
     )  # fmt: skip
 
 
+def enter(classes: dict[str, Any], name: str, entry: Any, base: type, who: str) -> None:
+    """Enter a class in a table of these.
+
+    Raises:
+        ValueError: The name is taken, or it is not a subclass of `base`.
+    """
+    if not (isinstance(entry, type) and issubclass(entry, base)):
+        raise ValueError(f"{who}: expected a subclass of {base.__name__}, got {shown(entry)}")
+    if classes.get(name, entry) is not entry:
+        raise ValueError(f"{who}: {shown(name)} is {classes[name].__name__} already\n  Choose another name.")
+    classes[name] = entry
+
+
 class StoreFactory:
     """Makes stores by the name of their format: `h5`, `bin`, `megatron`, `tokens`, or one that was registered."""
 
@@ -75,14 +88,7 @@ class StoreFactory:
         Raises:
             ValueError: The name is taken, or `store` is not a subclass of Store.
         """
-        if not (isinstance(store, type) and issubclass(store, Store)):
-            raise ValueError(f"StoreFactory.register: expected a subclass of Store, got {shown(store)}")
-        if cls._stores.get(storage_type, store) is not store:
-            raise ValueError(
-                f"StoreFactory.register: {shown(storage_type)} is {cls._stores[storage_type].__name__} already\n"
-                "  Choose another name."
-            )
-        cls._stores[storage_type] = store
+        enter(cls._stores, storage_type, store, Store, "StoreFactory.register")
 
     @classmethod
     def create(cls, storage_type: str, dtype: str | None = None) -> Store:

@@ -186,20 +186,18 @@ def _astrai_segments(meta: Mapping[str, Any], locate: Locate, who: str) -> dict[
             raise StoreError.mismatch(f"{who}, key {shown(key)}", expected, shown(value), _COPY)
         shapes[key] = shape
         if value.get("offsets") is not None:
-            offsets[key] = _listed_offsets(value["offsets"], shape[0], f"{who}, key {shown(key)}")
+            listed, end = value["offsets"], shape[0]
+            begins = [*listed, *([] if listed[-1:] == [end] else [end])] if isinstance(listed, list) else []
+            if any(type(begin) is not int for begin in begins) or begins[:1] != [0] or sorted(begins) != begins:
+                expected = f"offsets that rise from 0 to {end}"
+                raise StoreError.mismatch(f"{who}, key {shown(key)}", expected, shown(listed), _COPY)
+            offsets[key] = Offsets(len(begins) - 1, np.array(begins, np.int64), end, f"{who}, key {shown(key)}")
     for key, shape in shapes.items():
         dtype = stored_dtype(meta[key].get("dtype"), f"{who}, key {shown(key)}")
         data = locate(f"{key}.bin", dtype, int(np.prod(shape, dtype=object)), None)
         alike = [other for other in offsets if shapes[other][0] == shape[0]]
         segments[key] = [shaped_segment(data, shape, offsets[key if key in offsets else alike[0]] if alike else None)]
     return segments
-
-
-def _listed_offsets(listed: Any, end: int, who: str) -> Offsets:
-    whole: list[Any] = [*listed, *([] if listed[-1:] == [end] else [end])] if isinstance(listed, list) else []
-    if not whole or any(type(at) is not int for at in whole) or whole[0] != 0 or sorted(whole) != whole:
-        raise StoreError.mismatch(who, f"offsets that rise from 0 to {end}", shown(listed), _COPY)
-    return Offsets(len(whole) - 1, np.array(whole, np.int64), end, who)
 
 
 def shaped_segment(data: StoredArray, shape: list[int], offsets: Offsets | None) -> Segment:

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -92,9 +92,8 @@ class Spool:
         directory: Is made, and removed by `discard`.
         dtypes: Of each key.
         items: The keys whose records are lists of runs of values.
-        rows: Whether records are packed rows.
-        documents: Whether those of the first key hold documents.
-        train_types: What the store is for.
+        about: What the meta says of the store: `rows` and `train_types`.
+        documents: Whether records of the first key hold documents.
 
     Attributes:
         files: Those of each part.
@@ -105,13 +104,12 @@ class Spool:
         directory: Path,
         dtypes: Mapping[str, np.dtype[Any]],
         items: Collection[str],
+        about: Mapping[str, Any],
         *,
-        rows: bool,
         documents: bool,
-        train_types: Sequence[str],
     ) -> None:
         directory.mkdir()
-        self.directory, self._rows, self._train_types = directory, rows, list(train_types)
+        self.directory, self._about = directory, about
         self._first = next(iter(dtypes))
         self.files: dict[Part, _FlatFile] = {
             (key, "data"): _FlatFile(directory / f"{key}.bin", dtype) for key, dtype in dtypes.items()
@@ -144,7 +142,7 @@ class Spool:
                 keys[key]["items"] = self._told((key, "items"), told, names)
         meta: dict[str, Any] = {
             "format": FORMAT, "version": VERSION, "num_tokens": self.num_values(self._first),
-            "num_records": num_records, "rows": self._rows, "train_types": self._train_types, "keys": keys,
+            "num_records": num_records, **self._about, "keys": keys,
         }  # fmt: skip
         if (self._first, "documents") in self._offsets:
             meta["documents"] = {"key": self._first, **self._told((self._first, "documents"), told, names)}

@@ -88,7 +88,7 @@ class TokenFileStore(Store):
                 f"{size_bytes} bytes in all", "It was cut short, or has another dtype: copy it again, or give dtype.",
             )  # fmt: skip
         data = StoredArray(file, layout.dtype, count, layout.offset, has_sums=has_sums(file))
-        ends = _document_ends(file, count) if is_ds and os.path.exists(f"{file}.index") else None
+        ends = self._document_ends(file, count) if is_ds and os.path.exists(f"{file}.index") else None
         sequence = Segment(data, ends or Even(1, count), documents=ends, is_undivided=ends is None)
         segments, loss = {"sequence": [sequence]}, f"{file}.loss"
         if is_ds and os.path.exists(loss):
@@ -98,6 +98,18 @@ class TokenFileStore(Store):
             mask = StoredArray(loss, np.dtype(np.bool_), count, has_sums=has_sums(loss))
             segments["loss_mask"] = [Segment(mask, sequence.records)]
         return Shard(file, segments)
+
+    def _document_ends(self, file: str, count: int) -> Offsets:
+        path = f"{file}.index"
+        size_bytes = os.path.getsize(path)
+        ends = StoredArray(path, np.dtype("<u8"), size_bytes // 8, has_sums=has_sums(path))
+        if not ends.count or size_bytes % 8:
+            raise StoreError.mismatch(f"file '{path}'", "8 bytes for the end of each document", f"{size_bytes} bytes")
+        last = self.values(ends)[-1]
+        if last != count:
+            expected = f"documents that end with the {count} tokens of '{file}'"
+            raise StoreError.mismatch(f"file '{path}'", expected, f"an end at {last}", _COPY_BOTH)
+        return Offsets(ends.count, ends, count, f"index '{path}'", has_zero=False)
 
     def _layout(self, file: str) -> TokenLayout:
         found = _LAYOUTS.get(os.path.splitext(file)[1], _bin_layout)(file)
@@ -177,19 +189,3 @@ def _bin_layout(file: str) -> TokenLayout | None:
 
 
 _LAYOUTS: Final = {".npy": npy_layout, ".ds": _ds_layout}
-
-
-def _document_ends(file: str, count: int) -> Offsets:
-    path = f"{file}.index"
-    documents, rest = divmod(os.path.getsize(path), 8)
-    if rest or not documents:
-        expected = "8 bytes for the end of each document"
-        raise StoreError.mismatch(f"file '{path}'", expected, f"{os.path.getsize(path)} bytes")
-    with open_regular(path, StoreError) as opened, place_of_io(path):
-        opened.seek(-8, os.SEEK_END)
-        last = int.from_bytes(opened.read(8), "little")
-    if last != count:
-        expected = f"documents that end with the {count} tokens of '{file}'"
-        raise StoreError.mismatch(f"file '{path}'", expected, f"an end at {last}", _COPY_BOTH)
-    ends = StoredArray(path, np.dtype("<u8"), documents, has_sums=has_sums(path))
-    return Offsets(documents, ends, count, f"index '{path}'", has_zero=False)

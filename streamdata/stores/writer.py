@@ -69,7 +69,7 @@ class StoreWriter:
         self._storage_type, self._items = storage_type, frozenset(items)
         self._max_tokens = max_tokens_per_shard
         self._rows = rows
-        self._train_types = possible_train_types(list(keys)) if train_types is None else train_types
+        self._train_types = possible_train_types(list(keys)) if train_types is None else list(train_types)
         self._check()
         self._directory.mkdir(parents=True, exist_ok=True)
         if found := sorted(path.name for pattern in _SHARDS for path in self._directory.glob(pattern)):
@@ -169,8 +169,8 @@ class StoreWriter:
 
     def _open(self, *, with_documents: bool) -> Spool:
         temporary = temporary_beside(self._directory / f"shard_{len(self.shards):04d}")
-        options: dict[str, Any] = {"rows": self._rows, "documents": with_documents, "train_types": self._train_types}
-        self._spool = Spool(temporary, self._dtypes, self._items, **options)
+        about = {"rows": self._rows, "train_types": self._train_types}
+        self._spool = Spool(temporary, self._dtypes, self._items, about, documents=with_documents)
         return self._spool
 
     def _fitting(self, parts: Parts, begin: int, num_records: int, spool: Spool) -> int:
@@ -222,7 +222,12 @@ class StoreWriter:
             of_documents = _lengths(documents, f"{self._who}, documents")
             parts[first, "documents"] = of_documents, self._row_documents(of_documents, rows[first])
         if counts[first]:
-            self._check_documents(documents is not None)
+            given = documents is not None
+            if given and not self._rows:
+                raise StoreError(f"{self._who}: documents lie in packed rows, got rows=False\n  Each is a document.")
+            if self._with_documents not in (None, given):
+                raise StoreError(f"{self._who}: expected documents of all rows or of none\n  Give them with every row.")
+            self._with_documents = given
         return parts
 
     def _row_documents(self, lengths: Int64s, rows: Int64s) -> Int64s:
@@ -236,13 +241,6 @@ class StoreWriter:
             remedy = "Count a row's padding as a document."
             raise StoreError.mismatch(who, "documents that end with every row", found, remedy)
         return firsts
-
-    def _check_documents(self, given: bool) -> None:
-        if given and not self._rows:
-            raise StoreError(f"{self._who}: documents lie in packed rows, got rows=False\n  Each record is a document.")
-        if self._with_documents not in (None, given):
-            raise StoreError(f"{self._who}: expected documents of all rows or of none\n  Give them with every row.")
-        self._with_documents = given
 
     def _check_keys(self, record: Mapping[str, Any]) -> None:
         if record.keys() != self._dtypes.keys():

@@ -51,6 +51,9 @@ class BlendIndex:
         size: The number of samples.
         megatron: Whether the rule is Megatron-Core's.
         distance: The samples from one stored count to the next; None for 4,096, or 128 times the number of datasets.
+
+    Attributes:
+        dtype: Of the ids.
     """
 
     def __init__(self, weights: BlendWeights, size: int, *, megatron: bool, distance: int | None = None) -> None:
@@ -62,6 +65,7 @@ class BlendIndex:
         ids = np.empty(self.period, np.min_scalar_type(self.num_datasets - 1))
         counts = np.empty((-(-self.period // self.distance), self.num_datasets), np.int64)
         blend(weights, ids, counts, self.distance, megatron=megatron)
+        self.dtype = ids.dtype
         self._ids, self._counts = torch.from_numpy(ids), torch.from_numpy(counts)
         self._per_period = self._given(self.period)
 
@@ -69,12 +73,6 @@ class BlendIndex:
     def size_bytes(self) -> int:
         """The bytes that are stored."""
         return int(self._ids.nbytes + self._counts.nbytes + self._per_period.nbytes)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the ids."""
-        dtype: np.dtype[Any] = self._ids.numpy().dtype
-        return dtype
 
     def totals(self) -> Positions:
         """How many samples each dataset gives, int64 (n,)."""
@@ -243,11 +241,15 @@ class BlendableDataset(NamedSource, Dataset[Any]):
                 "BlendableDataset: compat='megatron' needs size, got None\n"
                 "  Without a size Megatron-Core draws exactly weight[i] samples from each dataset, by another rule."
             )
+        is_number = hasattr(size, "__index__") and not isinstance(size, bool)
+        if size is not None and not (is_number and 0 <= size <= _MAX_SAMPLES):
+            raise ValueError(f"BlendableDataset: expected an int from 0 to 2**53 as size, or None, got {shown(size)}")
         if not isinstance(weights, BlendWeights):  # those of `from_megatron` are checked already
             tolerance = 0.0 if compat is None else NEARLY_EQUAL
             weights = blend_weights(weights, len(self.datasets), exact=compat is None, tolerance=tolerance)
         self._weights = weights
-        self._index = BlendIndex(weights, _checked_size(size, self._lengths), megatron=compat == "megatron")
+        size = int(self._lengths.sum()) if size is None else operator.index(size)
+        self._index = BlendIndex(weights, size, megatron=compat == "megatron")
         self.shares = self._index.totals() / max(len(self), 1)
         _log_shares(weights, self.shares, len(self))
 
@@ -421,14 +423,6 @@ def _checked_lengths(datasets: Sequence[Any]) -> npt.NDArray[np.int64]:
                 "got an empty dataset\n  Leave it out, with its weight."
             )
     return np.array([len(dataset) for dataset in datasets], np.int64)
-
-
-def _checked_size(size: int | None, lengths: npt.NDArray[np.int64]) -> int:
-    if size is None:
-        return int(lengths.sum())
-    if isinstance(size, bool) or not hasattr(size, "__index__") or not 0 <= size <= _MAX_SAMPLES:
-        raise ValueError(f"BlendableDataset: expected an int from 0 to 2**53 as size, or None, got {shown(size)}")
-    return operator.index(size)
 
 
 def _log_shares(weights: BlendWeights, shares: npt.NDArray[np.float64], size: int) -> None:
