@@ -157,7 +157,17 @@ def verify(load_path: str | Path, vocab_size: int | None = None, storage_type: s
         return [str(error)]
     # Keys may share offsets, each of which is an array of its own there.
     arrays = {(array.file, array.dataset): array for array in store.arrays() if array.checksum is not None}
-    problems = [problem for array in arrays.values() for problem in _checksum(store, array)]
+    problems: list[str] = []
+    for array in arrays.values():
+        found = checksum()
+        for _, values in _chunks(store, array):
+            found.update(np.ascontiguousarray(values).data.cast("B"))
+        if found.hexdigest() != array.checksum:
+            who = f"file '{array.file}'" + (f", dataset {shown(array.dataset)}" if array.dataset else "")
+            problems.append(
+                f"{who}: expected checksum {array.checksum}, got {found.hexdigest()}\n"
+                "  It was changed after it was written: copy it again."
+            )
     for key in store.keys:
         for segment in store.column(key).segments:
             problems += [problem for runs in segment.levels for problem in _runs(store, runs)]
@@ -171,18 +181,6 @@ def _chunks(store: Store, array: StoredArray) -> Iterator[tuple[int, Any]]:
     values = store.values(array)
     for begin in range(0, array.count, _CHUNK):
         yield begin, np.asarray(values[begin : begin + _CHUNK])
-
-
-def _checksum(store: Store, array: StoredArray) -> Iterator[str]:
-    found = checksum()
-    for _, values in _chunks(store, array):
-        found.update(np.ascontiguousarray(values).data.cast("B"))
-    if found.hexdigest() != array.checksum:
-        dataset = f", dataset {shown(array.dataset)}" if array.dataset else ""
-        yield (
-            f"file '{array.file}'{dataset}: expected checksum {array.checksum}, "
-            f"got {found.hexdigest()}\n  It was changed after it was written: copy it again."
-        )
 
 
 def _runs(store: Store, runs: Runs) -> Iterator[str]:

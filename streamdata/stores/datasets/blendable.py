@@ -241,15 +241,14 @@ class BlendableDataset(NamedSource, Dataset[Any]):
                 "BlendableDataset: compat='megatron' needs size, got None\n"
                 "  Without a size Megatron-Core draws exactly weight[i] samples from each dataset, by another rule."
             )
-        is_number = hasattr(size, "__index__") and not isinstance(size, bool)
-        if size is not None and not (is_number and 0 <= size <= _MAX_SAMPLES):
+        size = int(self._lengths.sum()) if size is None else size
+        if isinstance(size, bool) or not hasattr(size, "__index__") or not 0 <= size <= _MAX_SAMPLES:
             raise ValueError(f"BlendableDataset: expected an int from 0 to 2**53 as size, or None, got {shown(size)}")
         if not isinstance(weights, BlendWeights):  # those of `from_megatron` are checked already
             tolerance = 0.0 if compat is None else NEARLY_EQUAL
             weights = blend_weights(weights, len(self.datasets), exact=compat is None, tolerance=tolerance)
         self._weights = weights
-        size = int(self._lengths.sum()) if size is None else operator.index(size)
-        self._index = BlendIndex(weights, size, megatron=compat == "megatron")
+        self._index = BlendIndex(weights, operator.index(size), megatron=compat == "megatron")
         self.shares = self._index.totals() / max(len(self), 1)
         _log_shares(weights, self.shares, len(self))
 
