@@ -95,13 +95,11 @@ class StoreWriter:
         lengths: dict[str, list[int]] = {}
         item_lengths: dict[str, list[int]] = {}
         for key, dtype in self._dtypes.items():
-            if key in self._items:
-                runs = [fitted(item, dtype, self._whose[key]) for item in record[key]]
-                flat[key] = np.concatenate([np.empty(0, dtype), *runs])
-                lengths[key], item_lengths[key] = [len(runs)], [len(run) for run in runs]
-            else:
-                flat[key] = fitted(record[key], dtype, self._whose[key])
-                lengths[key] = [len(flat[key])]
+            is_list = key in self._items
+            runs = [fitted(run, dtype, self._whose[key]) for run in (record[key] if is_list else [record[key]])]
+            flat[key] = np.concatenate([np.empty(0, dtype), *runs]) if is_list else runs[0]
+            item_lengths[key] = [len(run) for run in runs]
+            lengths[key] = [len(runs)] if is_list else item_lengths[key]
         self.extend(flat, lengths, item_lengths, documents)
 
     def extend(

@@ -250,7 +250,12 @@ class BlendableDataset(NamedSource, Dataset[Any]):
         self._weights = weights
         self._index = BlendIndex(weights, operator.index(size), megatron=compat == "megatron")
         self.shares = self._index.totals() / max(len(self), 1)
-        _log_shares(weights, self.shares, len(self))
+        wanted = weights.normalised()
+        furthest = sorted(np.argsort(-np.abs(self.shares - wanted), kind="stable")[:_LISTED].tolist())
+        listed = [f"{number}: {self.shares[number]:.6g} of {wanted[number]:.6g}" for number in furthest]
+        some = f"the {_LISTED} furthest from it of {len(wanted)}, " if len(wanted) > _LISTED else ""
+        message = "BlendableDataset: shares in %d samples of what was asked for: %s%s"
+        logger.info(message, len(self), some, ", ".join(listed))
 
     @classmethod
     def from_megatron(
@@ -422,13 +427,3 @@ def _checked_lengths(datasets: Sequence[Any]) -> npt.NDArray[np.int64]:
                 "got an empty dataset\n  Leave it out, with its weight."
             )
     return np.array([len(dataset) for dataset in datasets], np.int64)
-
-
-def _log_shares(weights: BlendWeights, shares: npt.NDArray[np.float64], size: int) -> None:
-    wanted = weights.normalised()
-    furthest = np.argsort(-np.abs(shares - wanted), kind="stable")[:_LISTED]
-    listed = ", ".join(
-        f"{number}: {shares[number]:.6g} of {wanted[number]:.6g}" for number in sorted(furthest.tolist())
-    )
-    some = f"the {_LISTED} furthest from it of {len(shares)}, " if len(shares) > _LISTED else ""
-    logger.info("BlendableDataset: shares in %d samples of what was asked for: %s%s", size, some, listed)
