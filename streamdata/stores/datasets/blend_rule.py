@@ -119,15 +119,7 @@ def _number(weight: Any, position: int) -> Fraction | float:
     return value
 
 
-def blend(
-    weights: BlendWeights,
-    ids: Numbers,
-    counts: Int64s,
-    distance: int,
-    *,
-    megatron: bool,
-    worth_compiling: int = WORTH_COMPILING,
-) -> None:
+def blend(weights: BlendWeights, ids: Numbers, counts: Int64s, distance: int, *, megatron: bool) -> None:
     """Find the dataset of each sample.
 
     Args:
@@ -137,7 +129,6 @@ def blend(
             (⌈size / distance⌉, n).
         distance: The samples between two rows of `counts`.
         megatron: Whether the rule is Megatron-Core's.
-        worth_compiling: From how many samples on the rule is compiled.
     """
     if weights.unit == len(weights.shares):  # all are 1: the datasets take turns
         ids[:] = np.arange(len(ids))
@@ -148,7 +139,7 @@ def blend(
     largest = max(weights.shares) * (len(ids) + 1) + weights.unit * (len(weights.shares) + 2)
     integers = np.int64 if largest < 1 << 62 else object
     shares: Numbers = np.array(weights.shares, integers if weights.exact else np.float64)
-    compiled = compiled_rules() if len(ids) >= worth_compiling and shares.dtype != object else None
+    compiled = compiled_rules() if len(ids) >= WORTH_COMPILING and shares.dtype != object else None
     rule = by_numpy if compiled is None else compiled[len(shares) > SCANNED]
     rule(ids, counts, distance, shares, weights.unit, int(megatron))
 
