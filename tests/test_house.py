@@ -14,7 +14,7 @@ from tests.budgets import DESIGN_WORDS, GLOSSARY_WORDS
 
 PACKAGE = Path(streamdata.__file__).parent
 FLOORS_OF_ROOMS = {
-    "core": ["recipe", "run", "states", "io", "shards", "sources", "mixing", "delivery"],
+    "core": ["run", "recipe", "states", "io", "shards", "sources", "mixing", "delivery"],
     "beside": ["text", "stores", "chats"],
     "above": ["compat", "prepare", "tools"],
 }

@@ -16,7 +16,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from streamdata.errors import StateError, shown
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
-from streamdata.recipe.named_source import is_absent, read_percent
+from streamdata.recipe.named_source import read_percent
 from streamdata.recipe.targets import is_stage
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.named import check_dataset, is_own_stream, leave_out_filtered
@@ -68,8 +68,8 @@ def check_sources(mixture: MixtureSettings) -> None:
 
 def _check_weights(mixture: MixtureSettings) -> None:
     """Check that weights go together, and that no object is there twice."""
-    if all(is_absent(dataset.percent) for dataset in mixture.datasets):
-        first = mixture.datasets[0]
+    top, first = tree_of(mixture), mixture.datasets[0]
+    if not top.children:
         raise ValueError(
             f"MergedDataset{in_recipe(first)}, {shown(first.name)}: expected a positive number as percent, got 0\n"
             "  0 leaves a source out, and here all are left out."
@@ -79,7 +79,6 @@ def _check_weights(mixture: MixtureSettings) -> None:
         raise ValueError(
             f"MergedDataset: expected a function of a sample, or the name of a field, as cost, got {shown(cost)}"
         )
-    top = tree_of(mixture)
     seen: dict[int, str] = {}
     for node in top.walk():  # read under two names, it would share what its functions hold
         if id(node.dataset) in seen:

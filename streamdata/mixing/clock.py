@@ -261,7 +261,9 @@ class Clocks:
         self._turn = turn(run.lane, node.seeds)
         # The virtual time of the lane's first draw: as many draws were made to get there.
         self._first = self._turn + (HEADROOM if run.base.excess else 0.0)
-        self._untold_pace = self._pace_of(self.shares)
+        self._untold_pace: ClockPace = SteadyPace(self.steps)
+        if self.shares is not None:
+            self._untold_pace = ScheduledPace(self.shares, run.base.time, self._first, run.lane.count)
         self.segment = 0
         """Where it is told the time: the segment of the schedules that its clocks were computed for."""
         self.is_new = False
@@ -341,18 +343,12 @@ class Clocks:
         held = self.shares.held
         return [(pace.due(i, lowest, (clock - lowest) * held(i, before)), i) for clock, i in clocks]
 
-    def _pace_of(self, shares: Shares | None) -> ClockPace:
-        """The pace where it is not told the time: steady, or by the top's schedules."""
-        if shares is None:
-            return SteadyPace(self.steps)
-        return ScheduledPace(shares, self._run.base.time, self._first, self._run.lane.count)
-
     def _starts(self) -> list[float]:
         run, children = self._run, self._node.children
         names = [child.dataset.name for child in children]
         if self.shares is None:
-            delay = self._first - self._turn
-            starts = [clock + delay for clock in start_clocks(names, self.steps, run.lane, self._node.seeds)]
+            starts = start_clocks(names, self.steps, run.lane, self._node.seeds)
+            starts = [clock + HEADROOM for clock in starts] if run.base.excess else starts
         else:
             starts = scheduled_starts(names, self.pace(self._first), self._turn, self._first)
         # In a finite mixture nothing is made good: its stop rule says how much there is of each.
@@ -362,10 +358,8 @@ class Clocks:
         return shifted(starts, self.pace(self._first), excess) if any(excess) else starts
 
     def _carry(self, histories: Sequence[History], reweighed: int) -> Carry | None:
-        blends: dict[int, Mapping[str, Weight]] = {}
-        for history in histories:
-            if (number := history.drawn_before(reweighed)) is not None and number not in blends:
-                blends[number] = self._blend(number)
+        drawn_in = (history.drawn_before(reweighed) for history in histories)
+        blends = {number: self._blend(number) for number in {*drawn_in} if number is not None}
         were_scheduled = any(_are_scheduled(blend.values()) for blend in blends.values())
         if self.shares is None and self._node.dataset.cost is None and not were_scheduled:
             return None
@@ -387,7 +381,7 @@ class Clocks:
         shares = Shares(paths, weights)
         # The top's clocks look ahead over all segments; those of what is told are for one.
         if not self._node.path:
-            return self._pace_of(shares)
+            return ScheduledPace(shares, self._run.base.time, self._first, self._run.lane.count)
         state = self._run.entries.node_state(self._node.path, before=reweighed)
         fine = shares.refined()
         segment = min(state.cursor.window if state is not None else 0, len(fine.times))

@@ -62,6 +62,13 @@ class Deals:
             return any(self.has_share(child, lane) for child in node.children)
         return self.lane(node, lane).has_records()
 
+    def sharing(self, top: Node, rank: int, num_workers: int) -> list[int]:
+        """The workers of a rank that have a share of the pass."""
+        workers = range(num_workers)
+        if top.is_endless:  # not found anew for each of thousands of lanes
+            return list(workers)
+        return [worker for worker in workers if self.has_share(top, rank * num_workers + worker)]
+
     def least_samples(self, node: Node, lane: int) -> float | None:
         """How many samples the lane got of a node at least, if it has come through the pass; None without a share.
 
@@ -146,12 +153,18 @@ class _Ending:
     def __init__(self, progress: Progress, top: Node, tree: Tree) -> None:
         self._progress, self._top, self._tree = progress, top, tree
         self._topology = progress.topology()
-        self._deals_of_passes: dict[int, Deals] = {}
-        known = {*progress.passes, *progress.before.passes}
-        ended = {number for number in known if self._has_ended(number)}
+        self._deals: dict[int, Deals] = {}
+        known, before = {*progress.passes, *progress.before.passes}, progress.before.first_pass
+        if top.is_endless:
+            # One is left, by `set_epoch`, for another; a rank that delivered nothing is where the others are.
+            ended, first = set(), min(progress.newest_passes.values(), default=before)
+        else:
+            ended = {number for number in known if self._has_ended(number)}
+            # Not by ranks: one that delivered nothing may have no share of the oldest, and a share of the next.
+            first = min(known - ended, default=max(known, default=before - 1) + 1)
         self.finished = sorted({*progress.before.finished, *ended})
         """The passes of which nothing is left."""
-        self.first_pass = self._first_pass(known, ended)
+        self.first_pass = first
         """The oldest pass that some lane has not finished."""
         begun = {number for number in known - ended if number >= self.first_pass or not top.is_endless}
         self.passes = sorted({*begun, self.first_pass})
@@ -174,31 +187,15 @@ class _Ending:
             origin=progress.table.digest,  # what tells these states from those of another step
         )
 
-    def _first_pass(self, known: set[int], ended: set[int]) -> int:
-        if not self._top.is_endless:
-            # Not by ranks: one that delivered nothing may have no share of the oldest, and a share of the next.
-            return min(known - ended, default=max(known, default=self._progress.before.first_pass - 1) + 1)
-        # One without end is left, by `set_epoch`, for another; a rank that delivered nothing is where the others are.
-        return min(self._progress.newest_passes.values(), default=self._progress.before.first_pass)
-
     def _has_ended(self, epoch_pass: int) -> bool:
-        if self._top.is_endless:
-            return False
         ranks = range(self._topology.dp_size)
         return all(self._progress.has_ended(epoch_pass, rank, self._sharing(epoch_pass, rank)) for rank in ranks)
 
     def _sharing(self, epoch_pass: int, rank: int) -> list[int]:
         """The workers of the rank that have a share of the pass."""
-        workers = range(self._topology.num_workers)
-        if self._top.is_endless:  # not found anew for each of thousands of lanes
-            return list(workers)
-        deals, first = self._deals(epoch_pass), rank * len(workers)
-        return [worker for worker in workers if deals.has_share(self._top, first + worker)]
-
-    def _deals(self, epoch_pass: int) -> Deals:
-        if epoch_pass not in self._deals_of_passes:  # once for all ranks
-            self._deals_of_passes[epoch_pass] = Deals(self._progress, epoch_pass, self._topology.lanes)
-        return self._deals_of_passes[epoch_pass]
+        if epoch_pass not in self._deals:  # once for all ranks
+            self._deals[epoch_pass] = Deals(self._progress, epoch_pass, self._topology.lanes)
+        return self._deals[epoch_pass].sharing(self._top, rank, self._topology.num_workers)
 
     def _base(self, epoch_pass: int) -> Base:
         """The job's progress in a pass, over all lanes."""

@@ -86,9 +86,9 @@ class LaneIterator(Iterator[Sample]):
             plan, self._ahead, partial(self._ends.append, True), (self._entries_before, self._entries)
         ).__next__
         sample = self._pull()
-        if (deal := plan.progress.before.entry) is not None:
+        if (deal := plan.run.progress.before.entry) is not None:
             sample[CURSOR] = marked(sample[CURSOR], deal=deal)
-        self._reading.control.note_sample(plan.lane.worker)
+        self._reading.control.note_sample(plan.run.lane.worker)
         return sample
 
     def state_dict(self) -> dict[str, Any]:
@@ -99,16 +99,17 @@ class LaneIterator(Iterator[Sample]):
         self._collect()
         # Also before anything was given: another lane may be in this generation, and then the next one must have
         # another number in all of them.
-        self._texts[f"generation/{plan.generation}"] = plan.header
-        if (before := plan.progress.before.entry) is not None:
+        run = plan.run
+        self._texts[f"generation/{run.generation}"] = run.header
+        if (before := run.progress.before.entry) is not None:
             self._texts[before.key] = before.text
         was_begun = self._loaded is not None and self._loaded.is_begun
         return LaneState(
-            lane=plan.lane,
-            epoch_pass=plan.key.epoch_pass,
+            lane=run.lane,
+            epoch_pass=run.key.epoch_pass,
             is_begun=self._plan is not None or was_begun,
             is_ended=bool(self._ends) or plan.gave_all,
-            ended=self._reading.control.ended(self._reading.version, plan.lane),
+            ended=self._reading.control.ended(self._reading.version, run.lane),
             resumed=self._resumed,
             delivered=self._texts,
         ).as_json()

@@ -51,9 +51,8 @@ def check_lengths(top: Node, required: float | None) -> list[dict[str, Any]]:
     for node, each in zip(top.leaves(), lengths, strict=True):
         if each["length"] is None:
             raise ValueError(
-                f"source {shown(node.path)} ({type(node.dataset).__name__}){in_recipe(node.dataset)}: expected "
-                "a length, "
-                "got a source whose records nobody has counted\n"
+                f"source {shown(node.path)} ({type(node.dataset).__name__}){in_recipe(node.dataset)}: expected a "
+                "length, got a source whose records nobody has counted\n"
                 "  Set its attribute `length` to how many samples an epoch has."
             )
     return lengths

@@ -43,7 +43,7 @@ from streamdata.sources.skip import SkipList, Skips
 from streamdata.sources.source import Sample
 from streamdata.states.checks import check_complete, check_nodes, describe_changes
 from streamdata.states.cursor import States
-from streamdata.states.headers import canonical, deal_header_of, digest_of
+from streamdata.states.headers import canonical, digest_of, read_deal
 from streamdata.states.joining import verify_ranks_agree
 from streamdata.states.progress import Progress
 from streamdata.states.saving import remember, watched
@@ -281,7 +281,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             is_endless=top.is_endless,
             # What was skipped may all have been of one lane.
             least=lambda lane, epoch_pass: (
-                (Deals(progress, epoch_pass, lane.count).least_samples(top, lane.index) or 0) - self.skips.num_records
+                (Deals(progress, epoch_pass, progress.topology().lanes).least_samples(top, lane) or 0)
+                - self.skips.num_records
             ),
             headroom=HEADROOM,
         )
@@ -390,7 +391,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
     def _reading(self, lane: Lane, *, is_stale: bool = False) -> Reading:
         top, progress = tree_of(self), self.progress
         if not progress and (deal := noted_deal(self._control.name, self._version)) is not None:
-            progress = progress.under_next_size(deal_header_of(json.loads(deal.text)))
+            progress = progress.under_next_size(read_deal(json.loads(deal.text)))
         return Reading(
             lane=lane,
             top=top,
@@ -580,9 +581,9 @@ def instantiate_from_yaml(
     Raises:
         RecipeError: The recipe cannot be read or built; the message says where, and the cause is the original error.
     """
-    from streamdata.recipe.build import build_recipe  # and OmegaConf, which no spawned worker needs
+    from streamdata.recipe.build import authorised_recipe, build_node  # and OmegaConf, which no spawned worker needs
 
-    built: MergedDataset = build_recipe(
-        config_path, variables, dynamic_objs, allow=allow, include_roots=include_roots, limits=limits
-    )
+    variables = variables or {}
+    file = authorised_recipe(config_path, variables, dynamic_objs or {}, allow, include_roots, limits)
+    built: MergedDataset = build_node(file, file.value, (), allow, variables)
     return built

@@ -44,9 +44,8 @@ def cost_function(cost: Callable[[Sample], float] | str) -> Callable[[Sample], f
         except KeyError:
             fields = names_text(key for key in sample if not key.startswith("__"))
             raise ValueError(
-                f"source {shown(sample.get(DATASET_NAME))}: expected the field {shown(name)} in each sample, "
-                "which cost names, "
-                f"got the fields {fields}"
+                f"source {shown(sample.get(DATASET_NAME))}: expected the field {shown(name)} in each sample, which "
+                f"cost names, got the fields {fields}"
             ) from None
         return value
 
@@ -260,10 +259,10 @@ class Mixture:
         run, tally, skips = self._run, self._tally, self._run.skips.digest(self.path)
         given, state = (0, None) if cursor is None or run.from_window else (cursor.given, cursor.function)
         # Whether the open burst can be drawn again as it was; else it begins anew.
-        written = run.entries.node_state(self.path) if given and cursor is not None else None
-        if written is not None and cursor is not None:
+        written = run.entries.node_state(self.path) if given else None
+        if written is not None:
             was = run.progress.tree(written.generation)
-            if was.below(self.path) != run.tree.below(self.path) or cursor.skips != skips:
+            if was.below(self.path) != run.tree.below(self.path) or written.cursor.skips != skips:
                 given, state = 0, None
                 logger.warning(
                     "source %r: its sources, weights or `skip` are others than when the states were written, so what "
@@ -291,10 +290,8 @@ class Mixture:
         epochs = WholeEpochs(node.path for node in self._node.leaves())
         outputs = pulled = 0
         for sample in self.draw():
-            entries, feed = (
-                {node_of(entry).path: entry for entry in (*sample.get(STATES, ()), *sample[CURSOR])},
-                feed_of(),
-            )
+            feed = feed_of()
+            entries = {node_of(entry).path: entry for entry in (*sample.get(STATES, ()), *sample[CURSOR])}
             if feed.outputs != outputs:
                 outputs, pulled = feed.outputs, 0
             pulled += 1

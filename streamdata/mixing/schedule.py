@@ -44,30 +44,25 @@ def advance(clock: float, step: float, limit: float, most: float = math.inf) -> 
         # Two additions one by one: the second one is the same as all that follow below the next power of two.
         first = clock + step
         second = first + step
-        unit = math.ulp(clock)
-        if clock > 0 and first < limit and draws + 2 < most and math.ulp(second) == unit == math.ulp(first):
-            skipped = _alike(second, second - first, unit, limit, most - draws - 2)
-            clock, draws = second + skipped * (second - first), draws + 2 + skipped
-        else:
+        unit, growth = math.ulp(clock), second - first
+        if not (clock > 0 and first < limit and draws + 2 < most and math.ulp(second) == unit == math.ulp(first)):
             clock, draws = first, draws + 1
+            continue
+        clock, draws = second, draws + 2
+        if clock >= limit:
+            break
+        if not growth:  # the step is lost in the rounding: the clock stands still for ever
+            assert math.isfinite(most), "a clock that stands still, and a source without end"
+            return Advance(draws + int(most - draws), clock)
+        # How many more add the same and begin below the limit: up to the last float below the next power of two, from
+        # which on the unit is another one.
+        present, size, power = int(clock / unit), int(growth / unit), math.ldexp(1.0, math.frexp(clock)[1])
+        within = (int(power / unit) - 1 - present) // size
+        if limit < power:
+            within = min(within, -((present - math.ceil(limit / unit)) // size))
+        alike = int(min(within, most - draws))
+        clock, draws = clock + alike * growth, draws + alike
     return Advance(draws, clock)
-
-
-def _alike(clock: float, growth: float, unit: float, limit: float, most: float) -> int:
-    """How many more draws from the clock on add the same, without a rounding, and begin below the limit."""
-    if clock >= limit:
-        return 0
-    if not growth:  # the step is lost in the rounding: the clock stands still for ever
-        assert math.isfinite(most), "a clock that stands still, and a source without end"
-        return int(most)
-    present, size = int(clock / unit), int(growth / unit)
-    # The last float below the next power of two: from there on the unit is another one.
-    exponent = math.frexp(clock)[1]
-    highest = int(math.ldexp(1.0, exponent) / unit) - 1
-    within = (highest - present) // size
-    if limit < math.ldexp(1.0, exponent):
-        within = min(within, -((present - math.ceil(limit / unit)) // size))
-    return int(min(within, most))
 
 
 # What is never due still needs a clock that JSON holds: as if its share were this, it is due in 10**12 draws. A power

@@ -130,7 +130,9 @@ class Node:
                     f"source {shown(sized[0].path)}: percent is {by}, that of source {shown(path)} beside it {other}\n"
                     "  Give all sources of a mixture a percent by size, counting one thing, or none."
                 )
-        return weights | {child.path: _of_size(child, weights[child.path]) for child in sized}
+        for child in sized:
+            weights[child.path] = _of_size(child, weights[child.path])
+        return weights
 
     @cached_property
     def shares(self) -> Shares | None:
@@ -139,7 +141,7 @@ class Node:
         Raises:
             ValueError: Its weights do not go together, or at some time all are 0.
         """
-        if not any(isinstance(weight, list | dict) for weight in self.weights.values()):
+        if {list, dict}.isdisjoint(map(type, self.weights.values())):
             return None
         return Shares(list(self.weights), list(self.weights.values()))
 

@@ -73,7 +73,7 @@ _times: PerProcess[defaultdict[str, defaultdict[int, SourceTimes]]] = PerProcess
     partial(defaultdict, partial(defaultdict, dict))
 )
 _of_processes: PerProcess[defaultdict[str, dict[int, Traffic]]] = PerProcess(partial(defaultdict, dict))
-_said: set[str] = set()
+_said: set[object] = set()
 
 
 def note(report: TrafficReport) -> None:
@@ -82,14 +82,14 @@ def note(report: TrafficReport) -> None:
         _of_processes.get()[report.dataset][report.process] = report.traffic
         _times.get()[report.dataset][report.process].update((path, list(times)) for path, times in report.times.items())
     if report.limit is not None:
-        note_limit(report.dataset, report.limit)
+        log_once(report.dataset, report.limit)
 
 
-def note_limit(dataset: str, limit: str) -> None:
-    """Log how stores limit the lanes of a dataset, once for all who read it."""
-    if dataset not in _said:
-        _said.add(dataset)
-        for line in limit.splitlines():
+def log_once(key: object, text: str) -> None:
+    """Log how stores limit the lanes of a dataset, or another text, once for a key, whoever reads it."""
+    if key not in _said:
+        _said.add(key)
+        for line in text.splitlines():
             logger.warning("%s", line)
 
 
@@ -112,9 +112,6 @@ def times_of(dataset: str) -> dict[str, tuple[float, float]]:
 def traffic_of(dataset: str, own: Traffic) -> Traffic:
     """Add up the traffic of all processes whose batches came here, and of this one, which is `own`."""
     return Traffic(*map(sum, zip(own, *_of_processes.get()[dataset].values(), strict=True)))
-
-
-logger = logging.getLogger("streamdata")
 
 
 class DealText(NamedTuple):
@@ -208,14 +205,9 @@ _EMPTIES_QUEUE = "_reset"
 _DATALOADERS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader.stateful_dataloader")
 
 
-class _Received(NamedTuple):
-    iteration: int
-    batches: int
-
-
-_received: dict[tuple[str, int], _Received] = {}
+_received: dict[tuple[str, int], tuple[int, int]] = {}
+"""The last iteration of each lane, by rank and worker, with how many of its batches came."""
 _warned: defaultdict[str, set[int]] = defaultdict(set)
-_announced: dict[str, int] = {}
 _deals: dict[str, tuple[int, DealText | None]] = {}
 """Headers of earlier sizes that lanes have sent, by dataset, with the version of its states."""
 
@@ -224,17 +216,23 @@ def receive(beginning: Beginning | None, batches: int, report: TrafficReport | N
     """Note, in the trainer, a batch of a lane; warn at its first if the iteration before was left before its end."""
     if report is not None:
         note(report)
-    if beginning is None or _is_thrown_away():
+    if beginning is None:
+        return
+    # A DataLoader that empties its queue throws away what comes: it begins anew with workers that live on.
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  what the inspect module itself uses
+    while frame is not None and frame.f_code.co_name != _EMPTIES_QUEUE:
+        frame = frame.f_back
+    if frame is not None and frame.f_globals.get("__name__") in _DATALOADERS:
         return
     announce(beginning)
     note_deal(beginning.rank.partition("/")[0], beginning.version, beginning.deal)
     lane = (beginning.rank, beginning.worker)
-    before = _received.get(lane, _Received(0, 0))
-    _received[lane] = _Received(beginning.iteration, batches)
-    if before.iteration == beginning.iteration:
+    iteration, before = _received.get(lane, (0, 0))
+    _received[lane] = beginning.iteration, batches
+    if iteration == beginning.iteration:
         return
     # Of an iteration that this process saw nothing of, it has received nothing.
-    received = before.batches if before.iteration == beginning.iteration - 1 else 0
+    received = before if iteration == beginning.iteration - 1 else 0
     if beginning.was_left or received < beginning.batches_before:
         warn_once(beginning)
 
@@ -254,18 +252,8 @@ def noted_deal(dataset: str, version: int) -> DealText | None:
 
 def announce(beginning: Beginning) -> None:
     """Log a change of topology, once for all lanes of the rank and all passes, each time that states were set."""
-    if beginning.change is not None and _announced.get(beginning.rank) != beginning.version:
-        _announced[beginning.rank] = beginning.version
-        for line in beginning.change.splitlines():
-            logger.warning("%s", line)
-
-
-def _is_thrown_away() -> bool:
-    """Whether a DataLoader empties its queue: it does so when it begins anew with workers that live on."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001  what the inspect module itself uses
-    while frame is not None and frame.f_code.co_name != _EMPTIES_QUEUE:
-        frame = frame.f_back
-    return frame is not None and frame.f_globals.get("__name__") in _DATALOADERS
+    if beginning.change is not None:
+        log_once((beginning.rank, beginning.version), beginning.change)
 
 
 def warn_once(beginning: Beginning) -> None:

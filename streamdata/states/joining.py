@@ -87,7 +87,14 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
     size = 1 + max((rank for table in tables for rank in _ranks(table)), default=-1)
     best, chosen = np.full((3, size), -1), np.full(size, -1)
     for number, table in enumerate(tables):
-        reach = _reach(table, size)
+        # Its newest generation, how many lanes had ended passes, its draws in all; -1 of ranks of which nothing is
+        # held. Over all passes: with `set_epoch` the newest one need not be the last. And a lane that has ended one may
+        # be held without its cursors: see `from_stateful`.
+        reach, ranks = np.full((3, size), -1), table.rows["rank"]
+        reach[1:, [*_ranks(table)]] = 0
+        np.maximum.at(reach[0], ranks, table.rows["generation"])
+        for row, name in ((1, "ended"), (2, "draws")):
+            np.add.at(reach[row], ranks, table.rows[name])
         differs = reach != best
         first = differs.argmax(axis=0), np.arange(size)
         is_further = differs.any(axis=0) & (reach[first] > best[first])
@@ -104,22 +111,6 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
 
 def _ranks(table: StatesTable) -> set[int]:
     return table.ranks() | {rank for key in table.others if (rank := owner_of(key).rank) is not None}
-
-
-def _reach(table: StatesTable, size: int) -> Any:
-    """How far each rank had come: its newest generation, how many lanes had ended passes, its draws in all.
-
-    Returns:
-        int64 (3, size); -1 of ranks of which nothing is held.
-    """
-    # Over all passes: with `set_epoch` the newest one need not be the last. And a lane that has ended one may be held
-    # without its cursors: see `from_stateful`.
-    reach, ranks = np.full((3, size), -1), table.rows["rank"]
-    reach[1:, [*_ranks(table)]] = 0
-    np.maximum.at(reach[0], ranks, table.rows["generation"])
-    for row, name in ((1, "ended"), (2, "draws")):
-        np.add.at(reach[row], ranks, table.rows[name])
-    return reach
 
 
 def check_together(saved: Sequence[RankStates]) -> None:

@@ -198,13 +198,11 @@ def _plain(path: Path, content: bytes) -> dict[str, Any]:
         states = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise StateError(f"{path}: expected states, got a file that is not JSON ({str(error)[:100]})") from error
-    if not isinstance(states, dict):
-        raise StateError(f"{path}: expected states, got a {type(states).__name__}")
     try:
         Progress(states)
     except StateError as error:  # it knows keys, and of several files not which one has them
         raise StateError(f"{path}: {error}") from error
-    return states
+    return dict(states)
 
 
 def _content(path: Path) -> bytes:

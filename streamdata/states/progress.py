@@ -15,19 +15,7 @@ from streamdata.errors import StateError
 from streamdata.run import Lane
 from streamdata.run.lane_link import Batches
 from streamdata.states.cursor import LaneEntries, LaneKey
-from streamdata.states.headers import (
-    DAMAGE,
-    DEAL,
-    Base,
-    BlockCut,
-    DealHeader,
-    Topology,
-    Tree,
-    canonical,
-    check_header,
-    deal_header_of,
-    digest_of,
-)
+from streamdata.states.headers import DAMAGE, DEAL, Base, BlockCut, DealHeader, Topology, Tree, check_header, read_deal
 from streamdata.states.table import COUNTS, POSITION, ROW, Column, Rows, StatesTable, not_states, owner_of, table_of
 
 
@@ -98,13 +86,12 @@ class Progress:
 
     def _read_headers(self) -> None:
         """Check the headers, each and together, and take over what was before them."""
+        first: Mapping[str, Any] = next(iter(self.headers.values()), {"deal": 0, "dealt": ""})
         for number, header in self.headers.items():
             try:
                 check_header(header)
             except DAMAGE as error:
                 raise not_states(f"generation/{number}", header, f"{type(error).__name__}: {error}") from error
-        first: Mapping[str, Any] = next(iter(self.headers.values()), {"deal": 0, "dealt": ""})
-        for number, header in self.headers.items():
             if any(header[name] != first[name] for name in ("dp_size", "num_workers", "deal", "dealt")):
                 raise StateError(
                     f"states: 'generation/{number}' and 'generation/{min(self.headers)}' are not of one run\n"
@@ -114,17 +101,13 @@ class Progress:
             return
         key = f"{DEAL}{first['deal']}"
         try:
-            found = digest_of(canonical(self.table.others.get(key)))
-        except DAMAGE:
-            found = ""
-        # By the digest: what is not what was written need not be looked at, and would deal out other records.
-        if found != first["dealt"]:
+            self.before = read_deal(self.table.others.get(key), first["dealt"])
+        except DAMAGE as error:
             raise StateError(
                 f"states: expected the header {key}, of what was delivered before the number of ranks or workers "
                 f"changed, got {'another one' if key in self.table.others else 'none'}\n"
                 "  Call states.update(to_state(batch)) from the first batch after a resume on, and save the whole dict."
-            )
-        self.before = deal_header_of(self.table.others[key])
+            ) from error
 
     def _read_lanes(self) -> None:
         """Take over who delivered last, and who nothing; refuse lanes that were not there."""
@@ -333,10 +316,7 @@ class Progress:
 
     def lane(self, key: LaneKey) -> LaneEntries:
         """The entries of a lane."""
-        entries = LaneEntries()
-        for generation, path, cursor in self.table.of_lane(*key) if self.table else ():
-            entries.cursors.setdefault(path, {})[generation] = cursor
-        return entries
+        return self.table.lane(*key) if self.table else LaneEntries()
 
     def paths(self) -> set[str]:
         """The nodes of which an entry is held, or counts of what lanes dropped at their end."""
@@ -394,10 +374,8 @@ def totals_of_nodes(progress: Progress) -> dict[str, dict[str, float]]:
             last = progress.last(epoch_pass, path)
             if not path and not last["given"].any():  # a top without a function gives what its sources' entries say
                 continue
-            given = {
-                name: last[column].sum().item()
-                for name, column in (("samples", "draws"), ("tokens", "tokens"), ("cost", "cost"))
-            }
+            sums = (last[name].sum().item() for name in ("draws", "tokens", "cost"))
+            given = dict(zip(("samples", "tokens", "cost"), sums, strict=True))
             first = progress.base(epoch_pass).counts.get(path, (0, 0, 0, 0))
             given |= zip(COUNTS, map(int.__sub__, progress.counts(epoch_pass, path), first), strict=True)
             total = totals.setdefault(path, {})

@@ -4,7 +4,6 @@ import contextlib
 import secrets
 import sys
 import weakref
-from collections.abc import Iterator
 from typing import Any, Final
 
 from streamdata.errors import StateError
@@ -29,11 +28,13 @@ def gather(value: Any, dst: int | None = None) -> list[Any]:
     """Collect the values of all ranks on every rank, or on rank `dst` alone, and none elsewhere."""
     if not _is_initialized():
         return [value]
-    from torch import distributed
+    from torch import cuda, distributed
 
     # Objects, not tensors: what ranks give differs in length, and a rank without states gives almost nothing.
     values: list[Any] = [None] * distributed.get_world_size() if dst in (None, distributed.get_rank()) else []
-    with _device():
+    # Under NCCL objects travel by the current device, which may be another one than the group is bound to.
+    bound = getattr(distributed.group.WORLD, "bound_device_id", None)
+    with contextlib.nullcontext() if bound is None or bound.type != "cuda" else cuda.device(bound):
         if dst is None:
             distributed.all_gather_object(values, value)
         else:
@@ -68,17 +69,3 @@ def _is_initialized() -> bool:
     # Not imported: who has not imported it cannot have initialized a group.
     distributed = sys.modules.get("torch.distributed")
     return distributed is not None and bool(distributed.is_available() and distributed.is_initialized())
-
-
-@contextlib.contextmanager
-def _device() -> Iterator[None]:
-    """Under NCCL, the device that the group is bound to: objects travel by the current one, which may be another's."""
-    import torch
-    from torch import distributed
-
-    bound = getattr(distributed.group.WORLD, "bound_device_id", None)
-    if bound is None or bound.type != "cuda":
-        yield
-    else:
-        with torch.cuda.device(bound):
-            yield

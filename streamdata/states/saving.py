@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -34,15 +34,8 @@ TORN: Final = (OSError, EOFError, zlib.error)
 """Exceptions of decompressing a torn file, beside `DAMAGE`."""
 
 
-class Watched(Protocol):
-    """A dataset of which states are to be saved."""
-
-    def is_to_be_saved(self) -> bool:
-        """Whether it has given samples, and is not for an evaluation."""
-
-
-watched: "weakref.WeakSet[Watched]" = weakref.WeakSet()
-"""The datasets of this process."""
+watched: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""The datasets of this process, each with an `is_to_be_saved`."""
 _loaded: Final[deque[str]] = deque(maxlen=1024)
 """The digests of states that this process has loaded: a job loads once, a notebook may look at many steps."""
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StateError, shown
+from streamdata.states.cursor import LaneEntries
 from streamdata.states.headers import compared
 
 Column: TypeAlias = npt.NDArray[Any]
@@ -174,12 +175,13 @@ class StatesTable(Mapping[str, Any]):
         named = {owner.generation for owner in map(owner_of, self.others) if owner.rank is not None}
         return named.union(np.unique(self.rows["generation"]).tolist())
 
-    def of_lane(self, epoch_pass: int, rank: int, worker: int) -> Iterator[tuple[int, str, dict[str, Any]]]:
-        """Yield the generation, path and cursor of each node in a lane and a pass."""
+    def lane(self, epoch_pass: int, rank: int, worker: int) -> LaneEntries:
+        """The entries of a lane in a pass."""
         passes, ranks, workers = self._lanes
-        own = self.rows[(passes == epoch_pass) & (ranks == rank) & (workers == worker)]
+        own, entries = self.rows[(passes == epoch_pass) & (ranks == rank) & (workers == worker)], LaneEntries()
         for (generation, path), cursor in zip(own[["generation", "path"]].tolist(), as_dicts(own), strict=True):
-            yield generation, self.paths[path], cursor
+            entries.cursors.setdefault(self.paths[path], {})[generation] = cursor
+        return entries
 
     @cached_property
     def _lanes(self) -> Column:

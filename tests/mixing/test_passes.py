@@ -153,7 +153,7 @@ def test_an_iteration_left_while_the_workers_had_read_it_all_is_told_too(persist
 
 def wait_until_ended(dataset, num_workers):
     """Until the workers have noted their ends."""
-    while not dataset._control.first_unended(dataset._version, range(num_workers)):
+    while not dataset._control.first_unended(dataset._version, num_workers):
         time.sleep(0.01)
 
 

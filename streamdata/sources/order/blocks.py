@@ -38,7 +38,7 @@ class Part:
     holdout: float
     """The share of the records that is held out."""
     name: str
-    """One of `PARTS`."""
+    """`train` or `valid`."""
 
     def __str__(self) -> str:
         return f"part {self.name} of holdout {self.holdout:g}"

@@ -81,9 +81,10 @@ def test_rules_differ_in_ties():
 def test_without_numba_a_long_blend_is_warned_of(monkeypatch, caplog):
     """It is built by NumPy, and a warning names the extra."""
     monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.setattr(blend_rule, "WORTH_COMPILING", 10)
     compiled_rules.cache_clear()
     ids, counts = np.zeros(50, np.uint8), np.zeros((1, 2), np.int64)
-    blend_rule.blend(blend_weights([0.3, 0.7], 2, exact=True), ids, counts, 64, megatron=False, worth_compiling=10)
+    blend_rule.blend(blend_weights([0.3, 0.7], 2, exact=True), ids, counts, 64, megatron=False)
     compiled_rules.cache_clear()
     assert ids.tolist() == float_loop([0.3, 0.7], 50)[0]
     assert "pip install torch-streamdata[fast]" in caplog.text
