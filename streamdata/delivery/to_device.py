@@ -141,9 +141,14 @@ def _copier(device: torch.device) -> Callable[[Any], Callable[[], Any]]:
         return lambda batch: lambda: _mapped(lambda tensor: tensor.to(device), batch)
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
+    def begin(tensor: torch.Tensor) -> torch.Tensor:
+        # torch keeps pinned memory until the copy out of it is done, also where Python has dropped it.
+        pinned = tensor if tensor.is_cuda or tensor.is_pinned() else tensor.pin_memory()
+        return pinned.to(device, non_blocking=True)
+
     def copy(batch: Any) -> Callable[[], Any]:
         with torch.cuda.stream(stream):
-            copied = _mapped(lambda tensor: _pinned(tensor).to(device, non_blocking=True), batch)
+            copied = _mapped(begin, batch)
             done = stream.record_event()
 
         def hand_over() -> Any:
@@ -151,24 +156,15 @@ def _copier(device: torch.device) -> Callable[[Any], Callable[[], Any]]:
             # Neither waits on the host: the device does, and only for this copy.
             current.wait_event(done)
             # The allocator would give the memory to a later copy as soon as Python drops the tensor.
-            return _mapped(lambda tensor: _recorded(tensor, current), copied)
+            _mapped(lambda tensor: tensor.record_stream(current), copied)
+            return copied
 
         return hand_over
 
     return copy
 
 
-def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    # torch keeps pinned memory until the copy out of it is done, also where Python has dropped it.
-    return tensor if tensor.is_cuda or tensor.is_pinned() else tensor.pin_memory()
-
-
-def _recorded(tensor: torch.Tensor, stream: torch.cuda.Stream) -> torch.Tensor:
-    tensor.record_stream(stream)
-    return tensor
-
-
-def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+def _mapped(function: Callable[[torch.Tensor], object], value: Any) -> Any:
     """Return the value with a function of each tensor in place of it."""
     if isinstance(value, torch.Tensor):
         return function(value)
