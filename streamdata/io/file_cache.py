@@ -162,10 +162,10 @@ class FileCache:
 def _hash_content(path: str) -> str:
     """BLAKE2b (RFC 7693) of the BLAKE2b hashes of chunks, which several threads compute."""
     with open_regular(path, SourceError) as file, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        size = os.fstat(file.fileno()).st_size
-        chunks = threads.map(lambda offset: _hash_chunk(file.fileno(), offset), range(0, size, _CHUNK_BYTES))
+        fd, size = file.fileno(), os.fstat(file.fileno()).st_size
+
+        def hashed(offset: int) -> bytes:
+            return hashlib.blake2b(os.pread(fd, _CHUNK_BYTES, offset), digest_size=32).digest()
+
+        chunks = threads.map(hashed, range(0, size, _CHUNK_BYTES))
         return hashlib.blake2b(b"".join(chunks) + size.to_bytes(8, "little"), digest_size=16).hexdigest()
-
-
-def _hash_chunk(fd: int, offset: int) -> bytes:
-    return hashlib.blake2b(os.pread(fd, _CHUNK_BYTES, offset), digest_size=32).digest()
