@@ -207,7 +207,7 @@ class _Packer(pickle.Pickler):
 
     def __init__(self) -> None:
         self.stream, self.tensors, self.arrays = _BufferPart(), _BufferPart(), _BufferPart()
-        self._memories = _Placeholder()
+        self._memories = object()  # stands in the stream for those that the batch is rebuilt over
         self._out_of_band = pickle.PickleBuffer(bytearray(1))
         # True keeps a buffer in the stream. Not a method of self: that cycle would keep the samples until a collection.
         is_in_band = partial(operator.is_not, self._out_of_band)
@@ -236,10 +236,6 @@ class _Packer(pickle.Pickler):
             )
         offset = self.tensors.add(memory_of(tensor).numpy())
         return _tensor, (self._memories, offset, tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
-
-
-class _Placeholder:
-    """Stands in the stream for the memories that the batch is rebuilt over."""
 
 
 class _Memories(NamedTuple):

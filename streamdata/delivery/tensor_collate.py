@@ -121,12 +121,13 @@ class TensorCollate:
         samples = listed(_WHO, batch)
         if not samples:
             raise ValueError(f"{_WHO}: expected at least one sample, got none\n  Leave empty batches out.")
-        columns = []
+        columns: list[_Column] = []
+        bounds: _Column | None = None
         for name in dict.fromkeys(chain(chain.from_iterable(samples), self._fields)):
             rule = self._fields.get(name, "drop" if is_reserved(name) else self._default)
             if rule != "drop":
                 columns.append(_Column(name, rule, samples))
-        bounds = next((column for column in columns if column.name == _BOUNDS and column.rule == "stack"), None)
+                bounds = columns[-1] if (name, rule) == (_BOUNDS, "stack") else bounds
         lengths, run_on = (None, None) if bounds is None else bounds.run_on()
         collated = {column.name: run_on if column is bounds else column.value(lengths) for column in columns}
         if bounds is not None and not any(column.is_joined for column in columns):

@@ -382,9 +382,10 @@ def opened(url: str) -> LocalShard:
 def opened_shard(url: str) -> LocalShard:
     """The open file of a shard that was indexed, one of a bounded number per thread."""
     try:
-        return opened(url)
+        found: LocalShard = open_files.get(url, LocalShard)
     except FileNotFoundError as error:
         raise removed(url) from error
+    return found
 
 
 def opened_anew(url: str) -> LocalShard:
@@ -432,7 +433,7 @@ def cut_short(url: str, offset: int, expected: int, got: int) -> ShardError:
 
 
 def _at_once(function: Callable[[str], T], urls: Sequence[str]) -> list[T]:
-    """What a function gives of each file; of all at the same time where one is remote."""
+    """Call a function with each file; with all at the same time where one is remote."""
     if not any(map(is_remote, urls)):
         return list(map(function, urls))
     with ThreadPoolExecutor(_MAX_REQUESTS) as pool:

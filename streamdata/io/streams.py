@@ -171,19 +171,6 @@ class _RemoteBytes:
 _unchecked_in_this_process: set[str] = set()
 
 
-class _Headed:
-    """Some bytes that were read already, and those after them."""
-
-    def __init__(self, head: bytes, rest: _Bytes) -> None:
-        self._head, self._rest = head, rest
-
-    def read(self, size: int, /) -> bytes:
-        if not self._head:
-            return self._rest.read(size)
-        piece, self._head = self._head[:size], self._head[size:]
-        return piece
-
-
 @contextmanager
 def open_stream(
     url: str, stamp: FileStamp, unchecked: set[str] = _unchecked_in_this_process, raw: io.RawIOBase | None = None
@@ -220,7 +207,7 @@ def open_stream(
             new, padding = partial(_Unzstd, zstandard, url, unchecked), 0
         else:
             new, padding = _DECOMPRESSORS[suffix]
-        unpacked = _UnpackedBytes(new, padding, _Headed(head, opened))
+        unpacked = _UnpackedBytes(new, padding, head, opened)
         yield ForwardStream(url, io.BufferedReader(unpacked, _UNPACKED_STEP))
 
 
@@ -233,11 +220,12 @@ class _UnpackedBytes(io.RawIOBase):
     Args:
         new: Makes what decompresses one stream.
         padding: How many zeros may stand behind a stream: a multiple of that, or none where it is 0.
-        stream: The file.
+        head: Bytes of the file that were read already.
+        stream: The file from there on.
     """
 
-    def __init__(self, new: Callable[[], Any], padding: int, stream: _Bytes) -> None:
-        self._new, self._padding, self._stream = new, padding, stream
+    def __init__(self, new: Callable[[], Any], padding: int, head: bytes, stream: _Bytes) -> None:
+        self._new, self._padding, self._head, self._stream = new, padding, head, stream
         self._unpack = new()
         self._num_empty = 0  # streams in a row
 
@@ -256,19 +244,23 @@ class _UnpackedBytes(io.RawIOBase):
                 return len(piece)
         return 0
 
+    def _read(self) -> bytes:
+        packed, self._head = self._head or self._stream.read(_PACKED_STEP), b""
+        return packed
+
     def _packed(self) -> bytes | None:
         """The bytes to be decompressed next; None at the end."""
         if not self._unpack.eof:
-            packed = self._stream.read(_PACKED_STEP) if self._unpack.needs_input else b""
+            packed = self._read() if self._unpack.needs_input else b""
             if not packed and self._unpack.needs_input:
                 raise DamagedFrameError("the end of the file within compressed data")
             return packed
-        packed, padding = self._unpack.unused_data or self._stream.read(_PACKED_STEP), 0
+        packed, padding = self._unpack.unused_data or self._read(), 0
         # Behind a stream may stand zeros, of xz by fours (section 2.2 of its format).
         while self._padding and packed.startswith(b"\0"):
             rest = packed.lstrip(b"\0")
             padding += len(packed) - len(rest)
-            packed = rest or self._stream.read(_PACKED_STEP)
+            packed = rest or self._read()
         if padding and padding % self._padding:
             raise DamagedFrameError(f"{padding} zero bytes behind compressed data, which xz pads by fours")
         if not packed:

@@ -70,7 +70,8 @@ def options_of_source(value: Any, who: str) -> StorageOptions:
     Raises:
         ValueError: As `checked_options` has it.
     """
-    return checked_options(value, who).over(checked_options(default_of("storage_options"), who))
+    of_all = checked_options(default_of("storage_options"), who)
+    return of_all if value is None else checked_options(value, who).over(of_all)
 
 
 def checked_options(value: Any, who: str) -> StorageOptions:

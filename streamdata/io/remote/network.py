@@ -86,15 +86,10 @@ def connections_of_process(connections: int | None = None) -> int:
             )
         connections = int(text)
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    sharers = (int(ranks) if ranks.isdigit() else 1) * _num_workers()
-    return min(MAX_CONNECTIONS, max(min(_FEWEST, connections), connections // max(1, sharers)))
-
-
-def _num_workers() -> int:
-    """How many workers the DataLoader has whose worker this is; who has not imported torch is none."""
-    data = sys.modules.get("torch.utils.data")
+    data = sys.modules.get("torch.utils.data")  # who has not imported it is no worker
     info = data.get_worker_info() if data is not None else None
-    return 1 if info is None else int(info.num_workers)
+    sharers = (int(ranks) if ranks.isdigit() else 1) * (1 if info is None else int(info.num_workers))
+    return min(MAX_CONNECTIONS, max(min(_FEWEST, connections), connections // max(1, sharers)))
 
 
 class Network:

@@ -171,6 +171,6 @@ def _translated(asked: Asked, error: Exception) -> Exception:
         return ranges_ignored(asked)
     # Of the status alone: other words may have the address, with its signature. Errors of lists are all of this kind,
     # also those that will not pass.
-    status = _STATUS.search(str(error))
+    found = _STATUS.search(str(error))
     cut = FailureError("a connection that failed, or a body that was cut")
-    return cut if status is None else refusal(asked, int(status[1]))
+    return cut if found is None else refusal(asked, int(found[1]))
