@@ -20,14 +20,14 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from streamdata.errors import StateError, shown
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
-from streamdata.recipe.named_source import is_absent, read_percent
+from streamdata.recipe.named_source import PartRange, is_absent, read_percent
 from streamdata.recipe.targets import is_stage
 from streamdata.run import DataParallel
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.named import check_dataset, is_own_stream, leave_out_filtered
 from streamdata.sources.foreign.own_stream import LANES
 from streamdata.sources.functions.starts import is_stateful
-from streamdata.sources.order.blocks import part_of, range_of
+from streamdata.sources.order.blocks import Part, selection_of
 from streamdata.sources.skip import Skips
 from streamdata.states.cursor import NodeKey
 from streamdata.states.joining import states_digests, verify_ranks_agree
@@ -148,15 +148,16 @@ def is_length(value: Any) -> bool:
 
 def _check_part(dataset: Any, who: str) -> None:
     try:
-        part, parts = part_of(dataset), range_of(dataset)
+        part = selection_of(dataset)
     except ValueError as error:
         raise ValueError(f"{who}: {error}") from None
-    if parts is not None and (isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__")):
+    has_length = hasattr(dataset, "__len__") and not isinstance(dataset, IterableDataset)
+    if isinstance(part, PartRange) and not has_length:
         raise ValueError(
-            f"{who}: expected parts of a map-style dataset, got the {parts}\n"
+            f"{who}: expected parts of a map-style dataset, got the {part}\n"
             "  Records of shards are held out by a hash: give holdout and part to a source of them."
         )
-    if part is not None and isinstance(dataset, MixtureSettings):
+    if isinstance(part, Part) and isinstance(dataset, MixtureSettings):
         raise ValueError(
             f"{who}: expected no holdout of a mixture, got the {part}\n"
             "  Its records are those of its sources: give holdout and part to them."
@@ -182,9 +183,9 @@ def _check_own_stream(dataset: Any, who: str) -> None:
             f"{who}: expected one of {', '.join(LANES)} as lanes, got {shown(lanes)}\n"
             "  self: it asks itself which worker it is in. stride: each lane keeps every so-many-th of its records."
         )
-    if part_of(dataset) is not None:
+    if isinstance(part := selection_of(dataset), Part):
         raise ValueError(
-            f"{who}: expected no holdout of an iterable, got the {part_of(dataset)}\n"
+            f"{who}: expected no holdout of an iterable, got the {part}\n"
             "  A record is held out by its number, and an iterable's have none: filter in a process function."
         )
 

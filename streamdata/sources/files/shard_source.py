@@ -37,15 +37,8 @@ _ROWS_AHEAD = 32
 
 _Runs = tuple[Indices, Indices, Indices]
 """Shard, first record in the shard, and number of records of each run."""
-
-
-class _Unopened(NamedTuple):
-    """A window that comes."""
-
-    order: BlockOrder
-    start: Position
-    runs: _Runs
-
+_Unopened = tuple[BlockOrder, Position, _Runs]
+"""A window that comes: its order, where it begins, and its runs."""
 
 class OpenedWindow(NamedTuple):
     """A window, and what of it is read."""
@@ -197,7 +190,7 @@ class BlockSource(Source):
             window, taken = first_window, first_taken
             while epoch is not None:
                 for blocks in self._windows(order, epoch, window):
-                    yield _Unopened(order, (epoch, window, taken, 0), self._runs(blocks))
+                    yield order, (epoch, window, taken, 0), self._runs(blocks)
                     window, taken = window + 1, 0
                 epoch, window = order.next_epoch(epoch), 0
 
@@ -213,7 +206,7 @@ class BlockSource(Source):
             for num_opened in count():
                 asked = [one for one in asked if not one.done()]
                 for window in islice(windows, min(3 * num_opened + 2, _ROWS_AHEAD) - len(coming)):
-                    asked += self.shards.prefetch_rows(*window.runs)
+                    asked += self.shards.prefetch_rows(*window[2])
                     coming.append(window)
                 if not coming:
                     return
