@@ -239,7 +239,7 @@ class StreamLoader:
         )
 
     def _iterate(self, reader: object) -> Iterator[Any]:
-        self._check_reader(reader)
+        check_reader("StreamLoader", reader, self._reader)
         if self.dataset.progress is not self._progress:  # states were set on the dataset itself
             self._take_states()
             self._reader = reader
@@ -247,7 +247,7 @@ class StreamLoader:
             self._go_to_named_pass()
         left, more, begun = math.inf if self.steps_per_epoch is None else self.batches_left, 1, self._pass
         while left > 0:
-            self._check_reader(reader)
+            check_reader("StreamLoader", reader, self._reader)
             found = self._receive(MORE_PASSES if self.steps_per_epoch else more)
             if found is None:
                 return
@@ -255,13 +255,6 @@ class StreamLoader:
                 self._first_pass += self._pass - begun  # nothing was left of the one that was named
             left, more = left - 1, 0
             yield found.batch
-
-    def _check_reader(self, reader: object) -> None:
-        if reader is not self._reader:
-            raise RuntimeError(
-                "StreamLoader: another iteration began, or states were loaded, since this one began\n"
-                "  A stream has one reader: begin a new iteration, which goes on where it stands."
-            )
 
     def _go_to_named_pass(self) -> None:
         """Let the next batches be those of the pass that was named, if one was."""
@@ -367,6 +360,15 @@ class StreamLoader:
         """Let go of the workers, and of what they have ready."""
         # Workers that live on would not have states that are set from now on.
         self._stream = self._dataloader = None
+
+
+def check_reader(who: str, reader: object, last: object) -> None:
+    """Raise RuntimeError unless an iteration's mark is that of the last one that began."""
+    if reader is not last:
+        raise RuntimeError(
+            f"{who}: another iteration began, or states were loaded, since this one began\n"
+            "  A stream has one reader: begin a new iteration, which goes on where it stands."
+        )
 
 
 class RecentStates:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from streamdata.delivery.stream_loader import StreamLoader
+from streamdata.delivery.stream_loader import StreamLoader, check_reader
 from streamdata.errors import StateError, shown
 from streamdata.run.lane_link import Traffic
 from streamdata.states.cursor import States
@@ -110,11 +110,7 @@ class DeviceLoader:
     def _iterate(self, ahead: deque[Callable[[], Any]]) -> Iterator[Any]:
         copy = _copier(self.device)
         while True:
-            if ahead is not self._ahead:
-                raise RuntimeError(
-                    "to_device: another iteration began, or states were loaded, since this one began\n"
-                    "  A stream has one reader: begin a new iteration, which goes on where it stands."
-                )
+            check_reader("to_device", ahead, self._ahead)
             while self._source is not None and len(ahead) <= self._num_ahead:
                 batch = self._next(self._source)
                 if batch is not None:
