@@ -56,6 +56,8 @@ class PipeBytes:
         self._url = url
         command = url.removeprefix(PIPE)
         self._process = subprocess.Popen(command, shell=True, stdout=subprocess.PIPE)  # noqa: S602
+        assert self._process.stdout is not None, "the process was started with a pipe"
+        self._output = self._process.stdout
 
     def read(self, size: int = -1, /) -> bytes:
         """Some of the output, empty at its end.
@@ -63,8 +65,7 @@ class PipeBytes:
         Raises:
             ShardError: The command failed.
         """
-        assert self._process.stdout is not None, "the process was started with a pipe"
-        piece = self._process.stdout.read(size)
+        piece = self._output.read(size)
         if not piece and self._process.wait() != 0:
             raise ShardError(
                 f"shard '{self._url}': expected the command to succeed, got exit status {self._process.returncode}\n"
@@ -74,8 +75,7 @@ class PipeBytes:
 
     def close(self) -> None:
         """End the command."""
-        assert self._process.stdout is not None, "the process was started with a pipe"
-        self._process.stdout.close()  # what the shell has started ends with its next write
+        self._output.close()  # what the shell has started ends with its next write
         self._process.kill()
         self._process.wait()
 

@@ -159,8 +159,10 @@ counts_of: Callable[[Tally], tuple[int, int, int, int]] = attrgetter(*COUNTS)
 
 def num_tokens(ids: Any) -> int:
     """How many token ids a sample has: of a tensor or array of any shape all, of what is not a collection none."""
-    if type(ids) is ndarray or type(ids) is list:
-        return ids.size if type(ids) is ndarray else len(ids)
+    if type(ids) is ndarray:
+        return ids.size
+    if type(ids) is list:
+        return len(ids)
     if isinstance(ids, str | bytes | Mapping):  # a record's text may be called so
         return 0
     try:
