@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -132,9 +133,9 @@ class DealtLane:
         if len(deal.stretches) or len(left.bursts):  # most sources have none, and there may be thousands
             own = slice(*np.searchsorted(deal.of_stretches[0], [index, index + 1]))
             self.leftovers = self._leftovers(deal.stretches[own], *deal.of_stretches[1:, own])
-            self.bursts = tuple(self._burst(deal, row) for row in np.flatnonzero(deal.of_bursts[0] == index).tolist())
+            self.bursts = tuple(map(partial(self._burst, deal), np.flatnonzero(deal.of_bursts[0] == index).tolist()))
         self._epoch = int(min(left.offset // dealt.source.num_blocks, dealt.epochs.end - 1))
-        first = min([0, *(burst.number for burst in self.bursts), *(item.number for item in self.leftovers)])
+        first = min([0, *map(attrgetter("number"), (*self.bursts, *self.leftovers))])
         self.start: Position = (self._epoch, first, 0, 0)
         """Where the lane begins."""
 
