@@ -43,15 +43,7 @@ from streamdata.shards.jsonl.rows import doubtful_integers, parse_row, reserved_
 from streamdata.shards.listing import sidecars_of
 from streamdata.shards.readers import DamagedRecordError, Record
 from streamdata.shards.tar.records import interleaved, key_hash, records
-from streamdata.shards.tar.sidecar import (
-    RecordNames,
-    SidecarKeys,
-    checked_names,
-    checked_sidecar_key,
-    find_sidecars,
-    join,
-    names_of,
-)
+from streamdata.shards.tar.sidecar import JoinedLines, SidecarKeys, checked_meta, find_sidecars, join
 
 logger = logging.getLogger(__name__)
 _CHUNK_BYTES, _MAX_CHUNKS = 1 << 20, 16
@@ -186,8 +178,7 @@ class SequentialTar(SequentialFiles):
         limits: ShardLimits = DEFAULT_LIMITS,
     ) -> None:
         super().__init__(urls, known, limits)
-        self.meta_names = checked_names(meta_names)
-        self.sidecar_key = checked_sidecar_key(sidecar_key, meta_names)
+        self.meta_names, self.sidecar_key = checked_meta(meta_names, sidecar_key), sidecar_key
         wanted = urls if meta_names else []
         there = stamps_known([sidecar for url in wanted for sidecar in sidecars_of(url)], known)
         found = find_sidecars(wanted, there)
@@ -228,7 +219,7 @@ class SequentialTar(SequentialFiles):
             joiner.finish()
 
 
-class _Lines:
+class _SidecarBytes:
     """Bytes of a sidecar; of a remote one in chunks, since each is a request and has the lines of many records."""
 
     def __init__(self, url: str, stamp: FileStamp) -> None:
@@ -256,56 +247,25 @@ class _Joiner:
 
     def __init__(self, shards: SequentialTar, shard: int, counts: "Counter[str]") -> None:
         self._url, self._meta_names, self._by = shards.urls[shard], shards.meta_names, shards.sidecar_key
-        self._sidecar = shards.sidecars[shard]
-        stamp = shards.sidecar_stamps[shard]
-        self._lines = _Lines(self._sidecar, stamp)
-        self._keys = SidecarKeys(self._sidecar, stamp, shards.limits.line_bytes)
-        self._used = np.zeros(len(self._keys) + 1, np.bool_)
+        self._sidecar, stamp = shards.sidecars[shard], shards.sidecar_stamps[shard]
+        self._bytes = _SidecarBytes(self._sidecar, stamp)
+        self._lines = JoinedLines(self._url, SidecarKeys(self._sidecar, stamp, shards.limits.line_bytes), self._by)
         self._counts, self._notice = counts, _Notice(counts, _NO_LINE, self._url)
-        self._num_missing = 0
-        self._first: RecordNames | None = None
-        self._with_id: RecordNames | None = None  # the first record with a line by its id
-        self._other: RecordNames | None = None  # the first with a line by its key alone
 
     def join(self, record: Record) -> None:
         """Add the fields of its line to a record."""
-        found = self._line_of(record)
-        is_missing = found == len(self._keys)
-        row = self._keys.row_without(self._num_missing) if is_missing else self._keys.rows[found]
-        self._num_missing += is_missing
-        offset, length = row.tolist()
-        line = None
-        if length:
-            line = self._lines.read(offset, offset + length)
-        else:
+        offset, length = self._lines.next(record[KEY], record.get("id"))
+        line = self._bytes.read(offset, offset + length) if length else None
+        if line is None:
             self._notice(1, f"record {shown(record[KEY])}")
         join(record, line, self._meta_names, self._by, self._sidecar, offset)
 
-    def _line_of(self, record: Record) -> int:
-        names = names_of(record[KEY], record.get("id"), self._url, self._by)
-        self._first = self._first or names
-        called = (names.by_id, names.by_key) if names.by_id != names.by_key else (names.by_id,)
-        by_id, by_key = (self._keys.find([key_hash(name) for name in called]).tolist() * 2)[:2]
-        none = len(self._keys)
-        if names.has_id and by_id != none:
-            self._with_id = self._with_id or names
-        if by_key not in (by_id, none):
-            self._other = self._other or names
-        if self._with_id and self._other:
-            raise self._keys.ambiguous(self._url, self._with_id, self._other)
-        line: int = by_id if by_id != none else by_key
-        self._used[line] = True
-        return line
-
     def finish(self) -> None:
         """Count the lines that joined no record, once all records came."""
-        unused = int(len(self._keys) - self._used[:-1].sum())
-        if unused == len(self._keys) and (unused or self._first):
-            raise self._keys.unfit(self._url, self._first, self._by)
-        unused += max(0, self._keys.num_broken - self._num_missing)
-        self._counts[_NO_RECORD] += unused
-        if unused:
-            logger.warning("shard '%s': %d %s", one_line(self._url), unused, _NO_RECORD)
+        num_unused = self._lines.num_unused()
+        self._counts[_NO_RECORD] += num_unused
+        if num_unused:
+            logger.warning("shard '%s': %d %s", one_line(self._url), num_unused, _NO_RECORD)
 
 
 class SequentialJsonl(SequentialFiles):

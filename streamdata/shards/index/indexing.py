@@ -268,23 +268,24 @@ def _contents(jobs: Sequence[IndexJob], ahead: Ahead | None) -> list[Contents | 
     if jobs[0].kind in COUNT_KINDS:
         return [count_records(jobs[0].kind, url, jobs[0].stamp, ahead, limits)]
     assert all(job.kind == "tar" or job.sidecar for job in jobs), "a kind of index that nobody knows how to build"
+    sidecars = {job.sidecar: job.sidecar_stamp for job in jobs if job.sidecar}  # of several kinds, and read once
+    keys = {file: sidecar.SidecarKeys(file, stamp, limits.line_bytes) for file, stamp in sidecars.items()}
     own = TarRows(url)
-    joined = {job.sidecar: job.sidecar_stamp for job in jobs if job.sidecar}  # of several kinds, and read once
-    joins = {file: sidecar.JoinRows(url, file, stamp, limits) for file, stamp in joined.items()}
-    is_own_wanted = any(job.kind == "tar" for job in jobs)
-    takers: list[TarRows | sidecar.JoinRows] = [*([own] if is_own_wanted else []), *joins.values()]
-    source, fields = byte_source(url, jobs[0].stamp, ahead), ("id",) if joins else ()
+    takers: list[TarRows | sidecar.JoinRows] = [
+        sidecar.JoinRows(url, keys[job.sidecar], job.kind.partition("-")[2] or None) if job.sidecar else own
+        for job in jobs
+    ]
+    source, fields = byte_source(url, jobs[0].stamp, ahead), ("id",) if keys else ()
     for record in records(source, url, fields, own.skip, max_bytes=limits.member_bytes):
         for taker in takers:
             taker.add(record)
-    return [_tried(job, own, joins) for job in jobs]
-
-
-def _tried(job: IndexJob, own: TarRows, joins: dict[str, sidecar.JoinRows]) -> Contents | ShardError:
-    try:
-        return joins[job.sidecar].contents(job.kind.partition("-")[2] or None) if job.sidecar else own.contents()
-    except ShardError as error:
-        return error
+    found: list[Contents | ShardError] = []
+    for taker in takers:
+        try:
+            found.append(taker.contents())
+        except ShardError as error:
+            found.append(error)
+    return found
 
 
 def forget_cached(job: IndexJob) -> None:
