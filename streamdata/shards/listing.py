@@ -174,18 +174,11 @@ class Listings:
             return os.path.isdir(local_path(url))
         if url.endswith((*TAR_SUFFIXES, *JSONL_SUFFIXES)):  # to ask what it is would be a request for each
             return False
-        folder = _with_slash(url)
+        folder = with_slash(url)
         return any(found.url != folder for found in self._list(folder, deep=True))
 
-    def files_in(self, folder: str) -> list[str]:
-        """The urls of all files below a folder, sorted."""
-        return self._found(_with_slash(folder), ())
-
-    def files_matching(self, pattern: str) -> list[str]:
-        """The urls of all files that a glob matches, or that are below a folder which it matches, sorted."""
-        return self._found(*split_glob(pattern))
-
-    def _found(self, root: str, parts: Names) -> list[str]:
+    def files(self, root: str, parts: Names = ()) -> list[str]:
+        """The urls of all files below a folder (with its slash), or of those that a glob's `parts` mean, sorted."""
         return sorted(self._remote(root, parts) if is_remote(root) else _local(root, parts))
 
     def _remote(self, root: str, parts: Names) -> Iterator[str]:
@@ -193,9 +186,14 @@ class Listings:
         folders: list[Names] = [()]
         while folders:
             above = folders.pop()
-            is_deep = _is_deep(above, parts)
+            is_deep = not parts or _ANY_FOLDERS in parts[: len(above) + 1] or len(above) >= len(parts)
             for found in self._list(beside(root, root + "".join(f"{name}/" for name in above)), deep=is_deep):
-                names = _names_below(root, found.url)
+                if not found.url.startswith(root.rstrip("/")):
+                    raise ValueError(
+                        f"shards: expected what is below '{root}', got '{found.url}' from its server's listing\n"
+                        "  Name the shards one by one, or by a brace expression."
+                    )
+                names = tuple(name for name in found.url[len(root.rstrip("/")) :].split("/") if name)
                 if not found.url.endswith("/"):
                     if names and _fits(names, parts):
                         yield beside(root, bare_url(found.url))
@@ -216,8 +214,9 @@ class Listings:
         return self._listed[folder, deep]
 
 
-def _with_slash(folder: str) -> str:
-    return folder if folder.endswith("/") else beside(folder, f"{folder}/")
+def with_slash(folder: str) -> str:
+    """A folder with the slash that its files' urls have behind it; the one that is `""` has none."""
+    return folder if folder.endswith("/") or not folder else beside(folder, f"{folder}/")
 
 
 def chosen(root: str, parts: Names, urls: Sequence[str]) -> list[str]:
@@ -252,11 +251,6 @@ def _fits(names: Sequence[str], parts: Names, *, leads_on: bool = False) -> bool
     return is_meant and _fits(names[1:], parts[1:], leads_on=leads_on)
 
 
-def _is_spelt_out(names: Names, parts: Names) -> bool:
-    """Whether a glob says the last of the names itself."""
-    return _ANY_FOLDERS not in parts[: len(names)] and parts[len(names) - 1 : len(names)] == names[-1:]
-
-
 def _local(root: str, parts: Names) -> Iterator[str]:
     """Files below a local folder, whose own spelling begins each url."""
     links: list[str] = []
@@ -266,11 +260,13 @@ def _local(root: str, parts: Names) -> Iterator[str]:
         with os.scandir(os.path.join(local_path(root), *above) or ".") as entries:
             for entry in entries:
                 names = (*above, entry.name)
-                if not _is_folder(entry, is_meant=_is_spelt_out(names, parts)):
+                # Whether the glob says this name itself.
+                is_meant = _ANY_FOLDERS not in parts[: len(names)] and parts[len(above) : len(names)] == (entry.name,)
+                if not _is_folder(entry, is_meant=is_meant):
                     if _fits(names, parts):
                         yield root + "/".join(names)
                 elif _fits(names, parts, leads_on=True):
-                    if entry.is_symlink() and not _is_spelt_out(names, parts):
+                    if entry.is_symlink() and not is_meant:
                         links.append(root + "/".join(names))
                     else:
                         folders.append(names)
@@ -288,18 +284,3 @@ def _is_folder(entry: "os.DirEntry[str]", *, is_meant: bool) -> bool:
         if is_meant:
             raise
         return False
-
-
-def _is_deep(above: Names, parts: Names) -> bool:
-    """Whether what is below the folder is meant at any depth."""
-    return not parts or _ANY_FOLDERS in parts[: len(above) + 1] or len(above) >= len(parts)
-
-
-def _names_below(folder: str, found: str) -> Names:
-    above = folder.rstrip("/")
-    if not found.startswith(above):
-        raise ValueError(
-            f"shards: expected what is below '{folder}', got '{found}' from its server's listing\n"
-            "  Name the shards one by one, or by a brace expression."
-        )
-    return tuple(name for name in found[len(above) :].split("/") if name)

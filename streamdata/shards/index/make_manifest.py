@@ -57,7 +57,15 @@ from streamdata.shards.index.manifest import (
     rows_bytes,
 )
 from streamdata.shards.index.manifest_file import ROW_SIZES, ManifestRows, Manifests, RowRun, open_manifest
-from streamdata.shards.listing import JSONL_SUFFIXES, TAR_SUFFIXES, Listings, is_glob, is_sequential, sidecars_of
+from streamdata.shards.listing import (
+    JSONL_SUFFIXES,
+    TAR_SUFFIXES,
+    Listings,
+    is_glob,
+    is_sequential,
+    sidecars_of,
+    with_slash,
+)
 from streamdata.shards.tar.sidecar import SIDECAR_KEYS
 from streamdata.shards.urls import as_listed, expand_home, find_shards
 
@@ -96,8 +104,7 @@ def take_stock(paths: Sequence[str], target: str | None = None, options: Storage
     folder = expand_home(paths[0])
     folder = Address(folder, options) if is_remote(folder) else folder
     is_whole = len(paths) == 1 and not is_glob(folder) and folder not in urls and listings.is_folder(folder)
-    root = as_listed(folder if folder.endswith("/") else beside(folder, f"{folder}/")) if is_whole else ""
-    root = root or _common_folder(urls)
+    root = as_listed(with_slash(folder)) if is_whole else _common_folder(urls)
     candidates = {url: sidecars_of(url) for url in urls if url.endswith(TAR_SUFFIXES)}
     there = _those_there([o for url, others in candidates.items() if url not in known for o in others], known)
     sidecars = {url: next((other for other in others if other in there), "") for url, others in candidates.items()}

@@ -137,8 +137,9 @@ def doubtful_integers(buffer: bytes | memoryview) -> Int64s:
     start = start[text.take(start - 1, mode="clip") != ord(".")]  # no fractions
     for further in range(_MAX_DIGITS - 1):
         start = start[_is_digit_at(text, start + further)]
-    is_long = _is_digit_at(text, start + _MAX_DIGITS - 1) | (text.take(start - 1, mode="clip") == ord("-"))
-    return start[is_long]
+    is_negative = text.take(start - 1, mode="clip") == ord("-")
+    long: Int64s = start[_is_digit_at(text, start + _MAX_DIGITS - 1) | is_negative]
+    return long
 
 
 def _is_digit_at(text: npt.NDArray[np.uint8], offsets: Int64s) -> npt.NDArray[np.bool_]:

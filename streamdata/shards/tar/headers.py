@@ -183,7 +183,7 @@ def _other_member(url: str, start: int, held: bytes, raw: bytes, data: int) -> M
         archive = tarfile.TarFile(fileobj=file, encoding="utf-8", errors="surrogateescape")
     except (tarfile.TarError, ValueError) as error:  # the latter of what is said of sparse files
         raise damaged(url, start, None, "a member with sound headers", str(error)) from error
-    info = archive.firstmember
+    info = archive.next()
     assert info is not None, "the archive begins with a header"
     name = info.name.encode("utf-8", "surrogateescape")
     if said := sorted({"path", "size"} & archive.pax_headers.keys()):
