@@ -3,11 +3,12 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from resource import RUSAGE_THREAD, getrusage
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from streamdata.io.remote.addresses import CacheSettings, keep_in
 from streamdata.io.remote.requests import Answer
 from streamdata.io.storage import (
     NO_STAMP,
-    FileStamp,
     Int64s,
     base_name,
     check_shards,
@@ -27,15 +27,14 @@ from streamdata.io.storage import (
     kept_as,
     learn_versions,
     shared_versions,
-    stamps_of,
     submit_question,
 )
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import ReadBuffer, open_files
 from streamdata.shards.ahead.spans import FileSpans, read_spans, remote_pages
 from streamdata.shards.index.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
-from streamdata.shards.index.indexing import KINDS, IndexJob, build, headers_of, open_index, warn_of_skipped
-from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, ManifestRows, RowRun
+from streamdata.shards.index.indexing import KINDS, IndexJob, build, headers_of, open_index
+from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, ManifestRows, RowRun, stamps_for
 from streamdata.shards.tar.sidecar import find_sidecars
 
 _LEAST: Final = 0.02
@@ -54,15 +53,14 @@ class SlowReads:
         self._waited = self._computed = 0.0
         self._num_slow = 0
 
-    def begin(self) -> tuple[float, Any]:
-        """When a read begins, for `end`."""
-        return perf_counter(), getrusage(RUSAGE_THREAD)
-
-    def end(self, began: tuple[float, Any]) -> None:
-        """Note the read that began then."""
-        after, before = getrusage(RUSAGE_THREAD), began[1]
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Notes the read that is done within it."""
+        began, before = perf_counter(), getrusage(RUSAGE_THREAD)
+        yield
+        after = getrusage(RUSAGE_THREAD)
         computed = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        self.note(perf_counter() - began[0], computed, after.ru_nvcsw - before.ru_nvcsw)
+        self.note(perf_counter() - began, computed, after.ru_nvcsw - before.ru_nvcsw)
 
     def note(self, took: float, computed: float, gave_up: int) -> None:
         """Note a read.
@@ -139,10 +137,14 @@ class IndexedFiles:
         self._manifest_of, self._offsets = table.manifest_of, table.offsets
         self.num_records, self.noted, self._skipped = table.num_records, table.noted, table.skipped
         self._first_skipped = table.first_skipped
-        self._unlisted: list[int] = np.flatnonzero(self._manifest_of < 0).tolist()
+        unlisted: list[int] = np.flatnonzero(self._manifest_of < 0).tolist()
         self.is_remote = table.is_remote
-        jobs = self._jobs_of([urls[shard] for shard in self._unlisted], known.stamps, has_sidecars=has_sidecars)
-        self.jobs = {shard: jobs[urls[shard]] for shard in self._unlisted}
+        different = list(dict.fromkeys(urls[shard] for shard in unlisted))
+        stamps = stamps_for(different, Known(stamps=known.stamps))
+        none = dict.fromkeys(different, ("", NO_STAMP))
+        sidecars = find_sidecars(different, known.stamps) if has_sidecars else none
+        jobs = {url: IndexJob(kind, url, stamps[url], *sidecars[url], limits) for url in different}
+        self.jobs = {shard: jobs[urls[shard]] for shard in unlisted}
         self.stamps, self.sidecar_stamps, self.sidecar_urls = table.stamps, table.sidecar_stamps, table.sidecar_urls
         for shard, job in self.jobs.items():
             self.stamps.sizes[shard], self.stamps.versions[shard] = job.stamp
@@ -154,13 +156,6 @@ class IndexedFiles:
         # What all workers meet of versions that no manifest says; of tars whose sidecars these are others hold it.
         met = (self.sidecar_urls, self.sidecar_stamps) if has_sidecars else (urls, self.stamps)
         self._held = shared_versions(met[0], met[1].versions.tolist()) if self.has_remote else None
-
-    def _jobs_of(self, urls: list[str], known: Mapping[str, FileStamp], *, has_sidecars: bool) -> dict[str, IndexJob]:
-        different = list(dict.fromkeys(urls))
-        unknown = [url for url in different if url not in known]
-        stamps = {**known, **dict(zip(unknown, stamps_of(unknown), strict=True))}
-        sidecars = find_sidecars(different, known) if has_sidecars else dict.fromkeys(different, ("", NO_STAMP))
-        return {url: IndexJob(self._kind, url, stamps[url], *sidecars[url], self.limits) for url in different}
 
     @property
     def skipped(self) -> int:
@@ -270,12 +265,14 @@ class IndexedFiles:
             header = headers[job]
             self.num_records[shard], self.noted[shard] = header.num_records, header.noted
             self._skipped[shard], self._first_skipped[shard] = header.skipped, header.first_skipped
-        said = set()
-        for shard in np.flatnonzero((self._skipped > 0) | (self.noted > 0)).tolist():
-            if (url := self.urls[shard]) not in said:
-                said.add(url)
-                columns = (self._skipped, self._first_skipped, self.noted)
-                warn_of_skipped(url, self._kind, *(int(column[shard]) for column in columns))
+        anomalous = np.flatnonzero((self._skipped > 0) | (self.noted > 0)).tolist()
+        for url, shard in {self.urls[shard]: shard for shard in anomalous}.items():
+            skipped, noted, kind = int(self._skipped[shard]), int(self.noted[shard]), KINDS[self._kind]
+            if skipped:
+                what = kind.skipped.format(int(self._first_skipped[shard]))
+                logger.warning("shard '%s': %d %s", one_line(url), skipped, what)
+            if noted and kind.noted:
+                logger.warning("shard '%s': %d %s", one_line(url), noted, kind.noted)
 
 
 def complete(*files: IndexedFiles) -> None:
@@ -355,32 +352,23 @@ class RecordBytes:
         Raises:
             ShardError: A shard is not what was indexed.
         """
-        files = self._files
+        files, lend = self._files, self._buffer.lend
         if not keep:
-            spans = self._spans[chosen]
-            began = files.reads.begin()
-            lend, known = self._buffer.lend, self._at_their_paths
-            found = read_spans(files.urls, files.stamps, spans, lend, known, from_cache=self.is_cached)
-            files.reads.end(began)
-            return found
-        if self._kept is None:
-            began = files.reads.begin()
-            self._kept = self._read_runs()
-            files.reads.end(began)
+            spans, known = self._spans[chosen], self._at_their_paths
+            with files.reads.timed():
+                return read_spans(files.urls, files.stamps, spans, lend, known, from_cache=self.is_cached)
+        if self._kept is None:  # a run is one span, so that few are sorted
+            runs = self._runs
+            lasts = np.cumsum(runs.counts) - 1
+            spans = np.stack([runs.shards, self.begins[lasts - runs.counts + 1], self.ends[lasts]], axis=1)
+            with files.reads.timed():
+                memory, offsets = read_spans(files.urls, files.stamps, spans, lend, from_cache=self.is_cached)
+            self._kept = memory, self.begins + runs.per_record(offsets - spans[:, 1])
         else:  # what is in memory was checked when it was read; to ask again of a remote shard would be a request
             shards = set(self.shards[chosen].tolist())
             check_shards(files.urls, files.stamps, {shard for shard in shards if not files.is_remote[shard]})
         memory, begins = self._kept
         return memory, begins[chosen]
-
-    def _read_runs(self) -> tuple[memoryview, Int64s]:
-        """Read all records; a run is one span, so that few are sorted."""
-        runs = self._runs
-        lasts = np.cumsum(runs.counts) - 1
-        spans = np.stack([runs.shards, self.begins[lasts - runs.counts + 1], self.ends[lasts]], axis=1)
-        files = self._files
-        memory, offsets = read_spans(files.urls, files.stamps, spans, self._buffer.lend, from_cache=self.is_cached)
-        return memory, self.begins + runs.per_record(offsets - spans[:, 1])
 
 
 def _read_rows(job: IndexJob, runs: Sequence[tuple[int, int]]) -> list[bytes]:

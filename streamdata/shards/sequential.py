@@ -27,7 +27,6 @@ from streamdata.io.storage import (
     learn_versions,
     shared_versions,
     stamp_of,
-    stamps_of,
     told_url,
 )
 from streamdata.io.streams import open_stream
@@ -36,7 +35,7 @@ from streamdata.run.per_process import Recent
 from streamdata.shards.ahead.spans import FileSpans, read_spans
 from streamdata.shards.ahead.windows import ChunkBytes, chunk_spans
 from streamdata.shards.index.indexing import IndexJob, csv_kind, headers_of
-from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, stamps_known
+from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, stamps_for, stamps_known
 from streamdata.shards.jsonl.csv_rows import csv_records
 from streamdata.shards.jsonl.lines import lines_of, place_of
 from streamdata.shards.jsonl.rows import doubtful_integers, parse_row, reserved_flaw
@@ -66,9 +65,7 @@ class SequentialFiles:
         self.sidecar_stamps: list[FileStamp] = []
         files = [url for url in dict.fromkeys(urls) if not is_pipe(url)]
         close_unused(files)
-        stamps = stamps_known(urls, known)
-        unknown = [url for url in files if url not in stamps]
-        stamps.update(zip(unknown, stamps_of(unknown), strict=True))
+        stamps = stamps_for(files, known)
         self._stamps = [stamps.get(url, NO_STAMP) for url in urls]
         self.pipe = told_url(next(filter(is_pipe, urls), ""))
         listed = ListedFacts(urls, self.count_kind, known.manifests)
@@ -300,21 +297,16 @@ class SequentialJsonl(SequentialFiles):
                     notice(lines.num_blank, f"line {lines.first_blank() + 1}")
                 doubtful = set(np.searchsorted(lines.ends, doubtful_integers(lines.buffer)).tolist())
                 for index, (number, _, line) in enumerate(lines.listed()):
+                    place = place_of(number, lines.are_elements)
                     try:
-                        yield self._record(
-                            line, told, number, place_of(number, lines.are_elements), doubtful=index in doubtful
-                        )
+                        row = parse_row(line, told, place, doubtful=index in doubtful)
+                        if not SET_HERE.isdisjoint(row):
+                            raise reserved_flaw(row).error(told, place)
                     except DamagedRecordError as error:
                         yield error.of(told, str(number))
-
-    @staticmethod
-    def _record(line: bytes, url: str, number: int, place: int | str, *, doubtful: bool) -> Record:
-        row = parse_row(line, url, place, doubtful=doubtful)
-        if not SET_HERE.isdisjoint(row):
-            raise reserved_flaw(row).error(url, place)
-        row[URL] = url
-        row[KEY] = str(number)
-        return row
+                    else:
+                        row[URL], row[KEY] = told, str(number)
+                        yield row
 
 
 class SequentialCsv(SequentialFiles):

@@ -296,14 +296,6 @@ def forget_cached(job: IndexJob) -> None:
         logger.info("index '%s' stays in the cache: %s", one_line(_cached(job)), one_line(error))
 
 
-def warn_of_skipped(url: str, kind: str, skipped: int, first_skipped: int, noted: int) -> None:
-    """Log what a shard holds that is no record, or less than one."""
-    if skipped:
-        logger.warning("shard '%s': %d %s", one_line(url), skipped, KINDS[kind].skipped.format(first_skipped))
-    if noted and KINDS[kind].noted:
-        logger.warning("shard '%s': %d %s", one_line(url), noted, KINDS[kind].noted)
-
-
 Tasks = list[tuple[IndexJob, ...]]
 """The indexes of each shard, which are built in one pass over it."""
 Work = Callable[..., tuple[IndexJob, ...]]
@@ -324,20 +316,13 @@ def headers_of(jobs: Sequence[IndexJob], min_bytes: int | None = None) -> list[I
     found = {job: find(job) for job in jobs}
     if not all(found.values()):
         with locked("indexes", *sorted({job.url for job in jobs})):
-            _find_or_build(found, min_bytes)
+            # Looked for again: another process may have built them while this one waited.
+            build_missing([job for job in found if found[job] is None and find(job) is None], min_bytes=min_bytes)
+            found = {job: index or find(job) for job, index in found.items()}
+            for task in by_shard(job for job, index in found.items() if index is None):
+                # One that could not be indexed raises here what is wrong with it.
+                found.update(zip(task, build(*task), strict=True))
     return [index.header for job in jobs if (index := found[job]) is not None]
-
-
-def _find_or_build(found: dict[IndexJob, Found | None], min_bytes: int | None) -> None:
-    # Looked for again: another process may have built them while this one waited.
-    missing = [job for job, index in found.items() if index is None and find(job) is None]
-    build_missing(missing, min_bytes=min_bytes)
-    for job, index in found.items():
-        if index is None:
-            found[job] = find(job)
-    for task in by_shard([job for job, index in found.items() if index is None]):
-        # One that could not be indexed raises here what is wrong with it.
-        found.update(zip(task, build(*task), strict=True))
 
 
 def by_shard(jobs: Iterable[IndexJob]) -> Tasks:
@@ -374,7 +359,14 @@ def build_missing(
     count = min(num_processes or len(os.sched_getaffinity(0)), len(local), _MAX_PROCESSES)
     unbuilt: set[IndexJob] = set()
     if remote:
-        _build_in_threads(remote, work, report, unbuilt)
+        logger.info("indexing %d remote shards", len(remote))
+        at_once = min(_MAX_REQUESTS, len(remote))
+        with ThreadPoolExecutor(_MAX_REQUESTS) as fetching, ThreadPoolExecutor(at_once) as threads:
+            fetching.submit(import_client, remote[0][0].url)
+            in_threads = partial(work, ahead=Ahead(fetching, _MAX_REQUESTS // at_once))
+            for task, failed in zip(remote, threads.map(in_threads, remote), strict=True):
+                unbuilt.update(failed)
+                report(task)
     if count > 1 and size >= (_MIN_BYTES if min_bytes is None else min_bytes):
         logger.info("indexing %d shards of %d MB with %d processes", len(local), size >> 20, count)
         local = _build_in_processes(local, count, work, report, unbuilt)
@@ -382,17 +374,6 @@ def build_missing(
         unbuilt.update(work(task))
         report(task)
     return unbuilt
-
-
-def _build_in_threads(tasks: Tasks, work: Work, report: Report, unbuilt: set[IndexJob]) -> None:
-    logger.info("indexing %d remote shards", len(tasks))
-    count = min(_MAX_REQUESTS, len(tasks))
-    with ThreadPoolExecutor(_MAX_REQUESTS) as fetching, ThreadPoolExecutor(count) as threads:
-        fetching.submit(import_client, tasks[0][0].url)
-        ahead = Ahead(fetching, _MAX_REQUESTS // count)
-        for task, failed in zip(tasks, threads.map(partial(work, ahead=ahead), tasks), strict=True):
-            unbuilt.update(failed)
-            report(task)
 
 
 def _build_in_processes(tasks: Tasks, count: int, work: Work, report: Report, unbuilt: set[IndexJob]) -> Tasks:

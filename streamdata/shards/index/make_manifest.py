@@ -223,40 +223,30 @@ def make_manifest(
     Raises:
         ShardError: A shard is damaged.
     """
-    with _saying_where_else():  # now, not when all is indexed
-        _check_can_write(stock.target)
     # By its real path: under another name it is the same, and what it says of other files must be kept.
-    with locked("manifest", stock.target if is_remote(stock.target) else os.path.realpath(local_path(stock.target))):
-        old = _earlier(stock.target)
-        kept = _kept_from(old, stock) if old else {}
+    place = stock.target if is_remote(stock.target) else os.path.realpath(local_path(stock.target))
+    with _saying_where_else():  # now, not when all is indexed
+        folder = Path(place).parent
+        if is_remote(stock.target):
+            check_can_put(stock.target)
+        elif os.path.isdir(place) or not os.access(folder, os.W_OK):
+            got = "a folder" if os.path.isdir(place) else "no permission" if folder.is_dir() else "no such folder"
+            raise ShardError(f"manifest '{stock.target}': expected to write it there, got {got}\n  Look at its folder.")
+    with locked("manifest", place):
         wanted = [job._replace(limits=limits) for job in _jobs(stock)]
+        old = _earlier(stock.target)
+        whole, kept = _completed(stock, old, {(job.url, job.kind, job.sidecar) for job in wanted})
         jobs = [job for job in wanted if (job.url, job.kind) not in kept]
-        if old is not None and not jobs and _is_same(old[0], stock):
-            report(IndexProgress(0, 0, 0, 0))
-            return stock.target
+        if old is not None and not jobs:
+            is_whole = bool(stock.suffixes) and set(stock.suffixes) == set(old[0].directory.suffixes)
+            if is_whole and old[0].urls == sorted(stock.stamps) and not differences(stock, old[0]):
+                report(IndexProgress(0, 0, 0, 0))
+                return stock.target
         unbuilt = _build(jobs, report, num_processes)
-        indexes = [*kept.values(), *_built(jobs, unbuilt)]
-        if old is not None:
-            stock, indexes = _with_others(stock, old, indexes)
-        _publish(stock, indexes)
+        _publish(whole, [*kept.values(), *_built(jobs, unbuilt)])
         for job in jobs:
             forget_cached(job)
     return stock.target
-
-
-def _check_can_write(target: str) -> None:
-    if is_remote(target):
-        check_can_put(target)
-        return
-    path = Path(local_path(target)).absolute()
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        got = "a folder" if path.is_dir() else "no permission" if path.parent.is_dir() else "no such folder"
-        raise ShardError(f"manifest '{target}': expected to write it there, got {got}\n  Look at its folder.")
-
-
-def _is_same(manifest: Manifest, stock: Inventory) -> bool:
-    is_whole = bool(stock.suffixes) and set(stock.suffixes) == set(manifest.directory.suffixes)
-    return is_whole and manifest.urls == sorted(stock.stamps) and not differences(stock, manifest)
 
 
 def _jobs(stock: Inventory) -> list[IndexJob]:
@@ -335,16 +325,29 @@ def _earlier(target: str) -> tuple[Manifest, ManifestRows] | None:
     return None if found is None or found[0].is_copy else found
 
 
-def _kept_from(old: tuple[Manifest, ManifestRows], stock: Inventory) -> dict[tuple[str, str], _Index]:
-    """The indexes that an earlier manifest has of files that are the same, by url and kind."""
-    wanted = {(job.url, job.kind, job.sidecar) for job in _jobs(stock)}
+def _completed(
+    stock: Inventory, old: tuple[Manifest, ManifestRows] | None, wanted: set[tuple[str, str, str]]
+) -> tuple[Inventory, dict[tuple[str, str], _Index]]:
+    """The files with those others that an earlier manifest has; and by url and kind what it has of indexes that stay.
+
+    Files are complete where the manifest lists a whole folder of which only some were looked at: the others stay as
+    they were. Of files that were looked at indexes stay that are wanted, and of the same versions.
+    """
+    if old is None:
+        return stock, {}
+    manifest, whole = old[0], stock
+    if not stock.suffixes and manifest.root == stock.root:
+        directory = manifest.directory
+        stamps = map(FileStamp, directory.sizes.tolist(), directory.versions.tolist())
+        both = {**dict(zip(manifest.urls, stamps, strict=True)), **stock.stamps}
+        whole = stock._replace(stamps=dict(sorted(both.items())), suffixes=directory.suffixes)
     kept = {}
     for index in _indexes_in(*old):
-        named = (index.file, index.header.kind, index.sidecar)
-        stamps = (stock.stamps.get(index.file), stock.stamps.get(index.sidecar, index.header.stamps[1]))
-        if named in wanted and stamps == index.header.stamps:
+        is_wanted = (index.file, index.header.kind, index.sidecar) in wanted or index.file not in stock.stamps
+        stamps_now = (whole.stamps.get(index.file), whole.stamps.get(index.sidecar, index.header.stamps[1]))
+        if is_wanted and stamps_now == index.header.stamps:
             kept[index.file, index.header.kind] = index
-    return kept
+    return whole, kept
 
 
 def _indexes_in(manifest: Manifest, rows: ManifestRows) -> Iterator[_Index]:
@@ -365,24 +368,6 @@ def _kept_rows(rows: ManifestRows, run: RowRun, row_bytes: int) -> bytes:
     """The rows of an index in an earlier manifest."""
     (found,) = rows.read([run], row_bytes)
     return encode_rows(found, row_bytes)
-
-
-def _with_others(
-    stock: Inventory, old: tuple[Manifest, ManifestRows], indexes: list[_Index]
-) -> tuple[Inventory, list[_Index]]:
-    """Complete the files of a manifest of which only some were looked at: the others stay as they were."""
-    manifest = old[0]
-    if stock.suffixes or manifest.root != stock.root:
-        return stock, indexes
-    directory = manifest.directory
-    before = zip(manifest.urls, map(FileStamp, directory.sizes.tolist(), directory.versions.tolist()), strict=True)
-    others = {url: stamp for url, stamp in before if url not in stock.stamps}
-    known = {(index.file, index.header.kind) for index in indexes}
-    indexes = indexes + [
-        index for index in _indexes_in(*old) if index.file in others and (index.file, index.header.kind) not in known
-    ]
-    stamps = dict(sorted({**others, **stock.stamps}.items()))
-    return stock._replace(stamps=stamps, suffixes=directory.suffixes), indexes
 
 
 def _publish(stock: Inventory, indexes: Sequence[_Index]) -> None:

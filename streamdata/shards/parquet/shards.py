@@ -9,10 +9,10 @@ import numpy as np
 
 from streamdata.fields import KEY, URL
 from streamdata.io.remote.addresses import CacheSettings, keep_in
-from streamdata.io.storage import Int64s, base_name, close_unused, is_pipe, is_remote, stamps_of
+from streamdata.io.storage import Int64s, base_name, close_unused, is_pipe, is_remote
 from streamdata.shards.ahead.spans import FileSpans
 from streamdata.shards.ahead.windows import Chunk
-from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, stamps_known
+from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, stamps_for
 from streamdata.shards.parquet.file import MAX_COUNT
 from streamdata.shards.parquet.row_groups import RowGroups
 from streamdata.shards.parquet.run_decoder import DecodedRuns, GroupRun, Picks, RunDecoder
@@ -47,9 +47,7 @@ class ParquetShards:
         for url in filter(is_pipe, urls):
             raise ValueError(f"parquet: expected files, got '{url}', which cannot be sought in\n  Write it to a file.")
         close_unused(urls)
-        stamps = stamps_known(urls, known)
-        unknown = [url for url in urls if url not in stamps]
-        stamps.update(zip(unknown, stamps_of(unknown), strict=True))
+        stamps = stamps_for(urls, known)
         self.urls, self.max_open_bytes = urls, max_open_bytes
         self.has_remote = any(map(is_remote, urls))
         self.groups = RowGroups(urls, [stamps[url] for url in urls], columns, at_once=self.has_remote)
