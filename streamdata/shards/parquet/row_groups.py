@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from streamdata.errors import ShardError, shown
+from streamdata.errors import ShardError, did_you_mean, listing, shown
 from streamdata.fields import SET_HERE
 from streamdata.io.one_pass import ByteSource, byte_source
 from streamdata.io.storage import FileStamp, Int64s, is_remote, local_path
@@ -181,7 +181,14 @@ class RowGroups:
 
 def _footer_of(url: str, stamp: FileStamp, columns: Sequence[str] | None) -> tuple[Any, list[GroupFacts]]:
     file = open_file(url, byte_source(url, stamp))
-    names = file.check_columns(columns)
+    for name in columns or ():
+        if name not in file.schema.names:
+            guess = did_you_mean(name, file.schema.names)
+            raise ShardError(
+                f"shard '{url}': expected the column {shown(name)}, got none of this name{guess}\n"
+                f"  It has: {listing(file.schema.names)}."
+            )
+    names = list(columns or file.schema.names)
     if taken := sorted(SET_HERE.intersection(names)):
         raise ShardError(
             f"shard '{url}': expected columns beside the fields that streamdata sets, got {taken}\n"

@@ -15,7 +15,7 @@ from streamdata.shards.ahead.windows import Chunk
 from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, stamps_for
 from streamdata.shards.parquet.file import MAX_COUNT
 from streamdata.shards.parquet.row_groups import RowGroups
-from streamdata.shards.parquet.run_decoder import DecodedRuns, GroupRun, Picks, RunDecoder
+from streamdata.shards.parquet.run_decoder import GroupRun, Picks, RunDecoder
 from streamdata.shards.parquet.values import VALUE_BYTES, values_of
 from streamdata.shards.readers import NO_FIELDS, DamagedRecordError, Record
 
@@ -110,11 +110,6 @@ class ParquetShards:
         """The window of the runs [first, first + count) of the groups."""
         return ParquetWindow(self, shards, firsts, counts)
 
-    def new_decoded(self) -> DecodedRuns:
-        """Make the place where a window keeps what it decodes: gone with it, unless all of the source stays."""
-        # What no later window needs is let go of first: memory that is used again costs less than new memory.
-        return self.decoder.kept_here() if self.fits else DecodedRuns(self._kept_bytes)
-
     def decode_ahead(self, present: tuple[Int64s, Int64s], later: Sequence[tuple[Int64s, Int64s]]) -> None:
         """Decode in a thread what the windows that come later will need, and let go of what no window needs.
 
@@ -166,7 +161,7 @@ class ParquetWindow:
         self._asked: list[tuple[GroupRun, int, int, bool]] = []
         """Spans that were asked for: the run of each, where it begins, how long it is, whether it is the last."""
         self._done = 0
-        self._decoded = shards.new_decoded()
+        self._decoded = shards.decoder.new_decoded()
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -312,7 +307,10 @@ def _records(picks: Picks, begin: int, end: int, empty: Record) -> list[Record]:
     # An address, which may hold secrets, gets into no sample.
     filled = {**empty, URL: picks.url}
     records = [filled.copy() for _ in range(len(numbers))]
-    columns = zip(batch.schema.names, values_of(batch, picks.url, numbers), strict=True)
+    columns = [
+        (name, values_of(column, name, picks.url, numbers))
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
     for name, values in [*columns, (KEY, map(str, numbers.tolist()))]:
         for record, value in zip(records, values, strict=True):
             record[name] = value
