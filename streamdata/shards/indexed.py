@@ -27,6 +27,7 @@ from streamdata.io.storage import (
     kept_as,
     learn_versions,
     shared_versions,
+    stamps_of,
     submit_question,
 )
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
@@ -34,7 +35,7 @@ from streamdata.run.per_process import ReadBuffer, open_files
 from streamdata.shards.ahead.spans import FileSpans, read_spans, remote_pages
 from streamdata.shards.index.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
 from streamdata.shards.index.indexing import KINDS, IndexJob, build, headers_of, open_index
-from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, ManifestRows, RowRun, stamps_for
+from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, ManifestRows, RowRun
 from streamdata.shards.tar.sidecar import find_sidecars
 
 _LEAST: Final = 0.02
@@ -102,7 +103,7 @@ class Runs(NamedTuple):
         return np.arange(int(self.counts.sum())) + self.per_record(self.firsts - starts)
 
 
-class IndexedFiles:
+class IndexedFiles(ListedFacts):
     """Shards with an index each. `complete` builds the indexes that are missing and reads the others' headers.
 
     Args:
@@ -132,35 +133,26 @@ class IndexedFiles:
         self._learned: set[str] = set()
         """The files whose version was asked for since it was last confirmed."""
         close_unused(urls)  # another version may have been opened before under these urls, by an earlier reader
-        table = ListedFacts(urls, kind, known.manifests)
+        super().__init__(urls, kind, known.manifests)
         self._manifests = [rows for _, rows in known.manifests]
-        self._manifest_of, self._offsets = table.manifest_of, table.offsets
-        self.num_records, self.noted, self._skipped = table.num_records, table.noted, table.skipped
-        self._first_skipped = table.first_skipped
-        unlisted: list[int] = np.flatnonzero(self._manifest_of < 0).tolist()
-        self.is_remote = table.is_remote
-        different = list(dict.fromkeys(urls[shard] for shard in unlisted))
-        stamps = stamps_for(different, Known(stamps=known.stamps))
-        none = dict.fromkeys(different, ("", NO_STAMP))
-        sidecars = find_sidecars(different, known.stamps) if has_sidecars else none
-        jobs = {url: IndexJob(kind, url, stamps[url], *sidecars[url], limits) for url in different}
-        self.jobs = {shard: jobs[urls[shard]] for shard in unlisted}
-        self.stamps, self.sidecar_stamps, self.sidecar_urls = table.stamps, table.sidecar_stamps, table.sidecar_urls
-        for shard, job in self.jobs.items():
+        unlisted: list[int] = np.flatnonzero(self.manifest_of < 0).tolist()
+        different = {urls[shard]: ("", NO_STAMP) for shard in unlisted}
+        unknown = different.keys() - known.stamps.keys()
+        stamps = {**known.stamps, **dict(zip(unknown, stamps_of(list(unknown)), strict=True))}
+        sidecars = find_sidecars(different, known.stamps) if has_sidecars else different
+        self.jobs: dict[int, IndexJob] = {}
+        for shard in unlisted:
+            url = urls[shard]
+            job = self.jobs[shard] = IndexJob(kind, url, stamps[url], *sidecars[url], limits)
             self.stamps.sizes[shard], self.stamps.versions[shard] = job.stamp
             self.sidecar_stamps.sizes[shard], self.sidecar_stamps.versions[shard] = job.sidecar_stamp
-            self.sidecar_urls[shard], self.is_remote[shard] = job.sidecar, is_remote(job.url)
+            self.sidecar_urls[shard], self.is_remote[shard] = job.sidecar, is_remote(url)
         close_unused(filter(None, self.sidecar_urls))
         self.sizes: Int64s = self.stamps.sizes
         self.has_remote, self.reads = any(self.is_remote), SlowReads()
         # What all workers meet of versions that no manifest says; of tars whose sidecars these are others hold it.
         met = (self.sidecar_urls, self.sidecar_stamps) if has_sidecars else (urls, self.stamps)
         self._held = shared_versions(met[0], met[1].versions.tolist()) if self.has_remote else None
-
-    @property
-    def skipped(self) -> int:
-        """The number of lines or members that were passed over in all shards."""
-        return int(self._skipped.sum())
 
     def is_slow(self) -> bool:
         """Whether the next window is better asked for before it is needed: some are remote, or were waited for."""
@@ -197,8 +189,8 @@ class IndexedFiles:
         self, shards: Int64s, bounds: list[tuple[int, int]]
     ) -> Iterator[tuple[ManifestRows, list[int], list[RowRun]]]:
         """Yield for each manifest its rows, the numbers of the runs whose shards it knows, and where their rows are."""
-        manifest_of = self._manifest_of[shards]
-        offsets, counts = self._offsets[shards].tolist(), self.num_records[shards].tolist()
+        manifest_of = self.manifest_of[shards]
+        offsets, counts = self.offsets[shards].tolist(), self.num_records[shards].tolist()
         for manifest, rows in enumerate(self._manifests):
             numbers = np.flatnonzero(manifest_of == manifest).tolist()
             yield rows, numbers, [RowRun(offsets[number], counts[number], *bounds[number]) for number in numbers]
@@ -264,12 +256,12 @@ class IndexedFiles:
         for shard, job in self.jobs.items():
             header = headers[job]
             self.num_records[shard], self.noted[shard] = header.num_records, header.noted
-            self._skipped[shard], self._first_skipped[shard] = header.skipped, header.first_skipped
-        anomalous = np.flatnonzero((self._skipped > 0) | (self.noted > 0)).tolist()
+            self.skipped[shard], self.first_skipped[shard] = header.skipped, header.first_skipped
+        anomalous = np.flatnonzero((self.skipped > 0) | (self.noted > 0)).tolist()
         for url, shard in {self.urls[shard]: shard for shard in anomalous}.items():
-            skipped, noted, kind = int(self._skipped[shard]), int(self.noted[shard]), KINDS[self._kind]
+            skipped, noted, kind = int(self.skipped[shard]), int(self.noted[shard]), KINDS[self._kind]
             if skipped:
-                what = kind.skipped.format(int(self._first_skipped[shard]))
+                what = kind.skipped.format(int(self.first_skipped[shard]))
                 logger.warning("shard '%s': %d %s", one_line(url), skipped, what)
             if noted and kind.noted:
                 logger.warning("shard '%s': %d %s", one_line(url), noted, kind.noted)

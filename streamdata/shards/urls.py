@@ -5,6 +5,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from typing import NamedTuple
 
 from braceexpand import braceexpand
@@ -102,9 +103,8 @@ def find_shards(
         ManifestError: A manifest is damaged.
     """
     search, found = _Search(suffixes, options, manifests or Manifests(), listings or Listings()), list[_Found]()
-    for pattern, is_folder in [(one, False) for one in _listed(path)] + [
-        (one, True) for one in _listed(include_dirs or ())
-    ]:
+    patterns = chain(zip(_listed(path), repeat(False)), zip(_listed(include_dirs or ()), repeat(True)))
+    for pattern, is_folder in patterns:
         try:
             found.append(search.copies_of(pattern) if is_folder else search.expand_pattern(pattern))
         except (DeadHostError, DeniedError) as error:  # it names a manifest or a list of ours
@@ -123,7 +123,7 @@ def find_shards(
 def _joined(patterns: list[_Found]) -> list[str]:
     """The shards of all patterns, sorted."""
     found: dict[str, tuple[str, str]] = {}  # canonical url → url, pattern
-    copies: dict[str, int] = {}
+    copies = Counter[str]()
     for pattern, num_copies, urls in patterns:
         for url in urls:
             if is_pipe(url) and not is_pipe(pattern):
@@ -143,12 +143,12 @@ def _joined(patterns: list[_Found]) -> list[str]:
                 )
             found[canonical] = url, pattern
             copies[url] = num_copies
-    if sum(copies.values()) > max(MAX_PATHS, len(copies)):
+    if copies.total() > max(MAX_PATHS, len(copies)):
         raise ValueError(
-            f"include_dirs: expected at most {MAX_PATHS} shards with all their copies, got {sum(copies.values())}\n"
+            f"include_dirs: expected at most {MAX_PATHS} shards with all their copies, got {copies.total()}\n"
             "  Write a smaller number after '*'."
         )
-    return sorted(url for url, _ in found.values() for _ in range(copies[url]))
+    return sorted(copies.elements())
 
 
 def expand_home(url: str) -> str:
@@ -171,7 +171,7 @@ def _listed(path: str | Sequence[str]) -> list[str]:
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern:
             raise ValueError(f"shards: expected the texts of patterns, got {shown(pattern)} among them\n  Remove it.")
-    return [expand_home(pattern) for pattern in patterns]
+    return list(map(expand_home, patterns))
 
 
 def split_commas(text: str) -> list[str]:
@@ -306,16 +306,17 @@ def _shards_of(pattern: str, files: list[str], suffixes: tuple[str, ...]) -> lis
     Raises:
         ValueError: There are more of the same kind, by names that the source does not take.
     """
-    visible = [url for url in files if not base_name(url).startswith(".") and not url.endswith(_NOTES)]
-    shards = [url for url in visible if url.endswith(suffixes)]
-    spellings = [spelling for suffix, spelling in _SPELLINGS.items() if suffix in suffixes]
-    others = [
-        url
-        for url in visible
-        if not url.endswith(suffixes)
-        and ".meta." not in (name := base_name(url)).lower()
-        and any(spelling.search(name) for spelling in spellings)
-    ]
+    shards, others = list[str](), list[str]()
+    for url in files:
+        name = base_name(url)
+        if name.startswith(".") or url.endswith(_NOTES):
+            continue
+        if url.endswith(suffixes):
+            shards.append(url)
+        elif ".meta." not in name.lower() and any(
+            _SPELLINGS[end].search(name) for end in suffixes if end in _SPELLINGS
+        ):
+            others.append(url)
     if others:
         named = ", ".join(repr(url) for url in others[:_MAX_NAMED]) + (", …" if len(others) > _MAX_NAMED else "")
         raise ValueError(

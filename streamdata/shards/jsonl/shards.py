@@ -64,7 +64,7 @@ class JsonlShards(IndexedFiles):
 
     def anomalies(self) -> dict[str, int]:
         """How many lines are blank."""
-        return {"blank lines": self.skipped}
+        return {"blank lines": int(self.skipped.sum())}
 
 
 class JsonlWindow:

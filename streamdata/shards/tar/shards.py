@@ -85,9 +85,9 @@ class TarShards(IndexedFiles):
 
     def anomalies(self) -> dict[str, int]:
         """How many members belong to no record, how many records have no line in their sidecar, and the reverse."""
-        found = {"members without key and field": self.skipped}
+        found = {"members without key and field": int(self.skipped.sum())}
         if self.sidecars is not None:
-            found["records without a sidecar line"] = self.sidecars.skipped
+            found["records without a sidecar line"] = int(self.sidecars.skipped.sum())
             found["sidecar lines without a record"] = int(self.sidecars.noted.sum())
         return found
 
@@ -171,8 +171,8 @@ class TarWindow:
             memories, begins = repeat(view.obj), offsets.tolist()  # its slices are bytes, the view's would be views
         else:
             memories, begins = chunk.located(0, chosen)
-        urls, columns = self._urls, (chosen, located.shards[chosen], located.sizes[chosen], self._crcs[chosen])
-        rows = zip(memories, begins, *[column.tolist() for column in columns], strict=False)
+        urls, shards, sizes = self._urls, located.shards[chosen].tolist(), located.sizes[chosen].tolist()
+        rows = zip(memories, begins, chosen.tolist(), shards, sizes, self._crcs[chosen].tolist(), strict=False)
         for memory, begin, position, shard, size, crc in rows:
             end = begin + size
             record = plain_record(memory, begin, end, crc, urls[shard])
