@@ -1,7 +1,7 @@
 """Files with an index each: runs of their records → rows of their indexes → where the records lie → their bytes."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import groupby
@@ -33,7 +33,7 @@ from streamdata.io.storage import (
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import ReadBuffer, open_files
 from streamdata.shards.ahead.spans import FileSpans, read_spans, remote_pages
-from streamdata.shards.index.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
+from streamdata.shards.index.index_file import IndexDamageError, IndexFile, Rows
 from streamdata.shards.index.indexing import KINDS, IndexJob, build, headers_of, open_index
 from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, ManifestRows, RowRun
 from streamdata.shards.tar.sidecar import find_sidecars
@@ -126,7 +126,7 @@ class IndexedFiles(ListedFacts):
         has_sidecars: bool = False,
         limits: ShardLimits = DEFAULT_LIMITS,
     ) -> None:
-        self.urls, self._kind, self._dtype, self.limits = urls, kind, KINDS[kind].dtype, limits
+        self.urls, self.kind, self._dtype, self.limits = urls, kind, KINDS[kind].dtype, limits
         self.names = list(map(str, urls))  # an address, which may hold secrets, gets into no sample
         self.cache: CacheSettings | None = None
         self.confirmations = Confirmations()
@@ -251,21 +251,6 @@ class IndexedFiles(ListedFacts):
         """Base name and number of records per shard."""
         return list(zip(map(base_name, self.urls), self.num_records.tolist(), strict=True))
 
-    def take_headers(self, headers: Mapping[IndexJob, IndexHeader]) -> None:
-        """Take in what the indexes say of the shards that no manifest knows."""
-        for shard, job in self.jobs.items():
-            header = headers[job]
-            self.num_records[shard], self.noted[shard] = header.num_records, header.noted
-            self.skipped[shard], self.first_skipped[shard] = header.skipped, header.first_skipped
-        anomalous = np.flatnonzero((self.skipped > 0) | (self.noted > 0)).tolist()
-        for url, shard in {self.urls[shard]: shard for shard in anomalous}.items():
-            skipped, noted, kind = int(self.skipped[shard]), int(self.noted[shard]), KINDS[self._kind]
-            if skipped:
-                what = kind.skipped.format(int(self.first_skipped[shard]))
-                logger.warning("shard '%s': %d %s", one_line(url), skipped, what)
-            if noted and kind.noted:
-                logger.warning("shard '%s': %d %s", one_line(url), noted, kind.noted)
-
 
 def complete(*files: IndexedFiles) -> None:
     """Build the indexes that are missing, those of one shard in one pass, and read the headers of all.
@@ -276,7 +261,18 @@ def complete(*files: IndexedFiles) -> None:
     jobs = list(dict.fromkeys(job for some in files for job in some.jobs.values()))
     headers = dict(zip(jobs, headers_of(jobs), strict=True))
     for some in files:
-        some.take_headers(headers)
+        for shard, job in some.jobs.items():
+            header = headers[job]
+            some.num_records[shard], some.noted[shard] = header.num_records, header.noted
+            some.skipped[shard], some.first_skipped[shard] = header.skipped, header.first_skipped
+        anomalous = np.flatnonzero((some.skipped > 0) | (some.noted > 0)).tolist()
+        for url, shard in {some.urls[shard]: shard for shard in anomalous}.items():
+            skipped, noted, kind = int(some.skipped[shard]), int(some.noted[shard]), KINDS[some.kind]
+            if skipped:
+                what = kind.skipped.format(int(some.first_skipped[shard]))
+                logger.warning("shard '%s': %d %s", one_line(url), skipped, what)
+            if noted and kind.noted:
+                logger.warning("shard '%s': %d %s", one_line(url), noted, kind.noted)
 
 
 def misplaced(url: str, record: int, file: str, begin: int, end: int) -> ShardError:

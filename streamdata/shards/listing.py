@@ -74,22 +74,18 @@ class _Size(NamedTuple):
         return _Size(self.num + other.num, self.chars + other.chars)
 
 
-_ONE: Final = _Size(1, 0)
 _CHARACTER: Final = _Size(1, 1)
-_ENDLESS: Final = _Size(MAX_PATHS + 1, 0)
 
 
 class _Open:
     """A brace that was not closed yet: the alternatives before its last comma, and what follows that."""
 
     def __init__(self, start: int) -> None:
-        self.start = start
-        self.before: _Size | None = None
-        self.size = _ONE
+        self.start, self.before, self.size = start, _Size(0, 0), _Size(1, 0)
 
     def all(self) -> _Size:
         """All that was met since the brace opened."""
-        return self.size if self.before is None else self.before.beside(self.size)
+        return self.before.beside(self.size)
 
 
 def check_braces(pattern: str) -> None:
@@ -107,13 +103,19 @@ def check_braces(pattern: str) -> None:
             opened.pop()
             opened[-1].size = opened[-1].size.then(_closed(inner, pattern[inner.start : at]))
         elif character == "," and len(opened) > 1:
-            inner.before, inner.size = inner.all(), _ONE
+            inner.before, inner.size = inner.all(), _Size(1, 0)
         else:
             unopened += (character == "}") - (character == "{")
             inner.size = inner.size.then(_CHARACTER)
             at += character == "\\"
-        _check_size(pattern, opened[-1].all(), len(opened) - 1)
         at += 1
+        size = opened[-1].all()
+        if size.num > MAX_PATHS or size.chars > _MAX_CHARS or len(opened) - 1 > _MAX_LEVELS:
+            raise ValueError(
+                f"shards: pattern {shown(bare_url(pattern))}: its braces stand for too many paths, expected at most "
+                f"{MAX_PATHS} of {_MAX_CHARS >> 20} MiB together, and {_MAX_LEVELS} braces within one another\n"
+                "  Name the folder of the shards, or write a glob."
+            )
     if len(opened) > 1 or unopened:
         raise ValueError(
             f"shards: pattern {shown(bare_url(pattern))}: expected braces in pairs, got one without the other\n"
@@ -121,28 +123,15 @@ def check_braces(pattern: str) -> None:
         )
 
 
-def _check_size(pattern: str, size: _Size, num_levels: int) -> None:
-    if size.num > MAX_PATHS or size.chars > _MAX_CHARS:
-        raise ValueError(
-            f"shards: pattern {shown(bare_url(pattern))}: its braces stand for too many paths, expected at most "
-            f"{MAX_PATHS} of {_MAX_CHARS >> 20} MiB together\n  Name the folder of the shards, or write a glob."
-        )
-    if num_levels > _MAX_LEVELS:
-        raise ValueError(
-            f"shards: pattern {shown(bare_url(pattern))}: expected at most {_MAX_LEVELS} braces within one another, "
-            "got more\n  Name the folder of the shards, or write a glob."
-        )
-
-
 def _closed(brace: _Open, text: str) -> _Size:
     """Count the texts for which a brace with this text in it stands."""
-    if brace.before is not None:
+    if brace.before.num:
         return brace.all()
     if match := _NUMBERS.match(text):
         first, last, step = match.groups()
         width = max(len(first), len(last))
         if max(width, len(step or "")) > _MAX_DIGITS:
-            return _ENDLESS
+            return _Size(MAX_PATHS + 1, 0)
         count = abs(int(last) - int(first)) // (int(step or 1) or 1) + 1
         return _Size(count, count * width)
     if _LETTERS.match(text):
@@ -262,7 +251,13 @@ def _local(root: str, parts: Names) -> Iterator[str]:
                 names = (*above, entry.name)
                 # Whether the glob says this name itself.
                 is_meant = _ANY_FOLDERS not in parts[: len(names)] and parts[len(above) : len(names)] == (entry.name,)
-                if not _is_folder(entry, is_meant=is_meant):
+                try:
+                    is_folder = entry.is_dir()
+                except OSError:  # a link in a circle, or to where nobody may look, is none where it is not meant
+                    if is_meant:
+                        raise
+                    is_folder = False
+                if not is_folder:
                     if _fits(names, parts):
                         yield root + "/".join(names)
                 elif _fits(names, parts, leads_on=True):
@@ -274,13 +269,3 @@ def _local(root: str, parts: Names) -> Iterator[str]:
         named = ", ".join(sorted(links)[:_MAX_NAMED]) + (", …" if len(links) > _MAX_NAMED else "")
         logger.warning("shards: %d folders are symbolic links and left out: %s; name them to read them",
                        len(links), one_line(named))  # fmt: skip
-
-
-def _is_folder(entry: "os.DirEntry[str]", *, is_meant: bool) -> bool:
-    """Whether there is a folder. A link in a circle, or to where nobody may look, is none where it is not meant."""
-    try:
-        return entry.is_dir()
-    except OSError:
-        if is_meant:
-            raise
-        return False

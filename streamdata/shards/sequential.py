@@ -76,6 +76,7 @@ class SequentialFiles:
         self.has_remote = any(map(is_remote, files))
         self._held = [self._shared(urls, self._stamps)]
         self._counts: Counter[str] = Counter()
+        self._said: set[tuple[str, str]] = set()
         self._unchecked: set[str] = set()
 
     def use_cache(self, cache: CacheSettings | None) -> None:
@@ -130,23 +131,16 @@ class SequentialFiles:
         self._learn(shard)
         return chunk_spans(url, self._stamps[shard]) if not is_pipe(url) and is_remote(url) else None
 
+    def note(self, url: str, kind: str, count: int, which: str) -> None:
+        """Count one kind of anomaly of a shard, and log the first time which they are."""
+        self._counts[kind] += count
+        if count and (url, kind) not in self._said:
+            self._said.add((url, kind))
+            logger.warning("shard '%s': %s, %s", one_line(url), kind, which)
+
     def anomalies(self) -> dict[str, int]:
         """Count what this process has seen so far that is no record, or less than one, by kind."""
         return dict(self._counts)
-
-
-class _Notice:
-    """Counts one kind of anomaly of one shard, and logs the first."""
-
-    def __init__(self, counts: "Counter[str]", kind: str, url: str) -> None:
-        self._counts, self._kind, self._url = counts, kind, url
-        self._logged = False
-
-    def __call__(self, count: int, first: str) -> None:
-        self._counts[self._kind] += count
-        if count and not self._logged:
-            self._logged = True
-            logger.warning("shard '%s': %s, the first %s", one_line(self._url), self._kind, first)
 
 
 class SequentialTar(SequentialFiles):
@@ -195,11 +189,10 @@ class SequentialTar(SequentialFiles):
         """
         url = self.urls[shard]
         self._learn(shard)
-        joiner = _Joiner(self, shard, self._counts) if self.meta_names else None
+        joiner = _Joiner(self, shard) if self.meta_names else None
         begins: dict[int, int] = {}
         told = told_url(url)
-        notice = _Notice(self._counts, _NO_FIELD, url)
-        skipped = lambda member: notice(1, f"at offset {member.offset}")  # noqa: E731
+        skipped = lambda member: self.note(url, _NO_FIELD, 1, f"the first at offset {member.offset}")  # noqa: E731
         with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
             for found in records(stream, url, None, skipped, max_bytes=self.limits.member_bytes):
                 if (first := begins.setdefault(key_hash(found.key), found.offset)) != found.offset:
@@ -242,27 +235,25 @@ class _SidecarBytes:
 class _Joiner:
     """Joins lines of one shard's sidecar to records as they come, by the rule of `sidecar`."""
 
-    def __init__(self, shards: SequentialTar, shard: int, counts: "Counter[str]") -> None:
+    def __init__(self, shards: SequentialTar, shard: int) -> None:
         self._url, self._meta_names, self._by = shards.urls[shard], shards.meta_names, shards.sidecar_key
         self._sidecar, stamp = shards.sidecars[shard], shards.sidecar_stamps[shard]
         self._bytes = _SidecarBytes(self._sidecar, stamp)
         self._lines = JoinedLines(self._url, SidecarKeys(self._sidecar, stamp, shards.limits.line_bytes), self._by)
-        self._counts, self._notice = counts, _Notice(counts, _NO_LINE, self._url)
+        self._note = shards.note
 
     def join(self, record: Record) -> None:
         """Add the fields of its line to a record."""
         offset, length = self._lines.next(record[KEY], record.get("id"))
         line = self._bytes.read(offset, offset + length) if length else None
         if line is None:
-            self._notice(1, f"record {shown(record[KEY])}")
+            self._note(self._url, _NO_LINE, 1, f"the first record {shown(record[KEY])}")
         join(record, line, self._meta_names, self._by, self._sidecar, offset)
 
     def finish(self) -> None:
         """Count the lines that joined no record, once all records came."""
         num_unused = self._lines.num_unused()
-        self._counts[_NO_RECORD] += num_unused
-        if num_unused:
-            logger.warning("shard '%s': %d %s", one_line(self._url), num_unused, _NO_RECORD)
+        self._note(self._url, _NO_RECORD, num_unused, f"{num_unused} of them")
 
 
 class SequentialJsonl(SequentialFiles):
@@ -289,12 +280,11 @@ class SequentialJsonl(SequentialFiles):
         """
         url = self.urls[shard]
         self._learn(shard)
-        notice = _Notice(self._counts, _BLANK, url)
         told = told_url(url)
         with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
             for lines in lines_of(stream, url, max_bytes=self.limits.line_bytes):
                 if lines.num_blank:
-                    notice(lines.num_blank, f"line {lines.first_blank() + 1}")
+                    self.note(url, _BLANK, lines.num_blank, f"the first line {lines.first_blank() + 1}")
                 doubtful = set(np.searchsorted(lines.ends, doubtful_integers(lines.buffer)).tolist())
                 for index, (number, _, line) in enumerate(lines.listed()):
                     place = place_of(number, lines.are_elements)

@@ -170,7 +170,10 @@ class ReadAhead:
             upcoming = sources[number]
             chunk = upcoming.next_chunk()
             if chunk is not None:
-                if not self._has_room(chunk):
+                # Beside what each source that holds nothing may need at any moment.
+                hold_nothing = sum(one.num_sources - sum(up.holds for up in one.upcoming) for one in self._lanes)
+                kept = max(0, hold_nothing - (not upcoming.holds)) * self.chunk_bytes()
+                if self.counts.held_bytes + chunk.num_bytes + kept > _most_bytes(self._lanes):
                     return
                 upcoming.asked()
                 self.ask_for(chunk)
@@ -178,14 +181,6 @@ class ReadAhead:
                 heapq.heapreplace(dues, (due, number))
             else:
                 heapq.heappop(dues)
-
-    def _has_room(self, chunk: Chunk) -> bool:
-        """Whether there is room for a chunk, beside what each source that holds nothing may need at any moment."""
-        lanes = self._lanes
-        hold_nothing = sum(lane.num_sources - sum(one.holds for one in lane.upcoming) for lane in lanes)
-        hold_nothing -= not chunk.upcoming.holds
-        kept = max(0, hold_nothing) * self.chunk_bytes()
-        return self.counts.held_bytes + chunk.num_bytes + kept <= _most_bytes(lanes)
 
     def make_room(self, num_bytes: int) -> None:
         """Let go of what was asked for ahead, the last due first, until there is room for what is needed now.

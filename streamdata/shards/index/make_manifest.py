@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from streamdata.io.remote.addresses import NO_OPTIONS, Address, StorageOptions, 
 from streamdata.io.remote.once import check_can_put, list_once, put_once
 from streamdata.io.remote.requests import DeniedError
 from streamdata.io.storage import (
+    NO_STAMP,
     FileStamp,
     is_pipe,
     is_remote,
@@ -152,8 +152,7 @@ def _common_folder(urls: Sequence[str]) -> str:
     pipes = [url for url in urls if is_pipe(url)]
     folders = sorted({folder_of(url) for url in urls})
     # The first and the last differ soonest; what they have in common ends with the name of a folder.
-    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(folders[0], folders[-1], strict=False))))
-    root = folder_of(folders[0][:same])
+    root = folder_of(os.path.commonprefix([folders[0], folders[-1]]))  # noqa: RUF071  # of characters
     if pipes or (not root and any(map(is_remote, urls))):
         raise ShardError(
             f"index: expected shards in one folder, got {shown(pipes[0] if pipes else urls[0])} among {len(urls)}\n"
@@ -337,10 +336,8 @@ def _completed(
         return stock, {}
     manifest, whole = old[0], stock
     if not stock.suffixes and manifest.root == stock.root:
-        directory = manifest.directory
-        stamps = map(FileStamp, directory.sizes.tolist(), directory.versions.tolist())
-        both = {**dict(zip(manifest.urls, stamps, strict=True)), **stock.stamps}
-        whole = stock._replace(stamps=dict(sorted(both.items())), suffixes=directory.suffixes)
+        stamps = dict(sorted({**manifest.stamps, **stock.stamps}.items()))
+        whole = stock._replace(stamps=stamps, suffixes=manifest.directory.suffixes)
     kept = {}
     for index in _indexes_in(*old):
         is_wanted = (index.file, index.header.kind, index.sidecar) in wanted or index.file not in stock.stamps
@@ -351,17 +348,15 @@ def _completed(
 
 
 def _indexes_in(manifest: Manifest, rows: ManifestRows) -> Iterator[_Index]:
-    directory, urls = manifest.directory, manifest.urls
-    stamps = list(map(FileStamp, directory.sizes.tolist(), directory.versions.tolist()))
-    for kind, entries in directory.indexes.items():
+    urls, stamps = manifest.urls, list(manifest.stamps.values())
+    for kind, entries in manifest.directory.indexes.items():
         row_bytes = ROW_SIZES[kind]
         for file, sidecar, num_records, skipped, first_skipped, noted, offset in entries.tolist():
-            pair = (stamps[file], stamps[sidecar] if sidecar != NO_FILE else FileStamp(0, 0))
-            header = IndexHeader(kind, row_bytes, pair, num_records, skipped, first_skipped, noted)
+            own, joined = (stamps[file], stamps[sidecar]) if sidecar != NO_FILE else (stamps[file], NO_STAMP)
+            header = IndexHeader(kind, row_bytes, (own, joined), num_records, skipped, first_skipped, noted)
             read = partial(_kept_rows, rows, RowRun(offset, num_records, 0, num_records), row_bytes)
-            yield _Index(
-                header, (urls[file], "kept", offset), read, urls[file], urls[sidecar] if sidecar != NO_FILE else ""
-            )
+            sidecar_url = urls[sidecar] if sidecar != NO_FILE else ""
+            yield _Index(header, (urls[file], "kept", offset), read, urls[file], sidecar_url)
 
 
 def _kept_rows(rows: ManifestRows, run: RowRun, row_bytes: int) -> bytes:
@@ -436,9 +431,7 @@ def differences(stock: Inventory, manifest: Manifest) -> list[str]:
         stock: What is there.
         manifest: What should be.
     """
-    directory = manifest.directory
-    said = dict(zip(manifest.urls, map(FileStamp, directory.sizes.tolist(), directory.versions.tolist()), strict=True))
-    lines = []
+    said, lines = manifest.stamps, list[str]()
     for url in sorted({*said, *stock.stamps}):
         expected, got = said.get(url), stock.stamps.get(url)
         if got is None and stock.suffixes:

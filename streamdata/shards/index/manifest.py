@@ -27,7 +27,7 @@ import orjson
 from streamdata.errors import ShardError, shown
 from streamdata.io.remote.addresses import Address, beside
 from streamdata.io.remote.hosts import canonical_url
-from streamdata.io.storage import ANY_VERSION, Int64s, is_pipe, is_remote, local_path
+from streamdata.io.storage import ANY_VERSION, FileStamp, Int64s, is_pipe, is_remote, local_path
 from streamdata.shards.index.index_file import CHUNK_ROWS
 
 NAME = "streamdata.manifest"
@@ -311,6 +311,12 @@ class Manifest:
     def numbers(self) -> dict[str, int]:
         """The number of each file, by url."""
         return dict(zip(self.urls, range(len(self.urls)), strict=True))
+
+    @cached_property
+    def stamps(self) -> dict[str, FileStamp]:
+        """Sizes and versions of all files, as the manifest says them, by url."""
+        columns = self.directory.sizes.tolist(), self.directory.versions.tolist()
+        return dict(zip(self.urls, map(FileStamp, *columns), strict=True))
 
     @cached_property
     def versions(self) -> Int64s:

@@ -291,8 +291,7 @@ class Manifests:
         self.used[manifest.url] = found
         directory = manifest.directory
         if not manifest.is_copy and directory.tags:  # requests for the files say which version is meant
-            stamps = map(FileStamp, directory.sizes.tolist(), directory.versions.tolist())
-            for url, stamp, tag in zip(manifest.urls, stamps, directory.tags, strict=True):
+            for (url, stamp), tag in zip(manifest.stamps.items(), directory.tags, strict=True):
                 note_version(url, stamp, tag)
         if manifest.is_copy:
             logger.warning(
@@ -331,7 +330,7 @@ class ListedFacts:
     def __init__(self, urls: Sequence[str], kind: str, manifests: ListedShards) -> None:
         count = len(urls)
         self.manifest_of: Int64s = np.full(count, -1, np.int64)
-        columns = [np.zeros(count, np.int64) for _ in range(9)]
+        columns = np.zeros((9, count), np.int64)
         self.num_records, self.skipped, self.first_skipped, self.noted, self.offsets = columns[:5]
         self.stamps, self.sidecar_stamps = Stamps(*columns[5:7]), Stamps(*columns[7:])
         self.sidecar_urls, self.is_remote = [""] * count, [False] * count

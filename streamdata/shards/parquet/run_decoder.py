@@ -195,8 +195,8 @@ class RunDecoder:
         self.confirmations = Confirmations()
         self._own = threading.local()
         self._ahead = DecodeAhead()
-        self._found_row_bytes: dict[int, int] = {}
-        """Bytes of a row of each group that was decoded, on average."""
+        self.row_bytes: list[int] = groups.row_bytes.tolist()
+        """Bytes of a row of each group on average: by its footer, or more where more was found when it was decoded."""
         self._too_large: set[GroupRun] = set()
         self._has_dropped = False
         self._together_bytes = min(_TOGETHER_BYTES, max_bytes)
@@ -294,10 +294,6 @@ class RunDecoder:
             runs.add(run, found)
         return found or self.decode(run, runs)
 
-    def bytes_of_row(self, run: GroupRun) -> int:
-        """How many bytes a row takes on average: what was found where it was decoded, else what the footer says."""
-        return max(int(self._groups.row_bytes[run.shard]), self._found_row_bytes.get(run.shard, 0))
-
     def decode(
         self,
         run: GroupRun,
@@ -320,7 +316,7 @@ class RunDecoder:
         self._make_room(run, expected, runs)
         for batch in self._batches(run, held, begun):
             num_bytes, num_rows = num_bytes + batch.nbytes, num_rows + batch.num_rows
-            self._found_row_bytes[run.shard] = num_bytes // num_rows
+            self.row_bytes[run.shard] = max(int(self._groups.row_bytes[run.shard]), num_bytes // num_rows)
             self._make_room(run, num_bytes, runs)
             if num_bytes > runs.max_bytes:
                 if not self._too_large:

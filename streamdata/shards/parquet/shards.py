@@ -117,11 +117,11 @@ class ParquetShards:
             present: Group and first row of each run of the present window.
             later: Of other windows.
         """
-
-        def runs_of(shards: Int64s, firsts: Int64s) -> list[GroupRun]:
-            return [self.run_at(shard, row) for shard, row in zip(shards.tolist(), firsts.tolist(), strict=True)]
-
-        self.decoder.ask(runs_of(*present), list(dict.fromkeys(run for window in later for run in runs_of(*window))))
+        runs = [
+            [self.run_at(shard, row) for shard, row in zip(shards.tolist(), firsts.tolist(), strict=True)]
+            for shards, firsts in (present, *later)
+        ]
+        self.decoder.ask(runs[0], list(dict.fromkeys(chain.from_iterable(runs[1:]))))
 
     def run_at(self, shard: int, row: int) -> GroupRun:
         """The run in which a row of a group is decoded."""
@@ -235,7 +235,7 @@ class ParquetWindow:
             self._wait_for(run)
             decoder.kept(run, self._decoded)
         # What the footer says may be too little.
-        row_bytes = max((decoder.bytes_of_row(run) for run, _ in used), default=1)
+        row_bytes = max((decoder.row_bytes[run.shard] for run, _ in used), default=1)
         at_once = max(1, _LOOK_AHEAD_BYTES // row_bytes)
         objects = row_bytes + VALUE_BYTES * len(self._shards.groups.names)
         step = max(1, min(_STEP_ROWS, _STEP_BYTES // objects), min(_LEAST_OF_RUN * len(used), at_once))

@@ -168,12 +168,13 @@ def records(
     record: TarRecord | None = None
     num_members = 0  # since it began, those between it and the next one too
     for member in members_of(source, url, start, stop, max_bytes):
-        dot = member.name.find(b".", member.name.rfind(b"/") + 1)
-        has_key = member.is_file and dot > member.name.rfind(b"/") + 1
-        if has_key and (record is None or record.key != _as_text(member.name[:dot])):
+        base = member.name.rfind(b"/") + 1
+        dot = member.name.find(b".", base)
+        key = _as_text(member.name[:dot]) if member.is_file and dot > base else None
+        if key is not None and (record is None or record.key != key):
             if record is not None:
                 yield record
-            record, num_members = TarRecord(_as_text(member.name[:dot]), member.offset, member.end), 0
+            record, num_members = TarRecord(key, member.offset, member.end), 0
         num_members += 1
         if num_members > MAX_MEMBERS:
             where = f"of record {shown(record.key)} and up to the next one" if record else "before the first record"
@@ -181,11 +182,12 @@ def records(
                 url, member.offset, member.name, f"at most {MAX_MEMBERS} members {where}", "more of them",
                 remedy="A key is a member's name up to the first dot of its base name: give each record its own.",
             )  # fmt: skip
-        suffix = member.name[dot + 1 :]
         if record is not None:
-            record.add(member, plain=has_key and member.plain and len(suffix) <= _MAX_PLAIN_FIELD)
-        if record is not None and has_key:
-            name = _checked_field(url, record, member, suffix)
+            record.add(
+                member, plain=key is not None and member.plain and len(member.name) - dot <= _MAX_PLAIN_FIELD + 1
+            )
+        if record is not None and key is not None:
+            name = _checked_field(url, record, member, member.name[dot + 1 :])
             if fields is None or name in fields:
                 record.fields[name] = data_of(source, url, member)
         elif member.is_file and skipped is not None:

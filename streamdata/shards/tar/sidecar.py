@@ -174,8 +174,8 @@ class SidecarKeys:
             self._merge(rows, is_again, np.array(numbers)[order])
         self._hashes, rows = array("Q", hashed[~is_again].tobytes()), rows[~is_again]
         self._offsets, self._lengths = array("Q", rows["offset"].tobytes()), array("I", rows["length"].tobytes())
-        self._broken = broken
-        self.num_broken = len(broken)
+        self.broken = broken
+        """Where broken lines begin, and their lengths."""
 
     def _merge(self, rows: Rows, is_again: npt.NDArray[np.bool_], numbers: npt.NDArray[np.uint64]) -> None:
         """Let the first line of a key stand for all of them; of equal ones it is enough."""
@@ -213,10 +213,6 @@ class SidecarKeys:
     def place(self, line: int) -> tuple[int, int]:
         """Where a line that was found begins, and its length."""
         return self._offsets[line], self._lengths[line]
-
-    def place_without(self, number: int) -> tuple[int, int]:
-        """The place of a line for record `number` of those without one, from 0: a broken line, or one of no length."""
-        return self._broken[min(number, len(self._broken) - 1)] if self._broken else (0, 0)
 
     def unfit(self, url: str, first: RecordNames | None, by: str | None) -> ShardError:
         """The error for a sidecar of which no line joins a record of the shard; the first of these, if it has any."""
@@ -282,7 +278,7 @@ class JoinedLines:
             line = by_key
         if line == len(keys):
             self._num_missing += 1
-            return keys.place_without(self._num_missing - 1)
+            return keys.broken[min(self._num_missing, len(keys.broken)) - 1] if keys.broken else (0, 0)
         self._is_used[line] = 1
         return keys.place(line)
 
@@ -295,7 +291,7 @@ class JoinedLines:
         keys, num_used = self._keys, self._is_used.count(1)
         if not num_used and (len(keys) or self._first):
             raise keys.unfit(self._url, self._first, self._by)
-        return len(keys) - num_used + max(0, keys.num_broken - self._num_missing)
+        return len(keys) - num_used + max(0, len(keys.broken) - self._num_missing)
 
 
 class JoinRows:
