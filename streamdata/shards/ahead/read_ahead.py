@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 from streamdata.errors import shown
@@ -200,7 +200,8 @@ class ReadAhead:
 
     def ask_for(self, chunk: Chunk) -> None:
         """Send the requests of a chunk when it is their turn."""
-        requests, num_bytes = chunk.unasked(), chunk.num_bytes
+        requests, num_bytes = [one for one in chunk.requests if one.asked_of is None], chunk.num_bytes
+        requests.sort(key=attrgetter("first_use"))
         with self._lock:
             for request in requests:
                 request.asked_of = self

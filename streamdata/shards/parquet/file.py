@@ -18,7 +18,7 @@ from streamdata.io.one_pass import ByteSource
 from streamdata.io.signatures import refuse_foreign
 from streamdata.shards.parquet.pages import HEADER_BYTES, DictionaryPage, RangedFile, dictionary_page, longest_value
 from streamdata.shards.parquet.stored_rows import import_pyarrow
-from streamdata.shards.parquet.values import cast_batch, leaves_of, plain_schema
+from streamdata.shards.parquet.values import leaves_of, plain_schema
 
 PARQUET_SUFFIXES = (".parquet",)
 MAX_BATCH_ROWS = 1024
@@ -260,7 +260,14 @@ class OpenParquet:
                 rows += batch.num_rows
                 # As it is, mostly: of long values a batch has few rows, and there are many.
                 chosen = batch if batch.schema.names == schema.names else batch.select(schema.names)
-                yield chosen if chosen.schema.equals(schema) else cast_batch(chosen, schema)
+                if not chosen.schema.equals(schema):
+                    # Only columns of other types: pyarrow fails to cast lists of nulls in structs, even to their own.
+                    columns = [
+                        column if column.type == field.type else column.cast(field.type)
+                        for column, field in zip(chosen.columns, schema, strict=True)
+                    ]
+                    chosen = import_pyarrow().record_batch(columns, schema=schema)
+                yield chosen
         if rows != num_rows:
             raise ShardError(
                 f"shard '{self._url}': {where}: expected {num_rows} rows, as its footer says, "

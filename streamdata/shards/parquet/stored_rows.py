@@ -14,8 +14,8 @@ elsewhere, a file cut short would end the process.
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -73,9 +73,10 @@ def json_decoder(kind: Any) -> Decoder | None:
         return _decoded
     if types.is_struct(kind):
         fields = {field.name: decode for field in kind if (decode := json_decoder(field.type))}
-        return partial(_decoded_fields, fields) if fields else None
+        of_fields = lambda row: row and {name: fields.get(name, _same)(value) for name, value in row.items()}  # noqa: E731
+        return of_fields if fields else None
     of_item = json_decoder(kind.value_type) if is_list(kind) else None
-    return of_item and partial(_decoded_items, of_item)
+    return of_item and (lambda items: items and [of_item(item) for item in items])
 
 
 def _same(value: Any) -> Any:
@@ -87,14 +88,6 @@ def _decoded(text: str | None) -> Any:
         return None if text is None else json.loads(text, object_hook=JsonObject)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{shown(text)} in a column of JSON: {error}") from error
-
-
-def _decoded_fields(decoders: Mapping[str, Decoder], value: dict[str, Any] | None) -> dict[str, Any] | None:
-    return value and {name: decoders.get(name, _same)(part) for name, part in value.items()}
-
-
-def _decoded_items(decode: Decoder, value: list[Any] | None) -> list[Any] | None:
-    return value and [decode(item) for item in value]
 
 
 class StoredRows:

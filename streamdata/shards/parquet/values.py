@@ -40,16 +40,6 @@ def has_dictionary(kind: Any) -> bool:
     return bool(import_pyarrow().types.is_dictionary(kind) or any(map(has_dictionary, within)))
 
 
-def cast_batch(batch: Any, schema: Any) -> Any:
-    """The batch in this schema."""
-    # Only columns of other types: pyarrow fails to cast lists of nulls in structs, even to their own type.
-    columns = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
-    return import_pyarrow().record_batch(columns, schema=schema)
-
-
 def are_alike(one: Any, other: Any) -> bool:
     """Whether rows of two files can be mixed in this column: their Python values are of the same types.
 
