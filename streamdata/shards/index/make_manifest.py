@@ -26,7 +26,6 @@ from streamdata.io.storage import (
     is_pipe,
     is_remote,
     local_path,
-    stamps_of,
     stamps_there,
     version_of_stamp,
 )
@@ -56,7 +55,15 @@ from streamdata.shards.index.manifest import (
     place_of,
     rows_bytes,
 )
-from streamdata.shards.index.manifest_file import ROW_SIZES, ManifestRows, Manifests, RowRun, open_manifest
+from streamdata.shards.index.manifest_file import (
+    ROW_SIZES,
+    Known,
+    ManifestRows,
+    Manifests,
+    RowRun,
+    open_manifest,
+    stamps_for,
+)
 from streamdata.shards.listing import (
     JSONL_SUFFIXES,
     TAR_SUFFIXES,
@@ -110,9 +117,8 @@ def take_stock(paths: Sequence[str], target: str | None = None, options: Storage
     sidecars = {url: next((other for other in others if other in there), "") for url, others in candidates.items()}
     sidecars = {url: sidecar for url, sidecar in sidecars.items() if sidecar}
     files = sorted({*urls, *sidecars.values()})  # each an address, if it takes one: a list's own urls are none
-    unknown = [url for url in files if url not in known]
-    asked = dict(zip(unknown, stamps_of(unknown), strict=True))
-    stamps = {url: known[url] if url in known else asked[url] for url in files}
+    found = stamps_for(files, Known(stamps=known))
+    stamps = {url: found[url] for url in files}
     target = Address(target, options) if target and is_remote(target) else target
     return Inventory(
         target or beside(urls[0], root + NAME), beside(urls[0], root), suffixes if is_whole else (), stamps, sidecars

@@ -290,7 +290,7 @@ class OpenParquet:
             most_values = _MAX_REPEATED_BYTES // values_per_row
             if may_keep and most_values // longest < most:
                 longest = self._longest_in_dictionary(column)
-            at_once = max(1, most_values // longest)
+            at_once = max(1, most_values // max(1, longest))  # all values of a dictionary may be empty
             if at_once >= most:
                 continue
             rows = min(rows, at_once)
