@@ -20,7 +20,7 @@ from streamdata.io.one_pass import ByteSource, byte_source
 from streamdata.io.storage import FileStamp, Int64s, is_remote, local_path
 from streamdata.shards.parquet.file import MAX_BATCH_BYTES, MAX_BATCH_ROWS, PARQUET_SUFFIXES, GroupFacts, OpenParquet
 from streamdata.shards.parquet.stored_rows import import_pyarrow
-from streamdata.shards.parquet.values import are_alike
+from streamdata.shards.parquet.values import shape_of
 
 ARROW_SUFFIX = ".arrow"
 """Folders also hold such files that are no shards, such as caches: only those are taken that their notes name."""
@@ -199,6 +199,7 @@ def _footer_of(url: str, stamp: FileStamp, columns: Sequence[str] | None) -> tup
 
 
 def _check_alike(files: Sequence[str], schemas: Sequence[Any]) -> None:
+    is_null = import_pyarrow().types.is_null
     types = dict(zip(schemas[0].names, schemas[0].types, strict=True))
     for url, schema in zip(files, schemas, strict=True):
         if set(schema.names) != set(types):
@@ -208,10 +209,11 @@ def _check_alike(files: Sequence[str], schemas: Sequence[Any]) -> None:
                 f"alone: {differing}\n  Name those that all files have in `columns`."
             )
         for name, kind in zip(schema.names, schema.types, strict=True):
-            if not are_alike(types[name], kind):
+            # A column of nulls alone has no type of its own in many writers: it goes with any.
+            if not is_null(types[name]) and not is_null(kind) and shape_of(types[name]) != shape_of(kind):
                 raise ShardError(
                     f"shard '{url}': column {shown(name)}: expected {types[name]}, as in '{files[0]}', got {kind}\n"
                     "  Give files of another schema a source of their own."
                 )
-            if import_pyarrow().types.is_null(types[name]):
+            if is_null(types[name]):
                 types[name] = kind

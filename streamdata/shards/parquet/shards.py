@@ -63,10 +63,11 @@ class ParquetShards:
         self._kept_bytes = max_open_bytes if self.fits else max_open_bytes // 2
         self.decoder = RunDecoder(self.groups, self._kept_bytes, keeps_all=self.fits)
         self.cache: CacheSettings | None = None
-        self._asked: set[GroupRun] = set()
+        self.asked: set[GroupRun] = set()
+        """Runs whose spans were asked for in this process."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_asked": set()}
+        return {**self.__dict__, "asked": set()}
 
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Keep pages of the files there; None as the environment says."""
@@ -129,15 +130,6 @@ class ParquetShards:
         first = row // size * size
         return GroupRun(shard, first, min(size, int(self.num_records[shard]) - first))
 
-    def spans_of(self, run: GroupRun) -> Int64s:
-        """The spans that are asked for ahead of a run, (n, 3): none where that was done, and its rows stay here."""
-        if self.fits and run in self._asked:
-            return np.zeros((0, 3), np.int64)
-        self._asked.add(run)
-        file = int(self.groups.file_of[run.shard])
-        spans = self.groups.facts[run.shard].spans
-        return np.array([(file, begin, end) for begin, end in spans], np.int64).reshape(-1, 3)
-
 
 def _run_rows(groups: RowGroups, max_bytes: int) -> Int64s:
     """All rows of each group, or those of the fewest parts, as large as each other, that may be kept."""
@@ -186,17 +178,19 @@ class ParquetWindow:
         shards = self._shards
         groups, _, begins = self._runs_of(positions)
         _, firsts = np.unique(np.stack([groups, begins], axis=1), axis=0, return_index=True)
-        spans = [np.zeros((0, 3), np.int64)]
+        spans: list[tuple[int, int, int]] = []
         for position in np.sort(firsts).tolist():
             run = shards.run_at(int(groups[position]), int(begins[position]))
             if not is_remote(shards.url_of(run.shard)):
                 continue
-            own = shards.spans_of(run)
-            spans.append(own)
-            sizes = (own[:, 2] - own[:, 1]).tolist()
-            for number, (begin, size) in enumerate(zip(own[:, 1].tolist(), sizes, strict=True), 1):
-                self._asked.append((run, begin, size, number == len(own)))
-        return FileSpans(shards.urls, shards.groups.stamps, np.concatenate(spans))
+            if shards.fits and run in shards.asked:  # its rows stay here
+                continue
+            shards.asked.add(run)
+            own = shards.groups.facts[run.shard].spans
+            spans += [(int(shards.groups.file_of[run.shard]), begin, end) for begin, end in own]
+            for number, (begin, end) in enumerate(own, 1):
+                self._asked.append((run, begin, end - begin, number == len(own)))
+        return FileSpans(shards.urls, shards.groups.stamps, np.array(spans, np.int64).reshape(-1, 3))
 
     def come(self, chunks: Iterator[Chunk | None]) -> None:
         """Note what brings the spans that were asked for."""

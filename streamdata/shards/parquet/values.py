@@ -40,23 +40,14 @@ def has_dictionary(kind: Any) -> bool:
     return bool(import_pyarrow().types.is_dictionary(kind) or any(map(has_dictionary, within)))
 
 
-def are_alike(one: Any, other: Any) -> bool:
-    """Whether rows of two files can be mixed in this column: their Python values are of the same types.
-
-    A column of nulls alone has no type of its own in many writers: it goes with any.
-    """
-    pyarrow = import_pyarrow()
-    return bool(pyarrow.types.is_null(one) or pyarrow.types.is_null(other) or _shape(one) == _shape(other))
-
-
-def _shape(kind: Any) -> str:
-    """A text that types of the same Python values share."""
+def shape_of(kind: Any) -> str:
+    """A text that types of the same Python values share: rows of two files can be mixed in columns of these."""
     types, kind = import_pyarrow().types, _plain_type(kind)
     if types.is_struct(kind):
         # By name: writers order the fields of a struct as they like.
-        return "{" + ",".join(sorted(f"{field.name}:{_shape(field.type)}" for field in kind)) + "}"
+        return "{" + ",".join(sorted(f"{field.name}:{shape_of(field.type)}" for field in kind)) + "}"
     if is_list(kind):
-        return f"[{_shape(kind.value_type)}]"
+        return f"[{shape_of(kind.value_type)}]"
     kinds = {
         "text": types.is_string(kind) or types.is_large_string(kind),
         "bytes": types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind),
