@@ -88,11 +88,6 @@ class Inventory(NamedTuple):
     stamps: dict[str, FileStamp]  # by url, of shards and sidecars
     sidecars: dict[str, str]  # by tar
 
-    @property
-    def is_beside(self) -> bool:
-        """Whether the manifest lies in the folder of the shards."""
-        return folder_of(self.target) == self.root
-
 
 def take_stock(paths: Sequence[str], target: str | None = None, options: StorageOptions = NO_OPTIONS) -> Inventory:
     """Find the files that patterns stand for: their shards, whether of tar or JSONL, and these shards' sidecars.
@@ -393,8 +388,9 @@ def _publish(stock: Inventory, indexes: Sequence[_Index]) -> None:
         tables[kind] = table
     sizes, versions = np.array([stock.stamps[url] for url in urls], np.int64).reshape(-1, 2).T
     tags = [version_of_stamp(url, stock.stamps[url]) for url in urls]  # what the host calls versions, if anything
+    is_beside = folder_of(stock.target) == stock.root
     directory = Directory(
-        place_of(stock.root), stock.is_beside, stock.suffixes, [url[len(stock.root) :] for url in urls],
+        place_of(stock.root), is_beside, stock.suffixes, [url[len(stock.root) :] for url in urls],
         tags if any(tags) else [], sizes, versions, tables,
     )  # fmt: skip
     _write(stock.target, encode_directory(directory, ROW_SIZES, at), (index.rows() for index in in_order))
