@@ -137,8 +137,8 @@ class IndexedFiles(ListedFacts):
         self._manifests = [rows for _, rows in known.manifests]
         unlisted: list[int] = np.flatnonzero(self.manifest_of < 0).tolist()
         different = {urls[shard]: ("", NO_STAMP) for shard in unlisted}
-        unknown = different.keys() - known.stamps.keys()
-        stamps = {**known.stamps, **dict(zip(unknown, stamps_of(list(unknown)), strict=True))}
+        unknown = [url for url in different if url not in known.stamps]
+        stamps = {**known.stamps, **dict(zip(unknown, stamps_of(unknown), strict=True))}
         sidecars = find_sidecars(different, known.stamps) if has_sidecars else different
         self.jobs: dict[int, IndexJob] = {}
         for shard in unlisted:
