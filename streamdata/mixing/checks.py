@@ -159,8 +159,7 @@ def _check_division(dataset: Any) -> None:
         )
     if isinstance(part, Part):
         raise ValueError(
-            f"expected no holdout of an iterable, got the {part}
-"
+            f"expected no holdout of an iterable, got the {part}\n"
             "  A record is held out by its number, and an iterable's have none: filter in a process function."
         )
 
