@@ -2,7 +2,7 @@
 
 1. states → `EvenRanks` → how many batches each rank is to deliver: `RestOfPass`
 2. `drop`: batches → `dropped` → those that all ranks have; the last brings the states of what is left out
-3. `pad`: samples → `FilledCollate` → full batches; batches → `padded` → as many as the rank with the most has, marked
+3. `pad`: samples → `filled` → full batches; batches → `padded` → as many as the rank with the most has, marked
 """
 
 import copy
@@ -10,7 +10,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from weakref import WeakMethod
 
 import numpy as np
 import numpy.typing as npt
@@ -129,9 +128,10 @@ class EvenRanks:
             StateError: The states are not those of all ranks at one step.
         """
         # Where a pass is read again after an error, states say of this rank alone what was delivered since.
+        if self.rest is not None or (self._uneven == "error" and epoch_pass is None):
+            return
         lane = self._lane()
-        is_alone = self._uneven == "error" and (lane.dp_size == 1 or epoch_pass is None)
-        if self.rest is not None or is_alone:
+        if self._uneven == "error" and lane.dp_size == 1:
             return
         if self._uneven == "steps":
             self._check_all_have_shares(epoch_pass)
@@ -141,7 +141,15 @@ class EvenRanks:
             _check_step(progress, epoch_pass, left)
         if self._uneven == "pad":
             self._check_all_can_pad(left)
-        self.rest = RestOfPass(left[lane.dp_rank], even_batches(left, self._batch_size, self._uneven), self._batch_size)
+        batches = (-(-left // self._batch_size)).sum(axis=1)
+        least, most = int(batches.min()), int(batches.max())
+        if self._uneven == "error" and least < most:
+            raise ValueError(
+                f"StreamLoader: of this pass rank {batches.argmin()} has {least} batches left and rank "
+                f"{batches.argmax()} has {most}, expected as many on each rank: those that have more would wait for "
+                "the others\n  Give uneven='drop', uneven='pad', or steps_per_epoch."
+            )
+        self.rest = RestOfPass(left[lane.dp_rank], least if self._uneven == "drop" else most, self._batch_size)
 
     def has_share(self, epoch_pass: int, progress: Progress) -> bool:
         """Whether this rank has a share of a pass that nobody had begun; what functions drop of it is not known."""
@@ -194,28 +202,6 @@ def _check_step(progress: Progress, epoch_pass: int, left: npt.NDArray[np.int64]
         )
 
 
-def even_batches(left: npt.NDArray[np.int64], batch_size: int, uneven: str) -> int:
-    """How many batches each rank is to deliver.
-
-    Args:
-        left: How many samples each lane of each rank has left, int64 (dp_size, num_workers).
-        batch_size: Samples per batch.
-        uneven: `error`, `drop` or `pad`.
-
-    Raises:
-        ValueError: Ranks have different numbers of batches, under `error`.
-    """
-    batches = (-(-left // batch_size)).sum(axis=1)
-    least, most = int(batches.min()), int(batches.max())
-    if uneven == "error" and least < most:
-        raise ValueError(
-            f"StreamLoader: of this pass rank {batches.argmin()} has {least} batches left and rank {batches.argmax()} "
-            f"has {most}, expected as many on each rank: those that have more would wait for the others\n"
-            "  Give uneven='drop', uneven='pad', or steps_per_epoch."
-        )
-    return least if uneven == "drop" else most
-
-
 def dropped(received: Iterator[Received], rest: RestOfPass) -> Iterator[Received]:
     """Yield as many batches as the rank with the fewest has; read the others with the last of them, for their states.
 
@@ -231,25 +217,18 @@ def dropped(received: Iterator[Received], rest: RestOfPass) -> Iterator[Received
         yield Received(last.batch, last.states, left_out)
 
 
-def padded(
-    received: Iterator[Received], rest: RestOfPass, any_batch: WeakMethod[Callable[[], Any]]
-) -> Iterator[Received]:
+def padded(received: Iterator[Received], rest: RestOfPass, last: Any) -> Iterator[Received]:
     """Yield as many batches as the rank with the most has, each with the field that says what is padding.
 
     Args:
         received: The rank's own batches, all of them full.
         rest: Of the pass.
-        any_batch: Gives one of this rank's, where none is received to be repeated.
+        last: One of this rank's batches, to be repeated where none is received.
     """
-    last = None
     for batch, states, *_ in received:
         if rest.own_batches == 1:  # a copy: what the trainer does to its tensors does not change those to come
             last = copy.deepcopy(batch)
         yield Received(_marked(batch, sum(rest.samples_of(states).values()), rest.batch_size), states)
-    if rest.num_batches and last is None:
-        repeat = any_batch()
-        assert repeat is not None, "who reads this holds the loader"
-        last = repeat()
     while rest.num_batches:
         yield Received(_marked(copy.deepcopy(last), 0, rest.batch_size), {}, is_filler=True)
 
@@ -262,21 +241,9 @@ def _marked(batch: Any, num_real: int, batch_size: int) -> Any:
     return [{**sample, PADDING: fills} for sample, fills in zip(batch, is_padding.tolist(), strict=True)]
 
 
-class FilledCollate:
-    """A collate function whose batches are full: the last sample is repeated, with its state.
-
-    Args:
-        collate: Makes the batch.
-        batch_size: How many samples it is to have.
-    """
-
-    def __init__(self, collate: Callable[[list[Any]], Any], batch_size: int) -> None:
-        self._collate, self._batch_size = collate, batch_size
-
-    def __call__(self, samples: list[Any]) -> Any:
-        """Collates a batch."""
-        missing, last = self._batch_size - len(samples), samples[-1]
-        if missing:
-            entries = marked(last[CURSOR], padded={last[DATASET_NAME]: missing})
-            last = {**last, CURSOR: entries}
-        return self._collate([*samples, *([last] * missing)])
+def filled(collate: Callable[[list[Any]], Any], batch_size: int, samples: list[Any]) -> Any:
+    """Collate a full batch: the last sample is repeated, with its state, which says how often."""
+    missing, last = batch_size - len(samples), samples[-1]
+    if missing:
+        last = {**last, CURSOR: marked(last[CURSOR], padded={last[DATASET_NAME]: missing})}
+    return collate([*samples, *([last] * missing)])

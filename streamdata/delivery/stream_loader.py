@@ -4,15 +4,15 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from inspect import signature
 from itertools import islice
 from traceback import clear_frames
 from typing import Any, Final, NoReturn
-from weakref import WeakMethod
 
 from torch.utils.data import DataLoader
 
-from streamdata.delivery.even_ranks import MORE_PASSES, NUM_KEPT, EvenRanks, FilledCollate, Received, dropped, padded
+from streamdata.delivery.even_ranks import MORE_PASSES, NUM_KEPT, EvenRanks, Received, dropped, filled, padded
 from streamdata.delivery.tensor_collate import TensorCollate
 from streamdata.errors import StateError, did_you_mean, listing, shown
 from streamdata.fields import CURSOR, STATE, STATES
@@ -87,8 +87,8 @@ class StreamLoader:
         self.dataset = dataset = top_of(dataset, "StreamLoader")
         self.batch_size, self.num_workers = batch_size, num_workers
         self.steps_per_epoch, self.uneven = steps_per_epoch, uneven
-        filled = FilledCollate(collate, batch_size) if uneven == "pad" else collate
-        self._options = {"num_workers": num_workers, "collate_fn": filled, **options}
+        collate = partial(filled, collate, batch_size) if uneven == "pad" else collate
+        self._options = {"num_workers": num_workers, "collate_fn": collate, **options}
         self._even = EvenRanks(dataset, batch_size, num_workers, "steps" if steps_per_epoch else uneven)
         self._is_endless = tree_of(dataset).is_endless
         self._stream: Iterator[Received] | None = None
@@ -243,7 +243,7 @@ class StreamLoader:
         )
 
     def _iterate(self, reader: object) -> Iterator[Any]:
-        self._check_reader(reader)
+        check_reader("StreamLoader", reader, self._reader)
         if self.dataset.progress is not self._progress:  # states were set on the dataset itself
             self._take_states()
             self._reader = reader
@@ -251,7 +251,7 @@ class StreamLoader:
             self._go_to_named_pass()
         left, more, begun = math.inf if self.steps_per_epoch is None else self.batches_left, 1, self._pass
         while left > 0:
-            self._check_reader(reader)
+            check_reader("StreamLoader", reader, self._reader)
             found = self._receive(MORE_PASSES if self.steps_per_epoch else more)
             if found is None:
                 return
@@ -259,13 +259,6 @@ class StreamLoader:
                 self._first_pass += self._pass - begun  # nothing was left of the one that was named
             left, more = left - 1, 0
             yield found.batch
-
-    def _check_reader(self, reader: object) -> None:
-        if reader is not self._reader:
-            raise RuntimeError(
-                "StreamLoader: another iteration began, or states were loaded, since this one began\n"
-                "  A stream has one reader: begin a new iteration, which goes on where it stands."
-            )
 
     def _go_to_named_pass(self) -> None:
         """Let the next batches be those of the pass that was named, if one was."""
@@ -352,8 +345,7 @@ class StreamLoader:
         if self._filler is None:
             number = self.num_batches - 1
             before, after = (Progress(self._states.after(n)) for n in (number - 1, number))
-            self._filler = Counter(_grown(before, after, "samples"))
-            self._filler.update(_grown(before, after, "padded"))
+            self._filler = _samples_between(before, after)
         return self._filler
 
     def _note_uneven(self, counts: Mapping[str, Any]) -> None:
@@ -368,7 +360,16 @@ class StreamLoader:
         if self._must_go_back:
             self._set_present_states()
         self._even.begin(None if self._is_endless else self._find_pass(), self._progress)
-        rest = self._even.rest
+        rest, repeated = self._even.rest, None
+        if rest is not None and self.uneven == "pad" and rest.num_batches and not rest.own_batches:
+            # It resumes after its last batch, and others have more: any other one of its own is repeated.
+            self.dataset.set_dataloader_states({})
+            loader = DataLoader(self.dataset, self.batch_size, collate_fn=self._options["collate_fn"])
+            batch = next(iter(loader))
+            repeated = _without_states(batch)
+            self._filler = _samples_between(Progress({}), Progress(states_of_batch(batch)))
+            self._set_present_states()
+            self._dataloader = None
         if self._dataloader is None:
             self._dataloader = DataLoader(self.dataset, self.batch_size, **self._options)
         # No method of its own in what it holds: by a cycle its workers would live on until a collection.
@@ -376,9 +377,7 @@ class StreamLoader:
             self.dataset.forget_workers()
         stream: Iterator[Received] = map(_received, self._dataloader)
         if rest is not None and self.uneven != "error":
-            stream = (
-                dropped(stream, rest) if self.uneven == "drop" else padded(stream, rest, WeakMethod(self._any_batch))
-            )
+            stream = dropped(stream, rest) if self.uneven == "drop" else padded(stream, rest, repeated)
         self._stream = stream
         return stream
 
@@ -387,22 +386,19 @@ class StreamLoader:
         self.dataset.set_dataloader_states(self._states.after(self.num_batches))
         self._progress, self._must_go_back = self.dataset.progress, False
 
-    def _any_batch(self) -> Any:
-        """A batch of this rank's, to be repeated where it resumes after its last one and others have more."""
-        self.dataset.set_dataloader_states({})
-        batch = next(iter(DataLoader(self.dataset, self.batch_size, collate_fn=self._options["collate_fn"])), None)
-        found = Progress(states_of_batch(batch))
-        self._filler = Counter(_grown(Progress({}), found, "samples"))
-        self._filler.update(_grown(Progress({}), found, "padded"))
-        self._set_present_states()
-        self._dataloader = None
-        assert batch is not None, "a rank without a share of the pass is refused when it begins"
-        return _without_states(batch)
-
     def _close(self) -> None:
         """Let go of the workers, and of what they have ready."""
         # Workers that live on would not have states that are set from now on.
         self._stream = self._dataloader = None
+
+
+def check_reader(who: str, reader: object, last: object) -> None:
+    """Raise RuntimeError unless an iteration's mark is that of the last one that began."""
+    if reader is not last:
+        raise RuntimeError(
+            f"{who}: another iteration began, or states were loaded, since this one began\n"
+            "  A stream has one reader: begin a new iteration, which goes on where it stands."
+        )
 
 
 class RecentStates:
@@ -458,6 +454,11 @@ class RecentStates:
         for part in (self._forgotten, *islice(self._kept, num_batches - first)):
             states.update(part)
         return states
+
+
+def _samples_between(before: Progress, after: Progress) -> Counter[str]:
+    """The samples of a batch by source, those that fill it up among them: of states before it and after it."""
+    return Counter(_grown(before, after, "samples")) + Counter(_grown(before, after, "padded"))
 
 
 def _grown(before: Progress, after: Progress, name: str) -> dict[str, int]:

@@ -16,13 +16,13 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from streamdata.errors import StateError, shown
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
-from streamdata.recipe.named_source import read_percent
+from streamdata.recipe.named_source import PartRange, read_percent
 from streamdata.recipe.targets import is_stage
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.named import check_dataset, is_own_stream, leave_out_filtered
 from streamdata.sources.foreign.own_stream import LANES
 from streamdata.sources.functions.starts import is_stateful
-from streamdata.sources.order.blocks import part_of, range_of
+from streamdata.sources.order.blocks import Part, selection_of
 from streamdata.states.cursor import NodeKey
 
 FACTORS: Final = ("length", "length_multiplier", "length_divisor")
@@ -128,13 +128,14 @@ def is_length(value: Any) -> bool:
 
 def _check_division(dataset: Any) -> None:
     """Check what says which records are read, and how lanes share them."""
-    part, parts, lanes = part_of(dataset), range_of(dataset), getattr(dataset, "lanes", None)
-    if parts is not None and (isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__")):
+    part, lanes = selection_of(dataset), getattr(dataset, "lanes", None)
+    has_length = hasattr(dataset, "__len__") and not isinstance(dataset, IterableDataset)
+    if isinstance(part, PartRange) and not has_length:
         raise ValueError(
-            f"expected parts of a map-style dataset, got the {parts}\n"
+            f"expected parts of a map-style dataset, got the {part}\n"
             "  Records of shards are held out by a hash: give holdout and part to a source of them."
         )
-    if part is not None and isinstance(dataset, MixtureSettings):
+    if isinstance(part, Part) and isinstance(dataset, MixtureSettings):
         raise ValueError(
             f"expected no holdout of a mixture, got the {part}\n"
             "  Its records are those of its sources: give holdout and part to them."
@@ -156,7 +157,7 @@ def _check_division(dataset: Any) -> None:
             f"expected one of {', '.join(LANES)} as lanes, got {shown(lanes)}\n"
             "  self: it asks itself which worker it is in. stride: each lane keeps every so-many-th of its records."
         )
-    if part is not None:
+    if isinstance(part, Part):
         raise ValueError(
             f"expected no holdout of an iterable, got the {part}\n"
             "  A record is held out by its number, and an iterable's have none: filter in a process function."

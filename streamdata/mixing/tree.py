@@ -22,7 +22,7 @@ from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.named import is_own_stream
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.sources.functions.process_functions import StreamFn
-from streamdata.sources.order.blocks import ALL_EPOCHS, Epochs, Part, part_of, range_of
+from streamdata.sources.order.blocks import ALL_EPOCHS, Epochs, Part, selection_of
 from streamdata.sources.source import Sample
 from streamdata.states.headers import BY_COST, MIXTURE, BlockCut, Tree
 
@@ -103,7 +103,8 @@ class Node:
         Raises:
             ValueError: Its `holdout` or `part` is not valid.
         """
-        return part_of(self.dataset)
+        found = selection_of(self.dataset)
+        return found if isinstance(found, Part) else None
 
     @cached_property
     def weights(self) -> dict[str, Weight]:
@@ -232,8 +233,8 @@ def num_in(node: Node, what: str) -> int | None:
         counts = [num_in(child, what) for child in node.children]
         return None if None in counts else sum(filter(None, counts))
     if what == "tokens":
-        count, parts = getattr(node.dataset, "num_tokens", None), range_of(node.dataset)  # what token stores have
-        if count is not None and parts is not None:
+        count, parts = getattr(node.dataset, "num_tokens", None), selection_of(node.dataset)  # what token stores have
+        if count is not None and not isinstance(parts, Part | None):
             return max(1, round(int(count) * parts.share))
     else:
         count = getattr(node.source, "num_records", None)

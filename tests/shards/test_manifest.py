@@ -87,9 +87,9 @@ def asks_nothing(monkeypatch):
         raise AssertionError("something was asked")
 
     def begin():
-        for room in ("indexed", "sequential"):
+        for room in ("indexed", "index.manifest_file"):
             monkeypatch.setattr(f"streamdata.shards.{room}.stamps_of", lambda urls: refuse() if urls else [])
-        for name in ("files_in", "files_matching", "is_folder"):
+        for name in ("files", "is_folder"):
             monkeypatch.setattr(f"streamdata.shards.listing.Listings.{name}", refuse)
         monkeypatch.setattr("streamdata.shards.index.indexing.build_each", refuse)
 
