@@ -352,9 +352,9 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
 
     def headers(self, num_workers: int) -> States:
         """The headers of the generation in which an iteration with so many workers reads, as states hold them."""
-        plan = self._reading(self.lane(num_workers)).plan(self.progress, None)
-        deal = plan.progress.before.entry
-        found = {f"generation/{plan.generation}": plan.header} | ({deal.key: deal.text} if deal else {})
+        run = self._reading(self.lane(num_workers)).plan(self.progress, None).run
+        deal = run.progress.before.entry
+        found = {f"generation/{run.generation}": run.header} | ({deal.key: deal.text} if deal else {})
         return {key: json.loads(text) for key, text in found.items()}
 
     def idle_rank(self, num_workers: int, passes: Iterable[int], ranks: Iterable[int]) -> int | None:

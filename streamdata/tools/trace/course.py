@@ -121,7 +121,7 @@ class Course:
         check_nodes(self.newest, tree.nodes)
         lines = history_of(self.newest) if self.newest else []
         self._lines = lines
-        _check_history([held[-1] for held in self._held], lines)
+        _check_history([progress for held in self._held for progress in held], lines)
         self.shape = self.newest.topology() if self.newest else Topology(dp_size, max(1, num_workers))
         """The ranks, and workers of each, that there are now."""
         self._size = batch or next((line["batch_size"] for line in reversed(lines) if "batch_size" in line), 1)
@@ -186,7 +186,7 @@ class Course:
     def num_ranks(self, batch: int) -> int:
         """How many ranks there were at a batch; of those before all that states tell of, at the first of these."""
         known = [line["dp_size"] for line in self._lines if line["step"] <= batch]
-        return (known or [line["dp_size"] for line in self._lines[:1]] or [self.shape.dp_size])[-1]
+        return int((known or [line["dp_size"] for line in self._lines[:1]] or [self.shape.dp_size])[-1])
 
     def _until(self, progress: Progress, generation: int) -> Progress:
         """What states say of the generations before one."""
@@ -212,13 +212,15 @@ def _check_one_run(held: Sequence[Progress]) -> None:
                     )
 
 
-def _check_history(sizes: Sequence[Progress], lines: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse states with generations that the newest ones do not go on from."""
+def _check_history(all_held: Sequence[Progress], lines: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse states of generations, or of steps of one, that the newest states do not go on from."""
     written = {line["generation"]: line for line in lines}
-    for progress in sizes:
+    for progress in all_held:
         later = [line["step"] for line in lines if line["generation"] > progress.newest]
         if progress.step() > min(later, default=math.inf):
-            raise StateError(f"states: of a size that ended with step {min(later)} some are of later ones{_GONE_BACK}")
+            raise StateError(
+                f"states: generation {progress.newest} ended with {min(later)} batches, some are of more{_GONE_BACK}"
+            )
         for number in progress.generations:
             header, line = progress.headers[number], written.get(number)
             is_other = line is None or any(line[name] != header[name] for name in ("dp_size", "num_workers", "weights"))
