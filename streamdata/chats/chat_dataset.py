@@ -23,19 +23,18 @@ from streamdata.text.formats import (
     Said,
     Texts,
     has_own_prompt,
-    label_of,
     mask_shared,
     pair_said,
     training_said,
     with_prompt,
 )
-from streamdata.text.masks import ChatEncoder, LocatedChat, encode_text, encode_text_pair
+from streamdata.text.masks import ChatEncoder, LocatedChat, encode_completions
 from streamdata.text.messages import (
     TRAIN_KEY,
     MediaChat,
     Message,
+    check_text_alone,
     is_given,
-    media_beside_text,
     messages_of,
     read_chat,
     read_tools,
@@ -175,14 +174,13 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         item: dict[str, Any] = {}
         texts = [said for said in sides.values() if isinstance(said, Texts)]
         if texts:
-            self._check_text_alone(row, ())  # media have no place in a text that no template renders
-            tokenizer = self._encoder.tokenizer
-            pair = encode_text_pair(tokenizer, *texts) if len(texts) > 1 else [encode_text(tokenizer, *texts)]
-            trained = dict(zip(sides, pair, strict=True))
+            check_text_alone(row, (), self._who)  # media have no place in a text that no template renders
+        completions = iter(encode_completions(self._encoder.tokenizer, texts) if texts else ())
         for prefix, said in sides.items():
             try:
                 if isinstance(said, Texts):
-                    encoded, train = without_media("", trained[prefix].input_ids), trained[prefix].train
+                    ids, train, text = next(completions)
+                    encoded = without_media(text, ids)
                 else:
                     encoded, train = self._encoded(row, said, folder)
                 item |= {f"{prefix}{key}": value for key, value in self._tensors(encoded, train).items()}
@@ -224,9 +222,19 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         A single image may stand in the column `image`. Where no message has a place for images, they stand before the
         first that a user says, as TRL puts them.
         """
-        messages = [self._with_train_key(number, message) for number, message in enumerate(messages)]
+        messages = [dict(message) for message in messages]
+        for number, message in enumerate(messages):
+            if _LOSS_MASK not in message:
+                continue
+            mask = message.pop(_LOSS_MASK)
+            if mask not in (0, 1):  # weights, which some data sets have there, would all count as 1
+                raise ValueError(
+                    f"{self._who}: expected {_LOSS_MASK} of message {number} to be 0 or 1, got {shown(mask)}\n"
+                    "  Leave it out to follow the action of the message's role."
+                )
+            message.setdefault(TRAIN_KEY, bool(mask))  # what is a prompt is not trained, whatever its mask
         if self.processor is None:
-            self._check_text_alone(row, messages)
+            check_text_alone(row, messages, self._who)
             return MediaChat(messages, [])
         key = self.config.image_key
         images = [image for image in (row[key] if key in row else [row.get("image")]) or () if is_given(image)]
@@ -234,26 +242,6 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         # Under names of our own: a column may be called otherwise, and a row have both.
         placed = {"messages": with_images_first(messages, len(images)), "image": images, "video": videos}
         return read_chat(placed, "messages", {"image": "image", "video": "video"}, typed=True)
-
-    def _check_text_alone(self, row: Row, messages: Sequence[Message]) -> None:
-        # Refused even where the messages have no placeholder: the answers were written about what is missing.
-        if media := media_beside_text(row, messages):
-            raise ValueError(
-                f"{self._who}: expected text alone, got a row with media: {media}\n"
-                "  Give the dataset a processor for conversations with images; drop others, by max_bad or before."
-            )
-
-    def _with_train_key(self, number: int, message: Message) -> Message:
-        if _LOSS_MASK not in message:
-            return message
-        message = dict(message)
-        mask = message.pop(_LOSS_MASK)
-        if mask not in (0, 1):  # weights, which some data sets have there, would all count as 1
-            raise ValueError(
-                f"{self._who}: expected {_LOSS_MASK} of message {number} to be 0 or 1, got {shown(mask)}\n"
-                "  Leave it out to follow the action of the message's role."
-            )
-        return {TRAIN_KEY: bool(mask), **message}  # what is a prompt is not trained, whatever its mask
 
     def _tensors(self, encoded: Encoded, train: Bools) -> dict[str, Any]:
         """Cuts a row in tokens and pads it.
@@ -417,8 +405,12 @@ class PreferenceDataset(ChatDataset):
         return config.format_of(row, native, keys, self._who, is_named=is_named)
 
     def _make(self, row: Row, folder: str) -> dict[str, Any]:
-        item = super()._make(row, folder)
-        return item if self._format.name == "preference" else {**item, "label": label_of(row, self._who)}
+        item, label = super()._make(row, folder), row.get("label")
+        if self._format.name == "preference":
+            return item
+        if label not in (0, 1):
+            raise ValueError(f"{self._who}: expected a label of true or false, got {shown(label)}\n  Store a boolean.")
+        return {**item, "label": bool(label)}
 
     def _said(self, row: Row) -> dict[str, Said]:
         if self._format.name == "unpaired-preference":

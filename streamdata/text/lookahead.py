@@ -160,8 +160,15 @@ class Lookahead(ABC):
         begins: Sequence[int] = (0,) if num_tokens else ()
         if num_tokens > self._max_tokens:
             begins = self._begins_in_longer(sample, num_tokens)
-        if not number and self._start["offset"]:
-            begins = self._begins_left(begins, sample, num_tokens)
+        if not number and (offset := self._start["offset"]):
+            # The first sample that is given again: its pieces before were in outputs.
+            if offset not in begins:
+                raise StateError(
+                    f"{self._who}: {describe_record(sample)} has {num_tokens} tokens, of which {offset} were given "
+                    "before\n  Its tokens have changed since the states were written; resume with "
+                    "reload_from_url_level=True."
+                )
+            begins = [begin for begin in begins if begin >= offset]
         if not begins:
             return
         num_bytes, fields = _measured(sample, num_tokens)
@@ -172,16 +179,6 @@ class Lookahead(ABC):
             self._tokens += end - begin
             self._longest = max(self._longest, end - begin)
         self._bytes += num_bytes
-
-    def _begins_left(self, begins: Sequence[int], sample: Sample, num_tokens: int) -> list[int]:
-        """The pieces of the first sample that is given again; those before were in outputs."""
-        offset = self._start["offset"]
-        if offset not in begins:
-            raise StateError(
-                f"{self._who}: {describe_record(sample)} has {num_tokens} tokens, of which {offset} were given before\n"
-                "  Its tokens have changed since the states were written; resume with reload_from_url_level=True."
-            )
-        return [begin for begin in begins if begin >= offset]
 
     def _checked(self, sample: Sample) -> tuple[Sample, int]:
         """The sample, its token ids a tensor or an array; and how many they are."""
@@ -225,7 +222,11 @@ class Lookahead(ABC):
     def _planned(self, *, is_end: bool) -> Iterator[Sample]:
         pieces = self._pieces
         plan = self._plan(np.array([piece.end - piece.begin for piece in pieces], np.int64), is_end=is_end)
-        vectors = _common_vectors(pieces)
+        # The fields that have a value for each token in all documents that have them: by chance an image is as high as
+        # its document is long, so one document is not enough to tell.
+        kinds = {piece.document.fields for piece in pieces}
+        vectors = frozenset(chain.from_iterable(kind.vectors for kind in kinds))
+        vectors = vectors.difference(*(kind.others for kind in kinds))
         # Before the outputs: the function is asked what it carries over when it pulls again, after the last of them.
         self._hold(pieces[len(plan.document) :])
         for begin, end in zip(plan.rows[:-1].tolist(), plan.rows[1:].tolist(), strict=True):
@@ -274,21 +275,10 @@ def _measured(sample: Sample, num_tokens: int) -> tuple[int, Fields]:
             (vectors if value.ndim and len(value) == num_tokens else others).append(name)
         elif value is not None:
             num_bytes += _bytes_of(value)
-            (vectors if _is_list_for_each(value, num_tokens) else others).append(name)
+            is_vector = isinstance(value, list) and len(value) == num_tokens
+            is_vector = is_vector and isinstance(value[0], int | float | np.generic)
+            (vectors if is_vector else others).append(name)
     return num_bytes, Fields(tuple(names), tuple(vectors), tuple(others))
-
-
-def _is_list_for_each(value: Any, num_tokens: int) -> bool:
-    return isinstance(value, list) and len(value) == num_tokens and isinstance(value[0], int | float | np.generic)
-
-
-def _common_vectors(pieces: Sequence[TokenPiece]) -> frozenset[str]:
-    """The fields that have a value for each token in all documents that have them.
-
-    By chance an image is as high as its document is long, so one document is not enough to tell.
-    """
-    kinds = {piece.document.fields for piece in pieces}
-    return frozenset(chain.from_iterable(kind.vectors for kind in kinds)).difference(*(kind.others for kind in kinds))
 
 
 def _bytes_of(value: Any) -> int:
@@ -407,7 +397,10 @@ class PackTokens(Lookahead):
                     f"{self._who}: expected numbers in field {shown(name)}, which is as long as there are tokens, got "
                     f"{part.dtype} for {describe_record(piece.document.sample)}\n  Give a tensor or an array."
                 )
-        return _concatenated(parts)
+        if isinstance(parts[0], np.ndarray) and all(part.dtype == parts[0].dtype for part in parts):
+            return _as_tensor(np.concatenate(parts))
+        # By torch's rules for several types: NumPy makes float64 of int64 and float32, and of int64 and uint64.
+        return torch.cat([part if isinstance(part, torch.Tensor) else _as_tensor(part.copy()) for part in parts])
 
 
 def _as_array(values: Any) -> Any:
@@ -416,13 +409,6 @@ def _as_array(values: Any) -> Any:
         return values
     array = np.asarray(values)
     return array.astype(np.float32) if isinstance(values, list) and array.dtype.kind == "f" else array
-
-
-def _concatenated(parts: Sequence[Any]) -> torch.Tensor:
-    if isinstance(parts[0], np.ndarray) and all(part.dtype == parts[0].dtype for part in parts):
-        return _as_tensor(np.concatenate(parts))
-    # By torch's rules for several types: NumPy makes float64 of int64 and float32, and of tokens in int64 and uint64.
-    return torch.cat([part if isinstance(part, torch.Tensor) else _as_tensor(part.copy()) for part in parts])
 
 
 def _as_tensor(array: npt.NDArray[Any]) -> torch.Tensor:

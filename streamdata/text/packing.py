@@ -64,14 +64,9 @@ class RowPacker:
         self._taken = skip
 
     @property
-    def num_held(self) -> int:
-        """How many of the last documents are still needed, empty ones among them counted."""
-        return len(self._held)
-
-    @property
-    def taken(self) -> int:
-        """How many tokens of the first document held were already in rows."""
-        return self._taken
+    def state(self) -> dict[str, int]:
+        """How many of the last documents are still needed, empty ones among them; and tokens of the first in rows."""
+        return {"rewind": len(self._held), "offset": self._taken}
 
     def add(self, tokens: Int64s) -> None:
         """Appends a document.
@@ -92,15 +87,15 @@ class RowPacker:
         self._num_tokens += len(document)
         self._release()
 
-    def next_row(self) -> PackedRow | None:
-        """Takes a row off the stream, or nothing while its last target has not come."""
-        return self._take(self._row_length) if self._num_tokens > self._row_length else None
+    def next_row(self, *, is_end: bool = False) -> PackedRow | None:
+        """Takes a row off the stream, or nothing while its last target has not come.
 
-    def last_row(self) -> PackedRow | None:
-        """Takes what is left, after the last document, filled up with padding; nothing if nothing is left."""
-        return self._take(self._num_tokens) if self._num_tokens > 0 else None
-
-    def _take(self, num_tokens: int) -> PackedRow:
+        Args:
+            is_end: After the last document: takes what is left, filled up with padding; nothing if nothing is left.
+        """
+        if self._num_tokens <= (0 if is_end else self._row_length):
+            return None
+        num_tokens = min(self._num_tokens, self._row_length)
         pieces = self._cut(num_tokens)
         lengths = [len(piece) for piece in pieces] + [self._row_length - num_tokens]
         missing = np.full(lengths[-1], self._end_token, dtype=np.int64)
@@ -198,7 +193,7 @@ class TextJsonlProcessFnBuilder:
             packer.add(self._tokens(record))
             while (row := packer.next_row()) is not None:
                 yield self._sample(row)
-        if (row := packer.last_row()) is not None:
+        if (row := packer.next_row(is_end=True)) is not None:
             yield self._sample(row)
 
     def _sample(self, row: PackedRow) -> dict[str, "torch.Tensor"]:
@@ -234,8 +229,7 @@ class TextJsonlProcessFnBuilder:
 
     def state_dict(self) -> dict[str, int]:
         """Say what is held; no payload. See `load_state_dict`."""
-        held = {"rewind": self._packer.num_held, "offset": self._packer.taken} if self._packer else self._held_at_start
-        return {**held, **self._settings()}
+        return {**(self._packer.state if self._packer else self._held_at_start), **self._settings()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next call go on where the state was taken, given the last `rewind` records again.
