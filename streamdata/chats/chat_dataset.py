@@ -18,16 +18,7 @@ from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.shards.parquet.rows import ParquetRows
 from streamdata.shards.parquet.stored_rows import Row
-from streamdata.text.formats import (
-    RowFormat,
-    Said,
-    Texts,
-    has_own_prompt,
-    mask_shared,
-    pair_said,
-    training_said,
-    with_prompt,
-)
+from streamdata.text.formats import SIDES, RowFormat, Said, Texts, pair_said, training_said
 from streamdata.text.masks import ChatEncoder, LocatedChat, encode_completions
 from streamdata.text.messages import (
     TRAIN_KEY,
@@ -35,7 +26,6 @@ from streamdata.text.messages import (
     Message,
     check_text_alone,
     is_given,
-    messages_of,
     read_chat,
     read_tools,
     with_images_first,
@@ -47,7 +37,6 @@ _LOSS_MASK: Final = "loss_mask"
 """The key of a message that says whether it is trained, 0 or 1."""
 _MESSAGES: Final = "messages"
 _PROMPT: Final = "prompt"
-_SIDES: Final = ("chosen", "rejected")
 
 
 class ChatConfig(RowSettings):
@@ -400,7 +389,7 @@ class PreferenceDataset(ChatDataset):
     def _recognised(self, row: Row) -> RowFormat:
         config, keys = self.config, (self.config.chosen_key, self.config.rejected_key)
         # Rows with one of the two are pairs with a fault, each an error of its own; without both they may be another.
-        is_named = keys != _SIDES or config.prompt_key not in (None, _PROMPT)
+        is_named = keys != SIDES or config.prompt_key not in (None, _PROMPT)
         native = RowFormat("preference", "conversational")
         return config.format_of(row, native, keys, self._who, is_named=is_named)
 
@@ -415,18 +404,6 @@ class PreferenceDataset(ChatDataset):
     def _said(self, row: Row) -> dict[str, Said]:
         if self._format.name == "unpaired-preference":
             return {"": training_said(row, self._format, self._who)}
-        config, key = self.config, self.config.prompt_key
-        if self._format.style == "standard" or (has_own_prompt(row) and key not in row):
-            chosen, rejected = pair_said(row, self._format, self._who)
-            return {"chosen_": chosen, "rejected_": rejected}
-        # The prompt goes before both first: what they share is compared over complete conversations.
-        prompt: str | Sequence[Message] = []
-        # A column that is missing is an error if somebody named it; of the default, rows with complete conversations
-        # have no need.
-        if key is not None and (key in row or key != _PROMPT):
-            value = row.get(key)
-            if not (key in row and value in (None, "", [])):
-                prompt = value if isinstance(value, str) else messages_of(row, key, self._who)
-        sides = (messages_of(row, side, self._who) for side in (config.chosen_key, config.rejected_key))
-        chosen, rejected = mask_shared(*(with_prompt(prompt, side) for side in sides))
+        keys = (self.config.chosen_key, self.config.rejected_key)
+        chosen, rejected = pair_said(row, self._format, self._who, self.config.prompt_key, keys)
         return {"chosen_": chosen, "rejected_": rejected}

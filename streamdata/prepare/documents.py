@@ -136,7 +136,7 @@ class DocumentMaker:
         try:
             part = fit_length(train, None if max_length is None else max_length - end, self._config.too_long)
         except OverlongError as error:
-            expected = f"expected at most {max_length} tokens, got {error.length + end}"
+            expected = f"expected at most {max_length} tokens, got {len(train) + end}"
             raise BadRecordError("more than max_seq_len", name, expected) from error
         if isinstance(part, str):
             raise DroppedRecordError(_SHORTENED[part])

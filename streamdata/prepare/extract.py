@@ -16,6 +16,7 @@ from streamdata.errors import PrepareError, shown
 from streamdata.prepare.config import RECORD_FORMATS, WHOLE_CHAT, PrepareConfig, Section
 from streamdata.prepare.inputs import BadRecordError, DroppedRecordError, Task, TaskInput, parse
 from streamdata.text.formats import (
+    SIDES,
     Said,
     Texts,
     has_own_prompt,
@@ -25,7 +26,7 @@ from streamdata.text.formats import (
     training_said,
     with_prompt,
 )
-from streamdata.text.messages import Message, media_beside_text, messages_of, read_tools, text_of
+from streamdata.text.messages import Message, media_beside_text, read_tools, text_of
 from streamdata.text.templates import row_template_kwargs
 
 logger = logging.getLogger("streamdata")
@@ -35,7 +36,6 @@ _MISSING: Final = object()
 _MAX_NUMBER: Final = 3.4028234e38  # of float32, in which numbers are stored
 _MAX_NAME_BYTES: Final = 200  # of a domain's directory; file systems stop at 255
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
-_SIDES: Final = ("chosen", "rejected")
 
 
 class TextPart(NamedTuple):
@@ -149,12 +149,11 @@ class Extractor:
     def _of_format(self, record: Record) -> Extract:
         try:
             found = recognise(record, self._choices, "record")
-            if self._config.train_type != "dpo":
-                said = {"sequence": training_said(record, found, "record")}
-            elif found.style == "standard" or has_own_prompt(record):
-                said = dict(zip(_SIDES, pair_said(record, found, "record"), strict=True))
+            if self._config.train_type == "dpo":
+                prompt_key = None if has_own_prompt(record) else "prompt"
+                said = dict(zip(SIDES, pair_said(record, found, "record", prompt_key), strict=True))
             else:
-                said = _conversations(record)
+                said = {"sequence": training_said(record, found, "record")}
             sequences = {name: [self._said_parts(record, each)] for name, each in said.items()}
         except ValueError as error:
             raise BadRecordError("unknown format", "", str(error)) from error
@@ -183,8 +182,8 @@ class Extractor:
             else:
                 sequences[name] = self._sequences(record, name, sections)
         if self._config.train_type == "dpo":
-            sides = _mask_shared(*(sequences[name][0] for name in _SIDES))
-            sequences = {name: [side] for name, side in zip(_SIDES, sides, strict=True)}
+            sides = _mask_shared(*(sequences[name][0] for name in SIDES))
+            sequences = {name: [side] for name, side in zip(SIDES, sides, strict=True)}
         if self._config.train_type == "grpo" and len(sequences["responses"]) != len(values["rewards"]):
             got = f"{len(sequences['responses'])} responses and {len(values['rewards'])} rewards"
             raise BadRecordError("wrong number", "rewards", f"expected one reward per response, got {got}")
@@ -339,15 +338,6 @@ def _tools(record: Record, field: str) -> list[Any] | None:
         if isinstance(value, list):
             return [json.loads(tool) if isinstance(tool, str) else tool for tool in value] or None
     raise BadRecordError("wrong type", field, f"expected a list of tools or its JSON text, got {shown(value)}")
-
-
-def _conversations(record: Record) -> dict[str, Said]:
-    """Both sides of a pair of conversations, with the prompt before them; what both begin with is not trained."""
-    prompt = record.get("prompt") or []
-    if prompt and not isinstance(prompt, str):
-        prompt = messages_of(record, "prompt", "record")
-    sides = (with_prompt(prompt, messages_of(record, side, "record")) for side in _SIDES)
-    return dict(zip(_SIDES, mask_shared(*sides), strict=True))
 
 
 def _mask_shared(chosen: list[Part], rejected: list[Part]) -> tuple[list[Part], list[Part]]:

@@ -48,7 +48,8 @@ _TURN: Final = ("user", "assistant")
 _FORMATS: Final = (
     "language-modeling", "prompt-only", "prompt-completion", "preference", "unpaired-preference", "sharegpt", "alpaca",
 )  # fmt: skip
-_AFTER_PROMPT: Final = ("completion", "chosen", "rejected")
+SIDES: Final = ("chosen", "rejected")
+_AFTER_PROMPT: Final = ("completion", *SIDES)
 
 
 def recognise(row: Row, choices: Sequence[str], who: str) -> RowFormat:
@@ -146,18 +147,35 @@ def prompt_said(row: Row, found: RowFormat, who: str) -> list[Message]:
     return messages
 
 
-def pair_said(row: Row, found: RowFormat, who: str) -> tuple[Said, Said]:
-    """Reads the preferred and the rejected side of a row with texts, or with a prompt of ShareGPT or Alpaca.
+def pair_said(
+    row: Row, found: RowFormat, who: str, prompt_key: str | None = "prompt", sides: tuple[str, str] = SIDES
+) -> tuple[Said, Said]:
+    """Reads the preferred and the rejected side of a row.
+
+    Args:
+        row: Has texts, a prompt of ShareGPT's or Alpaca's and two answers, or two conversations.
+        found: Its format.
+        who: Who asks, for the error.
+        prompt_key: The column that both conversations begin with, before a prompt of ShareGPT's or Alpaca's; rows may
+            lack the column "prompt", no other. None where both have the prompt already.
+        sides: The columns of both.
 
     Raises:
         ValueError: A field is missing or of another kind.
     """
     if found.style == "standard":
-        prompt = "" if row.get("prompt") is None else text_in(row, "prompt", who)
-        return Texts(prompt, text_in(row, "chosen", who)), Texts(prompt, text_in(row, "rejected", who))
-    said = _conversation(row, who) if "conversations" in row else _instruction(row, who)
-    chosen, rejected = (_answer(row, key, who) for key in ("chosen", "rejected"))
-    return [*as_prompt(said), *chosen], [*as_prompt(said), *rejected]
+        before = "" if row.get("prompt") is None else text_in(row, "prompt", who)
+        return Texts(before, text_in(row, "chosen", who)), Texts(before, text_in(row, "rejected", who))
+    if has_own_prompt(row) and prompt_key not in row:
+        said = as_prompt(_conversation(row, who) if "conversations" in row else _instruction(row, who))
+        chosen, rejected = (_answer(row, key, who) for key in SIDES)
+        return [*said, *chosen], [*said, *rejected]
+    # The prompt goes before both first: what they share is compared over complete conversations.
+    prompt: str | Sequence[Message] = []
+    if prompt_key is not None and (row.get(prompt_key) or (prompt_key not in row and prompt_key != "prompt")):
+        value = row.get(prompt_key)
+        prompt = value if isinstance(value, str) else messages_of(row, prompt_key, who)
+    return mask_shared(*(with_prompt(prompt, messages_of(row, side, who)) for side in sides))
 
 
 def has_own_prompt(row: Row) -> bool:

@@ -74,15 +74,23 @@ class Lookahead(ABC):
         max_tokens: Of one output.
         lookahead: How many samples it holds at most when it plans; more, while all that it holds are less than one
             output.
-        lookahead_bytes: It plans earlier, once the samples that it holds have about this size.
         field: Token ids of a sample: a 1-D tensor, an array or a list of integers.
         longer: What becomes of a sample of more tokens than `max_tokens`.
+        lookahead_bytes: It plans earlier, once the samples that it holds have about this size.
 
     Raises:
         ValueError: A setting is out of range.
     """
 
-    def __init__(self, max_tokens: int, lookahead: int, lookahead_bytes: int, field: str, longer: Longer) -> None:
+    def __init__(
+        self,
+        max_tokens: int,
+        lookahead: int = 1000,
+        field: str = "input_ids",
+        longer: Longer = "error",
+        *,
+        lookahead_bytes: int = 1 << 28,
+    ) -> None:
         self._settings = {
             "max_tokens": max_tokens,
             "lookahead": lookahead,
@@ -345,17 +353,6 @@ class PackTokens(Lookahead):
         ValueError: A setting is out of range.
     """
 
-    def __init__(
-        self,
-        max_tokens: int,
-        lookahead: int = 1000,
-        field: str = "input_ids",
-        longer: Longer = "error",
-        *,
-        lookahead_bytes: int = 1 << 28,
-    ) -> None:
-        super().__init__(max_tokens, lookahead, lookahead_bytes, field, longer)
-
     def _is_more_than_one(self) -> bool:
         return self._tokens > self._max_tokens
 
@@ -453,7 +450,7 @@ class GroupByLength(Lookahead):
         *,
         lookahead_bytes: int = 1 << 28,
     ) -> None:
-        super().__init__(max_tokens_per_batch, lookahead, lookahead_bytes, field, longer)
+        super().__init__(max_tokens_per_batch, lookahead, field, longer, lookahead_bytes=lookahead_bytes)
 
     def _is_more_than_one(self) -> bool:
         return self._longest * len(self._pieces) > self._max_tokens

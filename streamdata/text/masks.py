@@ -138,7 +138,7 @@ class ChatEncoder:
             ValueError: The template fails, a message is invalid, or the template renders one in such a way that
                 its part cannot be distinguished from the others.
         """
-        conversation = self._renderer.conversation(_without_key(messages), tools)
+        conversation = self._conversation(messages, tools)
         trained = [number for number, message in enumerate(messages) if self._is_trained(number, message)]
         text, spans = self._spans(conversation, trained)
         ids, begins = self._tokenized(text)
@@ -157,7 +157,7 @@ class ChatEncoder:
         Raises:
             ValueError: The template fails, or a message is invalid.
         """
-        conversation = self._renderer.conversation(_without_key(messages), tools)
+        conversation = self._conversation(messages, tools)
         text = conversation.render(conversation.messages)
         spans = MessageSpans(conversation, text, self._tokens, self._frame(conversation))
         ids, begins = self._tokenized(text)
@@ -168,15 +168,20 @@ class ChatEncoder:
             except ValueError:  # what nobody trains need not be found
                 continue
             first, last = np.searchsorted(begins, (found[0][0], found[-1][1])).tolist()
-            trained = self._is_trained(number, message)
-            located.append(MessageTokens(number, message["role"], first, last, trained, self._because(message)))
+            role, trained = message["role"], self._is_trained(number, message)
+            action = self._actions.get(role)
+            because = f"actions say {action} for {role}" if action else f"no action for {role}"
+            if message.get(TRAIN_KEY) is not None:
+                because = f"the message says {TRAIN_KEY}: {str(trained).lower()}"
+            located.append(MessageTokens(number, role, first, last, trained, because))
         return LocatedChat(ids, located)
 
-    def _because(self, message: Mapping[str, Any]) -> str:
-        if message.get(TRAIN_KEY) is not None:
-            return f"the message says {TRAIN_KEY}: {str(message[TRAIN_KEY]).lower()}"
-        role = message["role"]
-        return f"actions say {self._actions[role]} for {role}" if role in self._actions else f"no action for {role}"
+    def _conversation(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> Conversation:
+        """The conversation as the template sees it, without what only says what is trained."""
+        conversation = self._renderer.conversation(messages, tools)
+        for message in conversation.messages:  # copies
+            message.pop(TRAIN_KEY, None)
+        return conversation
 
     def _is_trained(self, number: int, message: Mapping[str, Any]) -> bool:
         train = message.get(TRAIN_KEY)
@@ -266,12 +271,6 @@ class ChatEncoder:
         )
         begins = [begin for begin, _ in encoded["offset_mapping"]]
         return np.array(encoded["input_ids"], dtype=np.int64), np.array(begins, dtype=np.int64)
-
-
-def _without_key(messages: Sequence[Mapping[str, Any]]) -> Any:
-    if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
-        return messages  # refused where messages are checked
-    return [{key: value for key, value in message.items() if key != TRAIN_KEY} for message in messages]
 
 
 def encode_completions(tokenizer: Any, sides: Sequence[Texts]) -> list[EncodedChat]:

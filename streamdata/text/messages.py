@@ -7,7 +7,6 @@ parts.
 import copy
 import json
 import re
-from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -78,7 +77,6 @@ def read_chat(row: Mapping[str, Any], prompt_key: str, media_keys: Mapping[str, 
             )
         return MediaChat(messages, [])
     columns = {kind: _listed(row.get(key), key) for kind, key in media_keys.items()}
-    taken: Counter[str] = Counter()
     for message in messages:
         if isinstance(content := message.get("content"), str) and content:
             texts = filter(None, _PLACEHOLDER.split(content))
@@ -89,11 +87,7 @@ def read_chat(row: Mapping[str, Any], prompt_key: str, media_keys: Mapping[str, 
             f"prompt: expected parts with media of type {' or '.join(columns)}, got {others}\n"
             "  Write {'type': 'image', 'image': …} or {'type': 'video', 'video': …}; other media are not read."
         )
-    media = [_take(part, columns, taken) for part in typed_parts(messages) if part.get("type") in columns]
-    for kind, values in columns.items():
-        if taken[kind] < len(values):
-            raise _wrong_count(kind, taken[kind], len(values))
-    return MediaChat(messages, media)
+    return MediaChat(messages, _take_media(messages, columns))
 
 
 def messages_of(row: Mapping[str, Any], key: str, who: str) -> list[Message]:
@@ -253,26 +247,22 @@ def _listed(value: Any, key: str) -> list[Any]:
     raise ValueError(f"prompt: expected a list of media in {shown(key)}, got {type(value).__name__}\n  Store a list.")
 
 
-def _take(part: dict[str, Any], columns: Mapping[str, Sequence[Any]], taken: Counter[str]) -> Medium:
-    """The medium of a part, its own or the next of its column; nothing but the type stays in the part."""
-    own = own_medium(part)
-    kind = part.pop("type")
-    options = dict(part)
-    part.clear()  # templates take such keys for the medium itself, and would print it
-    part["type"] = kind
-    if own:
-        return own
-    taken[kind] += 1
-    if taken[kind] > len(columns[kind]):
-        raise _wrong_count(kind, taken[kind], len(columns[kind]), at_least=True)
-    return Medium(kind, columns[kind][taken[kind] - 1], options or None)
-
-
-def _wrong_count(kind: str, parts: int, media: int, *, at_least: bool = False) -> ValueError:
-    return ValueError(
-        f"prompt: expected as many {kind}s as parts for them, got {media} for {'at least ' * at_least}{parts}\n"
-        f"  Each <{kind}> in the text stands for one {kind} of the row, in order."
-    )
+def _take_media(messages: Sequence[Message], columns: Mapping[str, Sequence[Any]]) -> list[Medium]:
+    """The media of all parts, their own or the next of their columns; nothing but the type stays in a part."""
+    places = [(part, own_medium(part)) for part in typed_parts(messages) if part.get("type") in columns]
+    for kind, values in columns.items():
+        if (count := sum(part["type"] == kind and own is None for part, own in places)) != len(values):
+            raise ValueError(
+                f"prompt: expected as many {kind}s as parts for them, got {len(values)} for {count}\n"
+                f"  Each <{kind}> in the text stands for one {kind} of the row, in order."
+            )
+    waiting, media = {kind: iter(values) for kind, values in columns.items()}, []
+    for part, own in places:
+        kind = part.pop("type")
+        media.append(own or Medium(kind, next(waiting[kind]), dict(part) or None))
+        part.clear()  # templates take such keys for the medium itself, and would print it
+        part["type"] = kind
+    return media
 
 
 def read_tools(value: Any) -> list[dict[str, Any]] | None:

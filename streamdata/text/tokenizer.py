@@ -260,9 +260,21 @@ def load_directory(name: str) -> DirectoryTokenizer | None:
     names = {entry for entry in os.listdir(folder) if not entry.startswith(".")} if folder.is_dir() else set()
     if not {_RULES, _CONFIG} <= names <= _FILES:
         return None
-    config = _config_of(folder)
-    if config is None or (_OLD_MAP in names and "added_tokens_decoder" not in config):
-        return None  # transformers reads the old map where the configuration does not list its tokens
+    try:
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    is_known = (
+        isinstance(config, dict)
+        and config.keys() <= _KNOWN
+        and config.get("tokenizer_class") in _CLASSES
+        and config.get("backend", "tokenizers") == "tokenizers"
+        and all(config.get(f"{what}_side", "right") in ("left", "right") for what in ("padding", "truncation"))
+        # transformers reads the old map where the configuration does not list its tokens
+        and (_OLD_MAP not in names or "added_tokens_decoder" in config)
+    )
+    if not is_known:
+        return None
 
     from tokenizers import Tokenizer
 
@@ -292,22 +304,6 @@ def check_files(folder: Path) -> None:
     for path in folder.iterdir() if folder.is_dir() else [folder]:
         if path.exists() and (path.name in _FILES or not path.is_dir()):
             check_regular(path, ValueError)
-
-
-def _config_of(folder: Path) -> dict[str, Any] | None:
-    """The configuration, if all that it asks for is known here."""
-    try:
-        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    is_known = (
-        isinstance(config, dict)
-        and config.keys() <= _KNOWN
-        and config.get("tokenizer_class") in _CLASSES
-        and config.get("backend", "tokenizers") == "tokenizers"
-        and all(config.get(f"{what}_side", "right") in ("left", "right") for what in ("padding", "truncation"))
-    )
-    return config if is_known else None
 
 
 def _has_all_tokens(backend: Any, config: dict[str, Any]) -> bool:

@@ -23,20 +23,7 @@ POLICIES: Final = ("drop", "truncate_left", "truncate_right", "error")
 
 
 class OverlongError(ValueError):
-    """A sequence is longer than allowed, and is not to be cut.
-
-    Attributes:
-        length: Tokens that it has.
-        limit: Tokens that it may have.
-    """
-
-    def __init__(self, who: str, length: int, limit: int, remedy: str) -> None:
-        super().__init__(f"{who}: expected at most {limit} tokens, got {length}\n  {remedy}")
-        self.length, self.limit = length, limit
-        self._made_from = (who, length, limit, remedy)
-
-    def __reduce__(self) -> tuple[type["OverlongError"], tuple[str, int, int, str]]:
-        return type(self), self._made_from  # errors cross from DataLoader workers by pickle
+    """A sequence is longer than allowed, and is not to be cut."""
 
 
 class Cut(NamedTuple):
@@ -101,7 +88,10 @@ def _parts(length: int, max_length: int, truncation: str) -> list[slice]:
     if length <= max_length:
         return [slice(0, length)]
     if truncation == "error":
-        raise OverlongError("truncation", length, max_length, "Raise the limit, choose another truncation, or filter.")
+        raise OverlongError(
+            f"truncation: expected at most {max_length} tokens, got {length}\n"
+            "  Raise the limit, choose another truncation, or filter."
+        )
     head = {"left": 0, "right": max_length, "middle": max_length // 2}[truncation]
     parts = [slice(0, head), slice(length - (max_length - head), length)]
     return [part for part in parts if part.stop > part.start]
