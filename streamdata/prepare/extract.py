@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from streamdata.errors import PrepareError, shown
 from streamdata.prepare.config import RECORD_FORMATS, WHOLE_CHAT, PrepareConfig, Section
-from streamdata.prepare.inputs import BadRecordError, DroppedRecordError, Task, TaskInput, parse
+from streamdata.prepare.inputs import BadRecordError, DroppedRecordError, Task, TaskInput
 from streamdata.text.formats import (
     SIDES,
     Said,
@@ -96,22 +96,15 @@ def with_record_format(config: PrepareConfig, tasks: Sequence[Task]) -> PrepareC
     """
     if not config.has_known_records() or config.records != "auto":
         return config
+    first = next((record for task in tasks for _, record in TaskInput(task).records()), None)
+    if first is None:
+        raise PrepareError("prepare: expected a record whose fields say what it is, got none\n  Look at the inputs.")
     try:
-        found = recognise(_first_record(tasks), RECORD_FORMATS[config.train_type], "prepare")
+        found = recognise(first, RECORD_FORMATS[config.train_type], "prepare")
     except ValueError as error:
         raise PrepareError(str(error)) from error
     logger.info("prepare: recognised as %s", found)
     return config.model_copy(update={"records": found.name})
-
-
-def _first_record(tasks: Sequence[Task]) -> Record:
-    for task in tasks:
-        for batch in TaskInput(task).batches():
-            for raw in batch.records:
-                with suppress(BadRecordError):  # it is counted when it is its turn
-                    if raw is not None:
-                        return parse(raw, task.url)
-    raise PrepareError("prepare: expected a record whose fields say what it is, got none\n  Look at the inputs.")
 
 
 class Extractor:
@@ -137,8 +130,16 @@ class Extractor:
             BadRecordError: A field is missing, or not what its section or format takes.
             DroppedRecordError: It has too few or too many characters, too many items, or an empty list of texts.
         """
-        extract = self._read(record)
-        self._check_chars(extract)
+        extract, min_chars, max_chars = self._read(record), self._config.min_chars, self._config.max_chars
+        if min_chars or max_chars is not None:
+            texts = (
+                [part.text] if isinstance(part, TextPart) else map(text_of, part.messages) for part in extract.parts()
+            )
+            count = sum(len(text) for some in texts for text in some)
+            if count < min_chars:
+                raise DroppedRecordError("fewer than min_chars")
+            if max_chars is not None and count > max_chars:
+                raise DroppedRecordError("more than max_chars")
         if self._config.domain_key is not None:
             extract = extract._replace(domain=_domain(record, self._config.domain_key))
         for name, reason in (("sequence", "no tokens"), ("responses", "no responses")):
@@ -250,18 +251,6 @@ class Extractor:
     def _check_items(self, count: int) -> None:
         if self._config.max_items is not None and count > self._config.max_items:
             raise DroppedRecordError("more than max_items")
-
-    def _check_chars(self, extract: Extract) -> None:
-        min_chars, max_chars = self._config.min_chars, self._config.max_chars
-        if not min_chars and max_chars is None:
-            return
-        count = 0
-        for part in extract.parts():
-            count += len(part.text) if isinstance(part, TextPart) else sum(map(len, map(text_of, part.messages)))
-        if count < min_chars:
-            raise DroppedRecordError("fewer than min_chars")
-        if max_chars is not None and count > max_chars:
-            raise DroppedRecordError("more than max_chars")
 
 
 def field_of(record: Record, path: str, default: Any = None) -> Any:
