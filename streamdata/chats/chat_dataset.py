@@ -250,26 +250,23 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             )
         ids = encoded.input_ids[kept]
         attention_mask = self._padded(np.ones_like(ids), 0)
-        tensors = {
+        tensors: dict[str, Any] = {
             # Asked for where a row is padded: without padding a tokenizer needs no token for it.
             "input_ids": self._padded(ids, self._encoder.pad_token_id if config.pad_mode == "right" else 0),
             "attention_mask": attention_mask,
             "position_ids": compute_position_id_with_mask(attention_mask),
             "loss_mask": self._padded(left, 0),
         }
-        return tensors if self.processor is None else {**tensors, **self._of_processor(ids, encoded)}
-
-    def _of_processor(self, ids: npt.NDArray[np.int64], encoded: Encoded) -> dict[str, Any]:
-        """The fields that a processor adds; rope positions in place of those that count tokens."""
-        fields = {
-            "mm_token_type_ids": self._padded(self._media.media_types(ids), 0),
-            "multi_modal_inputs": training_features(encoded.features),
-        }
+        if self.processor is None:
+            return tensors
+        tensors["mm_token_type_ids"] = self._padded(self._media.media_types(ids), 0)
+        tensors["multi_modal_inputs"] = training_features(encoded.features)
+        # Rope positions, where the processor has them, are in place of those that count tokens.
         positions = self._media.rope_positions(ids, encoded.kinds, encoded.features)
         if positions is not None:
-            missing = self.config.max_length - len(ids) if self.config.pad_mode == "right" else 0
-            fields["position_ids"] = torch.from_numpy(np.pad(positions, ((0, 0), (0, missing)), mode="edge"))
-        return fields
+            missing = config.max_length - len(ids) if config.pad_mode == "right" else 0
+            tensors["position_ids"] = torch.from_numpy(np.pad(positions, ((0, 0), (0, missing)), mode="edge"))
+        return tensors
 
     def _padded(self, values: npt.NDArray[Any], padding: int) -> torch.Tensor:
         tensor = torch.from_numpy(values)
