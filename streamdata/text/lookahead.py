@@ -19,8 +19,9 @@ import torch
 from streamdata.errors import StateError, names_text, shown
 from streamdata.fields import CURSOR, SAMPLES, STATES, is_reserved
 from streamdata.sources.source import Sample, describe_record
-from streamdata.text.packing import checked_counts, is_count, positions
+from streamdata.text.packing import checked_counts, positions
 from streamdata.text.plan import Plan, plan_alike, plan_alike_head, plan_bfd, plan_bfd_head
+from streamdata.text.truncation import check_choice, check_positive
 
 logger = logging.getLogger("streamdata")
 
@@ -99,16 +100,10 @@ class Lookahead(ABC):
             "longer": longer,
         }
         for name in ("max_tokens", "lookahead", "lookahead_bytes"):
-            if not is_count(self._settings[name]) or not self._settings[name]:
-                raise ValueError(
-                    f"{self._who}: {name} is {shown(self._settings[name])}, expected a whole number of at least 1\n"
-                    "  max_tokens is the size of an output; lookahead=1 takes samples as they come."
-                )
-        if longer not in get_args(Longer):
-            raise ValueError(
-                f"{self._who}: longer is {shown(longer)}, expected one of {get_args(Longer)}\n"
-                "  It says what becomes of a sample that has more tokens than one output may have."
-            )
+            remedy = "max_tokens is the size of an output; lookahead=1 takes samples as they come."
+            check_positive(f"{self._who}: {name}", self._settings[name], remedy)
+        remedy = "It says what becomes of a sample that has more tokens than one output may have."
+        check_choice(f"{self._who}: longer", longer, get_args(Longer), remedy)
         self._max_tokens, self._lookahead, self._lookahead_bytes = max_tokens, lookahead, lookahead_bytes
         self._field, self._longer = field, longer
         self._start = dict.fromkeys(_COUNTS, 0)
@@ -387,7 +382,12 @@ class PackTokens(Lookahead):
                     f"got none for {describe_record(piece.document.sample)}\n"
                     "  Let a single_process_fn add it there or drop it elsewhere, or pack each source by itself."
                 )
-        parts = [_as_array(piece.part(name)) for piece in pieces]
+        parts = [piece.part(name) for piece in pieces]
+        for number, part in enumerate(parts):
+            if not isinstance(part, torch.Tensor):
+                array = np.asarray(part)
+                is_listed = isinstance(part, list) and array.dtype.kind == "f"
+                parts[number] = array.astype(np.float32) if is_listed else array
         for part, piece in zip(parts, pieces, strict=True):
             if isinstance(part, np.ndarray) and part.dtype.kind not in "biufc":
                 raise ValueError(
@@ -398,14 +398,6 @@ class PackTokens(Lookahead):
             return _as_tensor(np.concatenate(parts))
         # By torch's rules for several types: NumPy makes float64 of int64 and float32, and of int64 and uint64.
         return torch.cat([part if isinstance(part, torch.Tensor) else _as_tensor(part.copy()) for part in parts])
-
-
-def _as_array(values: Any) -> Any:
-    """Values as an array; tensors as they are."""
-    if isinstance(values, torch.Tensor):
-        return values
-    array = np.asarray(values)
-    return array.astype(np.float32) if isinstance(values, list) and array.dtype.kind == "f" else array
 
 
 def _as_tensor(array: npt.NDArray[Any]) -> torch.Tensor:

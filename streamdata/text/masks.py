@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import did_you_mean, shown
+from streamdata.errors import shown
 from streamdata.text.formats import Texts
 from streamdata.text.messages import TRAIN_KEY, Message
 from streamdata.text.probes import AddedTokens, Frame, Span, learn_frame
 from streamdata.text.spans import MessageSpans
 from streamdata.text.templates import ChatRenderer, Conversation
 from streamdata.text.tokenizer import token_ids, tokenizer_of
+from streamdata.text.truncation import check_choice
 
 logger = logging.getLogger("streamdata")
 Int64s = npt.NDArray[np.int64]
@@ -115,11 +116,7 @@ class ChatEncoder:
             )
         self._actions = dict({"assistant": "train"} if actions is None else actions)
         for role, action in self._actions.items():
-            if action not in {"train", "mask"}:
-                hint = did_you_mean(str(action), ("train", "mask"))
-                raise ValueError(
-                    f"actions: role {shown(role)} has {shown(action)}{hint}\n  Give train or mask for each role."
-                )
+            check_choice(f"actions: that of role {shown(role)}", action, ("train", "mask"))
         self._renderer = ChatRenderer(tokenizer, template_kwargs=template_kwargs)
         self._tokens = AddedTokens(self._tokenizer.added_tokens_encoder)
         self._frames: dict[bool, Frame] = {}

@@ -209,10 +209,10 @@ def typed_parts(messages: Sequence[Any]) -> list[dict[str, Any]]:
 
 def media_types(messages: Sequence[Any], but: Container[Any] = ()) -> list[str]:
     """The types of parts that stand for media, as `image`, `image_url` or `input_audio`; templates take their keys."""
-    found = []
+    found: list[str] = []
     for part in typed_parts(messages):
-        names = [part.get("type"), *(key for key, value in part.items() if value is not None)]
-        names = [name for name in names if isinstance(name, str) and _MEDIUM.fullmatch(name)]
+        keys = [part.get("type"), *(key for key, value in part.items() if value is not None)]
+        names = [key for key in keys if isinstance(key, str) and _MEDIUM.fullmatch(key)]
         found += names[:1] if part.get("type") not in but else []
     return found
 

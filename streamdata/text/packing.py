@@ -20,6 +20,7 @@ import numpy.typing as npt
 from streamdata.errors import StateError, shown
 from streamdata.fields import lacks
 from streamdata.text.tokenizer import end_token, tokenize, tokenizer_fingerprint
+from streamdata.text.truncation import check_choice, check_positive
 
 if TYPE_CHECKING:
     import torch
@@ -160,16 +161,11 @@ class TextJsonlProcessFnBuilder:
     def __init__(
         self, max_sequence_length: int, tokenizer_name: str, text_key: str = "text", labels: Labels | None = None
     ) -> None:
-        if max_sequence_length < 1:
-            raise ValueError(
-                f"TextJsonlProcessFnBuilder: max_sequence_length is {max_sequence_length}, expected at least 1\n"
-                "  Set it to the number of tokens in a training row."
-            )
-        if labels not in (None, *get_args(Labels)):
-            raise ValueError(
-                f"TextJsonlProcessFnBuilder: labels is {shown(labels)}, expected one of {get_args(Labels)}\n"
-                "  Models of transformers shift labels themselves and want 'unshifted'; target_ids are there anyway."
-            )
+        remedy = "Set it to the number of tokens in a training row."
+        check_positive("TextJsonlProcessFnBuilder: max_sequence_length", max_sequence_length, remedy)
+        if labels is not None:
+            remedy = "Models of transformers shift labels themselves and want 'unshifted'; target_ids are there anyway."
+            check_choice("TextJsonlProcessFnBuilder: labels", labels, get_args(Labels), remedy)
         self.max_sequence_length = max_sequence_length
         self.tokenizer_name = tokenizer_name
         self.text_key = text_key
@@ -256,7 +252,8 @@ def checked_counts(who: str, state: Any, counts: Sequence[str], settings: Mappin
     Raises:
         StateError: It was written with others, or is not such a state.
     """
-    if not isinstance(state, dict) or not all(is_count(state.get(name)) for name in counts):
+    found = state if isinstance(state, dict) else {}
+    if not all(type(found.get(name)) is int and found[name] >= 0 for name in counts):
         raise StateError(
             f"{who}: expected counts {list(counts)}, got {shown(state)}\n"
             "  Give the states as to_state made them, or reload_from_url_level=True to begin afresh."
@@ -268,8 +265,3 @@ def checked_counts(who: str, state: Any, counts: Sequence[str], settings: Mappin
                 "  Set it back, or give reload_from_url_level=True to begin afresh from the present windows."
             )
     return {name: state[name] for name in counts}
-
-
-def is_count(value: object) -> bool:
-    """Whether a value is a whole number of at least 0."""
-    return type(value) is int and value >= 0

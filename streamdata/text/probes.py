@@ -156,7 +156,9 @@ class _Lesson:
         endings = [last.removesuffix(dangling)]
         if header and (after := self._rendered(_ASK, _SAY, prompt=True)) and after.endswith(header):
             endings.append(after.split(_SAID)[1].removesuffix(header))
-        is_added = called and result and result.startswith(called)
+        next_tool = ""
+        if called and result and result.startswith(called):
+            next_tool = self._tokens.at(result[len(called) :].lstrip(), 0)
         return Frame(
             header=header,
             stem=header[: min(filter(None, shared), default=0)],
@@ -164,7 +166,7 @@ class _Lesson:
             endings=tuple(sorted({ending for ending in endings if ending}, key=len, reverse=True)),
             has_stop=self._has_stop(answered, dangling),
             next_user=self._tokens.at(between.lstrip(), 0),
-            next_tool=self._tokens.at(result[len(called) :].lstrip(), 0) if is_added else "",
+            next_tool=next_tool,
         )
 
     def _dangling(self, last: str, between: str, asked: str, answered: str) -> str:
