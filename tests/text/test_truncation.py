@@ -88,9 +88,9 @@ def test_a_limit_below_one_is_an_error(limit):
 
 def test_an_unknown_truncation_is_an_error_with_the_nearest():
     """A misspelt one must not pass for another."""
-    with pytest.raises(ValueError, match="'midle', .*, did you mean 'middle'"):
+    with pytest.raises(ValueError, match=r"'midle', .*, did you mean 'middle'"):
         postprocess_data(torch.ones(1, 2), torch.ones(1, 2), 3, 0, truncation="midle")
-    with pytest.raises(ValueError, match="'truncate_lft', .*, did you mean 'truncate_left'"):
+    with pytest.raises(ValueError, match=r"'truncate_lft', .*, did you mean 'truncate_left'"):
         fit_length(np.array([True]), 3, "truncate_lft")
 
 
