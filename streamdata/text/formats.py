@@ -49,7 +49,6 @@ _FORMATS: Final = (
     "language-modeling", "prompt-only", "prompt-completion", "preference", "unpaired-preference", "sharegpt", "alpaca",
 )  # fmt: skip
 SIDES: Final = ("chosen", "rejected")
-_AFTER_PROMPT: Final = ("completion", *SIDES)
 
 
 def recognise(row: Row, choices: Sequence[str], who: str) -> RowFormat:
@@ -84,13 +83,13 @@ def recognise(row: Row, choices: Sequence[str], who: str) -> RowFormat:
 def fitting(row: Row, choices: Sequence[str]) -> list[RowFormat]:
     """All formats among these that the row's fields fit."""
     found: list[RowFormat] = []
+    sides = (row.get("chosen"), row.get("rejected"))
     for name in choices:
         fields: list[tuple[Any, ...]] = []
-        sides = (row.get("chosen"), row.get("rejected"))
         match name:
             case "language-modeling":
                 fields = [(row.get("messages"),), (row.get("text"),)]
-            case "prompt-only" if all(row.get(key) is None for key in _AFTER_PROMPT):
+            case "prompt-only" if sides == (None, None) and row.get("completion") is None:
                 fields = [(row.get("prompt"),)]
             # What has a label may be an example of what not to say.
             case "prompt-completion" | "unpaired-preference" if (row.get("label") is None) is (
@@ -106,8 +105,10 @@ def fitting(row: Row, choices: Sequence[str]) -> list[RowFormat]:
                 found.append(RowFormat(name, "conversational"))
             case "alpaca" if isinstance(row.get("instruction"), str) and isinstance(row.get("output"), str):
                 found.append(RowFormat(name, "conversational"))
-        found += [RowFormat(name, "conversational") for values in fields if all(map(is_chat, values))]
-        found += [RowFormat(name, "standard") for values in fields if all(isinstance(value, str) for value in values)]
+        for values in fields:
+            is_text = all(isinstance(value, str) for value in values)
+            if is_text or all(map(is_chat, values)):
+                found.append(RowFormat(name, "standard" if is_text else "conversational"))
     return found
 
 

@@ -211,9 +211,9 @@ def media_types(messages: Sequence[Any], but: Container[Any] = ()) -> list[str]:
     """The types of parts that stand for media, as `image`, `image_url` or `input_audio`; templates take their keys."""
     found: list[str] = []
     for part in typed_parts(messages):
-        keys = [part.get("type"), *(key for key, value in part.items() if value is not None)]
-        names = [key for key in keys if isinstance(key, str) and _MEDIUM.fullmatch(key)]
-        found += names[:1] if part.get("type") not in but else []
+        if part.get("type") not in but:
+            keys = [part.get("type"), *(key for key, value in part.items() if value is not None)]
+            found += [key for key in keys if isinstance(key, str) and _MEDIUM.fullmatch(key)][:1]
     return found
 
 
