@@ -105,10 +105,8 @@ def fitting(row: Row, choices: Sequence[str]) -> list[RowFormat]:
                 found.append(RowFormat(name, "conversational"))
             case "alpaca" if isinstance(row.get("instruction"), str) and isinstance(row.get("output"), str):
                 found.append(RowFormat(name, "conversational"))
-        for values in fields:
-            is_text = all(isinstance(value, str) for value in values)
-            if is_text or all(map(is_chat, values)):
-                found.append(RowFormat(name, "standard" if is_text else "conversational"))
+        found += [RowFormat(name, "conversational") for values in fields if all(map(is_chat, values))]
+        found += [RowFormat(name, "standard") for values in fields if set(map(type, values)) == {str}]
     return found
 
 
