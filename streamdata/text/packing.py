@@ -20,6 +20,7 @@ import numpy.typing as npt
 from streamdata.errors import StateError, shown
 from streamdata.fields import RECORDS, lacks
 from streamdata.text.tokenizer import end_token, tokenize, tokenizer_fingerprint
+from streamdata.text.truncation import check_choice, check_positive
 
 IGNORED_LABEL: Final = -100
 """The target where there is nothing to predict: what `torch.nn.functional.cross_entropy` ignores by default."""
@@ -64,14 +65,9 @@ class RowPacker:
         self._num_ended = 0
 
     @property
-    def num_held(self) -> int:
-        """How many of the last documents are still needed, empty ones among them counted."""
-        return len(self._held)
-
-    @property
-    def taken(self) -> int:
-        """How many tokens of the first document held were already in rows."""
-        return self._taken
+    def state(self) -> dict[str, int]:
+        """How many of the last documents are still needed, empty ones among them; and tokens of the first in rows."""
+        return {"rewind": len(self._held), "offset": self._taken}
 
     def add(self, tokens: Int64s) -> None:
         """Appends a document.
@@ -92,15 +88,15 @@ class RowPacker:
         self._num_tokens += len(document)
         self._release()
 
-    def next_row(self) -> PackedRow | None:
-        """Takes a row off the stream, or nothing while its last target has not come."""
-        return self._take(self._row_length) if self._num_tokens > self._row_length else None
+    def next_row(self, *, is_end: bool = False) -> PackedRow | None:
+        """Takes a row off the stream, or nothing while its last target has not come.
 
-    def last_row(self) -> PackedRow | None:
-        """Takes what is left, after the last document, filled up with padding; nothing if nothing is left."""
-        return self._take(self._num_tokens) if self._num_tokens > 0 else None
-
-    def _take(self, num_tokens: int) -> PackedRow:
+        Args:
+            is_end: After the last document: takes what is left, filled up with padding; nothing if nothing is left.
+        """
+        if self._num_tokens <= (0 if is_end else self._row_length):
+            return None
+        num_tokens = min(self._num_tokens, self._row_length)
         pieces = self._cut(num_tokens)
         lengths = [len(piece) for piece in pieces] + [self._row_length - num_tokens]
         missing = np.full(lengths[-1], self._end_token, dtype=np.int64)
@@ -169,16 +165,11 @@ class TextJsonlProcessFnBuilder:
     def __init__(
         self, max_sequence_length: int, tokenizer_name: str, text_key: str = "text", labels: Labels | None = None
     ) -> None:
-        if max_sequence_length < 1:
-            raise ValueError(
-                f"TextJsonlProcessFnBuilder: max_sequence_length is {max_sequence_length}, expected at least 1\n"
-                "  Set it to the number of tokens in a training row."
-            )
-        if labels not in (None, *get_args(Labels)):
-            raise ValueError(
-                f"TextJsonlProcessFnBuilder: labels is {shown(labels)}, expected one of {get_args(Labels)}\n"
-                "  Models of transformers shift labels themselves and want 'unshifted'; target_ids are there anyway."
-            )
+        remedy = "Set it to the number of tokens in a training row."
+        check_positive("TextJsonlProcessFnBuilder: max_sequence_length", max_sequence_length, remedy)
+        if labels is not None:
+            remedy = "Models of transformers shift labels themselves and want 'unshifted'; target_ids are there anyway."
+            check_choice("TextJsonlProcessFnBuilder: labels", labels, get_args(Labels), remedy)
         self.max_sequence_length = max_sequence_length
         self.tokenizer_name = tokenizer_name
         self.text_key = text_key
@@ -202,7 +193,7 @@ class TextJsonlProcessFnBuilder:
             packer.add(self._tokens(record))
             while (row := packer.next_row()) is not None:
                 yield self._sample(row)
-        if (row := packer.last_row()) is not None:
+        if (row := packer.next_row(is_end=True)) is not None:
             yield self._sample(row)
 
     def _sample(self, row: PackedRow) -> dict[str, Any]:
@@ -238,8 +229,7 @@ class TextJsonlProcessFnBuilder:
 
     def state_dict(self) -> dict[str, int]:
         """Say what is held; no payload. See `load_state_dict`."""
-        held = {"rewind": self._packer.num_held, "offset": self._packer.taken} if self._packer else self._held_at_start
-        return {**held, **self._settings()}
+        return {**(self._packer.state if self._packer else self._held_at_start), **self._settings()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next call go on where the state was taken, given the last `rewind` records again.
@@ -266,7 +256,8 @@ def checked_counts(who: str, state: Any, counts: Sequence[str], settings: Mappin
     Raises:
         StateError: It was written with others, or is not such a state.
     """
-    if not isinstance(state, dict) or not all(is_count(state.get(name)) for name in counts):
+    found = state if isinstance(state, dict) else {}
+    if not all(type(found.get(name)) is int and found[name] >= 0 for name in counts):
         raise StateError(
             f"{who}: expected counts {list(counts)}, got {shown(state)}\n"
             "  Give the states as to_state made them, or reload_from_url_level=True to begin afresh."
@@ -278,8 +269,3 @@ def checked_counts(who: str, state: Any, counts: Sequence[str], settings: Mappin
                 "  Set it back, or give reload_from_url_level=True to begin afresh from the present windows."
             )
     return {name: state[name] for name in counts}
-
-
-def is_count(value: object) -> bool:
-    """Whether a value is a whole number of at least 0."""
-    return type(value) is int and value >= 0

@@ -137,7 +137,7 @@ def test_record_without_pil_image_is_an_error_that_names_its_fields() -> None:
 )
 def test_sizes_must_be_positive(build: Any) -> None:
     """At construction."""
-    with pytest.raises(ValueError, match="is 0, expected at least 1"):
+    with pytest.raises(ValueError, match=r"is 0, expected .*at least 1"):
         build()
 
 
