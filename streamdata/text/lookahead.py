@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from streamdata.errors import StateError, names_text, shown
-from streamdata.fields import CURSOR, RECORDS, SAMPLES, STATES, is_reserved
+from streamdata.fields import CURSOR, NUM_RECORDS, SAMPLES, STATES, is_reserved
 from streamdata.sources.source import Sample, describe_record
 from streamdata.text.packing import checked_counts, positions
 from streamdata.text.plan import Plan, plan_alike, plan_alike_head, plan_bfd, plan_bfd_head
@@ -242,7 +242,7 @@ class Lookahead(ABC):
             output = self._output(held, vectors)
             is_whole = self._longer == "truncate"
             last = sum(is_whole or piece.end == piece.document.num_tokens for piece in held)
-            output[RECORDS] = self._without_pieces + last
+            output[NUM_RECORDS] = self._without_pieces + last
             self._without_pieces = 0
             yield output
 

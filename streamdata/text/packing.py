@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StateError, shown
-from streamdata.fields import RECORDS, lacks
+from streamdata.fields import NUM_RECORDS, lacks
 from streamdata.text.tokenizer import end_token, tokenize, tokenizer_fingerprint
 from streamdata.text.truncation import check_choice, check_positive
 
@@ -205,7 +205,7 @@ class TextJsonlProcessFnBuilder:
             arrays["labels"] = row.target_ids.copy()
         elif self.labels == "unshifted":
             arrays["labels"] = np.where(np.arange(len(row.tokens)) < num_tokens, row.tokens, IGNORED_LABEL)
-        return {name: torch.from_numpy(array) for name, array in arrays.items()} | {RECORDS: num_documents}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()} | {NUM_RECORDS: num_documents}
 
     def num_tokens(self, record: dict[str, Any]) -> int:
         """How many tokens of rows a record becomes, its end token among them."""

@@ -18,7 +18,7 @@ import numpy as np
 from torch.utils.data import get_worker_info
 
 from streamdata.errors import StateError, shown, text_of
-from streamdata.fields import RECORDS, is_reserved
+from streamdata.fields import NUM_RECORDS, is_reserved
 from streamdata.sources.functions.starts import fresh, is_stateful
 from streamdata.sources.functions.tally import Tally, raise_noted
 from streamdata.sources.source import DamagedRecord, Record, Sample, describe_record
@@ -324,7 +324,7 @@ def run_bursts(function: StreamFns, feed: Feed[Any], state: FunctionState | None
         try:
             for output in outputs:
                 sample = complete(output, feed.last, feed.what)
-                if feed.count_output(sample.pop(RECORDS, None)):
+                if feed.count_output(sample.pop(NUM_RECORDS, None)):
                     yield sample
         except (Exception, SystemExit) as error:  # a user's function may raise anything; the tally decides
             if feed.error is not None:

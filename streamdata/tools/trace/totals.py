@@ -252,7 +252,7 @@ def describe_states(states: Mapping[str, Any], sources: str) -> str:
 
 def _generations(history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for line, following in zip_longest(history, history[1:]):
-        began = "" if line is history[0] else f"; from step {line['step']} on"
+        began = "" if line is history[0] else f"; from step {line['step'] + 1} on"
         given = "" if following is None else f"; {line['samples']:,} samples were drawn"
         topology = f"{counted(line['dp_size'], 'rank')} with {counted(line['num_workers'], 'worker')} each"
         weights = ", ".join(f"{path} {_weight(weight)}" for path, weight in line.get("weights", {}).items())
