@@ -73,7 +73,7 @@ class Progress:
         self.passes: list[int] = []
         """The passes of which something was delivered under this size, ascending."""
         self.uneven: dict[tuple[int, int, int], Mapping[str, Any]] = {}
-        """Of ranks that `StreamLoader(uneven=…)` evened out, by generation, pass and rank, counts that no cursor has:
+        """Counts that no cursor has of ranks that `StreamLoader(uneven=…)` evened out, by generation, pass and rank:
         `batches` that were delivered beyond those that cursors count; `padded`, `left_out` and `left_out_tokens` by
         source."""
         self.idle: set[int] = set()

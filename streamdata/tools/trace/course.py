@@ -189,7 +189,7 @@ class Course:
         return int((known or [line["dp_size"] for line in self._lines[:1]] or [self.shape.dp_size])[-1])
 
     def _until(self, progress: Progress, generation: int) -> Progress:
-        """What states say of the generations before one."""
+        """Read the generations before one from states."""
         if (id(progress), generation) not in self._read:  # the same for all ranks
             entries = progress.table.as_dict().items()
             held = {key: value for key, value in entries if int(key.split("/", 2)[1]) < generation}
