@@ -8,7 +8,7 @@
 import copy
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch
 
 from streamdata.errors import StateError
-from streamdata.fields import PADDING
+from streamdata.fields import CURSOR, DATASET_NAME, PADDING
 from streamdata.mixing import MergedDataset
 from streamdata.run import Lane
-from streamdata.states.cursor import States
+from streamdata.states.cursor import States, marked
 from streamdata.states.progress import Progress
 
 logger = logging.getLogger("streamdata")
@@ -37,7 +37,11 @@ class Received(NamedTuple):
     batch: Any
     """Without its states; None where only states came."""
     states: States
-    """States of the batch, and of what was left out after it."""
+    """States of the batch."""
+    left_out: Sequence[States] = ()
+    """States of each batch that was left out after it."""
+    is_filler: bool = False
+    """Whether all of its samples only fill up."""
 
 
 class RestOfPass:
@@ -206,13 +210,11 @@ def dropped(received: Iterator[Received], rest: RestOfPass) -> Iterator[Received
     while rest.num_batches > 1:  # whoever takes one counts it
         yield next(received)
     last = next(received) if rest.num_batches else Received(None, {})
-    if left_out := rest.samples - sum(rest.samples_of(last.states).values()):
-        logger.warning("StreamLoader: uneven='drop' leaves out %d samples of this rank", left_out)
-    states = dict(last.states)
-    for leftover in received:
-        states.update(leftover.states)
-    if states:
-        yield Received(last.batch, states)
+    if number := rest.samples - sum(rest.samples_of(last.states).values()):
+        logger.warning("StreamLoader: uneven='drop' leaves out %d samples of this rank", number)
+    left_out = [each.states for each in received]
+    if last.states or left_out:
+        yield Received(last.batch, last.states, left_out)
 
 
 def padded(received: Iterator[Received], rest: RestOfPass, last: Any) -> Iterator[Received]:
@@ -223,12 +225,12 @@ def padded(received: Iterator[Received], rest: RestOfPass, last: Any) -> Iterato
         rest: Of the pass.
         last: One of this rank's batches, to be repeated where none is received.
     """
-    for batch, states in received:
+    for batch, states, *_ in received:
         if rest.own_batches == 1:  # a copy: what the trainer does to its tensors does not change those to come
             last = copy.deepcopy(batch)
         yield Received(_marked(batch, sum(rest.samples_of(states).values()), rest.batch_size), states)
     while rest.num_batches:
-        yield Received(_marked(copy.deepcopy(last), 0, rest.batch_size), {})
+        yield Received(_marked(copy.deepcopy(last), 0, rest.batch_size), {}, is_filler=True)
 
 
 def _marked(batch: Any, num_real: int, batch_size: int) -> Any:
@@ -240,5 +242,8 @@ def _marked(batch: Any, num_real: int, batch_size: int) -> Any:
 
 
 def filled(collate: Callable[[list[Any]], Any], batch_size: int, samples: list[Any]) -> Any:
-    """Collate a full batch: the last sample is repeated, with its state."""
-    return collate([*samples, *([samples[-1]] * (batch_size - len(samples)))])
+    """Collate a full batch: the last sample is repeated, with its state, which says how often."""
+    missing, last = batch_size - len(samples), samples[-1]
+    if missing:
+        last = {**last, CURSOR: marked(last[CURSOR], padded={last[DATASET_NAME]: missing})}
+    return collate([*samples, *([last] * missing)])

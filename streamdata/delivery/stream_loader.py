@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from inspect import signature
@@ -20,7 +20,7 @@ from streamdata.mixing.merged import top_of
 from streamdata.mixing.tree import tree_of
 from streamdata.run.lane_link import Traffic
 from streamdata.states.cursor import States, is_asked, states_of_batch
-from streamdata.states.progress import Progress
+from streamdata.states.progress import Progress, added, totals_of_nodes
 from streamdata.states.table import LoadedStates, StatesTable
 
 _OPTIONS: Final = (
@@ -37,6 +37,8 @@ _OPTIONS: Final = (
 sequence."""
 _OF_ORDER: Final = ("batch_sampler", "drop_last", "in_order", "sampler", "shuffle")
 _UNEVEN: Final = ("error", "drop", "pad")
+_LEFT_OUT: Final = {"left_out": "samples", "left_out_tokens": "tokens"}
+"""Counts of what was left out, and the totals of which they are a part."""
 _OF_STATES: Final = frozenset([CURSOR, STATE, STATES])
 
 
@@ -110,6 +112,8 @@ class StreamLoader:
         self._first_of_pass = 0
         """How many batches were received before those of this pass."""
         self._even.rest = None
+        self._filler: Counter[str] | None = None
+        """Samples, by source, of the batch that is repeated where this rank has none left."""
         self._is_resumed = bool(self._progress)
         self._first_epoch: int | None = None
         self._epoch: int | None = None
@@ -313,19 +317,43 @@ class StreamLoader:
     def _next(self) -> Received | None:
         """The next batch of the pass, or None, once, at its end."""
         for found in self._open() if self._stream is None else self._stream:
+            if found.batch is not None:
+                self._states.add(found.states)
+            if found.left_out:
+                before = Progress(self._states.after(self.num_batches))
+                for states in found.left_out:
+                    self._states.amend(states)
+                after = Progress(self._states.after(self.num_batches))
+                grown = {name: _grown(before, after, total) for name, total in _LEFT_OUT.items()}
+                self._note_uneven({"batches": -len(found.left_out), **grown})
+            if found.is_filler:
+                self._note_uneven({"batches": 1, "padded": self._samples_of_filler()})
             if found.batch is None:
-                self._states.amend(found.states)
                 continue
-            self._states.add(found.states)
             if self._even.rest is not None:
                 self._even.rest.count(found.states)
             return found
         assert self._pass is not None, "an endless stream does not end"
-        self._stream = self._even.rest = None
+        self._stream = self._even.rest = self._filler = None
         self._pass += 1
         self._first_of_pass = self.num_batches
         self.dataset.set_epoch(self._pass)
         return None
+
+    def _samples_of_filler(self) -> Mapping[str, int]:
+        """The samples of a batch that only fills up, by source: it repeats the last one of this rank."""
+        if self._filler is None:
+            number = self.num_batches - 1
+            before, after = (Progress(self._states.after(n)) for n in (number - 1, number))
+            self._filler = _samples_between(before, after)
+        return self._filler
+
+    def _note_uneven(self, counts: Mapping[str, Any]) -> None:
+        """Add counts of this rank that no sample's state has to the states after the last batch."""
+        headers = self.dataset.headers(self.num_workers)
+        generation = max(int(key.partition("/")[2]) for key in headers if key.startswith("generation/"))
+        key = f"uneven/{generation}/{self._pass}/{self.dataset.lane(self.num_workers).dp_rank}"
+        self._states.amend({**headers, key: added(self._states.after(self.num_batches).get(key, {}), counts)})
 
     def _open(self) -> Iterator[Received]:
         """Begin to read a pass, or the endless stream."""
@@ -337,7 +365,9 @@ class StreamLoader:
             # It resumes after its last batch, and others have more: any other one of its own is repeated.
             self.dataset.set_dataloader_states({})
             loader = DataLoader(self.dataset, self.batch_size, collate_fn=self._options["collate_fn"])
-            repeated = _without_states(next(iter(loader)))
+            batch = next(iter(loader))
+            repeated = _without_states(batch)
+            self._filler = _samples_between(Progress({}), Progress(states_of_batch(batch)))
             self._set_present_states()
             self._dataloader = None
         if self._dataloader is None:
@@ -424,6 +454,18 @@ class RecentStates:
         for part in (self._forgotten, *islice(self._kept, num_batches - first)):
             states.update(part)
         return states
+
+
+def _samples_between(before: Progress, after: Progress) -> Counter[str]:
+    """The samples of a batch by source, those that fill it up among them: of states before it and after it."""
+    return Counter(_grown(before, after, "samples")) + Counter(_grown(before, after, "padded"))
+
+
+def _grown(before: Progress, after: Progress, name: str) -> dict[str, int]:
+    """How much a total of each node has grown."""
+    counts, since = totals_of_nodes(before), totals_of_nodes(after)
+    grown = {path: int(held.get(name, 0) - counts.get(path, {}).get(name, 0)) for path, held in since.items()}
+    return {path: number for path, number in grown.items() if number}
 
 
 def _received(batch: Any) -> Received:

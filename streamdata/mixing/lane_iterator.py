@@ -120,10 +120,10 @@ class LaneIterator(Iterator[Sample]):
         others = tuple(entry for path, entry in self._entries.items() if path != node_of(self._last[-1]).path)
         states = to_state({STATES: others, CURSOR: self._last})
         link = node_of(self._last[-1]).link
-        if link is not None and link.num_batches is not None:
+        if link is not None and link.batches is not None:
             # The collate function numbers its batches in copies of their last samples.
             (top,) = (key for key in states if key.split("/", 5)[5:] == [""])
-            states[top]["batches"] = link.num_batches
+            states[top] |= {"batches": link.batches.number, "sizes": link.batches.sizes}
         texts = {key: json.dumps(value) for key, value in states.items() if not key.startswith("generation/")}
         # A mixture's own draws only grow, whichever of its sources were drawn since.
         self._texts.update(texts)

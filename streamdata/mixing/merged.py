@@ -42,6 +42,7 @@ from streamdata.sources.functions.tally import end_where_batches_are_lost
 from streamdata.sources.skip import SkipList, Skips
 from streamdata.sources.source import Sample
 from streamdata.states.checks import check_complete, check_nodes, describe_changes
+from streamdata.states.cursor import States
 from streamdata.states.headers import canonical, digest_of, read_deal
 from streamdata.states.joining import verify_ranks_agree
 from streamdata.states.progress import Progress
@@ -348,6 +349,13 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         """
         reading = self._reading(replace(self.lane(num_workers), dp_rank=0))
         return (replace(reading, progress=Progress({})) if whole_pass else reading).samples_left()
+
+    def headers(self, num_workers: int) -> States:
+        """The headers of the generation in which an iteration with so many workers reads, as states hold them."""
+        run = self._reading(self.lane(num_workers)).plan(self.progress, None).run
+        deal = run.progress.before.entry
+        found = {f"generation/{run.generation}": run.header} | ({deal.key: deal.text} if deal else {})
+        return {key: json.loads(text) for key, text in found.items()}
 
     def idle_rank(self, num_workers: int, passes: Iterable[int], ranks: Iterable[int]) -> int | None:
         """The first of some ranks that has no share of any of these passes, read from their starts.

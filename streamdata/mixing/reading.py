@@ -141,9 +141,7 @@ class Reading:
             if is_here and (limit := meter.limit()) is not None:  # from elsewhere it comes with the batch
                 log_once(self.control.name, limit)
 
-        counted = progress.batches_of_workers(key.epoch_pass, key.dp_rank)
-        batches = None if None in counted.values() else counted.get(key.worker, 0)
-        link = LaneLink(batches, beginning, note_batches, meter.report)
+        link = LaneLink(progress.batches_before(key), beginning, note_batches, meter.report)
         run = replace(plan.run, ahead=ahead, times=meter.times, place=place, link=link)
         samples = iter(()) if plan.gave_all else lane_samples(run, self.top)
         if place is not None:

@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import NamedTuple
@@ -142,6 +142,16 @@ class Beginning(NamedTuple):
     """The header of earlier sizes."""
 
 
+class Batches(NamedTuple):
+    """Counts of the batches that a lane has made of a pass."""
+
+    number: int = 0
+    given: int = 0
+    """Samples in all of them."""
+    sizes: Sequence[Sequence[int]] = ()
+    """Runs of batches with as many samples: the number of the first one, from 1, and the samples of each."""
+
+
 class LaneLink:
     """Travels with a lane's samples by reference, and stays behind when they are pickled: there it is None.
 
@@ -149,8 +159,7 @@ class LaneLink:
     So each batch brings along how the lane began, and the trainer warns; and what its process has asked of stores.
 
     Args:
-        num_batches: How many batches of this pass the lane had delivered when the iteration began; None if that is not
-            known.
+        batches: What batches of this pass the lane had delivered when the iteration began; None if that is not known.
         beginning: How it began, if it is to be compared.
         note_batches: Called with how many batches the lane has made in this iteration.
         report: Returns what its process has asked of stores, None for nothing.
@@ -158,25 +167,30 @@ class LaneLink:
 
     def __init__(
         self,
-        num_batches: int | None,
+        batches: Batches | None,
         beginning: Beginning | None,
         note_batches: Callable[[int], None],
         report: Callable[[], TrafficReport | None],
     ) -> None:
-        self._num_batches, self._beginning, self._note_batches = num_batches, beginning, note_batches
+        self._batches, self._beginning, self._note_batches = batches, beginning, note_batches
         self._report = report
         self._made = 0
 
-    def next_batch(self) -> int | None:
-        """Count a batch that is made; return its number in the lane, from 1."""
+    def next_batch(self, given: int) -> Batches | None:
+        """Count a batch that is made, with which the lane has given so many samples; return all that it has made."""
         self._made += 1
         self._note_batches(self._made)
-        return None if self._num_batches is None else self._num_batches + self._made
+        if self._batches is not None:
+            number, before, sizes = self._batches
+            if not sizes or sizes[-1][1] != given - before:
+                sizes = [*sizes, [number + 1, given - before]]
+            self._batches = Batches(number + 1, given, sizes)
+        return self._batches
 
     @property
-    def num_batches(self) -> int | None:
-        """How many batches of this pass the lane has made; None if that is not known, or nobody counts them."""
-        return self._num_batches + self._made if self._made and self._num_batches is not None else None
+    def batches(self) -> Batches | None:
+        """The batches of this pass that the lane has made; None if that is not known, or nobody counts them."""
+        return self._batches if self._made else None
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[Beginning | None, int, TrafficReport | None]]:
         beginning = self._beginning

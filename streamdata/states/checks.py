@@ -194,9 +194,8 @@ def _check_workers(progress: Progress, is_endless: bool, least: Callable[[int, i
         return
     # Those after the one that was last are a batch behind it.
     most = max(number + (worker > last) for worker, number in counted.items())
-    samples = progress.last(epoch_pass, "")["draws"][dp_rank * num_workers :]
-    # States do not say it: the mean over a lane's batches, rounded up, since a last one may be smaller.
-    batch_size = max(-(-int(samples[worker]) // number) for worker, number in counted.items())
+    fields = progress.last(epoch_pass, "")["rare"][dp_rank * num_workers :]
+    batch_size = max((size for worker in counted for _, size in (fields[worker] or {}).get("sizes", ())), default=1)
     for worker in range(num_workers):
         expected = most - (worker > last)
         if worker not in held and expected:

@@ -90,12 +90,15 @@ class NodeKey(NamedTuple):
 class Mark(NamedTuple):
     """Facts about its lane that a sample carries, beside where the stream stands."""
 
-    batch: int | None = None
-    """In the last sample of a batch of `mixed_collate`: the batch's number in its lane in this pass, from 1."""
+    batches: tuple[int, Sequence[Sequence[int]]] | None = None
+    """In the last sample of a batch that our collate functions made: the batch's number in its lane in this pass, from
+    1, and the `sizes` of those up to it, as of `Batches`."""
     ended: bool = False
     """In the last sample of a lane in a pass."""
     deal: DealText | None = None
     """In the first sample that a lane gives in an iteration, where the size of the run has changed."""
+    padded: Mapping[str, int] | None = None
+    """In the last sample of a batch that it fills up: how often it is repeated, by its source."""
     tail: Mapping[str, list[int]] | None = None
     """In the last sample of a lane: by path, the `COUNTS` of what was read after the node's last entry."""
 
@@ -136,8 +139,13 @@ def number_batch(samples: list[dict[str, Any]]) -> None:
     Does nothing where the samples are not a MergedDataset's, or were read in another process.
     """
     for link in links_of(samples[-1:]):
-        # A copy: the caller may put the same sample into another batch.
-        samples[-1] = {**samples[-1], CURSOR: marked(samples[-1][CURSOR], batch=link.next_batch())}
+        entries = samples[-1][CURSOR]
+        last = Entry(*entries[-1])
+        # A top with a function of its own has an entry, which counts what that gave.
+        made = link.next_batch(last.drawn if last.node.path else last.draws)
+        if made is not None:
+            # A copy: the caller may put the same sample into another batch.
+            samples[-1] = {**samples[-1], CURSOR: marked(entries, batches=(made.number, made.sizes))}
 
 
 def links_of(samples: Iterable[Mapping[str, Any]]) -> list[LaneLink]:
@@ -216,7 +224,7 @@ def to_state(batch: object) -> States:
     Returns:
         A flat dict of plain JSON. `cursor/G/P/RANK/WORKER/PATH` says where a lane stands in a node of the tree, in
         generation G and pass P; that of the top, whose path is "", also how many batches the lane has delivered,
-        whether it has ended, and what nodes dropped after their last samples; `worker/G/P/RANK` which worker delivered
+        of which sizes, whether it has ended, and what nodes dropped after their last samples; `worker/G/P/RANK` which worker delivered
         last; `generation/G` what determines the order, and beside it what the shards hold that is not a record, or less
         than one. In the first batch of a lane there is also `deal/G`, what the run had come to under earlier numbers of
         ranks and workers, if it had others.
@@ -284,9 +292,9 @@ def _of_samples(samples: Iterable[Mapping[str, Any]]) -> tuple[States, dict[str,
     for (generation, key), entry in last.items():
         mark = Entry(*entry).mark or Mark()
         top = states[f"cursor/{generation}/{'/'.join(map(str, key))}/"]
-        for name, value in (("batches", mark.batch), ("ended", int(mark.ended)), ("tail", mark.tail)):
-            if value:
-                top[name] = value
+        number, sizes = mark.batches or (0, None)
+        facts = {"batches": number, "sizes": sizes, "ended": int(mark.ended), "padded": mark.padded, "tail": mark.tail}
+        top.update({name: value for name, value in facts.items() if value})
     return states | workers, headers
 
 

@@ -32,6 +32,8 @@ class ReadStates(NamedTuple):
     states: Mapping[str, Any]
     origin: str
     """The step and ranks; empty where the files do not name them."""
+    step: int | None
+    """The step as the training loop counted it; None where the files do not name it."""
 
 
 def load_states(directory: str | Path, *, step: int | None = None) -> LoadedStates:
@@ -170,7 +172,7 @@ def read_states(paths: Sequence[Path]) -> list[ReadStates]:
     for path in paths:
         if path.is_dir() and not STEP_NAME.fullmatch(path.name):
             states = load_states(path)
-            found.append(ReadStates(states.loaded.as_dict(), f"step {states.step}"))
+            found.append(ReadStates(states.loaded.as_dict(), f"step {states.step}", states.step))
         elif path.is_dir():
             saved += (parts := read_step(path.parent, int(path.name.removeprefix("step-"))))
             deals |= _deals(path, parts)
@@ -178,13 +180,13 @@ def read_states(paths: Sequence[Path]) -> list[ReadStates]:
             saved.append(decode(str(path), content))
             deals |= _deals(path.parent, saved[-1:])
         else:
-            found.append(ReadStates(_plain(path, content), ""))
+            found.append(ReadStates(_plain(path, content), "", None))
     if saved:
         # What is shown may be one rank's file: the others may have delivered, so that nothing of them is recorded.
         size, ranks = saved[0].size, sorted(part.rank for part in saved)
         table = join_ranks(saved, deals, unknown=set(range(size)) - set(ranks))
         which = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
-        found.insert(0, ReadStates(table.as_dict(), f"step {saved[0].step}, {which} of {size}"))
+        found.insert(0, ReadStates(table.as_dict(), f"step {saved[0].step}, {which} of {size}", saved[0].step))
     return found
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from streamdata.errors import StateError
 from streamdata.run import Lane
+from streamdata.run.lane_link import Batches
 from streamdata.states.cursor import LaneEntries, LaneKey
 from streamdata.states.headers import DAMAGE, DEAL, Base, BlockCut, DealHeader, Topology, Tree, check_header, read_deal
 from streamdata.states.table import COUNTS, POSITION, ROW, Column, Rows, StatesTable, not_states, owner_of, table_of
@@ -70,6 +72,10 @@ class Progress:
         nothing."""
         self.passes: list[int] = []
         """The passes of which something was delivered under this size, ascending."""
+        self.uneven: dict[tuple[int, int, int], Mapping[str, Any]] = {}
+        """Counts that no cursor has of ranks that `StreamLoader(uneven=…)` evened out, by generation, pass and rank:
+        `batches` that were delivered beyond those that cursors count; `padded`, `left_out` and `left_out_tokens` by
+        source."""
         self.idle: set[int] = set()
         """The ranks of which saving and gathering recorded that they delivered nothing."""
         self._cache: dict[Any, Any] = {}
@@ -107,15 +113,15 @@ class Progress:
         """Take over who delivered last, and who nothing; refuse lanes that were not there."""
         for key, value in self.table.others.items():
             kind, generation, *lane = key.split("/")
-            worker = value if kind == "worker" else 0
-            if type(worker) is not int or worker < 0:
-                raise not_states(key, value, "expected a worker")
+            if not _is_of_rank(kind, value):
+                raise not_states(key, value, "expected what is said of a rank")
             if lane:
-                self._check_lane(int(generation), int(lane[-1]), worker)
+                self._check_lane(int(generation), int(lane[-1]), value if kind == "worker" else 0)
             if kind == "worker":
-                self.last_workers[int(lane[0]), int(lane[1])] = worker
+                self.last_workers[int(lane[0]), int(lane[1])] = value
             elif kind == "idle":
                 self.idle.add(int(lane[0]))
+        self.uneven = {_numbers_in(k): v for k, v in self.table.others.items() if k.startswith("uneven/")}
         self.newest_passes = {rank: epoch_pass for epoch_pass, rank in sorted(self.last_workers)}
         self.passes = sorted({epoch_pass for epoch_pass, _ in self.last_workers})
         for (number, epoch_pass, path), of_node in self.table.groups.items():
@@ -192,7 +198,12 @@ class Progress:
 
     def step(self, generation: float = math.inf) -> int:
         """How many batches the furthest rank had delivered when a generation began, or has by now."""
-        return self.before.step + (int(self.batches(generation).sum(axis=1).max()) if self.generations else 0)
+        if not self.generations:
+            return self.before.step
+        batches = self.batches(generation).sum(axis=1)
+        for (number, _, rank), counts in self.uneven.items():
+            batches[rank] += counts["batches"] if number < generation else 0
+        return self.before.step + int(batches.max())
 
     def batches(self, before: float = math.inf) -> npt.NDArray[np.int64]:
         """Batches delivered by each lane in all passes of this size, before a generation; int64 (ranks, workers)."""
@@ -208,6 +219,15 @@ class Progress:
         own = slice(dp_rank * workers, (dp_rank + 1) * workers)
         pairs = zip(last.is_held[own].tolist(), last["batches"][own].tolist(), strict=True)
         return {worker: batches or None for worker, (is_held, batches) in enumerate(pairs) if is_held}
+
+    def batches_before(self, key: LaneKey) -> Batches | None:
+        """The batches that the lane has delivered; None where a lane of its rank did not count them."""
+        own = self.batches_of_workers(key.epoch_pass, key.dp_rank)
+        if None in own.values():
+            return None
+        held = self.lane(key).cursors.get("")
+        top: Mapping[str, Any] = held[max(held)] if held else {"draws": 0}
+        return Batches(own.get(key.worker) or 0, top["draws"], top.get("sizes", ()))
 
     def batches_of_rank(self, lane: Lane) -> int:
         """How many batches the rank of a lane has delivered since the run began, over all passes.
@@ -345,7 +365,7 @@ def totals_of_nodes(progress: Progress) -> dict[str, dict[str, float]]:
     """Sum up what was delivered of each node since the run began, over all ranks and passes.
 
     Returns:
-        By path: `samples`, `tokens`, `cost` and the `COUNTS`, without those that are 0.
+        By path: `samples`, `tokens`, `cost`, the `COUNTS`, `left_out` and `padded`, without those that are 0.
     """
     # Over all passes: what earlier sizes delivered of any is in their header.
     totals = {path: dict(held) for path, held in progress.before.totals.items()}
@@ -360,7 +380,46 @@ def totals_of_nodes(progress: Progress) -> dict[str, dict[str, float]]:
             given |= zip(COUNTS, map(int.__sub__, progress.counts(epoch_pass, path), first), strict=True)
             total = totals.setdefault(path, {})
             total |= {name: total.get(name, 0) + value for name, value in given.items() if value}
+        padded = (fields.get("padded", {}) for fields in progress.last(epoch_pass, "")["rare"].tolist() if fields)
+        for path, number in itertools.chain.from_iterable(map(dict.items, padded)):
+            totals[path] = added(totals.get(path, {}), {"padded": number})
+    for counts in progress.uneven.values():
+        left_out = counts.get("left_out", {})
+        for path, number in left_out.items():
+            tokens = counts["left_out_tokens"].get(path, 0)
+            part = {"samples": -number, "tokens": -tokens, "left_out": number}
+            totals[path] = added(totals.get(path, {}), part)
+        for path, number in counts.get("padded", {}).items():
+            totals[path] = added(totals.get(path, {}), {"padded": number})
     return totals
+
+
+def added(counts: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Add counts up, name by name, at any depth."""
+    names = dict.fromkeys((*counts, *more))
+    return {
+        name: added(counts.get(name, {}), more.get(name, {}))
+        if isinstance(counts.get(name, more.get(name)), Mapping)
+        else counts.get(name, 0) + more.get(name, 0)
+        for name in names
+    }
+
+
+def _numbers_in(key: str) -> tuple[int, int, int]:
+    generation, epoch_pass, rank = map(int, key.split("/")[1:])
+    return generation, epoch_pass, rank
+
+
+def _is_of_rank(kind: str, value: Any) -> bool:
+    """Whether the value of a key that is of a rank, or of none, is of the right type."""
+    if kind == "worker":
+        return type(value) is int and value >= 0
+    if kind != "uneven":
+        return True
+    if not isinstance(value, Mapping) or type(value.get("batches")) is not int:
+        return False
+    held = [counts for name, counts in value.items() if name != "batches"]
+    return all(isinstance(counts, Mapping) and all(type(n) is int for n in counts.values()) for counts in held)
 
 
 def history_of(progress: Progress) -> list[Mapping[str, Any]]:
@@ -377,7 +436,7 @@ def _line(progress: Progress, generation: int) -> dict[str, Any]:
     written = progress.headers[generation]
     line: dict[str, Any] = {"generation": generation, "step": progress.step(generation), "samples": 0}
     line |= {name: written[name] for name in ("dp_size", "num_workers", "weights")}
-    given, cost = 0, 0.0
+    cost = 0.0
     for epoch_pass in progress.passes:
         for path in (path for path in progress.paths() if "." not in path):
             # Cursors count since the size began.
@@ -385,10 +444,29 @@ def _line(progress: Progress, generation: int) -> dict[str, Any]:
             drawn, costs = ((after[name].sum() - before[name].sum()).item() for name in ("draws", "cost"))
             # What a yield function over all gave is made into batches, what its sources gave is drawn.
             line["samples"] += drawn if path else 0
-            given += 0 if path else drawn
             cost += costs
     if cost:
         line["cost"] = cost
-    if batches := int((progress.batches(generation + 1) - progress.batches(generation)).sum()):
-        line["batch_size"] = -(-given // batches)
+    sizes: Counter[int] = Counter()
+    for epoch_pass in progress.passes:
+        after, before = (progress.last(epoch_pass, "", generation + more) for more in (1, 0))
+        lanes = zip(after["rare"], before["batches"].tolist(), after["batches"].tolist(), strict=True)
+        for fields, begin, end in lanes:
+            sizes.update(batches_by_size(fields.get("sizes", ()) if fields else (), begin, end))
+    if sizes:  # of most batches: the last one of a lane may be smaller
+        line["batch_size"] = sizes.most_common(1)[0][0]
     return line
+
+
+def batches_by_size(runs: Sequence[Sequence[int]], begin: int, end: int) -> dict[int, int]:
+    """Count the batches of each size among those of a lane after its first `begin`, up to the one of number `end`.
+
+    Args:
+        runs: As of `Batches.sizes`.
+        begin: How many are left out.
+        end: The number of the last one, from 1.
+    """
+    counts: Counter[int] = Counter()
+    for (first, size), (following, _) in itertools.pairwise([*runs, (end + 1, 0)]):
+        counts[size] += max(0, min(following - 1, end) - max(first - 1, begin))
+    return +counts

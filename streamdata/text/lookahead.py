@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from streamdata.errors import StateError, names_text, shown
-from streamdata.fields import CURSOR, SAMPLES, STATES, is_reserved
+from streamdata.fields import CURSOR, NUM_RECORDS, SAMPLES, STATES, is_reserved
 from streamdata.sources.source import Sample, describe_record
 from streamdata.text.packing import checked_counts, positions
 from streamdata.text.plan import Plan, plan_alike, plan_alike_head, plan_bfd, plan_bfd_head
@@ -69,7 +69,7 @@ class TokenPiece(NamedTuple):
 
 
 class Lookahead(ABC):
-    """A stateful stream function that plans over many samples at once.
+    """A stateful stream function that plans over many samples at once, and says of how many each output is the last.
 
     Args:
         max_tokens: Of one output.
@@ -82,6 +82,8 @@ class Lookahead(ABC):
     Raises:
         ValueError: A setting is out of range.
     """
+
+    gives_records = True
 
     def __init__(
         self,
@@ -115,6 +117,8 @@ class Lookahead(ABC):
 
     def _begin(self) -> None:
         self._num_pulled, self._overlong = 0, self._start["overlong"]
+        self._without_pieces = 0
+        """Samples pulled since the last output that are in none."""
         self._hold([])
 
     def _hold(self, pieces: list[TokenPiece]) -> None:
@@ -173,6 +177,7 @@ class Lookahead(ABC):
                 )
             begins = [begin for begin in begins if begin >= offset]
         if not begins:
+            self._without_pieces += 1
             return
         num_bytes, fields = _measured(sample, num_tokens)
         document = HeldSample(sample, num_tokens, num_bytes, fields, number, overlong)
@@ -233,7 +238,13 @@ class Lookahead(ABC):
         # Before the outputs: the function is asked what it carries over when it pulls again, after the last of them.
         self._hold(pieces[len(plan.document) :])
         for begin, end in zip(plan.rows[:-1].tolist(), plan.rows[1:].tolist(), strict=True):
-            yield self._output([pieces[piece] for piece in plan.document[begin:end].tolist()], vectors)
+            held = [pieces[piece] for piece in plan.document[begin:end].tolist()]
+            output = self._output(held, vectors)
+            is_whole = self._longer == "truncate"
+            last = sum(is_whole or piece.end == piece.document.num_tokens for piece in held)
+            output[NUM_RECORDS] = self._without_pieces + last
+            self._without_pieces = 0
+            yield output
 
     def state_dict(self) -> dict[str, Any]:
         """Say what is carried over, without its content; see `load_state_dict`."""

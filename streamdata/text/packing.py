@@ -12,18 +12,15 @@ positions   0 1 2 3 | 0 1 2 3 | 0 1 0 1     from 0 in each row and each document
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StateError, shown
-from streamdata.fields import lacks
+from streamdata.fields import NUM_RECORDS, lacks
 from streamdata.text.tokenizer import end_token, tokenize, tokenizer_fingerprint
 from streamdata.text.truncation import check_choice, check_positive
-
-if TYPE_CHECKING:
-    import torch
 
 IGNORED_LABEL: Final = -100
 """The target where there is nothing to predict: what `torch.nn.functional.cross_entropy` ignores by default."""
@@ -43,6 +40,8 @@ class PackedRow(NamedTuple):
     position_ids: Int64s
     num_tokens: int
     """How many of `tokens` are the stream's; padding follows."""
+    num_documents: int
+    """How many documents have come to their end since the row before."""
 
 
 class RowPacker:
@@ -63,6 +62,7 @@ class RowPacker:
         self._held: deque[Int64s] = deque()
         self._num_tokens = -skip
         self._taken = skip
+        self._num_ended = 0
 
     @property
     def state(self) -> dict[str, int]:
@@ -106,7 +106,8 @@ class RowPacker:
         if self._held:
             targets[num_tokens - 1] = self._held[0][self._taken]
         position_ids = positions(np.array(lengths))
-        return PackedRow(tokens, targets, targets != IGNORED_LABEL, position_ids, num_tokens)
+        ended, self._num_ended = self._num_ended, 0
+        return PackedRow(tokens, targets, targets != IGNORED_LABEL, position_ids, num_tokens, ended)
 
     def _cut(self, num_tokens: int) -> list[Int64s]:
         """Removes the next tokens, as one piece per document."""
@@ -123,6 +124,7 @@ class RowPacker:
     def _release(self) -> None:
         while self._held and self._taken >= len(self._held[0]):
             self._taken -= len(self._held.popleft())
+            self._num_ended += 1
 
 
 def positions(lengths: Int64s) -> Int64s:
@@ -158,6 +160,8 @@ class TextJsonlProcessFnBuilder:
         ValueError: `max_sequence_length` is not positive, or there are no such `labels`.
     """
 
+    gives_records = True
+
     def __init__(
         self, max_sequence_length: int, tokenizer_name: str, text_key: str = "text", labels: Labels | None = None
     ) -> None:
@@ -192,16 +196,16 @@ class TextJsonlProcessFnBuilder:
         if (row := packer.next_row(is_end=True)) is not None:
             yield self._sample(row)
 
-    def _sample(self, row: PackedRow) -> dict[str, "torch.Tensor"]:
+    def _sample(self, row: PackedRow) -> dict[str, Any]:
         import torch
 
         arrays = row._asdict()
-        num_tokens = arrays.pop("num_tokens")
+        num_tokens, num_documents = arrays.pop("num_tokens"), arrays.pop("num_documents")
         if self.labels == "shifted":
             arrays["labels"] = row.target_ids.copy()
         elif self.labels == "unshifted":
             arrays["labels"] = np.where(np.arange(len(row.tokens)) < num_tokens, row.tokens, IGNORED_LABEL)
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()} | {NUM_RECORDS: num_documents}
 
     def num_tokens(self, record: dict[str, Any]) -> int:
         """How many tokens of rows a record becomes, its end token among them."""

@@ -36,8 +36,9 @@ def test_every_token_is_in_exactly_one_row(documents: list[list[int]], row_lengt
     assert tokens[: len(expected)] == expected
     assert len(rows) == -(-len(expected) // row_length)
     assert set(tokens[len(expected) :]) <= {END}
-    assert all(array.shape == (row_length,) for row in rows for array in row[:-1])
+    assert all(array.shape == (row_length,) for row in rows for array in row[:-2])
     assert sum(row.num_tokens for row in rows) == len(expected)
+    assert sum(row.num_documents for row in rows) == (len(documents) if expected else 0)
 
 
 @given(documents_of, st.integers(1, 9))

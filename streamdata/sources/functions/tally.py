@@ -100,6 +100,8 @@ class Tally:
         self.name, self.max_bad, self.dropped, self.bad = name, max_bad, dropped, bad
         self.skipped, self.records = skipped, records
         self._last = ""
+        self.counts_outputs = False
+        """Whether records count once the outputs that they are in are delivered, not when they are read."""
         self.note: Callable[[Any], None] | None = None
         """Called with each record that a function is about to be given, where somebody wants to know."""
         self.replaying = False
