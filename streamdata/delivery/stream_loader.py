@@ -37,8 +37,6 @@ _OPTIONS: Final = (
 sequence."""
 _OF_ORDER: Final = ("batch_sampler", "drop_last", "in_order", "sampler", "shuffle")
 _UNEVEN: Final = ("error", "drop", "pad")
-_LEFT_OUT: Final = {"left_out": "samples", "left_out_tokens": "tokens"}
-"""Counts of what was left out, and the totals of which they are a part."""
 _OF_STATES: Final = frozenset([CURSOR, STATE, STATES])
 
 
@@ -324,10 +322,10 @@ class StreamLoader:
                 for states in found.left_out:
                     self._states.amend(states)
                 after = Progress(self._states.after(self.num_batches))
-                grown = {name: _grown(before, after, total) for name, total in _LEFT_OUT.items()}
-                self._note_uneven({"batches": -len(found.left_out), **grown})
+                samples, tokens = (_grown(before, after, name) for name in ("samples", "tokens"))
+                self._note_uneven(-len(found.left_out), left_out=samples, left_out_tokens=tokens)
             if found.is_filler:
-                self._note_uneven({"batches": 1, "padded": self._samples_of_filler()})
+                self._note_uneven(1, padded=self._samples_of_filler())
             if found.batch is None:
                 continue
             if self._even.rest is not None:
@@ -348,8 +346,10 @@ class StreamLoader:
             self._filler = _samples_between(before, after)
         return self._filler
 
-    def _note_uneven(self, counts: Mapping[str, Any]) -> None:
-        """Add counts of this rank that no sample's state has to the states after the last batch."""
+    def _note_uneven(self, batches: int, **nodes: Mapping[str, int]) -> None:
+        """Add counts of this rank, those of `Progress.uneven`, to the states after the last batch."""
+        of_nodes = {f"{name}/{path}": count for name, held in nodes.items() for path, count in held.items()}
+        counts = {"batches": batches, **of_nodes}
         headers = self.dataset.headers(self.num_workers)
         generation = max(int(key.partition("/")[2]) for key in headers if key.startswith("generation/"))
         key = f"uneven/{generation}/{self._pass}/{self.dataset.lane(self.num_workers).dp_rank}"

@@ -352,10 +352,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
 
     def headers(self, num_workers: int) -> States:
         """The headers of the generation in which an iteration with so many workers reads, as states hold them."""
-        run = self._reading(self.lane(num_workers)).plan(self.progress, None).run
-        deal = run.progress.before.entry
-        found = {f"generation/{run.generation}": run.header} | ({deal.key: deal.text} if deal else {})
-        return {key: json.loads(text) for key, text in found.items()}
+        return self._reading(self.lane(num_workers)).headers()
 
     def idle_rank(self, num_workers: int, passes: Iterable[int], ranks: Iterable[int]) -> int | None:
         """The first of some ranks that has no share of any of these passes, read from their starts.

@@ -1,5 +1,6 @@
 """Plans and reads one lane: which pass of the stream, from where, and how its samples tell that it ends."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -25,7 +26,7 @@ from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead
 from streamdata.sources.functions.tally import Tally, counts_of, num_tokens
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
-from streamdata.states.cursor import Cursor, Entry, PlainEntry, marked, node_of
+from streamdata.states.cursor import Cursor, Entry, PlainEntry, States, marked, node_of
 from streamdata.states.headers import Tree, header
 from streamdata.states.lane_state import LaneState
 from streamdata.states.progress import Progress
@@ -154,6 +155,14 @@ class Reading:
             note_end()
 
         return samples if self.top.is_endless else _with_end(samples, end, run.tallies, given)
+
+    def headers(self) -> States:
+        """The headers of the generation that is read if the rank begins now, as states hold them."""
+        progress = self._present()
+        text = header(self.tree, self.lane, progress.before, self.top.anomalies())
+        found = {f"generation/{progress.generation(self.tree)}": text}
+        found |= dict([progress.before.entry] if progress.before.entry else ())
+        return {key: json.loads(text) for key, text in found.items()}
 
     def next_pass(self) -> int:
         """The pass that is read if the rank begins now."""
