@@ -4,6 +4,7 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 from contextlib import suppress
@@ -12,11 +13,15 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from hypothesis import settings
+
+from tests.interpreters import Interpreters
 
 # Two processes run tests, each beside its own: of threads that torch starts for each core most would wait for a core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 FORKSERVER = multiprocessing.get_context("forkserver")
 HUGE_PAGE, MADV_COLLAPSE = 2 << 20, 25
+GROWTH = 1.05  # of this process's memory, before it is looked through for pages again
 PRELOADED = [
     "torch._dynamo",
     "torch.distributed.checkpoint",
@@ -24,6 +29,10 @@ PRELOADED = [
     "streamdata.prepare",
     "tests.prepare.conftest",
 ]
+# Examples of a property: few and the same each time in `make test`, many and others each time in `make test-long`.
+# Neither has a deadline, which a busy machine would miss.
+settings.register_profile("short", settings.get_profile("ci"), max_examples=30)
+settings.register_profile("long", settings.get_profile("ci"), max_examples=500, derandomize=False)
 
 
 def pytest_configure() -> None:
@@ -54,12 +63,23 @@ def no_collection_walks_through_what_stays():
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def in_huge_pages() -> list[int]:
+    """The most memory that this process had when it was last put into huge pages, in KiB."""
+    return [0]
+
+
 @pytest.fixture(autouse=True, scope="module")
-def memory_lies_in_huge_pages():
+def memory_lies_in_huge_pages(in_huge_pages: list[int]):
     """A fork copies an entry for each page: 30 ms for the 400 MB that all tests import, 11 ms in huge pages.
 
-    Linux puts memory into huge pages when it is asked to, as of 6.1; elsewhere forks take what they take.
+    Linux puts memory into huge pages when it is asked to, as of 6.1; elsewhere forks take what they take. To ask
+    takes 50 ms, so it is done after modules that hold more than those before them.
     """
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if memory < GROWTH * in_huge_pages[0]:
+        return
+    in_huge_pages[0] = memory
     with suppress(OSError, AttributeError):
         madvise = ctypes.CDLL(None).madvise
         for line in Path("/proc/self/maps").read_text().splitlines():
@@ -103,6 +123,13 @@ def demo_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             process.join()
             assert process.exitcode == 0
     return folder
+
+
+@pytest.fixture(scope="session")
+def python():
+    """Runs a command line of Python that imports torch, as a new interpreter would."""
+    with Interpreters() as interpreters:
+        yield interpreters.run
 
 
 @pytest.fixture

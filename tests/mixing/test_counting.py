@@ -60,7 +60,7 @@ SIZES = st.tuples(st.integers(1, 9), st.integers(5, 40), st.integers(5, 30))
 WORLDS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 12)), min_size=1, max_size=3)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(SIZES, WORLDS, st.sampled_from(["first_exhausted", "all_exhausted"]), st.booleans(), st.booleans())
 def test_what_is_counted_is_what_is_read(sizes, worlds, stop, nests, holds_out):
     """Under all topologies and after resumes, of mixtures within mixtures, and of parts of sources."""

@@ -4,8 +4,6 @@ import copy
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from itertools import islice
 from pathlib import Path
@@ -318,7 +316,7 @@ def test_tensors_of_samples_arrive_writable():
     assert type(batch[0]) is dict
 
 
-def test_an_iterator_that_is_alive_as_python_ends_says_nothing():
+def test_an_iterator_that_is_alive_as_python_ends_says_nothing(python):
     """By then modules that it would need may be gone."""
     script = """
 from streamdata import MergedDataset, named
@@ -327,5 +325,5 @@ iterator = iter(MergedDataset([named([1, 2, 3], name="a", percent=1)]))
 next(iterator)
 thread.queue = None
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
+    done = python("-c", script)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -55,7 +55,7 @@ def loaded(states):
     return LoadedStates(table_of(states))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(STATES, STATES, STATES)
 def test_a_table_is_the_flat_dict(states, first, second):
     """Whatever is loaded, written over it, turned into a table again and written over: keys, values and types."""
@@ -73,7 +73,7 @@ def test_a_table_is_the_flat_dict(states, first, second):
         assert typed(dict(pickle.loads(pickle.dumps(held)))) == typed(want)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(STATES, st.randoms())
 def test_the_digest_is_of_what_is_held(states, random):
     """Whatever sequence it came in; another value is another digest."""
@@ -89,7 +89,6 @@ def test_the_digest_is_of_what_is_held(states, random):
             assert table_of(other).digest != table_of(states).digest
 
 
-@settings(max_examples=40, deadline=None)
 @given(STATES, SMALL, SMALL)
 def test_a_ranks_own_entries_are_found(states, rank, since):
     """All of the rank from a generation on, and no header."""
