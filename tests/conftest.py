@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+from collections import defaultdict
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -44,6 +45,24 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Each process of a fork server would else import torch for itself, for two to three seconds.
     FORKSERVER.set_forkserver_preload(PRELOADED)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a product of parameters marked `each_value`, those without which each value still comes are `long`."""
+    products = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("each_value"):
+            products[item.nodeid.partition("[")[0]].append(item)
+    for rest in products.values():
+        values = {item: set(enumerate(item.callspec._idlist)) for item in rest}  # one of each `parametrize`
+        missing = set().union(*values.values())
+        while missing:
+            taken = max(rest, key=lambda item: len(values[item] & missing))
+            rest.remove(taken)
+            missing -= values[taken]
+        for item in rest:
+            item.add_marker("long")
 
 
 @pytest.hookimpl(wrapper=True)

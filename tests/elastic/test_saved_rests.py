@@ -18,6 +18,7 @@ from streamdata import (
 )
 from tests.elastic.lives import run_job
 from tests.elastic.rests import assert_even, left_in_lanes, saved
+from tests.seeds import seeds
 from tests.shard_files import write_jsonl
 from tests.streams import Numbers, identity, loaded, resumed, through_json
 
@@ -127,6 +128,7 @@ def test_a_rank_that_delivered_nothing_saves_a_plain_dict_after_the_size_changed
     assert_once(records + rest(rare, load_states(tmp_path), 2))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     ("shards", "settings", "block"),
     [
@@ -152,7 +154,7 @@ def test_what_is_left_of_shards_is_dealt_out_evenly(tmp_path, shards, settings, 
     assert_even(lanes["a"], block)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(4, 8))
 def test_random_jobs_of_several_sizes(seed):
     """`python -m tests.elastic.lives` runs thousands of them."""
     run_job(seed)

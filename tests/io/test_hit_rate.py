@@ -118,7 +118,7 @@ def test_the_bound_holds_at_any_moment_with_many_processes(tmp_path):
 
     def reads(process):
         node = Node(tmp_path / "cache", pages=100, kept=10, block=PAGE, node=process, nodes=8)
-        for epoch in range(6 if process else 10**6):
+        for epoch in range(3 if process else 10**6):
             node.epoch(epoch)
 
     (tmp_path / "cache").mkdir()

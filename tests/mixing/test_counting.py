@@ -121,6 +121,7 @@ def test_what_has_ended_is_followed_by_the_next_pass():
     assert dataset.samples_left(0).tolist() == [[10]]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("weight", [1, 3, 7, 10, 49])
 @pytest.mark.parametrize("joins_first", [True, False])
 def test_ties_and_roundings_are_those_of_the_draws(weight, joins_first):

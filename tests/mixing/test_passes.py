@@ -54,6 +54,7 @@ def loader(dataset, num_workers=0, method="fork", **options):
     )
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("make", [flat, nested, first_exhausted])
 @pytest.mark.parametrize("num_workers", [0, 3])
 @pytest.mark.parametrize("stop", [0, 1, 7, 999])
@@ -98,6 +99,7 @@ def want_batches(make, num_workers, count):
     return list(islice(loaded(make(), num_workers, 4), count))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("make", [flat, first_exhausted])
 @pytest.mark.parametrize("num_workers", [0, 3])
 def test_one_that_was_left_begins_again_where_it_began(make, num_workers):

@@ -106,6 +106,7 @@ def builds(monkeypatch):
     return urls
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("pattern", ["", "/", "/*.tar", "/{00000..00003}.tar", "/0000[013].tar,TARS/00002.tar"])
 @pytest.mark.parametrize("meta", [{}, {"meta_names": ["score"]}, {"meta_names": ["score"], "sidecar_key": "key"}])
 def test_streams_with_a_manifest_are_those_without(tars, asks_nothing, pattern, meta):

@@ -79,6 +79,7 @@ def test_every_row_is_delivered_once(tmp_path, options):
         assert len(got) == sum(got.values()) == 32
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("options", [{}, {"max_open_bytes": 1500}])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_resume_is_exact(tmp_path, options, num_workers):

@@ -78,6 +78,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_resume_with_the_same_list_is_exact(function, num_workers):

@@ -75,7 +75,7 @@ def test_records_are_found_in_a_size_that_was_computed(job):
     """At the steps at which they came."""
     trace = Trace(job.mix.build(job.config), [job.saved[1], job.states])
     for step in (9, 18):
-        for record in job.steps[step]:
+        for record in job.steps[step][::3]:
             assert step in trace.find(**record)
 
 
