@@ -17,7 +17,7 @@ import warnings
 from pathlib import Path
 from typing import Self
 
-LIMIT_S = 120
+LIMIT_S = 600  # of a machine on which others work too
 
 
 class Interpreters:

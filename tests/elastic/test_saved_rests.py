@@ -102,6 +102,7 @@ def test_gathered_states_know_where_a_rare_source_stood(on_ranks):
     assert_once(records + rest(rare, of_all[0], 2))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("percent", [1, 0.1])
 @pytest.mark.parametrize("first", [(1, 4, [9]), (2, 3, [7, 4]), (4, 2, [3, 0, 5, 2])])
 def test_states_of_a_fresh_dict_tell_what_was_delivered_before_the_size_changed(first, percent):

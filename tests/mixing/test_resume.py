@@ -181,6 +181,7 @@ def test_a_yield_function_resumes_exactly(num_workers, cyclic, function):
     assert_exact_resume(make, steps=30, beyond=30, num_workers=num_workers)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("outer", [None, pairs])
 @pytest.mark.parametrize("cyclic", [True, False])
 def test_a_yield_function_of_an_inner_mixture_resumes_exactly(outer, cyclic):

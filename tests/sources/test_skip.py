@@ -131,6 +131,7 @@ def test_another_list_applies_from_the_next_burst_on(before, after):
         assert not set(rows_of(rest)[12:]) & out[1]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("after", range(len(LISTS)))
 @pytest.mark.parametrize("cuts", [(1, 4), (5, 2), (8, 1)])
 def test_another_list_and_another_topology_at_once(after, cuts):
