@@ -33,8 +33,9 @@ PRELOADED = [
 FIRST = {
     *("test_benchmarks.py", "test_even_ranks.py", "test_hostile.py", "test_jsonl.py", "test_killed_run.py"),
     *("test_main.py", "test_on_ray.py", "test_parquet.py", "test_passes.py", "test_random_jobs.py"),
-    *("test_read_ahead.py", "test_readme.py", "test_resume.py", "test_saved_rests.py", "test_saving.py", "test_scheduled_mixtures.py", "test_segments.py"),
-    *("test_stateful_loader.py", "test_stream_loader.py", "test_template_table.py", "test_traps.py", "test_workers.py"),
+    *("test_read_ahead.py", "test_readme.py", "test_resume.py", "test_saved_rests.py", "test_saving.py"),
+    *("test_scheduled_mixtures.py", "test_segments.py", "test_stateful_loader.py", "test_stream_loader.py"),
+    *("test_template_table.py", "test_traps.py", "test_workers.py"),
 }
 """Files that take longest: of two processes that begin with them neither is left with one at the end."""
 # Examples of a property: few and the same each time in `make test`, many and others each time in `make test-long`.
@@ -56,7 +57,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Dear files come first; of a product marked `each_value`, what brings no other value of any parameter is `long`."""
+    """Dear files come first. Of a product marked `each_value`, those are `long` whose values all come without them."""
     items.sort(key=lambda item: item.path.name not in FIRST)
     products = defaultdict(list)
     for item in items:

@@ -121,7 +121,7 @@ def test_another_list_applies_from_the_next_burst_on(before, after):
 
     out = [{entry["index"] for entry in LISTS[number] or ()} for number in (before, after)]
     samples = list(make(LISTS[before]))
-    for step in range(1 + (before + after) % 2, len(samples), 2):  # the others with other lists
+    for step in range(1 + (before + after) % 4, len(samples), 4):  # the others with other lists
         states = through_json(to_state(samples[:step]))
         rest = list(resumed(lambda: make(LISTS[after]), states))
         counts = Counter(rows_of([*samples[:step], *rest]))
