@@ -49,7 +49,7 @@ class Node:
         for number, block in enumerate(self.order.blocks(epoch, 0, self.order.num_blocks).tolist()):
             self.outlook.now = self.order.number(epoch, number)
             begin, end = block * self.block, min((block + 1) * self.block, self.size)
-            self.cache.read("u", "v", self.size, begin, end, self.fetch).result(timeout=20)
+            self.cache.read("u", "v", self.size, begin, end, self.fetch).result(timeout=60)
             wanted += end - begin
             while self.cache.account._fetched:
                 time.sleep(0.0001)
