@@ -29,7 +29,7 @@ class Interpreters:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.server.communicate(timeout=LIMIT_S)
+        self.server.communicate(b"\n", timeout=LIMIT_S)  # a fork of this process may hold the pipe open
 
     def run(
         self, *arguments: object, env: dict[str, str] | None = None, cwd: Path | None = None, warn: str = "default"
@@ -73,7 +73,7 @@ def serve() -> None:
     import torch  # noqa: F401  # what all this is for
 
     gc.freeze()  # else each fork looks at all of torch once more as it ends
-    for line in sys.stdin:
+    while (line := sys.stdin.readline()) > "\n":
         process = os.fork()
         if not process:
             return run(**json.loads(line))
