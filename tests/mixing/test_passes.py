@@ -81,7 +81,7 @@ def test_after_a_resume_come_the_tail_and_then_whole_passes(make, num_workers, s
         (1, False, "fork"),
         (3, False, "fork"),
         (3, True, "fork"),
-        (3, True, "forkserver"),
+        pytest.param(3, True, "forkserver", marks=pytest.mark.long),
     ],
 )
 def test_an_ended_iteration_is_followed_by_the_next_pass(num_workers, persistent, method):

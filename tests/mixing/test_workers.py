@@ -50,7 +50,7 @@ def loader(dataset, method, num_workers=2, batch_size=3, **options):
     [
         (2, [("fork", 3), ("fork", 4), ("fork", 7)]),
         (2, [("forkserver", 3), ("forkserver", 4), ("forkserver", 7)]),
-        (1, [("fork", 3), ("spawn", 4), ("fork", 7)]),
+        pytest.param(1, [("fork", 3), ("spawn", 4), ("fork", 7)], marks=pytest.mark.long),
     ],
 )
 def test_resume_is_exact_with_real_workers(num_workers, legs):
