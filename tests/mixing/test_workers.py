@@ -190,13 +190,21 @@ def start_trainer(folder, method, fatal):
     return trainer, [int(pid) for pid in (folder / "workers").read_text().split()]
 
 
+def lives(pid):
+    """Whether a process runs; not if it has ended, and nobody has asked how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def assert_gone(pids, within_s=60):
     """None of these processes lives on."""
     deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in pids):
+    while time.monotonic() < deadline and any(map(lives, pids)):
         time.sleep(0.05)
     assert pids
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert not [pid for pid in pids if lives(pid)]
 
 
 # Those that are spawned are killed by tests.faults.killed_workers.
