@@ -148,7 +148,7 @@ def test_a_worker_is_observed_from_within():
     assert {stage.stage for stage in profile.stages} >= {PROCESS, "send"}
     assert {stage.stage for stage in profile.stages} <= set(STAGES)
     assert sum(stage.share for stage in profile.stages) == pytest.approx(1)
-    assert 0.1 < profile.busy_s + profile.idle_s < 2
+    assert 0.1 < profile.busy_s + profile.idle_s < 10
     assert next(stage.function for stage in profile.stages if stage.stage == PROCESS) == "large"
     assert profile.enough_workers is None
     assert "more than was measured" in profile_text(profile)
