@@ -6,7 +6,6 @@ import pytest
 
 from tests.tools.trace.lock_step import check
 
-
 ONCE_WRONG = (1023,)
 """A rank that resumed after its last batch, and was filled up: its states joined with no others, or were left out."""
 
