@@ -137,7 +137,7 @@ class Leaf:
         self._skipping: Skipping | None = None
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
         self._stream: StreamFns | None = getattr(node.dataset, "process_fn", None)
-        self._tally.counts_outputs = getattr(self._stream, "gives_records", False)
+        self._tally.counts_outputs = hasattr(self._stream, "num_ended")
         self._above = above
         self._reads_ahead = isinstance(node.dataset, ShardDataset) and run.ahead.settings.read_ahead_bytes > 0
         # Before any of them reads: the first one may not take the room that the others will need.

@@ -72,11 +72,11 @@ def read_limits(value: Any, kind: type[_Kind], who: str) -> _Kind:
     Raises:
         ValueError: It is not such a mapping.
     """
-    if isinstance(value, kind):
-        return value
+    if value is None or isinstance(value, kind):
+        return value or kind()
     if refusal := refusal_of_limits(value, kind):
         raise ValueError(f"{who}: limits: {refusal}")
-    return kind(**{name: int(limit) for name, limit in (value or {}).items()})
+    return kind(**{name: int(limit) for name, limit in value.items()})
 
 
 def refusal_of_limits(value: Any, kind: type[ShardLimits | RecipeLimits] = ShardLimits) -> str | None:

@@ -18,7 +18,7 @@ COMMANDS = [
     ["run", "--batches", 2],
     ["show", "-n", 1],
     ["show", "-n", 1, "--html", "page.html"],
-    ["trace", "STATES", "--step", 0],
+    ["trace", "STATES", "--step", 1],
 ]
 
 
