@@ -9,7 +9,7 @@ from typing import Any
 
 from streamdata.errors import did_you_mean, shown, text_of
 from streamdata.recipe.limits import under_allow
-from streamdata.recipe.load import Recipe, RecipeFile, attributes, check_attributes, load_recipe
+from streamdata.recipe.load import Recipe, RecipeFile, attributes, buildable, check_attributes, load_recipe
 from streamdata.recipe.named_source import FOR_ALL, for_all
 from streamdata.recipe.resolve import Dynamic, References
 from streamdata.recipe.signatures import Parameters, parameters_of
@@ -56,7 +56,7 @@ def authorised_recipe(
         names = ", ".join(map(repr, unused))
         warnings.warn(f"{file.locations.file}: the variables {names} are not used by the recipe", stacklevel=3)
     for part in file.files():
-        for path, node in part.buildable():
+        for path, node in buildable(part.value):
             if "target" in node and (refusal := refusal_of_name(node["target"], allow)):
                 part.locations.report((*path, "target"), refusal)
     return file
@@ -148,7 +148,7 @@ class _Builder:
 
     def _check_attributes(self, target: object, node: dict[Any, Any], path: Path) -> None:
         parameters = parameters_of(target) or Parameters()
-        check_attributes(node, path, self.locations, _name_of(node), origin_of(target), parameters.names)
+        check_attributes(node, path, self.locations, _name_of(node), origin_of(target), parameters.needed)
 
     def _finished(self, obj: object, node: dict[Any, Any], path: Path, num_uses_before: int) -> object:
         """Sets an object's attributes, and tells it its location in the recipe and which dynamic objects it holds."""

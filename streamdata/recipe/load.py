@@ -40,11 +40,13 @@ class RecipeFile:
         locations: The locations of its nodes.
         value: Dicts, lists and leaves, among them `Dynamic` objects; a dict with ``target`` or ``include`` is
             to be built.
+        above: The file that includes it, and where; None of the root.
         includes: The files that its ``include`` mappings name, by the mapping's path.
     """
 
     locations: Locations
     value: Any
+    above: "tuple[RecipeFile, Path] | None" = None
     includes: dict[Path, "RecipeFile"] = field(default_factory=dict)
 
     def files(self) -> Iterator["RecipeFile"]:
@@ -64,21 +66,18 @@ class RecipeFile:
         included = self.includes.get(path)
         return [(self, path, node if isinstance(node, dict) else {}), *(included.mappings(()) if included else ())]
 
-    def buildable(self) -> Iterator[tuple[Path, dict[Any, Any]]]:
-        """Yields the path and mapping of everything that this file builds or includes, outermost first."""
-        return _buildable(self.value, ())
 
-
-def _buildable(node: Any, path: Path) -> Iterator[tuple[Path, dict[Any, Any]]]:
+def buildable(node: Any, path: Path = ()) -> Iterator[tuple[Path, dict[Any, Any]]]:
+    """Yields the path and mapping of everything that a node builds or includes, outermost first."""
     if isinstance(node, dict) and ("target" in node or "include" in node):
         yield path, node
     for key, child in children(node):
         if key == "params" and "target" in node and isinstance(child, dict):
             # These are arguments: one that is called `target` or `include` is not a request to build.
             for name, argument in child.items():
-                yield from _buildable(argument, (*path, key, name))
+                yield from buildable(argument, (*path, key, name))
         else:
-            yield from _buildable(child, (*path, key))
+            yield from buildable(child, (*path, key))
 
 
 def load_recipe(
@@ -178,7 +177,7 @@ class _Loader:
             locations.on_problem(error.problem, error.__cause__)
             return None
         file = RecipeFile(locations, value)
-        for path, node in file.buildable():
+        for path, node in buildable(value):
             _check_shape(node, path, locations)
             if isinstance(node.get("include"), str) and "target" not in node:
                 self._include(file, path, node, (*stack, os.path.realpath(locations.file)))
@@ -214,7 +213,7 @@ class _Loader:
         included = self.load(found, own, stack)
         if included is None:
             return
-        file.includes[path] = included
+        file.includes[path], included.above = included, (file, path)
         root = included.mappings(())[-1][2]
         if "target" in root and "params" in node:
             message = "an include takes no params\n  Use variables, or set attributes beside 'include'."

@@ -15,7 +15,6 @@ from collections import abc
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from inspect import Parameter
-from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from streamdata.errors import did_you_mean, shown
@@ -113,35 +112,28 @@ class Parameters(NamedTuple):
     """The parameters of a callable, as far as a call by keywords is concerned.
 
     Attributes:
-        required: Those without a default.
-        optional: Those with one.
+        needed: Those that can be given by name, and whether they have no default.
         positional: Those without a default that cannot be given by name.
         accepts_any: Whether there is a ``**kwargs``.
         types: By name, for a check; empty otherwise.
     """
 
-    required: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
+    needed: Mapping[str, bool] = {}
     positional: tuple[str, ...] = ()
     accepts_any: bool = False
     types: Mapping[str, Type] = {}
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the parameters that can be given by name."""
-        return (*self.required, *self.optional)
-
     def check(self, params: Collection[str], path: "Path", locations: "Locations", target: str) -> None:
         """Reports each of the ``params`` of the target at a path that is unknown, then what is missing."""
         for name in params:
-            if name not in self.names and not self.accepts_any:
-                guess = did_you_mean(name, [other for other in self.names if other not in params])
-                message = f"unknown parameter {shown(name)}{guess}\n  It takes: {', '.join(self.names) or 'nothing'}."
+            if name not in self.needed and not self.accepts_any:
+                guess = did_you_mean(name, [other for other in self.needed if other not in params])
+                message = f"unknown parameter {shown(name)}{guess}\n  It takes: {', '.join(self.needed) or 'nothing'}."
                 locations.report((*path, "params", name), message, key=True, target=target)
         if self.positional:
             message = f"the parameters {', '.join(self.positional)} cannot be given by name, as a recipe does"
             locations.report(path, message, target=target)
-        missing = [name for name in self.required if name not in params]
+        missing = [name for name, is_needed in self.needed.items() if is_needed and name not in params]
         if missing:
             message = f"missing parameters: {', '.join(missing)}; given: {', '.join(params) or 'none'}"
             locations.report(path, message, target=target)
@@ -158,11 +150,10 @@ def parameters_of(target: object, *, with_types: bool = False) -> Parameters | N
     found = signature.parameters.values()
     by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     needed = {one.name: one.default is Parameter.empty for one in found if one.kind in by_name}
-    unnamed = {one.name: one.default is Parameter.empty for one in found if one.kind is Parameter.POSITIONAL_ONLY}
+    unnamed = [one for one in found if one.kind is Parameter.POSITIONAL_ONLY]
     return Parameters(
-        tuple(filter(needed.get, needed)),
-        tuple(filterfalse(needed.get, needed)),
-        tuple(filter(unnamed.get, unnamed)),
+        needed,
+        tuple(one.name for one in unnamed if one.default is Parameter.empty),
         any(one.kind is Parameter.VAR_KEYWORD for one in found),
         _types_of(target, found) if with_types else {},
     )

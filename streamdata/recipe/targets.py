@@ -102,7 +102,8 @@ def import_target(name: str, allow: Collection[str] | None = None) -> object:
     first, *rest = name.split(".")
     obj: object = _import(first)
     if obj is None:
-        raise TargetError(f"no module {shown(first)} was found\n  Install it, or put its directory on PYTHONPATH.")
+        guess, remedy = did_you_mean(first, [OWN]), "Install it, or put its directory on PYTHONPATH."
+        raise TargetError(f"no module {shown(first)} was found{guess}\n  {remedy}")
     reached, holder = first, None
     for part in rest:
         if isinstance(obj, types.ModuleType):

@@ -248,7 +248,7 @@ def main() -> None:
     for target in TARGETS:
         parameters = parameters_of(import_target(target))
         assert parameters is not None, target
-        for name in [name for name in parameters.names if name not in OF_ALL_SOURCES or not tried[name]]:
+        for name in [name for name in parameters.needed if name not in OF_ALL_SOURCES or not tried[name]]:
             # What one target has refused, others with a parameter of that name are given by halves.
             some = values[tried[name] % 2 :: 2] if tried[name] else values
             tried[name] += 1
