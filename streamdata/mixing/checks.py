@@ -43,7 +43,7 @@ def check_sources(mixture: MixtureSettings) -> None:
     for number, dataset in enumerate(mixture.datasets):
         who = f"MergedDataset, source {number} ({type(dataset).__name__}){in_recipe(dataset)}"
         check_dataset(dataset, who)
-        name = getattr(dataset, "name", None)
+        name: Any = getattr(dataset, "name", None)
         try:
             check_name(name, places)
             _check_numbers(dataset)

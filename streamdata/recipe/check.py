@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from streamdata.errors import shown
 from streamdata.recipe.limits import PIPE, refusal_of_command, refusal_of_limits, refusal_of_url, under_allow
-from streamdata.recipe.load import Recipe, RecipeFile, attributes, buildable, check_attributes, load_recipe
+from streamdata.recipe.load import Recipe, RecipeFile, attributes, check_attributes, load_recipe
 from streamdata.recipe.named_source import FOR_ALL, HOLDOUT_KEYS, check_name, for_all, read_percent, read_selection
 from streamdata.recipe.resolve import References
 from streamdata.recipe.signatures import Description, Type, describe, describe_elsewhere, refusal_of_value, type_of
@@ -83,10 +83,12 @@ def check_recipe(
         file.locations.report((), f"the variable {shown(name)} is not used by the recipe", at=(1, 1), kind="warning")
     with under_allow(allow, references.variables):
         check = _Check(file, allow, imports, files)
-        for part in file.files():
-            check.file(part, problems)
-            if len(problems) > MAX_PROBLEMS:
+        for part, path, node in file.targets():
+            if len(problems) >= MAX_PROBLEMS:
+                message = f"not checked, nor what follows: {len(problems)} problems"
+                part.locations.report(path, message, kind="not checked")
                 break
+            check.node(part, path, node)
         if is_streamed:
             check.root(file)
     return list(problems)
@@ -102,7 +104,7 @@ class _Check:
         self._told: set[str] = set()
         """Packages of which it was said that they are not imported."""
         packages = [*(allow or ()), *imports]
-        named = [node.get("target") for part in file.files() for _, node in buildable(part.value)]
+        named = [node.get("target") for *_, node in file.targets()]
         others = {name for name in named if isinstance(name, str) and is_inside(name, packages) and not is_known(name)}
         self._known = describe_elsewhere([name for name in sorted(others) if not refusal_of_name(name, allow)], allow)
 
@@ -116,19 +118,13 @@ class _Check:
                 self._known[name] = describe(name, None)
         return self._known.get(name)
 
-    def file(self, file: RecipeFile, problems: Collection[Problem]) -> None:
-        """Checks all the targets of one file, until there are too many problems."""
-        for path, node in buildable(file.value):
-            if len(problems) >= MAX_PROBLEMS:
-                message = f"not checked, nor what follows: {len(problems)} problems"
-                file.locations.report(path, message, kind="not checked")
-                return
-            if isinstance(node.get("target"), str) and node["target"]:
-                self._target(file, path, node)
-            elif path in file.includes:
-                target = file.mappings(path)[-1][2].get("target")
-                if isinstance(target, str):
-                    self._attributes(file, path, node, target)
+    def node(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
+        """Checks what a mapping builds, or sets on what it includes."""
+        target = file.mappings(path)[-1][2].get("target")
+        if path not in file.includes and isinstance(target, str) and target:
+            self._target(file, path, node)
+        elif isinstance(target, str):
+            self._attributes(file, path, node, target)
 
     def _target(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
         name, at, report = node["target"], (*path, "target"), file.locations.report
@@ -183,12 +179,11 @@ class _Check:
 
     def _said(self, file: RecipeFile, path: Path) -> Mapping[str, Any]:
         """The parameters that mixtures above a path set for all sources below them; the nearest wins."""
-        said, node = dict(self._said(*file.above)) if file.above else {}, file.value
-        for key in path:
-            params = node.get("params") if isinstance(node, dict) and node.get("target") == MIXTURE else None
-            if isinstance(params, dict):
-                said.update((name, params[name]) for name in FOR_ALL if params.get(name) is not None)
-            node = node[key]
+        said = dict(self._said(*file.above)) if file.above else {}
+        for depth in range(len(path)):
+            node = file.mappings(path[:depth])[0][2]
+            params = _params_of(node) if node.get("target") == MIXTURE else {}
+            said.update((name, params[name]) for name in FOR_ALL if params.get(name) is not None)
         return said
 
     def _texts(self, file: RecipeFile, node: Any, path: Path) -> None:
@@ -220,12 +215,9 @@ class _Check:
             percents.append(self._source(file, where, names))
             below = [node for *_, node in file.mappings(where) if node.get("target") == MIXTURE]
             if params.get("cyclic", True) is True and any(_params_of(node).get("cyclic") is False for node in below):
-                message = (
-                    "expected cyclic: true in a mixture within a cyclic one, got cyclic: false\n"
-                    "  Write 'cyclic: true' in it, or list its sources in the mixture around it, or write "
-                    "'cyclic: false' there, too."
-                )
-                report(where, message)
+                message = "expected cyclic: true in a mixture within a cyclic one, got cyclic: false"
+                remedy = "Write 'cyclic: true' in it or 'cyclic: false' around it, or list its sources there."
+                report(where, f"{message}\n  {remedy}")
         if percents and all(percent == 0 for percent in percents):
             report(at, "expected a positive number as percent of some dataset, got 0 of all")
 
@@ -268,18 +260,16 @@ class _Check:
 
         Of a source alone the rules for the sources of a mixture apply, but that a name and a percent may be left out.
         """
-        root, expected = file.mappings(())[-1][2], f"expected a {MIXTURE} or a source as the root"
-        if "target" in root or "include" in root:
-            if what := self._not_streamed(root):
-                message = f"{expected}, got {what}\n  Name what is to be streamed."
-                file.locations.report(("target",) if "target" in file.value else ("include",), message, key=True)
-            elif root.get("target") != MIXTURE:
-                self._source(file, ())
-            return
-        nodes = (node for part in file.files() for _, node in buildable(part.value))
-        if not any("target" in node and not self._not_streamed(node) for node in nodes):
-            message = f"{expected}, got neither\n  Write 'target: {MIXTURE}' and its params."
-            file.locations.report((), message, at=(1, 1))
+        root = file.mappings(())[-1][2]
+        is_built = "target" in root or "include" in root
+        nodes = [root] if is_built else [node for *_, node in file.targets() if "target" in node]
+        refusals = [self._not_streamed(node) for node in nodes] or ["nothing that is built"]
+        if all(refusals):
+            message = f"expected a {MIXTURE} or a source as the root, got {refusals[0]}"
+            at = next(((key,) for key in ("target", "include") if key in file.value), ())
+            file.locations.report(at, f"{message}\n  Write 'target: {MIXTURE}' and its params.", key=True)
+        elif is_built and root.get("target") != MIXTURE:
+            self._source(file, ())
 
     def _not_streamed(self, node: dict[Any, Any]) -> str | None:
         """Says what a target builds if that is no mixture and no source; None if it is, or only running would show."""

@@ -166,11 +166,10 @@ def _number(value: Any) -> float | None:
     # By type first: to ask an abstract class takes ten times as long, and a mixture may have thousands of sources.
     if type(value) not in (int, float) and (isinstance(value, bool) or not isinstance(value, Real)):
         return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if number == 0 or LEAST <= number <= MOST else None
+    with suppress(OverflowError):
+        if (number := float(value)) == 0 or LEAST <= number <= MOST:
+            return number
+    return None
 
 
 PART_NAMES: Final = ("train", "valid", "test")

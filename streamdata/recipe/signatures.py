@@ -12,7 +12,7 @@ import re
 import types
 import typing
 from collections import abc
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -68,8 +68,6 @@ def type_of(annotation: Any) -> Type:
     if origin in (typing.Union, types.UnionType):
         members = [type_of(argument) for argument in arguments]
         return None if None in members else [one for member in members for one in member or ()]
-    if origin in (typing.Annotated, typing.Final):
-        return type_of(arguments[0])
     if origin is typing.Literal:
         choices = tuple(choice for choice in arguments if isinstance(choice, _PLAIN))  # no recipe has an enum's
         return [PlainKind(" or ".join(map(repr, arguments)), choices=choices)]
@@ -139,15 +137,23 @@ class Parameters(NamedTuple):
             locations.report(path, message, target=target)
 
 
-def parameters_of(target: object, *, with_types: bool = False) -> Parameters | None:
-    """Returns the parameters of a callable, or None where Python does not know them."""
-    try:
-        signature = inspect.signature(target)  # type: ignore[arg-type]  # it raises TypeError itself
-    except (TypeError, ValueError):
-        return None
-    if isinstance(target, type) and next(iter(signature.parameters), None) == "self":
-        return None  # written by hand in an extension's docstring, where `self` shows that nobody checked it
-    found = signature.parameters.values()
+def parameters_of(target: Any, *, with_types: bool = False) -> Parameters | None:
+    """Returns the parameters of a callable, or None where Python does not know them.
+
+    Args:
+        target: The callable.
+        with_types: Whether to tell their types, as far as their annotations can be evaluated.
+    """
+    found: list[Parameter] | None = None
+    for is_evaluated in (with_types, False):
+        with contextlib.suppress(Exception):  # of whatever a name in an annotation leads to
+            found = found or list(inspect.signature(target, eval_str=is_evaluated).parameters.values())
+    if found is None or (isinstance(target, type) and [one.name for one in found[:1]] == ["self"]):
+        return None  # the latter are written by hand in an extension's docstring, and nobody checked them
+    types_: dict[str, Type] = {}
+    for one in found if with_types else ():
+        type_ = type_of(one.annotation)
+        types_[one.name] = [*type_, _NULL] if type_ and one.default is None else type_
     by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     needed = {one.name: one.default is Parameter.empty for one in found if one.kind in by_name}
     unnamed = [one for one in found if one.kind is Parameter.POSITIONAL_ONLY]
@@ -155,17 +161,8 @@ def parameters_of(target: object, *, with_types: bool = False) -> Parameters | N
         needed,
         tuple(one.name for one in unnamed if one.default is Parameter.empty),
         any(one.kind is Parameter.VAR_KEYWORD for one in found),
-        _types_of(target, found) if with_types else {},
+        types_,
     )
-
-
-def _types_of(target: Any, parameters: Iterable[Parameter]) -> dict[str, Type]:
-    """The types of parameters, as far as their annotations can be evaluated; a default of None is taken, too."""
-    with contextlib.suppress(Exception):  # of whatever a name in an annotation leads to
-        parameters = inspect.signature(target, eval_str=True).parameters.values()
-    types_ = {one.name: type_of(one.annotation) for one in parameters}
-    with_none = {one.name for one in parameters if one.default is None}
-    return {name: [*type_, _NULL] if type_ and name in with_none else type_ for name, type_ in types_.items()}
 
 
 class Description(NamedTuple):
@@ -188,10 +185,8 @@ def describe(name: str, allow: Collection[str] | None) -> Description:
         target = import_target(name, allow)
     except TargetError as error:
         return Description(str(error))
-    called = callable_of(target)
-    parameters = parameters_of(called, with_types=True) if called else None
     origin = origin_of(target)
-    return Description(None, public_name(origin) or origin, parameters)
+    return Description(None, public_name(origin) or origin, parameters_of(callable_of(target), with_types=True))
 
 
 def describe_elsewhere(names: Collection[str], allow: Collection[str] | None) -> dict[str, Description]:

@@ -100,18 +100,6 @@ def children(node: object) -> Iterable[tuple[Any, Any]]:
     return enumerate(node) if isinstance(node, list) else ()
 
 
-class UnreadableError(Exception):
-    """A file of a recipe cannot be read any further, whether problems are raised or collected.
-
-    Attributes:
-        problem: What was found.
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(str(problem))
-        self.problem = problem
-
-
 @dataclass
 class NodeBudget:
     """How many nodes all files of a recipe may still have; see `RecipeLimits.num_nodes`."""
@@ -186,10 +174,6 @@ class Locations:
         self.on_problem(Problem(location, path_text(path), message, kind, target, self.chain), cause)
         return UNKNOWN
 
-    def unreadable(self, path: Path, message: str) -> UnreadableError:
-        """Returns the exception to raise where a problem ends the reading of the file."""
-        return UnreadableError(Problem(self.of(path), path_text(path), message, chain=self.chain))
-
     def count(self, path: Path, number: int = 1, depth: int = 0) -> None:
         """Takes nodes from the budget, and looks how deep they are: their path, or more where one stands for many.
 
@@ -199,13 +183,25 @@ class Locations:
         self.budget.left -= number
         if max(depth, len(path)) > MAX_DEPTH:
             remedy = "Aliases and interpolations count: does one point to a node that holds it (a cycle)?"
-            raise self.unreadable(path, f"nested deeper than {MAX_DEPTH} levels\n  {remedy}")
+            raise UnreadableError(self, path, f"nested deeper than {MAX_DEPTH} levels\n  {remedy}")
         if self.budget.left < 0:
             message = "the recipe has more nodes than may be (num_nodes), with what aliases and interpolations add"
-            raise self.unreadable(path, f"{message}\n  Make it smaller, or pass larger limits.")
+            raise UnreadableError(self, path, f"{message}\n  Make it smaller, or pass larger limits.")
 
     def _shown(self, mark: tuple[int, int]) -> str:
         return f"{self.file}:{mark[0]}:{mark[1]}" if self.has_lines else self.file
+
+
+class UnreadableError(Exception):
+    """A file of a recipe cannot be read any further, whether problems are raised or collected.
+
+    Attributes:
+        problem: The reason, and the node where it was found.
+    """
+
+    def __init__(self, locations: Locations, path: Path, message: str) -> None:
+        self.problem = Problem(locations.of(path), path_text(path), message, chain=locations.chain)
+        super().__init__(str(self.problem))
 
 
 _TAG = "tag:yaml.org,2002:"
@@ -261,7 +257,7 @@ def read_yaml(content: bytes, locations: Locations) -> Any:
         message = "not valid YAML: " + _QUOTED.sub("…", found)
     else:
         return None if node is None else _value(node, (), locations)
-    raise locations.unreadable((), message)  # not above: PyYAML's errors quote lines, also as its context
+    raise UnreadableError(locations, (), message)  # not above: PyYAML's errors quote lines, also as its context
 
 
 def plain_tree(value: Any, locations: Locations, path: Path = (), *, is_final: bool = False) -> Any:
@@ -288,7 +284,7 @@ def plain_tree(value: Any, locations: Locations, path: Path = (), *, is_final: b
         return value
     got = f"{type(value).__module__}.{type(value).__qualname__}"
     remedy = "Pass an object as one of dynamic_objs, and write ${dynamic_objs:its_name}."
-    raise locations.unreadable(path, f"expected text, numbers, paths, lists and dicts, got {got}\n  {remedy}")
+    raise UnreadableError(locations, path, f"expected text, numbers, paths, lists and dicts, got {got}\n  {remedy}")
 
 
 def _mark(node: Any) -> tuple[int, int]:
