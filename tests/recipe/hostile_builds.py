@@ -22,7 +22,7 @@ from transformers import AutoProcessor  # noqa: F401  # with it comes code that 
 
 import streamdata
 from streamdata import instantiate_from_yaml
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from streamdata.recipe.signatures import parameters_of
 from streamdata.recipe.targets import TARGETS, import_target
 from tests.shard_files import jpeg, write_jsonl, write_tars

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from streamdata.recipe import Problem, check_recipe
+from streamdata.recipe.check import check_recipe
 from streamdata.recipe.targets import PERMITTED
-from streamdata.recipe.yaml_tree import Kind
+from streamdata.recipe.yaml_tree import Kind, Problem
 
 Write = Callable[..., str]
 

@@ -6,8 +6,7 @@ import pytest
 
 from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe import check_recipe
-from streamdata.recipe.check import MAX_PROBLEMS
+from streamdata.recipe.check import MAX_PROBLEMS, check_recipe
 from tests.cpu import cpu_within
 
 Write = Callable[..., str]

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from tests.cpu import cpu_within
 
 Write = Callable[..., str]

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from streamdata.recipe import Problem, check_recipe
+from streamdata.recipe.check import check_recipe
+from streamdata.recipe.yaml_tree import Problem
 from streamdata.tools.cli.recipe_files import RecipeFiles
 
 SOUND = """\
