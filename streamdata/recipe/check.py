@@ -28,13 +28,11 @@ _SELECTION: Final = (read_selection, *HOLDOUT_KEYS)
 _FIRST: Final = ("name", "percent", "holdout", "parts")
 """Keys that are judged whatever is known of the others."""
 _TYPES: Final[dict[str, Type]] = {
+    **dict.fromkeys(("length_divisor", "length_multiplier"), type_of(float)),
+    **dict.fromkeys(("max_bad", "records_per_block"), type_of(int)),
     "length": type_of(float | None),
-    "length_divisor": type_of(float),
-    "length_multiplier": type_of(float),
-    "max_bad": type_of(int),
     "max_epochs": type_of(int | None),
     "process_fn": type_of(Callable | list[Callable] | None),  # type: ignore[type-arg]  # any of them
-    "records_per_block": type_of(int),
     "single_process_fn": type_of(Callable | None),
 }
 

@@ -68,6 +68,8 @@ def type_of(annotation: Any) -> Type:
     if origin in (typing.Union, types.UnionType):
         members = [type_of(argument) for argument in arguments]
         return None if None in members else [one for member in members for one in member or ()]
+    if origin is typing.Annotated:
+        return type_of(arguments[0])
     if origin is typing.Literal:
         choices = tuple(choice for choice in arguments if isinstance(choice, _PLAIN))  # no recipe has an enum's
         return [PlainKind(" or ".join(map(repr, arguments)), choices=choices)]

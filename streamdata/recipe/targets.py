@@ -83,7 +83,7 @@ def _refusal_of_own(name: str) -> str | None:
     guess = did_you_mean(name.removeprefix(f"{OWN}."), tails)
     return (
         f"{shown(name)} is refused: expected one of streamdata's targets{guess}\n"
-        f"  These are, after 'streamdata.': {', '.join(sorted(tails))}. Another recipe is read by 'include'."
+        f"  For another recipe write 'include'. Targets are, after 'streamdata.': {', '.join(sorted(tails))}."
     )
 
 

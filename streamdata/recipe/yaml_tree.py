@@ -183,6 +183,7 @@ class Locations:
         self.budget.left -= number
         if max(depth, len(path)) > MAX_DEPTH:
             remedy = "Aliases and interpolations count: does one point to a node that holds it (a cycle)?"
+            path = path[: MAX_DEPTH // 10]  # the rest of a cycle repeats it
             raise UnreadableError(self, path, f"nested deeper than {MAX_DEPTH} levels\n  {remedy}")
         if self.budget.left < 0:
             message = "the recipe has more nodes than may be (num_nodes), with what aliases and interpolations add"
