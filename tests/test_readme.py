@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streamdata import MergedDataset, instantiate_from_yaml, load_states
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from streamdata.tools.cli.main import app
 from tests.io.servers import s3_server
 from tests.ranks import apart

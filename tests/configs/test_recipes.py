@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from streamdata import MergedDataset, instantiate_from_yaml
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from tests.streams import assert_exact_resume
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import pytest
 import streamdata
 from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from streamdata.recipe.signatures import parameters_of
 from streamdata.recipe.targets import (
     TARGETS,

@@ -26,7 +26,7 @@ from streamdata import (
     named,
     to_state,
 )
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from streamdata.sources.order.blocks import MAP_STYLE_SEED, Part, shard_seeds
 from tests.chats.chat_files import chats
 from tests.chats.prompts.prompt_files import sums

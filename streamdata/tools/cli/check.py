@@ -80,7 +80,7 @@ def check(
 
 def check_problems(given: GivenRecipe, imports: Sequence[str], *, with_files: bool, online: bool) -> bool:
     """Show every problem that can be seen without building the recipe; return whether none is an error."""
-    from streamdata.recipe import check_recipe
+    from streamdata.recipe.check import check_recipe
     from streamdata.tools.cli.recipe_files import RecipeFiles
 
     problems = check_recipe(
