@@ -85,7 +85,7 @@ class RunCourse:
         self.num_drawn = 0
         """How many of its samples were drawn, before it went on by rates."""
         self.lanes = 1
-        """By so many lanes."""
+        """How many lanes drew them."""
         self._tokens = averages.tokens
         self.lane, self.pulled = 0, 0
         """The lane that draws at present, and how many blank records functions were given."""

@@ -29,8 +29,8 @@ from streamdata.tools.view.shares import estimate_bytes
 
 _NORMAL: Final = 1.96
 """Standard deviations to both sides that hold 95 % of a normal distribution."""
-_TIMES_FED: Final = 10
-"""How often a stream function is given each sampled record, at least."""
+_JOINED_FED: Final = 4
+"""How many times more samples a function is given that makes one of several."""
 _MOST_FED: Final = 1 << 13
 """How many records a stream function may pull."""
 _ALL_FED: Final = 1 << 18
@@ -38,8 +38,11 @@ _ALL_FED: Final = 1 << 18
 _LEAST_FED: Final = 1000
 """How many samples a yield function pulls at least."""
 _OUTPUTS: Final = 32
-"""Outputs, in bursts after the first one, that tell how many records one takes."""
-_BURSTS: Final = 3
+"""Outputs that tell how many records one takes,"""
+_BURSTS: Final = 24
+"""and bursts, of each of which a packer carries something over."""
+_MOST_KEPT: Final = 256
+"""Outputs that are looked at."""
 _RUNS: Final = 4
 """Places in parquet files at which rows are sampled: each costs the decoding of a row group."""
 _KEPT_BYTES: Final = 1 << 27
@@ -93,7 +96,7 @@ def sample_source(
     tokens, interval = _mean([found for sample in samples if (found := count(sample)) is not None])
     if stream is not None and before:
         fed = islice(recycled(samples), min(_MOST_FED, max(2 * len(before), _ALL_FED // num_sources)))
-        pulls, samples = measure_pulls(stream, fed, _TIMES_FED * len(before), tally, "process_fn")
+        pulls, samples = measure_pulls(stream, fed, 2 * len(before), tally, "process_fn")
         pulls = Pulls(pulls.each * per_sample, pulls.first * per_sample)
     of_samples, _ = _mean([found for sample in samples if (found := num_tokens(sample)) is not None])
     if tokens is None and of_samples is not None:
@@ -127,33 +130,38 @@ def measure_pulls(
     """Run a stream function over as many samples as tell how it pulls them, and at least so many.
 
     Returns:
-        That, and what it gave.
+        That, and the first samples that it gave.
     """
-    outputs: list[Sample] = []
+    first: list[Sample] = []
     bursts: list[tuple[int, int]] = []
     """How many outputs were given before the first output of each burst, and how many samples were pulled for it."""
-    pulled = 0
+    pulled = given = 0
 
     def counted() -> Iterator[Pair]:
         nonlocal pulled
         for sample in samples:
-            if pulled >= least and len(bursts) > _BURSTS and len(outputs) >= _OUTPUTS:
+            # How well samples fit into rows differs from row to row: what joins them is looked at for longer.
+            is_known = pulled >= least * (_JOINED_FED if pulled > given else 1)
+            if is_known and len(bursts) > _BURSTS and given >= _OUTPUTS:
                 return
             pulled += 1
             yield sample, (0, 0, pulled, 0)
 
     feed = Feed(counted(), (0, 0, 0, 0), lambda _, after: after, 0, tally, what)
     for output in run_bursts(function, feed, None):
-        if feed.exhausted and len(bursts) > _BURSTS:  # what ends with the samples is shorter than others
+        # What ends with the samples is shorter than others; and of one sample a function may make any number.
+        if (feed.exhausted and len(bursts) > _BURSTS) or given >= _MOST_FED:
             break
         if not bursts or pulled > bursts[-1][1]:
-            bursts.append((len(outputs), pulled))
-        outputs.append(output)
+            bursts.append((given, pulled))
+        given += 1
+        if given <= _MOST_KEPT:
+            first.append(output)
     if len(bursts) <= _BURSTS:
-        return Pulls(pulled / max(1, len(outputs)), float(bursts[0][1] if bursts else pulled)), outputs
+        return Pulls(pulled / max(1, given), float(bursts[0][1] if bursts else pulled)), first
     # What the first burst pulled is carried over by each: those between it and the last one are as all further ones.
     each = (bursts[-2][1] - bursts[0][1]) / (bursts[-1][0] - bursts[1][0])
-    return Pulls(each, max(each, float(bursts[0][1]))), outputs
+    return Pulls(each, max(each, float(bursts[0][1]))), first
 
 
 def measure_yield_function(
