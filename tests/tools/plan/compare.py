@@ -73,7 +73,7 @@ class RandomRecipe:
         rng = Random(self.seed + 1)
         sources = [self._source(rng, f"s{number}") for number in range(rng.randint(2, 5))]
         if rng.random() < 0.5 and self.kind != "packed top":
-            inner = MergedDataset([self._source(rng, "x", "inner."), self._source(rng, "y", "inner.")], seed=rng.randint(0, 9))
+            inner = MergedDataset([self._source(rng, name, "inner.") for name in "xy"], seed=rng.randint(0, 9))
             inner = inner.finite() if self.finite else inner
             sources.append(named(inner, name="inner", percent=rng.uniform(0.5, 3)))
         options: dict[str, Any] = {"seed": self.seed}
