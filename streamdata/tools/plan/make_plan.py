@@ -179,8 +179,13 @@ class _Planner:
             self._check_tokens()
         self._course = course = draw_course(self._top, self._averages, self._lane, amount.batch_size, samples, tokens)
         self._rates = Rates(self._top, self._averages)
-        if not course.has_ended:
+        if not course.has_ended and course.delivered < samples and course.tokens < tokens:
             self._rates.go_on(course, samples, tokens)
+        if math.isinf(samples) and not course.has_ended and course.tokens < tokens * (1 - 1e-6):
+            raise SourceError(
+                f"the top mixture: expected {tokens:,.0f} tokens, to plan a run by tokens, got {course.tokens:,.0f} in "
+                f"{course.delivered:,.0f} samples, and none after them\n  Give the run's length as --samples."
+            )
         self._samples = float(math.ceil(course.delivered)) if amount.samples is None else amount.samples
         self._draws = self._samples * self._averages.pulled_by(self._top)
         mixtures = [node.dataset for node in self._top.walk() if node.is_mixture]

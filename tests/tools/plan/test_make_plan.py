@@ -127,6 +127,17 @@ def test_tokens_become_samples():
         planned(MergedDataset([Numbers("images", 40, 1)]), tokens=1000, sample=5)
 
 
+def test_a_run_of_tokens_is_as_long_as_its_schedule_gives_tokens():
+    """To the sample that has the last of them; of more than ever come it is an error."""
+    texts = named([{"input_ids": [1, 2, 3, 4]}] * 40, name="texts", percent=[[0, 1], [300, 0]])
+    dataset = MergedDataset([texts, Numbers("images", 40, [[0, 0], [300, 1]])])
+    assert planned(dataset, tokens=3, sample=10).tokens == 4
+    plan = planned(dataset, tokens=400, sample=10)
+    assert sum(len(sample.get("input_ids", ())) for sample in islice(dataset, int(plan.samples))) == 400
+    with pytest.raises(SourceError, match="and none after them"):
+        planned(dataset, tokens=4000, sample=10)
+
+
 def test_tokens_of_a_run_without_any_are_not_known():
     """They are no 0."""
     assert planned(nested(), 60, sample=5).tokens is None
