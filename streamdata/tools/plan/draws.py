@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice, repeat
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -263,23 +264,21 @@ def draw_course(
     blank = blank_tree(top, course.lanes, averages, course)
     deals = Deals(Progress({}), 0, course.lanes)
 
+    @cache
     def drawn(rank: int, worker: int) -> Iterator[Record]:
         """The stream of a lane, made once it is asked for."""
         run = fresh_run(blank, Lane(dp_size=ranks, dp_rank=rank, num_workers=workers, worker=worker), deals)
         return (sample for sample, _ in Mixture(run, blank).start(None))
 
     # The workers of a rank take turns, and one that has ended is left out.
-    turns = [deque((rank * workers + worker, rank, worker) for worker in range(workers)) for rank in range(ranks)]
-    streams: dict[int, Iterator[Record]] = {}
-    while any(turns):
-        for of_rank in turns:
-            if not of_rank:
+    turns = [(rank, deque(range(workers))) for rank in range(ranks)]
+    while any(waiting for _, waiting in turns):
+        for rank, waiting in turns:
+            if not waiting:
                 continue
-            number, rank, worker = turn = of_rank.popleft()
-            if number not in streams:
-                streams[number] = drawn(rank, worker)
-            course.lane, before = number, course.delivered
-            for sample in islice(streams[number], batch_size):
+            worker, before = waiting.popleft(), course.delivered
+            course.lane = rank * workers + worker
+            for sample in islice(drawn(rank, worker), batch_size):
                 course.note_pulled(sample)
                 course.note_given(sample)
                 course.delivered += 1
@@ -288,7 +287,7 @@ def draw_course(
                     course.num_drawn = int(course.delivered)
                     return course
             if course.delivered - before == batch_size:
-                of_rank.append(turn)
+                waiting.append(worker)
     course.num_drawn, course.has_ended = int(course.delivered), True
     return course
 

@@ -172,8 +172,9 @@ class _Planner:
     def __init__(self, dataset: MergedDataset, amount: Amount, num_sampled: int, progressed: Progressed) -> None:
         self._dataset, self._top, self._amount = dataset, tree_of(dataset), amount
         self._leaves, self._lane = self._top.leaves(), amount.lane
-        self._sampled = self._look(num_sampled, progressed) if num_sampled else {}
-        self._averages = self._average()
+        self._sampled: dict[str, Sampled] = {}
+        self._averages = Averages()
+        self._look(num_sampled, progressed)
         samples, tokens = amount.samples or math.inf, amount.tokens or math.inf
         if amount.samples is None:
             self._check_tokens()
@@ -201,29 +202,17 @@ class _Planner:
         parts = {node.path: course.samples[node.path] / self._rates.totals[node.path] for node in self._leaves}
         self._ended = [path for path, part in parts.items() if self._is_short and part >= _ENDED * max(parts.values())]
 
-    def _look(self, num_records: int, progressed: Progressed) -> dict[str, Sampled]:
-        """Look at some records of each source."""
-        above: dict[str, list[Node]] = {"": []}
+    def _look(self, num_records: int, progressed: Progressed) -> None:
+        """Look at some records of each source, and at what functions do with them; only at stores' sizes if at none."""
+        averages, above = self._averages, {"": [self._top]}
         for node in self._top.walk():
-            above |= {child.path: [*above[node.path], node] for child in node.children}
-        found = {}
+            above |= {child.path: [*above[node.path], child] for child in node.children}
         for number, node in enumerate(self._leaves):
             progressed("sources sampled", number, len(self._leaves))
-            costs = {each.path: each.dataset.cost for each in above[node.path] if each.dataset.cost is not None}
-            is_kept = any(each.dataset.customized_yield_fn is not None for each in above[node.path])
-            found[node.path] = sample_source(node, num_records, costs, len(self._leaves), is_kept=is_kept)
-        return found
-
-    def _average(self) -> Averages:
-        """Average what functions do, as far as samples tell."""
-        averages = Averages()
-        for node in self._leaves:
             records, tokens = num_in(node, "records"), num_in(node, "tokens")
-            if (found := self._sampled.get(node.path)) is not None:
-                averages.costs.update({(above, node.path): cost for above, cost in found.costs.items()})
-                averages.tokens[node.path] = found.tokens_per_sample or 0.0
-                if found.pulls != (1.0, 1.0):
-                    averages.pulls[node.path] = found.pulls
+            if num_records:
+                mixtures = above[node.path][:-1]
+                self._sampled[node.path] = sample_source(node, num_records, mixtures, averages, len(self._leaves))
             elif records and tokens is not None and not _has_function(node):
                 averages.tokens[node.path] = tokens / records
         pools = {path: recycled(found.samples) for path, found in self._sampled.items() if found.samples}
@@ -231,7 +220,6 @@ class _Planner:
             if pools and node.is_mixture and node.dataset.customized_yield_fn is not None:
                 averages.pulls[node.path], outputs = measure_yield_function(node, averages, pools)
                 pools[node.path] = recycled(outputs)
-        return averages
 
     def _check_tokens(self) -> None:
         """Refuse to plan a run by tokens where nobody knows how many a sample has."""

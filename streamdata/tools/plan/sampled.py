@@ -53,35 +53,31 @@ Pair = tuple[Record, Position]
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """Averages over the records of a source, as far as some of them tell."""
+    """Some records of a source."""
 
     num_records: int
     """How many were looked at."""
     tokens: float | None
-    """Tokens of a record, before packing; None where there are none."""
+    """Tokens of a record on average, before packing; None where there are none."""
     interval: tuple[float, float] | None
     """Bounds of the mean of all records' tokens, with 95 %, if those looked at were drawn at random."""
-    pulls: Pulls
-    tokens_per_sample: float | None
-    costs: Mapping[str, float]
-    """The cost of a sample, by the path of a mixture above the source."""
     record_bytes: float
-    """Bytes of a record's content."""
+    """Bytes of a record's content, on average."""
     samples: Sequence[Sample]
-    """Some of its samples, for a yield function above it."""
+    """Samples that it gives, where a yield function above it pulls them."""
 
 
 def sample_source(
-    node: Node, num_records: int, weighers: Mapping[str, Any], num_sources: int = 1, *, is_kept: bool = False
+    node: Node, num_records: int, above: Sequence[Node], averages: Averages, num_sources: int = 1
 ) -> Sampled:
     """Read some records of a source, at random where they can be sought, else its first ones.
 
     Args:
         node: The source.
         num_records: How many.
-        weighers: The `cost` of each mixture above it that has one, by path.
+        above: The mixtures above it.
+        averages: Is told what its functions do.
         num_sources: How many are looked at: all of them together are not to take too much.
-        is_kept: Whether some of its samples are kept.
 
     Raises:
         Exception: What its reader or functions raise beyond `max_bad`.
@@ -98,21 +94,21 @@ def sample_source(
         fed = islice(recycled(samples), min(_MOST_FED, max(2 * len(before), _ALL_FED // num_sources)))
         pulls, samples = measure_pulls(stream, fed, 2 * len(before), tally, "process_fn")
         pulls = Pulls(pulls.each * per_sample, pulls.first * per_sample)
+    if pulls != (1.0, 1.0):
+        averages.pulls[node.path] = pulls
     of_samples, _ = _mean([found for sample in samples if (found := num_tokens(sample)) is not None])
-    if tokens is None and of_samples is not None:
-        tokens = of_samples / pulls.each
-    sizes = np.cumsum([estimate_bytes(sample) for sample in samples if is_kept])
+    averages.tokens[node.path] = of_samples or 0.0
+    for mixture in above if samples else ():
+        if (cost := mixture.dataset.cost) is not None:
+            averages.costs[mixture.path, node.path] = statistics.fmean(map(cost_function(cost), samples))
+    is_yielded = any(mixture.dataset.customized_yield_fn is not None for mixture in above)
+    sizes = np.cumsum([estimate_bytes(sample) for sample in samples if is_yielded])
     return Sampled(
         num_records=len(first),
-        tokens=tokens,
+        tokens=of_samples / pulls.each if tokens is None and of_samples is not None else tokens,
         interval=interval,
-        pulls=pulls,
-        tokens_per_sample=of_samples,
-        costs={
-            path: statistics.fmean(map(cost_function(cost), samples)) for path, cost in weighers.items() if samples
-        },
         record_bytes=statistics.fmean(estimate_bytes(record) for record, _ in first) if first else 0.0,
-        samples=samples[: 1 + int(np.searchsorted(sizes, _KEPT_BYTES / num_sources))] if is_kept else (),
+        samples=samples[: 1 + int(np.searchsorted(sizes, _KEPT_BYTES / num_sources))] if is_yielded else (),
     )
 
 
