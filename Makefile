@@ -37,11 +37,13 @@ demo: venv
 test: venv
 	$(BIN)/ruff check .
 	@# mypy has a core to itself while the first tests wait for theirs; both must pass.
-	$(BIN)/mypy & checked=$$!; $(BIN)/pytest -q -n 3 --dist loadfile; tested=$$?; wait $$checked && exit $$tested
+	$(BIN)/mypy & checked=$$!; $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder; tested=$$?; wait $$checked && exit $$tested
 
-# Random jobs over many topologies, real processes that are killed, what an elastic resume costs in large jobs, what the
-# processes hold over millions of samples, and files that are damaged at random.
+# Tests that are too dear for `make test` and properties with more examples, which are others each time; random jobs over
+# many topologies, real processes that are killed, what an elastic resume costs in large jobs, what the processes hold over
+# millions of samples, and files that are damaged at random.
 test-long: venv
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "long or hypothesis" --hypothesis-profile=long
 	$(BIN)/python -m tests.elastic.soak --steps 100000
 	$(BIN)/python -m tests.elastic.lives --jobs 5000
 	$(BIN)/python -m tests.elastic.torchrun_soak --kills 10

@@ -1,4 +1,7 @@
-"""The samples of Megatron-Core 0.16.1, in its order: python megatron.py FOLDER, where wiki and code are pairs."""
+"""The samples of Megatron-Core 0.16.1, in its order: python megatron.py FOLDER, where wiki and code are pairs.
+
+The exception: weights of a blend whose shares differ by less than 1e-5 count as exactly equal, and take turns.
+"""
 
 import sys
 from pathlib import Path

@@ -18,25 +18,14 @@ from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.shards.parquet.rows import ParquetRows
 from streamdata.shards.parquet.stored_rows import Row
-from streamdata.text.formats import (
-    RowFormat,
-    Said,
-    Texts,
-    has_own_prompt,
-    label_of,
-    mask_shared,
-    pair_said,
-    training_said,
-    with_prompt,
-)
-from streamdata.text.masks import ChatEncoder, LocatedChat, encode_text, encode_text_pair
+from streamdata.text.formats import SIDES, RowFormat, Said, Texts, pair_said, training_said
+from streamdata.text.masks import ChatEncoder, LocatedChat, encode_completions
 from streamdata.text.messages import (
     TRAIN_KEY,
     MediaChat,
     Message,
+    check_text_alone,
     is_given,
-    media_beside_text,
-    messages_of,
     read_chat,
     read_tools,
     with_images_first,
@@ -48,7 +37,6 @@ _LOSS_MASK: Final = "loss_mask"
 """The key of a message that says whether it is trained, 0 or 1."""
 _MESSAGES: Final = "messages"
 _PROMPT: Final = "prompt"
-_SIDES: Final = ("chosen", "rejected")
 
 
 class ChatConfig(RowSettings):
@@ -175,14 +163,13 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         item: dict[str, Any] = {}
         texts = [said for said in sides.values() if isinstance(said, Texts)]
         if texts:
-            self._check_text_alone(row, ())  # media have no place in a text that no template renders
-            tokenizer = self._encoder.tokenizer
-            pair = encode_text_pair(tokenizer, *texts) if len(texts) > 1 else [encode_text(tokenizer, *texts)]
-            trained = dict(zip(sides, pair, strict=True))
+            check_text_alone(row, (), self._who)  # media have no place in a text that no template renders
+        completions = iter(encode_completions(self._encoder.tokenizer, texts) if texts else ())
         for prefix, said in sides.items():
             try:
                 if isinstance(said, Texts):
-                    encoded, train = without_media("", trained[prefix].input_ids), trained[prefix].train
+                    ids, train, text = next(completions)
+                    encoded = without_media(text, ids)
                 else:
                     encoded, train = self._encoded(row, said, folder)
                 item |= {f"{prefix}{key}": value for key, value in self._tensors(encoded, train).items()}
@@ -224,9 +211,19 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         A single image may stand in the column `image`. Where no message has a place for images, they stand before the
         first that a user says, as TRL puts them.
         """
-        messages = [self._with_train_key(number, message) for number, message in enumerate(messages)]
+        messages = [dict(message) for message in messages]
+        for number, message in enumerate(messages):
+            if _LOSS_MASK not in message:
+                continue
+            mask = message.pop(_LOSS_MASK)
+            if mask not in (0, 1):  # weights, which some data sets have there, would all count as 1
+                raise ValueError(
+                    f"{self._who}: expected {_LOSS_MASK} of message {number} to be 0 or 1, got {shown(mask)}\n"
+                    "  Leave it out to follow the action of the message's role."
+                )
+            message.setdefault(TRAIN_KEY, bool(mask))  # what is a prompt is not trained, whatever its mask
         if self.processor is None:
-            self._check_text_alone(row, messages)
+            check_text_alone(row, messages, self._who)
             return MediaChat(messages, [])
         key = self.config.image_key
         images = [image for image in (row[key] if key in row else [row.get("image")]) or () if is_given(image)]
@@ -234,26 +231,6 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         # Under names of our own: a column may be called otherwise, and a row have both.
         placed = {"messages": with_images_first(messages, len(images)), "image": images, "video": videos}
         return read_chat(placed, "messages", {"image": "image", "video": "video"}, typed=True)
-
-    def _check_text_alone(self, row: Row, messages: Sequence[Message]) -> None:
-        # Refused even where the messages have no placeholder: the answers were written about what is missing.
-        if media := media_beside_text(row, messages):
-            raise ValueError(
-                f"{self._who}: expected text alone, got a row with media: {media}\n"
-                "  Give the dataset a processor for conversations with images; drop others, by max_bad or before."
-            )
-
-    def _with_train_key(self, number: int, message: Message) -> Message:
-        if _LOSS_MASK not in message:
-            return message
-        message = dict(message)
-        mask = message.pop(_LOSS_MASK)
-        if mask not in (0, 1):  # weights, which some data sets have there, would all count as 1
-            raise ValueError(
-                f"{self._who}: expected {_LOSS_MASK} of message {number} to be 0 or 1, got {shown(mask)}\n"
-                "  Leave it out to follow the action of the message's role."
-            )
-        return {TRAIN_KEY: bool(mask), **message}  # what is a prompt is not trained, whatever its mask
 
     def _tensors(self, encoded: Encoded, train: Bools) -> dict[str, Any]:
         """Cuts a row in tokens and pads it.
@@ -273,26 +250,23 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             )
         ids = encoded.input_ids[kept]
         attention_mask = self._padded(np.ones_like(ids), 0)
-        tensors = {
+        tensors: dict[str, Any] = {
             # Asked for where a row is padded: without padding a tokenizer needs no token for it.
             "input_ids": self._padded(ids, self._encoder.pad_token_id if config.pad_mode == "right" else 0),
             "attention_mask": attention_mask,
             "position_ids": compute_position_id_with_mask(attention_mask),
             "loss_mask": self._padded(left, 0),
         }
-        return tensors if self.processor is None else {**tensors, **self._of_processor(ids, encoded)}
-
-    def _of_processor(self, ids: npt.NDArray[np.int64], encoded: Encoded) -> dict[str, Any]:
-        """The fields that a processor adds; rope positions in place of those that count tokens."""
-        fields = {
-            "mm_token_type_ids": self._padded(self._media.media_types(ids), 0),
-            "multi_modal_inputs": training_features(encoded.features),
-        }
+        if self.processor is None:
+            return tensors
+        tensors["mm_token_type_ids"] = self._padded(self._media.media_types(ids), 0)
+        tensors["multi_modal_inputs"] = training_features(encoded.features)
+        # Rope positions, where the processor has them, are in place of those that count tokens.
         positions = self._media.rope_positions(ids, encoded.kinds, encoded.features)
         if positions is not None:
-            missing = self.config.max_length - len(ids) if self.config.pad_mode == "right" else 0
-            fields["position_ids"] = torch.from_numpy(np.pad(positions, ((0, 0), (0, missing)), mode="edge"))
-        return fields
+            missing = config.max_length - len(ids) if config.pad_mode == "right" else 0
+            tensors["position_ids"] = torch.from_numpy(np.pad(positions, ((0, 0), (0, missing)), mode="edge"))
+        return tensors
 
     def _padded(self, values: npt.NDArray[Any], padding: int) -> torch.Tensor:
         tensor = torch.from_numpy(values)
@@ -412,29 +386,21 @@ class PreferenceDataset(ChatDataset):
     def _recognised(self, row: Row) -> RowFormat:
         config, keys = self.config, (self.config.chosen_key, self.config.rejected_key)
         # Rows with one of the two are pairs with a fault, each an error of its own; without both they may be another.
-        is_named = keys != _SIDES or config.prompt_key not in (None, _PROMPT)
+        is_named = keys != SIDES or config.prompt_key not in (None, _PROMPT)
         native = RowFormat("preference", "conversational")
         return config.format_of(row, native, keys, self._who, is_named=is_named)
 
     def _make(self, row: Row, folder: str) -> dict[str, Any]:
-        item = super()._make(row, folder)
-        return item if self._format.name == "preference" else {**item, "label": label_of(row, self._who)}
+        item, label = super()._make(row, folder), row.get("label")
+        if self._format.name == "preference":
+            return item
+        if label not in (0, 1):
+            raise ValueError(f"{self._who}: expected a label of true or false, got {shown(label)}\n  Store a boolean.")
+        return {**item, "label": bool(label)}
 
     def _said(self, row: Row) -> dict[str, Said]:
         if self._format.name == "unpaired-preference":
             return {"": training_said(row, self._format, self._who)}
-        config, key = self.config, self.config.prompt_key
-        if self._format.style == "standard" or (has_own_prompt(row) and key not in row):
-            chosen, rejected = pair_said(row, self._format, self._who)
-            return {"chosen_": chosen, "rejected_": rejected}
-        # The prompt goes before both first: what they share is compared over complete conversations.
-        prompt: str | Sequence[Message] = []
-        # A column that is missing is an error if somebody named it; of the default, rows with complete conversations
-        # have no need.
-        if key is not None and (key in row or key != _PROMPT):
-            value = row.get(key)
-            if not (key in row and value in (None, "", [])):
-                prompt = value if isinstance(value, str) else messages_of(row, key, self._who)
-        sides = (messages_of(row, side, self._who) for side in (config.chosen_key, config.rejected_key))
-        chosen, rejected = mask_shared(*(with_prompt(prompt, side) for side in sides))
+        keys = (self.config.chosen_key, self.config.rejected_key)
+        chosen, rejected = pair_said(row, self._format, self._who, self.config.prompt_key, keys)
         return {"chosen_": chosen, "rejected_": rejected}

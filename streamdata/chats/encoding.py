@@ -26,7 +26,7 @@ from streamdata.errors import shown
 from streamdata.run.per_process import Recent
 from streamdata.text.messages import MEDIA_KINDS, Medium
 from streamdata.text.templates import row_template_kwargs
-from streamdata.text.tokenizer import as_tokenizer, load_without_code, token_ids, tokenizer_of
+from streamdata.text.tokenizer import load_tokenizer, load_without_code, token_ids, tokenizer_of
 from streamdata.text.truncation import Cut, cut
 
 T = TypeVar("T")
@@ -101,7 +101,9 @@ class Encoder:
     @cached_property
     def tokenizer(self) -> Any:
         """The tokenizer itself."""
-        return tokenizer_of(self.processor) if self._given[0] is None else as_tokenizer(self._given[0])
+        tokenizer = tokenizer_of(self.processor) if self._given[0] is None else self._given[0]
+        # Loaded once in this process, whoever names it.
+        return load_tokenizer(os.fspath(tokenizer)) if isinstance(tokenizer, str | os.PathLike) else tokenizer
 
     @cached_property
     def processor(self) -> Any:
@@ -196,11 +198,6 @@ class Encoder:
             input_ids[begin:end] = part
         return Encoded(text, raw_ids, input_ids, origin, spans, list(kinds), features)
 
-    def encode_text(self, text: str) -> Encoded:
-        """Tokenize a text that no template rendered, with the tokenizer's own special tokens."""
-        ids = np.array(self.tokenizer(text, return_attention_mask=False, verbose=False)["input_ids"], np.int64)
-        return without_media(text, ids)
-
     def expand(self, kinds: Sequence[str], media: Sequence[Any]) -> Expanded:
         """Let the processor turn media into tokens and features; without media there are none."""
         if not kinds:
@@ -209,7 +206,12 @@ class Encoder:
         pad, pad_id = self.tokenizer.pad_token, self.pad_token_id
         text = "".join(self.placeholders[kind][0] + pad for kind in kinds)
         given = {f"{kind}s": values for kind, values in media_by_kind(kinds, media).items()}
-        kwargs = {**self._given[2], **_videos_kwargs(given.get("videos", ()), self._given[2])}
+        kwargs, metadata = dict(self._given[2]), [getattr(video, "metadata", None) for video in given.get("videos", ())]
+        # Frames were chosen already, and known is when they are. All or none: a processor that has times for some of a
+        # row's videos only would refuse the row.
+        if metadata and all(metadata):
+            chosen = {"video_metadata": metadata, "do_sample_frames": False}
+            kwargs["videos_kwargs"] = chosen | kwargs.get("videos_kwargs", {})
         made = dict(self.processor(text=[text], **given, **kwargs, add_special_tokens=False, return_tensors="pt"))
         ids = np.asarray(made["input_ids"])[0].astype(np.int64)
         ends = np.flatnonzero(ids == pad_id)
@@ -265,15 +267,6 @@ class Encoder:
                 "  The template must write one for each image and video, and messages may not spell them."
             )
         return positions
-
-
-def _videos_kwargs(videos: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that tell a processor that frames were chosen already, and when they are."""
-    # All or none: a processor that has times for some of a row's videos only would refuse the row.
-    metadata = [getattr(video, "metadata", None) for video in videos]
-    if not metadata or not all(metadata):
-        return {}
-    return {"videos_kwargs": {"video_metadata": metadata, "do_sample_frames": False, **given.get("videos_kwargs", {})}}
 
 
 def training_features(features: Mapping[str, Any]) -> dict[str, Any]:
@@ -400,24 +393,20 @@ class RopeRule(NamedTuple):
             if start < at:  # a later token of the medium before
                 continue
             grid = waiting[kind].pop(0) if waiting[kind] else VisualGrid(kind, (0, 0, 0))
-            visual = self._visual(grid)
+            frames, height, width = grid.grid
+            shape = (frames, height // self.merge_size, width // self.merge_size)
+            # The frame, row and column of each token of the medium.
+            visual = np.indices(shape).reshape(3, -1).astype(np.int64)
+            visual[0] = (visual[0] * grid.frame_step).astype(np.int64)
             size = visual.shape[1]
             if not size or not is_of[kind][start : start + size].all() or start + size > len(input_ids):
                 raise _misfit(kind, start)
             parts += [_text(start - at, number), visual + (number + start - at)]
-            number += start - at + max(grid.grid[1:]) // self.merge_size
+            number += start - at + max(height, width) // self.merge_size
             at = start + size
         if left := [kind for kind, grids in waiting.items() if grids]:
             raise _misfit(left[0], len(input_ids))
         return np.concatenate([*parts, _text(len(input_ids) - at, number)], axis=1)
-
-    def _visual(self, grid: VisualGrid) -> Int64s:
-        """The frame, row and column of each token of a medium."""
-        frames, height, width = grid.grid
-        shape = (frames, height // self.merge_size, width // self.merge_size)
-        found = np.indices(shape).reshape(3, -1).astype(np.int64)
-        found[0] = (found[0] * grid.frame_step).astype(np.int64)
-        return found
 
     def _per_run(self, kind: str, tokens: npt.NDArray[np.bool_], grids: Sequence[VisualGrid]) -> list[VisualGrid]:
         """The grids of a kind, a video by frames where its tokens come frame by frame, with times written between."""

@@ -16,7 +16,6 @@ from streamdata.chats.prompt_reader import EMPTY, MEDIA_CUT, PromptReader
 from streamdata.chats.settings import WHO, PromptConfig
 from streamdata.errors import SourceError
 from streamdata.io.file_cache import FileCache
-from streamdata.io.storage import LocalShard
 from streamdata.run.processes import ProcessError, Team, processes
 
 logger = logging.getLogger("streamdata")
@@ -26,7 +25,6 @@ Chunk = tuple[int, list[int]]
 """The place of its first length among all, and the numbers of its rows."""
 
 NOT_MEASURED: Final = -1
-_NUMBER_BYTES: Final = 8
 WORTH_A_PROCESS: Final = 500
 """Rows: of text they are soon measured, but of images they take longer than a process takes to start."""
 CHUNK: Final = 16  # rows that a process is sent at a time
@@ -47,21 +45,6 @@ class Kept(NamedTuple):
     size: int
     digest: str
     dropped: dict[str, int]
-
-
-def read_number(file: LocalShard, index: int) -> int:
-    """Reads number `index` of the rows that stay where it lies: in each worker's heap they would grow with the data.
-
-    Raises:
-        SourceError: The file was cut short.
-    """
-    content = file.read(_NUMBER_BYTES, _NUMBER_BYTES * index)
-    if len(content) < _NUMBER_BYTES:
-        raise SourceError(
-            f"'{file.url}': expected the number of row {index} that stays, got a file that ends before it\n"
-            "  Start again: that makes the file again."
-        )
-    return int.from_bytes(content, "little", signed=True)
 
 
 def choose_rows(reader: PromptReader) -> Kept:
@@ -96,7 +79,13 @@ def choose_rows(reader: PromptReader) -> Kept:
     # Without a file: millions of rows that all stay need no list of their numbers.
     content = b"" if len(stay) == len(rows) else stay.astype("<i8").tobytes()
     digest = hashlib.blake2b(content, digest_size=8).hexdigest()
-    path = _stored_numbers(cache, f"kept/{digest}.i64", content) if content else None
+    if not content:
+        return Kept(None, len(stay), digest, dropped)
+    name, write = f"kept/{digest}.i64", partial(Path.write_bytes, data=content)
+    path = cache.get(name, write)
+    # One that holds other numbers is damaged: readers look at single numbers, so that only here all are compared.
+    if path.read_bytes() != content:
+        path = cache.publish(name, write)
     return Kept(path, len(stay), digest, dropped)
 
 
@@ -108,12 +97,6 @@ def _subset(total: int, config: PromptConfig) -> Int64s:
     # NumPy's own generator, which keeps its streams between versions: verl chooses by it, so the rows are the same.
     chosen: Int64s = np.random.default_rng(config.seed or 0).choice(total, size, replace=False)
     return chosen
-
-
-def _stored_numbers(cache: FileCache, name: str, content: bytes) -> Path:
-    path = cache.get(name, partial(Path.write_bytes, data=content))
-    # One that holds other numbers is damaged: readers look at single numbers, so that only here all are compared.
-    return path if path.read_bytes() == content else cache.publish(name, partial(Path.write_bytes, data=content))
 
 
 class _FileLengths(NamedTuple):

@@ -94,8 +94,14 @@ def open_media(media: Sequence[Medium], folder: str, patch_size: int = DEFAULT_P
     for number, medium in enumerate(media):
         try:
             value, options = _unfolded(medium, _OPTIONS[medium.kind])
-            open_one = _open_image if medium.kind == "image" else _open_video
-            opened.append(open_one(value, options, folder, patch_size * _MERGED))
+            if medium.kind == "video":
+                opened.append(_open_video(value, options, folder, patch_size * _MERGED))
+                continue
+            image = _image(value, folder)
+            if options:  # else the processor finds the size
+                size = image_size(Size(image.height, image.width), options, patch_size * _MERGED)
+                image = image.resize((size.width, size.height))
+            opened.append(image)
         except (OSError, ValueError) as error:
             error.add_note(f"  {medium.kind} {number} of the row's media")
             raise
@@ -138,14 +144,6 @@ def _is_valid(key: str, number: Any) -> bool:
     if isinstance(number, bool) or not isinstance(number, Real) or not math.isfinite(number):
         return False
     return float(number) > 0 or key in _MAY_BE_ZERO
-
-
-def _open_image(value: Any, options: Mapping[str, Any], folder: str, side: int) -> Image.Image:
-    image = _image(value, folder)
-    if not options:  # the processor finds the size
-        return image
-    size = image_size(Size(image.height, image.width), options, side)
-    return image.resize((size.width, size.height))
 
 
 def _image(value: Any, folder: str) -> Image.Image:

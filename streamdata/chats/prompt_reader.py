@@ -6,14 +6,15 @@ import os
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from streamdata.chats.encoding import Encoded, Encoder, MediaCutError, fit
+from streamdata.chats.encoding import Encoded, Encoder, MediaCutError, fit, without_media
 from streamdata.chats.settings import WHO, PromptConfig
 from streamdata.shards.parquet.rows import ParquetRows
 from streamdata.shards.parquet.stored_rows import Row
-from streamdata.text.formats import RowFormat, prompt_said, text_alone
+from streamdata.text.formats import RowFormat, prompt_said, text_in
 from streamdata.text.messages import (
     MEDIA_KINDS,
     MediaChat,
+    check_text_alone,
     is_empty,
     is_given,
     read_chat,
@@ -22,7 +23,7 @@ from streamdata.text.messages import (
     with_images_first,
 )
 from streamdata.text.templates import ChatRenderer, row_template_kwargs
-from streamdata.text.tokenizer import tokenizer_digest
+from streamdata.text.tokenizer import token_ids, tokenizer_digest
 
 EMPTY: Final = -2
 MEDIA_CUT: Final = -3
@@ -81,7 +82,8 @@ class PromptReader:
     def chat(self, row: Row) -> MediaChat:
         """Returns the messages of a row, none for a text, and its media unopened."""
         if self._format.style == "standard":
-            text_alone(row, self.config.prompt_key, WHO)
+            check_text_alone(row, (), WHO)
+            text_in(row, self.config.prompt_key, WHO)
             return MediaChat([], [])
         return read_chat(row, self.config.prompt_key, self._media_keys, typed=self.encoder.has_processor)
 
@@ -99,23 +101,21 @@ class PromptReader:
         chat = self.chat(row)
         media = self.media(chat, index)
         if self._format.style == "standard":
-            return Prompt(chat, media, self.encoder.encode_text(row[self.config.prompt_key]))
-        text = self._render(chat, row)
-        return Prompt(chat, media, self.encoder.encode(text, [medium.kind for medium in chat.media], media))
-
-    def _render(self, chat: MediaChat, row: Row) -> str:
-        """The text of a prompt, by the template or by the config's own function."""
-        tools = read_tools(row.get("tools")) or self._tools
+            text = row[self.config.prompt_key]
+            ids = token_ids(self.encoder.tokenizer, text, with_special_tokens=True)
+            return Prompt(chat, media, without_media(text, ids))
+        tools, kwargs = read_tools(row.get("tools")) or self._tools, dict(self._template_kwargs)
         if self.config.chat_template_func is not None:
-            kwargs = {**self._template_kwargs, **row_template_kwargs(row)}
-            return self.config.chat_template_func(chat.messages, tools=tools, **kwargs)
-        kwargs = dict(self._template_kwargs)
-        add = bool(kwargs.pop("add_generation_prompt"))
-        owner = self.encoder.processor or self.encoder.tokenizer
-        renderer = self.encoder.for_variables(
-            row, lambda variables: ChatRenderer(owner, template_kwargs={**kwargs, **variables})
-        )
-        return renderer.render(chat.messages, tools=tools, add_generation_prompt=add)
+            kwargs |= row_template_kwargs(row)
+            text = self.config.chat_template_func(chat.messages, tools=tools, **kwargs)
+        else:
+            add = bool(kwargs.pop("add_generation_prompt"))
+            owner = self.encoder.processor or self.encoder.tokenizer
+            renderer = self.encoder.for_variables(
+                row, lambda variables: ChatRenderer(owner, template_kwargs={**kwargs, **variables})
+            )
+            text = renderer.render(chat.messages, tools=tools, add_generation_prompt=add)
+        return Prompt(chat, media, self.encoder.encode(text, [medium.kind for medium in chat.media], media))
 
     def measure(self, index: int) -> int:
         """Returns how many tokens row `index` has when it is emitted, before it is cut; or EMPTY, or MEDIA_CUT.

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 
 from streamdata.chats.encoding import Encoder, Fitted, fit, media_by_kind, training_features
-from streamdata.chats.lengths import choose_rows, read_number
+from streamdata.chats.lengths import choose_rows
 from streamdata.chats.media import open_media
 from streamdata.chats.prompt_reader import Prompt, PromptReader
 from streamdata.chats.settings import WHO, PromptConfig
-from streamdata.errors import StateError, names_text, one_line, shown
+from streamdata.errors import SourceError, StateError, names_text, one_line, shown
 from streamdata.io.file_cache import open_cached
 from streamdata.io.remote.addresses import options_of_source
 from streamdata.io.storage import LocalShard
@@ -42,6 +42,7 @@ _OURS: Final = frozenset({
     "input_ids", "attention_mask", "position_ids", "raw_prompt_ids", "raw_prompt", "full_prompts", "multi_modal_data",
     "multi_modal_inputs", "mm_token_type_ids", *_KWARGS, "uid",
 })  # fmt: skip
+_NUMBER_BYTES: Final = 8
 _NEVER_CALLED: Final = ("_download", "_read_files_and_tokenize", "maybe_filter_out_long_prompts")
 
 
@@ -290,13 +291,27 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         if not -size <= item < size:
             raise IndexError(f"{WHO}: item {item} of {size}")
         index = item % size // self.config.repeat  # `% size` turns negative items into positive ones
-        return index if self._numbers is None else read_number(self._numbers, index)
+        if self._numbers is None:
+            return index
+        # Read where it lies: in each worker's heap, numbers would grow with the data.
+        content = self._numbers.read(_NUMBER_BYTES, _NUMBER_BYTES * index)
+        if len(content) < _NUMBER_BYTES:
+            raise SourceError(
+                f"'{self._numbers.url}': expected the number of row {index} that stays, got a file that ends before "
+                "it\n  Start again: that makes the file again."
+            )
+        return int.from_bytes(content, "little", signed=True)
 
     def _make(self, number: int) -> dict[str, Any]:
         try:
             row = self._reader.row(number)
             if self.config.mode == "raw":
-                made: dict[str, Any] = {"raw_prompt": self._raw_chat(row, number)}
+                chat = self._reader.chat(row)
+                media = iter(self._reader.media(chat, number))
+                for part in typed_parts(chat.messages):
+                    if part.get("type") in MEDIA_KINDS:
+                        part[part["type"]] = next(media)
+                made: dict[str, Any] = {"raw_prompt": chat.messages or str(row[self.config.prompt_key])}
             else:
                 made = self._tensors(self._reader.encode(row, number))
             self._complete(row, number)
@@ -327,17 +342,6 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         if (config.need_tools_kwargs if needs is None else needs) and not row["tools_kwargs"]:
             logger.warning("%s: no tools_kwargs at %s", WHO, one_line(self._reader.rows.location(number)))
         row["uid"] = self._reader.rows.uid(number)
-
-    def _raw_chat(self, row: Row, number: int) -> list[Message] | str:
-        """The messages, with the opened media in their parts, or the text."""
-        chat = self._reader.chat(row)
-        if not chat.messages:
-            return str(row[self.config.prompt_key])
-        media = iter(self._reader.media(chat, number))
-        for part in typed_parts(chat.messages):
-            if part.get("type") in MEDIA_KINDS:
-                part[part["type"]] = next(media)
-        return chat.messages
 
     def _tensors(self, prompt: Prompt) -> dict[str, Any]:
         config = self.config

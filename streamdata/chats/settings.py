@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from streamdata.errors import did_you_mean, listing, names_text, shown
 from streamdata.text.formats import RowFormat, fitting, recognise
@@ -167,17 +167,15 @@ class RowSettings(BaseModel):
             hints = "; ".join(f"{shown(key)}{hint}" for key, hint in near.items())
             yield f"{who}: expected keys that it knows, got {hints}\n  It knows {listing(cls.model_fields)}."
         for detail in details:
-            if detail["type"] != "extra_forbidden":
-                yield f"{who}: expected {cls._sentence(detail)}"
-
-    @classmethod
-    def _sentence(cls, detail: ErrorDetails) -> str:
-        name, got = str(detail["loc"][0]), detail["input"]
-        least = next((rule.ge for rule in cls.model_fields[name].metadata if hasattr(rule, "ge")), None)
-        choices = [choice.strip("'") for choice in re.split(", | or ", detail.get("ctx", {}).get("expected", ""))]
-        known = _EXPECTED.get(detail["type"])  # other texts are ready, and braces in them are the user's
-        expected = detail["msg"] if known is None else known.format(ge=least, choices=", ".join(choices))
-        return f"{expected} as {name}, got {shown(got)}{did_you_mean(str(got), choices)}\n  Mend {name} in the config."
+            if detail["type"] == "extra_forbidden":
+                continue
+            name, got = str(detail["loc"][0]), detail["input"]
+            least = next((rule.ge for rule in cls.model_fields[name].metadata if hasattr(rule, "ge")), None)
+            choices = [choice.strip("'") for choice in re.split(", | or ", detail.get("ctx", {}).get("expected", ""))]
+            known = _EXPECTED.get(detail["type"])  # other texts are ready, and braces in them are the user's
+            expected = detail["msg"] if known is None else known.format(ge=least, choices=", ".join(choices))
+            hint = did_you_mean(str(got), choices)
+            yield f"{who}: expected {expected} as {name}, got {shown(got)}{hint}\n  Mend {name} in the config."
 
 
 WHO: Final = "RLHFDataset"

@@ -5,7 +5,7 @@ Theirs has `input` (`sections` or `sources`), `mask`, `mask_default`, `preproces
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from streamdata.errors import shown
 from streamdata.stores.dtypes import SOURCES
@@ -24,24 +24,18 @@ _KNOWN: Final = {
 }  # fmt: skip
 
 
-class Converted(NamedTuple):
-    """A mapping that `PrepareConfig` takes, and a line for each thing that will be otherwise than there."""
-
-    config: dict[str, Any]
-    notes: list[str]
-
-
-def is_astrai(tree: Any) -> bool:
-    """Whether a configuration has AstrAI's form."""
-    return isinstance(tree, Mapping) and isinstance(tree.get("input"), Mapping) and "train_type" not in tree
-
-
-def converted(tree: Mapping[str, Any]) -> Converted:
+def converted(tree: Any) -> tuple[dict[str, Any], list[str]] | None:
     """Converts a configuration of AstrAI into one of `streamdata prepare`.
+
+    Returns:
+        A mapping that `PrepareConfig` takes, and a line for each thing that will be otherwise than there; None if the
+        configuration has not AstrAI's form.
 
     Raises:
         ValueError: It has a key that AstrAI does not know, or says nothing of its input.
     """
+    if not isinstance(tree, Mapping) or not isinstance(tree.get("input"), Mapping) or "train_type" in tree:
+        return None
     given, processing, output = tree["input"], tree.get("preprocessing") or {}, tree.get("output") or {}
     for place, mapping in (("", tree), ("input", given), ("preprocessing", processing), ("output", output)):
         _check_keys(mapping, place, place or "the configuration")
@@ -54,7 +48,7 @@ def converted(tree: Mapping[str, Any]) -> Converted:
     else:
         config["sections"] = _sections(given.get("sections"), tree)
     config |= _limits(processing, config) | _stored(output, config)
-    return Converted(config, list(_notes(tree, processing, output, config)))
+    return config, list(_notes(tree, processing, output, config))
 
 
 def _check_keys(mapping: Any, place: str, who: str) -> None:
@@ -89,17 +83,14 @@ def _sections(sections: Any, tree: Mapping[str, Any]) -> list[dict[str, Any]]:
         action = section.get("action")
         made: dict[str, Any] = {"field": section.get("field"), "action": action}
         if section.get("template"):
-            made |= {"action": "$role", "roles": _roles(action, tree)}
+            is_chat = action == "$role"
+            default = tree.get("mask_default") if is_chat else action
+            roles = dict.fromkeys(_ROLES, "train") if default == "train" else {}
+            made |= {"action": "$role", "roles": roles | dict((tree.get("mask") if is_chat else None) or {})}
         elif action in ("train", "mask"):
             made["add_special_tokens"] = section.get("add_special_tokens", number == 0)
         found.append(made)
     return found
-
-
-def _roles(action: Any, tree: Mapping[str, Any]) -> dict[str, str]:
-    default = tree.get("mask_default", "mask") if action == "$role" else action
-    named = dict(tree.get("mask") or {}) if action == "$role" else {}
-    return {**(dict.fromkeys(_ROLES, "train") if default == "train" else {}), **named}
 
 
 def _limits(processing: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:

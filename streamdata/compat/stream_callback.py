@@ -48,7 +48,7 @@ class StreamCallback(TrainerCallback):
                 "  Otherwise the Trainer would read again and drop what was trained, after our seek."
             )
         if state.global_step:
-            loader.load_state_dict(_states(_checkpoint(args, state), state))
+            loader.load_state_dict(_states(args, state))
             _check_accumulation(loader, args, state)
         self._num_trained = loader.num_batches
 
@@ -82,21 +82,17 @@ def _of_step(args: TrainingArguments, state: TrainerState) -> Path:
     return Path(str(args.output_dir), f"checkpoint-{state.global_step}")
 
 
-def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
-    """The folder that the Trainer has loaded, of which it tells callbacks no more than the state that was in it."""
+def _states(args: TrainingArguments, state: TrainerState) -> LoadedStates:
+    """The states beside what the Trainer has loaded, of whose folder callbacks are told the Trainer's state alone."""
     folders = [Path(args.resume_from_checkpoint)] if isinstance(args.resume_from_checkpoint, str) else []
     folders.append(_of_step(args, state))
-    for folder in folders:
-        if _holds(folder, state):
-            return folder
-    raise StateError(
-        f"StreamCallback: expected the checkpoint of step {state.global_step} in {' or '.join(map(str, folders))}, "
-        "got a Trainer that was resumed from another one\n"
-        "  Name it in TrainingArguments(resume_from_checkpoint=…) too."
-    )
-
-
-def _states(checkpoint: Path, state: TrainerState) -> LoadedStates:
+    checkpoint = next((folder for folder in folders if _holds(folder, state)), None)
+    if checkpoint is None:
+        raise StateError(
+            f"StreamCallback: expected the checkpoint of step {state.global_step} in {' or '.join(map(str, folders))}, "
+            "got a Trainer that was resumed from another one\n"
+            "  Name it in TrainingArguments(resume_from_checkpoint=…) too."
+        )
     try:
         return load_states(checkpoint / FOLDER, step=state.global_step)
     except StateError as error:

@@ -59,7 +59,7 @@ class StreamDataModule(LightningDataModule):  # type: ignore[misc]  # Any to myp
     def teardown(self, stage: str) -> None:
         """A fit has ended; another one goes on where it was."""
         if stage == "fit" and self._num_before is not None:
-            self._go_back()
+            self.go_back()
 
     def train_dataloader(self) -> "TrainBatches":
         """The batches to train on, which Lightning iterates over."""
@@ -87,12 +87,7 @@ class StreamDataModule(LightningDataModule):  # type: ignore[misc]  # Any to myp
         self.train_loader.load_state_dict(state_dict[_KEY])
         self._is_loaded = True
 
-    def batches(self) -> Iterator[Any]:
-        """The next batches to train on."""
-        self._go_back()
-        return iter(self.train_loader)
-
-    def _go_back(self) -> None:
+    def go_back(self) -> None:
         """Let the loader stand after what was trained: a batch that was pulled ahead comes again, as the next one."""
         trained = self._num_trained()
         if trained < self.train_loader.num_batches:
@@ -119,7 +114,8 @@ class TrainBatches:
         self._module = module
 
     def __iter__(self) -> Iterator[Any]:
-        return self._module.batches()
+        self._module.go_back()
+        return iter(self._module.train_loader)
 
     def __len__(self) -> int:
         return len(self._module.train_loader)

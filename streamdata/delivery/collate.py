@@ -207,7 +207,7 @@ class _Packer(pickle.Pickler):
 
     def __init__(self) -> None:
         self.stream, self.tensors, self.arrays = _BufferPart(), _BufferPart(), _BufferPart()
-        self._memories = _Placeholder()
+        self._memories = object()  # stands in the stream for those that the batch is rebuilt over
         self._out_of_band = pickle.PickleBuffer(bytearray(1))
         # True keeps a buffer in the stream. Not a method of self: that cycle would keep the samples until a collection.
         is_in_band = partial(operator.is_not, self._out_of_band)
@@ -217,8 +217,10 @@ class _Packer(pickle.Pickler):
         kind = type(value)
         if kind is torch.Tensor:
             return self._reduce_tensor(value)
-        if kind is np.ndarray:
-            return self._reduce_array(value)
+        if kind is np.ndarray and not value.dtype.hasobject:
+            row_major = np.ascontiguousarray(value).reshape(-1)
+            offset = self.arrays.add(row_major.view(np.uint8)) if value.nbytes else 0
+            return _array, (self._memories, offset, value.dtype, value.shape)
         if value is self._memories:
             return _identity, (self._out_of_band,)
         return NotImplemented
@@ -234,17 +236,6 @@ class _Packer(pickle.Pickler):
             )
         offset = self.tensors.add(memory_of(tensor).numpy())
         return _tensor, (self._memories, offset, tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
-
-    def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
-        if array.dtype.hasobject:
-            return NotImplemented
-        row_major = np.ascontiguousarray(array).reshape(-1)
-        offset = self.arrays.add(row_major.view(np.uint8)) if array.nbytes else 0
-        return _array, (self._memories, offset, array.dtype, array.shape)
-
-
-class _Placeholder:
-    """Stands in the stream for the memories that the batch is rebuilt over."""
 
 
 class _Memories(NamedTuple):

@@ -2,25 +2,24 @@
 
 1. states → `EvenRanks` → how many batches each rank is to deliver: `RestOfPass`
 2. `drop`: batches → `dropped` → those that all ranks have; the last brings the states of what is left out
-3. `pad`: samples → `FilledCollate` → full batches; batches → `padded` → as many as the rank with the most has, marked
+3. `pad`: samples → `filled` → full batches; batches → `padded` → as many as the rank with the most has, marked
 """
 
 import copy
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from weakref import WeakMethod
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from streamdata.errors import StateError
-from streamdata.fields import PADDING
+from streamdata.fields import CURSOR, DATASET_NAME, PADDING
 from streamdata.mixing import MergedDataset
 from streamdata.run import Lane
-from streamdata.states.cursor import States
+from streamdata.states.cursor import States, marked
 from streamdata.states.progress import Progress
 
 logger = logging.getLogger("streamdata")
@@ -38,7 +37,11 @@ class Received(NamedTuple):
     batch: Any
     """Without its states; None where only states came."""
     states: States
-    """States of the batch, and of what was left out after it."""
+    """States of the batch."""
+    left_out: Sequence[States] = ()
+    """States of each batch that was left out after it."""
+    is_filler: bool = False
+    """Whether all of its samples only fill up."""
 
 
 class RestOfPass:
@@ -125,9 +128,10 @@ class EvenRanks:
             StateError: The states are not those of all ranks at one step.
         """
         # Where a pass is read again after an error, states say of this rank alone what was delivered since.
+        if self.rest is not None or (self._uneven == "error" and epoch_pass is None):
+            return
         lane = self._lane()
-        is_alone = self._uneven == "error" and (lane.dp_size == 1 or epoch_pass is None)
-        if self.rest is not None or is_alone:
+        if self._uneven == "error" and lane.dp_size == 1:
             return
         if self._uneven == "steps":
             self._check_all_have_shares(epoch_pass)
@@ -137,7 +141,15 @@ class EvenRanks:
             _check_step(progress, epoch_pass, left)
         if self._uneven == "pad":
             self._check_all_can_pad(left)
-        self.rest = RestOfPass(left[lane.dp_rank], even_batches(left, self._batch_size, self._uneven), self._batch_size)
+        batches = (-(-left // self._batch_size)).sum(axis=1)
+        least, most = int(batches.min()), int(batches.max())
+        if self._uneven == "error" and least < most:
+            raise ValueError(
+                f"StreamLoader: of this pass rank {batches.argmin()} has {least} batches left and rank "
+                f"{batches.argmax()} has {most}, expected as many on each rank: those that have more would wait for "
+                "the others\n  Give uneven='drop', uneven='pad', or steps_per_epoch."
+            )
+        self.rest = RestOfPass(left[lane.dp_rank], least if self._uneven == "drop" else most, self._batch_size)
 
     def has_share(self, epoch_pass: int, progress: Progress) -> bool:
         """Whether this rank has a share of a pass that nobody had begun; what functions drop of it is not known."""
@@ -190,28 +202,6 @@ def _check_step(progress: Progress, epoch_pass: int, left: npt.NDArray[np.int64]
         )
 
 
-def even_batches(left: npt.NDArray[np.int64], batch_size: int, uneven: str) -> int:
-    """How many batches each rank is to deliver.
-
-    Args:
-        left: How many samples each lane of each rank has left, int64 (dp_size, num_workers).
-        batch_size: Samples per batch.
-        uneven: `error`, `drop` or `pad`.
-
-    Raises:
-        ValueError: Ranks have different numbers of batches, under `error`.
-    """
-    batches = (-(-left // batch_size)).sum(axis=1)
-    least, most = int(batches.min()), int(batches.max())
-    if uneven == "error" and least < most:
-        raise ValueError(
-            f"StreamLoader: of this pass rank {batches.argmin()} has {least} batches left and rank {batches.argmax()} "
-            f"has {most}, expected as many on each rank: those that have more would wait for the others\n"
-            "  Give uneven='drop', uneven='pad', or steps_per_epoch."
-        )
-    return least if uneven == "drop" else most
-
-
 def dropped(received: Iterator[Received], rest: RestOfPass) -> Iterator[Received]:
     """Yield as many batches as the rank with the fewest has; read the others with the last of them, for their states.
 
@@ -220,36 +210,27 @@ def dropped(received: Iterator[Received], rest: RestOfPass) -> Iterator[Received
     while rest.num_batches > 1:  # whoever takes one counts it
         yield next(received)
     last = next(received) if rest.num_batches else Received(None, {})
-    if left_out := rest.samples - sum(rest.samples_of(last.states).values()):
-        logger.warning("StreamLoader: uneven='drop' leaves out %d samples of this rank", left_out)
-    states = dict(last.states)
-    for leftover in received:
-        states.update(leftover.states)
-    if states:
-        yield Received(last.batch, states)
+    if number := rest.samples - sum(rest.samples_of(last.states).values()):
+        logger.warning("StreamLoader: uneven='drop' leaves out %d samples of this rank", number)
+    left_out = [each.states for each in received]
+    if last.states or left_out:
+        yield Received(last.batch, last.states, left_out)
 
 
-def padded(
-    received: Iterator[Received], rest: RestOfPass, any_batch: WeakMethod[Callable[[], Any]]
-) -> Iterator[Received]:
+def padded(received: Iterator[Received], rest: RestOfPass, last: Any) -> Iterator[Received]:
     """Yield as many batches as the rank with the most has, each with the field that says what is padding.
 
     Args:
         received: The rank's own batches, all of them full.
         rest: Of the pass.
-        any_batch: Gives one of this rank's, where none is received to be repeated.
+        last: One of this rank's batches, to be repeated where none is received.
     """
-    last = None
-    for batch, states in received:
+    for batch, states, *_ in received:
         if rest.own_batches == 1:  # a copy: what the trainer does to its tensors does not change those to come
             last = copy.deepcopy(batch)
         yield Received(_marked(batch, sum(rest.samples_of(states).values()), rest.batch_size), states)
-    if rest.num_batches and last is None:
-        repeat = any_batch()
-        assert repeat is not None, "who reads this holds the loader"
-        last = repeat()
     while rest.num_batches:
-        yield Received(_marked(copy.deepcopy(last), 0, rest.batch_size), {})
+        yield Received(_marked(copy.deepcopy(last), 0, rest.batch_size), {}, is_filler=True)
 
 
 def _marked(batch: Any, num_real: int, batch_size: int) -> Any:
@@ -260,18 +241,9 @@ def _marked(batch: Any, num_real: int, batch_size: int) -> Any:
     return [{**sample, PADDING: fills} for sample, fills in zip(batch, is_padding.tolist(), strict=True)]
 
 
-class FilledCollate:
-    """A collate function whose batches are full: the last sample is repeated, with its state.
-
-    Args:
-        collate: Makes the batch.
-        batch_size: How many samples it is to have.
-    """
-
-    def __init__(self, collate: Callable[[list[Any]], Any], batch_size: int) -> None:
-        self._collate, self._batch_size = collate, batch_size
-
-    def __call__(self, samples: list[Any]) -> Any:
-        """Collates a batch."""
-        missing = self._batch_size - len(samples)
-        return self._collate([*samples, *([samples[-1]] * missing)])
+def filled(collate: Callable[[list[Any]], Any], batch_size: int, samples: list[Any]) -> Any:
+    """Collate a full batch: the last sample is repeated, with its state, which says how often."""
+    missing, last = batch_size - len(samples), samples[-1]
+    if missing:
+        last = {**last, CURSOR: marked(last[CURSOR], padded={last[DATASET_NAME]: missing})}
+    return collate([*samples, *([last] * missing)])

@@ -24,7 +24,6 @@ before the 0 in program order, which x86 keeps. Other processors may let a store
 but by nanoseconds, and after the worker sees the 0 it runs Python for microseconds before it fills the segment.
 """
 
-import functools
 import itertools
 import multiprocessing
 import multiprocessing.reduction
@@ -118,16 +117,14 @@ class _Lender:
         if fitting:
             return min(fitting, key=lambda segment: segment.capacity)
         if free or len(self.segments) == MAX_SEGMENTS:
-            self._retire(free[0] if free else self.segments[0])
+            retired = free[0] if free else self.segments[0]
+            retired.memory[_RETIRED] = 1
+            self.segments.remove(retired)
         # Spare capacity costs nothing: the kernel allocates a page when it is first written.
         segment = SharedSegment(next(self._numbers), 1 << (num_bytes - 1).bit_length())
         _keep_freed_memory(2 * num_bytes)
         self.segments.append(segment)
         return segment
-
-    def _retire(self, segment: SharedSegment) -> None:
-        segment.memory[_RETIRED] = 1
-        self.segments.remove(segment)
 
 
 _lender = PerProcess(_Lender)
@@ -168,10 +165,13 @@ def borrow(lender: bytes, pid: int, number: int, num_bytes: int, file: Any) -> m
     Raises:
         RuntimeError: The worker died after it sent the first loan of a segment.
     """
-    _watch_forks()
     maps = _maps.get(lender)
     if maps is None:
-        maps = _new_maps(lender, pid)
+        maps = {}
+        for process in multiprocessing.active_children():
+            if process.pid == pid:  # they are kept as long as it; of a worker of another process not at all
+                _maps[lender] = maps
+                weakref.finalize(process, _maps.pop, lender, None).atexit = False
     if file is not None:
         for retired in [known for known, memory in maps.items() if memory[_RETIRED]]:
             del maps[retired]
@@ -187,25 +187,10 @@ def borrow(lender: bytes, pid: int, number: int, num_bytes: int, file: Any) -> m
     return batch.data
 
 
-def _new_maps(lender: bytes, pid: int) -> dict[int, Memory]:
-    """A dict for a worker's segments, kept as long as its `Process`; not kept if this process did not start it."""
-    maps: dict[int, Memory] = {}
-    for process in multiprocessing.active_children():
-        if process.pid == pid:
-            _maps[lender] = maps
-            weakref.finalize(process, _maps.pop, lender, None).atexit = False
-    return maps
-
-
 def _give_back(memory: Memory, forks: int) -> None:
     # After a fork both processes may view the batch, and neither knows what the other does.
     if forks == _forks:
         memory[_IN_USE] = 0
-
-
-@functools.cache
-def _watch_forks() -> None:
-    os.register_at_fork(before=_count_fork, after_in_parent=_count_fork, after_in_child=_forget_maps_of_parent)
 
 
 def _count_fork() -> None:
@@ -213,9 +198,8 @@ def _count_fork() -> None:
     _forks += 1
 
 
-def _forget_maps_of_parent() -> None:
-    _count_fork()
-    _maps.clear()
+os.register_at_fork(before=_count_fork, after_in_parent=_count_fork, after_in_child=_count_fork)
+os.register_at_fork(after_in_child=_maps.clear)
 
 
 def _received(file: Any, pid: int) -> Memory:

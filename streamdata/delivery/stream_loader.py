@@ -2,17 +2,17 @@
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from inspect import signature
 from itertools import islice
 from traceback import clear_frames
 from typing import Any, Final, NoReturn
-from weakref import WeakMethod
 
 from torch.utils.data import DataLoader
 
-from streamdata.delivery.even_ranks import MORE_PASSES, NUM_KEPT, EvenRanks, FilledCollate, Received, dropped, padded
+from streamdata.delivery.even_ranks import MORE_PASSES, NUM_KEPT, EvenRanks, Received, dropped, filled, padded
 from streamdata.delivery.tensor_collate import TensorCollate
 from streamdata.errors import StateError, did_you_mean, listing, shown
 from streamdata.fields import CURSOR, STATE, STATES
@@ -20,7 +20,7 @@ from streamdata.mixing.merged import top_of
 from streamdata.mixing.tree import tree_of
 from streamdata.run.lane_link import Traffic
 from streamdata.states.cursor import States, is_asked, states_of_batch
-from streamdata.states.progress import Progress
+from streamdata.states.progress import Progress, added, totals_of_nodes
 from streamdata.states.table import LoadedStates, StatesTable
 
 _OPTIONS: Final = (
@@ -85,8 +85,8 @@ class StreamLoader:
         self.dataset = dataset = top_of(dataset, "StreamLoader")
         self.batch_size, self.num_workers = batch_size, num_workers
         self.steps_per_epoch, self.uneven = steps_per_epoch, uneven
-        filled = FilledCollate(collate, batch_size) if uneven == "pad" else collate
-        self._options = {"num_workers": num_workers, "collate_fn": filled, **options}
+        collate = partial(filled, collate, batch_size) if uneven == "pad" else collate
+        self._options = {"num_workers": num_workers, "collate_fn": collate, **options}
         self._even = EvenRanks(dataset, batch_size, num_workers, "steps" if steps_per_epoch else uneven)
         self._is_endless = tree_of(dataset).is_endless
         self._stream: Iterator[Received] | None = None
@@ -110,6 +110,8 @@ class StreamLoader:
         self._first_of_pass = 0
         """How many batches were received before those of this pass."""
         self._even.rest = None
+        self._filler: Counter[str] | None = None
+        """Samples, by source, of the batch that is repeated where this rank has none left."""
         self._is_resumed = bool(self._progress)
         self._first_epoch: int | None = None
         self._epoch: int | None = None
@@ -239,7 +241,7 @@ class StreamLoader:
         )
 
     def _iterate(self, reader: object) -> Iterator[Any]:
-        self._check_reader(reader)
+        check_reader("StreamLoader", reader, self._reader)
         if self.dataset.progress is not self._progress:  # states were set on the dataset itself
             self._take_states()
             self._reader = reader
@@ -247,7 +249,7 @@ class StreamLoader:
             self._go_to_named_pass()
         left, more, begun = math.inf if self.steps_per_epoch is None else self.batches_left, 1, self._pass
         while left > 0:
-            self._check_reader(reader)
+            check_reader("StreamLoader", reader, self._reader)
             found = self._receive(MORE_PASSES if self.steps_per_epoch else more)
             if found is None:
                 return
@@ -255,13 +257,6 @@ class StreamLoader:
                 self._first_pass += self._pass - begun  # nothing was left of the one that was named
             left, more = left - 1, 0
             yield found.batch
-
-    def _check_reader(self, reader: object) -> None:
-        if reader is not self._reader:
-            raise RuntimeError(
-                "StreamLoader: another iteration began, or states were loaded, since this one began\n"
-                "  A stream has one reader: begin a new iteration, which goes on where it stands."
-            )
 
     def _go_to_named_pass(self) -> None:
         """Let the next batches be those of the pass that was named, if one was."""
@@ -320,26 +315,61 @@ class StreamLoader:
     def _next(self) -> Received | None:
         """The next batch of the pass, or None, once, at its end."""
         for found in self._open() if self._stream is None else self._stream:
+            if found.batch is not None:
+                self._states.add(found.states)
+            if found.left_out:
+                before = Progress(self._states.after(self.num_batches))
+                for states in found.left_out:
+                    self._states.amend(states)
+                after = Progress(self._states.after(self.num_batches))
+                samples, tokens = (_grown(before, after, name) for name in ("samples", "tokens"))
+                self._note_uneven(-len(found.left_out), left_out=samples, left_out_tokens=tokens)
+            if found.is_filler:
+                self._note_uneven(1, padded=self._samples_of_filler())
             if found.batch is None:
-                self._states.amend(found.states)
                 continue
-            self._states.add(found.states)
             if self._even.rest is not None:
                 self._even.rest.count(found.states)
             return found
         assert self._pass is not None, "an endless stream does not end"
-        self._stream = self._even.rest = None
+        self._stream = self._even.rest = self._filler = None
         self._pass += 1
         self._first_of_pass = self.num_batches
         self.dataset.set_epoch(self._pass)
         return None
+
+    def _samples_of_filler(self) -> Mapping[str, int]:
+        """The samples of a batch that only fills up, by source: it repeats the last one of this rank."""
+        if self._filler is None:
+            number = self.num_batches - 1
+            before, after = (Progress(self._states.after(n)) for n in (number - 1, number))
+            self._filler = _samples_between(before, after)
+        return self._filler
+
+    def _note_uneven(self, batches: int, **nodes: Mapping[str, int]) -> None:
+        """Add counts of this rank, those of `Progress.uneven`, to the states after the last batch."""
+        of_nodes = {f"{name}/{path}": count for name, held in nodes.items() for path, count in held.items()}
+        counts = {"batches": batches, **of_nodes}
+        headers = self.dataset.headers(self.num_workers)
+        generation = max(int(key.partition("/")[2]) for key in headers if key.startswith("generation/"))
+        key = f"uneven/{generation}/{self._pass}/{self.dataset.lane(self.num_workers).dp_rank}"
+        self._states.amend({**headers, key: added(self._states.after(self.num_batches).get(key, {}), counts)})
 
     def _open(self) -> Iterator[Received]:
         """Begin to read a pass, or the endless stream."""
         if self._must_go_back:
             self._set_present_states()
         self._even.begin(None if self._is_endless else self._find_pass(), self._progress)
-        rest = self._even.rest
+        rest, repeated = self._even.rest, None
+        if rest is not None and self.uneven == "pad" and rest.num_batches and not rest.own_batches:
+            # It resumes after its last batch, and others have more: any other one of its own is repeated.
+            self.dataset.set_dataloader_states({})
+            loader = DataLoader(self.dataset, self.batch_size, collate_fn=self._options["collate_fn"])
+            batch = next(iter(loader))
+            repeated = _without_states(batch)
+            self._filler = _samples_between(Progress({}), Progress(states_of_batch(batch)))
+            self._set_present_states()
+            self._dataloader = None
         if self._dataloader is None:
             self._dataloader = DataLoader(self.dataset, self.batch_size, **self._options)
         # No method of its own in what it holds: by a cycle its workers would live on until a collection.
@@ -347,9 +377,7 @@ class StreamLoader:
             self.dataset.forget_workers()
         stream: Iterator[Received] = map(_received, self._dataloader)
         if rest is not None and self.uneven != "error":
-            stream = (
-                dropped(stream, rest) if self.uneven == "drop" else padded(stream, rest, WeakMethod(self._any_batch))
-            )
+            stream = dropped(stream, rest) if self.uneven == "drop" else padded(stream, rest, repeated)
         self._stream = stream
         return stream
 
@@ -358,19 +386,19 @@ class StreamLoader:
         self.dataset.set_dataloader_states(self._states.after(self.num_batches))
         self._progress, self._must_go_back = self.dataset.progress, False
 
-    def _any_batch(self) -> Any:
-        """A batch of this rank's, to be repeated where it resumes after its last one and others have more."""
-        self.dataset.set_dataloader_states({})
-        batch = next(iter(DataLoader(self.dataset, self.batch_size, collate_fn=self._options["collate_fn"])), None)
-        self._set_present_states()
-        self._dataloader = None
-        assert batch is not None, "a rank without a share of the pass is refused when it begins"
-        return _without_states(batch)
-
     def _close(self) -> None:
         """Let go of the workers, and of what they have ready."""
         # Workers that live on would not have states that are set from now on.
         self._stream = self._dataloader = None
+
+
+def check_reader(who: str, reader: object, last: object) -> None:
+    """Raise RuntimeError unless an iteration's mark is that of the last one that began."""
+    if reader is not last:
+        raise RuntimeError(
+            f"{who}: another iteration began, or states were loaded, since this one began\n"
+            "  A stream has one reader: begin a new iteration, which goes on where it stands."
+        )
 
 
 class RecentStates:
@@ -426,6 +454,18 @@ class RecentStates:
         for part in (self._forgotten, *islice(self._kept, num_batches - first)):
             states.update(part)
         return states
+
+
+def _samples_between(before: Progress, after: Progress) -> Counter[str]:
+    """The samples of a batch by source, those that fill it up among them: of states before it and after it."""
+    return Counter(_grown(before, after, "samples")) + Counter(_grown(before, after, "padded"))
+
+
+def _grown(before: Progress, after: Progress, name: str) -> dict[str, int]:
+    """How much a total of each node has grown."""
+    counts, since = totals_of_nodes(before), totals_of_nodes(after)
+    grown = {path: int(held.get(name, 0) - counts.get(path, {}).get(name, 0)) for path, held in since.items()}
+    return {path: number for path, number in grown.items() if number}
 
 
 def _received(batch: Any) -> Received:

@@ -96,15 +96,21 @@ class TensorCollate:
     ) -> None:
         self._fields = dict(fields or {})
         self._default = default
-        for name, rule in self._fields.items():
-            _check_rule(f"fields[{shown(name)}]", rule)
-            if name in (CURSOR, STATES, STATE):
+        for name in (CURSOR, STATES, STATE):
+            if name in self._fields:
                 raise ValueError(
                     f"{_WHO}: {shown(name)} has no rule: what it says is in {STATE!r}\n  Remove it from fields."
                 )
         if isinstance(default, Pad):
             raise ValueError(f"{_WHO}: expected default to be one of {_RULES}, got {default}\n  Pad fields by name.")
-        _check_rule("default", default)
+        rules = {"default": default, **{f"fields[{shown(name)}]": rule for name, rule in self._fields.items()}}
+        for where, rule in rules.items():
+            if not isinstance(rule, Pad) and rule not in _RULES:
+                guess = did_you_mean(rule, _RULES) if isinstance(rule, str) else ""
+                raise ValueError(
+                    f'{_WHO}: {where}: expected a Pad(…), "stack", "list" or "drop", got {shown(rule)}{guess}\n'
+                    "  Write Pad(), in a recipe {target: streamdata.Pad, params: {}}: without params that is the class."
+                )
 
     def __call__(self, batch: Sequence[dict[str, Any]]) -> Any:
         """Collates a batch.
@@ -115,28 +121,24 @@ class TensorCollate:
         samples = listed(_WHO, batch)
         if not samples:
             raise ValueError(f"{_WHO}: expected at least one sample, got none\n  Leave empty batches out.")
-        collated = self._collated(samples)
-        if any(isinstance(sample.get(CURSOR), tuple) for sample in samples):
-            number_batch(samples)
-            collated[STATE] = state_text(samples)
-        return collated if get_worker_info() is None else pack(collated, links_of(samples))
-
-    def _collated(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        names = dict.fromkeys(chain(chain.from_iterable(samples), self._fields))
-        found = {name: self._fields.get(name, "drop" if is_reserved(name) else self._default) for name in names}
-        rules = {name: rule for name, rule in found.items() if rule != "drop"}
-        columns = {name: _Column(name, samples) for name in rules}
-        if rules.get(_BOUNDS) != "stack":
-            return {name: columns[name].under(rule) for name, rule in rules.items()}
-        bounds = columns[_BOUNDS]
-        lengths, run_on = bounds.run_on()
-        joined = {name: columns[name].under(rule, lengths) for name, rule in rules.items() if name != _BOUNDS}
-        if not any(columns[name].is_joined for name in joined):
+        columns: list[_Column] = []
+        bounds: _Column | None = None
+        for name in dict.fromkeys(chain(chain.from_iterable(samples), self._fields)):
+            rule = self._fields.get(name, "drop" if is_reserved(name) else self._default)
+            if rule != "drop":
+                columns.append(_Column(name, rule, samples))
+                bounds = columns[-1] if (name, rule) == (_BOUNDS, "stack") else bounds
+        lengths, run_on = (None, None) if bounds is None else bounds.run_on()
+        collated = {column.name: run_on if column is bounds else column.value(lengths) for column in columns}
+        if bounds is not None and not any(column.is_joined for column in columns):
             bounds.refuse(
                 f"says that the rows have {lengths} tokens, but no field has so many values",
                 f'Give rows that are not padded, or keep them apart with fields={{{_BOUNDS!r}: "list"}}.',
             )
-        return {**joined, _BOUNDS: run_on}
+        if any(isinstance(sample.get(CURSOR), tuple) for sample in samples):
+            number_batch(samples)
+            collated[STATE] = state_text(samples)
+        return collated if get_worker_info() is None else pack(collated, links_of(samples))
 
 
 def to_float(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,12 +165,12 @@ def _as_float(value: Any, least_dims: int) -> Any:
 
 
 class _Column:
-    """The values that a batch's samples have in one field."""
+    """The values that a batch's samples have in one field, and the rule by which one is made of them, not "drop"."""
 
-    def __init__(self, name: str, samples: list[dict[str, Any]]) -> None:
-        self.name, self._samples = name, samples
+    def __init__(self, name: str, rule: Rule, samples: list[dict[str, Any]]) -> None:
+        self.name, self.rule, self._samples = name, rule, samples
         self.is_joined = False
-        """Whether what `under` gave is joined end to end."""
+        """Whether the batch's value is joined end to end."""
         self._values = [sample[name] for sample in samples if name in sample]
         if len(self._values) < len(samples):
             lacking = next(index for index, sample in enumerate(samples) if name not in sample)
@@ -178,13 +180,9 @@ class _Column:
                 f'Write {_WHO}(fields={{{shown(name)}: "drop"}}), or let each source\'s process function set it.',
             )
 
-    def under(self, rule: Rule, lengths: list[int] | None = None) -> Any:
-        """The batch's value of the field under a rule.
-
-        Args:
-            rule: Not "drop".
-            lengths: How many tokens the rows have, if they are joined.
-        """
+    def value(self, lengths: list[int] | None = None) -> Any:
+        """The batch's value of the field; `lengths` is how many tokens the rows have, if they are joined."""
+        rule = self.rule
         if rule == "list":
             return self._values
         tensors = self._tensors()
@@ -230,11 +228,9 @@ class _Column:
 
     def _tensors(self) -> list[torch.Tensor | None]:
         """The values as tensors, None for each that is none."""
-        kinds = _kinds(self._values)
-        are_numbers = bool(kinds) and all(issubclass(kind, _NUMBERS) for kind in kinds)
-        dtype = _dtype(kinds) if are_numbers else None
+        dtype = _dtype_of(self._values)
         try:
-            if are_numbers and not any(isinstance(value, list | tuple) for value in self._values):
+            if dtype is not None and not any(isinstance(value, list | tuple) for value in self._values):
                 return list(torch.tensor(self._values, dtype=dtype).unbind())
             return [_as_tensor(value, dtype) for value in self._values]
         except Exception as error:  # such as lists of lists of several lengths, or a number beyond int64
@@ -287,15 +283,6 @@ class _Column:
         return f"sample {index}" if source is None else f"sample {index} of source {shown(source)}"
 
 
-def _check_rule(where: str, rule: object) -> None:
-    if not isinstance(rule, Pad) and rule not in _RULES:
-        guess = did_you_mean(rule, _RULES) if isinstance(rule, str) else ""
-        raise ValueError(
-            f'{_WHO}: {where}: expected a Pad(…), "stack", "list" or "drop", got {shown(rule)}{guess}\n'
-            "  Write Pad(), in a recipe {target: streamdata.Pad, params: {}}: without params that is the class."
-        )
-
-
 def _kinds(values: Iterable[Any]) -> set[type]:
     """The types of what is in values, also in lists of lists."""
     kinds: set[type] = set(map(type, values))
@@ -305,8 +292,11 @@ def _kinds(values: Iterable[Any]) -> set[type]:
     return kinds
 
 
-def _dtype(kinds: set[type]) -> torch.dtype:
-    """The dtype that holds numbers of some types."""
+def _dtype_of(values: Iterable[Any]) -> torch.dtype | None:
+    """The dtype that holds all values, also those in lists of lists; None where there are none, or not only numbers."""
+    kinds = _kinds(values)
+    if not kinds or not all(issubclass(kind, _NUMBERS) for kind in kinds):
+        return None
     if any(issubclass(kind, float | np.floating) for kind in kinds):
         return torch.float32
     return torch.bool if all(issubclass(kind, bool | np.bool_) for kind in kinds) else torch.int64
@@ -320,7 +310,7 @@ def _as_tensor(value: Any, dtype: torch.dtype | None) -> torch.Tensor | None:
         # A copy where torch would warn, or refuse: of an array that may not be written, or has negative strides.
         is_plain = value.flags.writeable and min(value.strides, default=0) >= 0
         return torch.from_numpy(value if is_plain else value.copy()) if value.dtype.kind in _ARRAY_KINDS else None
-    kinds = _kinds([value])
-    if kinds and all(issubclass(kind, _NUMBERS) for kind in kinds):
-        return torch.tensor(value, dtype=dtype or _dtype(kinds))
+    own = _dtype_of([value])
+    if own is not None:
+        return torch.tensor(value, dtype=dtype or own)
     return torch.tensor(value, dtype=dtype) if dtype is not None and value == [] else None

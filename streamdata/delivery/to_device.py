@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from streamdata.delivery.stream_loader import StreamLoader
+from streamdata.delivery.stream_loader import StreamLoader, check_reader
 from streamdata.errors import StateError, shown
 from streamdata.run.lane_link import Traffic
 from streamdata.states.cursor import States
@@ -110,11 +110,7 @@ class DeviceLoader:
     def _iterate(self, ahead: deque[Callable[[], Any]]) -> Iterator[Any]:
         copy = _copier(self.device)
         while True:
-            if ahead is not self._ahead:
-                raise RuntimeError(
-                    "to_device: another iteration began, or states were loaded, since this one began\n"
-                    "  A stream has one reader: begin a new iteration, which goes on where it stands."
-                )
+            check_reader("to_device", ahead, self._ahead)
             while self._source is not None and len(ahead) <= self._num_ahead:
                 batch = self._next(self._source)
                 if batch is not None:
@@ -141,9 +137,14 @@ def _copier(device: torch.device) -> Callable[[Any], Callable[[], Any]]:
         return lambda batch: lambda: _mapped(lambda tensor: tensor.to(device), batch)
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
+    def begin(tensor: torch.Tensor) -> torch.Tensor:
+        # torch keeps pinned memory until the copy out of it is done, also where Python has dropped it.
+        pinned = tensor if tensor.is_cuda or tensor.is_pinned() else tensor.pin_memory()
+        return pinned.to(device, non_blocking=True)
+
     def copy(batch: Any) -> Callable[[], Any]:
         with torch.cuda.stream(stream):
-            copied = _mapped(lambda tensor: _pinned(tensor).to(device, non_blocking=True), batch)
+            copied = _mapped(begin, batch)
             done = stream.record_event()
 
         def hand_over() -> Any:
@@ -151,24 +152,15 @@ def _copier(device: torch.device) -> Callable[[Any], Callable[[], Any]]:
             # Neither waits on the host: the device does, and only for this copy.
             current.wait_event(done)
             # The allocator would give the memory to a later copy as soon as Python drops the tensor.
-            return _mapped(lambda tensor: _recorded(tensor, current), copied)
+            _mapped(lambda tensor: tensor.record_stream(current), copied)
+            return copied
 
         return hand_over
 
     return copy
 
 
-def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    # torch keeps pinned memory until the copy out of it is done, also where Python has dropped it.
-    return tensor if tensor.is_cuda or tensor.is_pinned() else tensor.pin_memory()
-
-
-def _recorded(tensor: torch.Tensor, stream: torch.cuda.Stream) -> torch.Tensor:
-    tensor.record_stream(stream)
-    return tensor
-
-
-def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+def _mapped(function: Callable[[torch.Tensor], object], value: Any) -> Any:
     """Return the value with a function of each tensor in place of it."""
     if isinstance(value, torch.Tensor):
         return function(value)

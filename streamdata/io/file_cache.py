@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from streamdata.errors import SourceError, shown
@@ -34,28 +34,30 @@ def locked(*names: str) -> Iterator[None]:
     """
     digest = hashlib.blake2b("\n".join(names).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     path = cache_directory() / "locks" / digest
-    fd = None
+    with ExitStack() as until_end:
+        try:
+            until_end.enter_context(_holding(path, names[0]))
+        except OSError as error:
+            logger.warning("%s: no lock in '%s' (%s), so that each process of this node may work on its own; set "
+                           "STREAMDATA_CACHE to a directory that can be written",
+                           names[0], path.parent, error)  # fmt: skip
+        yield
+
+
+@contextmanager
+def _holding(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock of a file, which stays: whoever deleted it between another's open and lock let two hold one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-        _lock(fd, names[0])
-    except OSError as error:
-        logger.warning("%s: no lock in '%s' (%s), so that each process of this node may work on its own; set "
-                       "STREAMDATA_CACHE to a directory that can be written", names[0], path.parent, error)  # fmt: skip
-    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logger.info("%s: another process of this node is at it; waiting", what)
+            fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
-        # The kernel unlocks when a process dies, however it dies; whoever deleted the file could let two hold one.
-        if fd is not None:
-            os.close(fd)
-
-
-def _lock(fd: int, what: str) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        logger.info("%s: another process of this node is at it; waiting", what)
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        os.close(fd)  # the kernel unlocks when a process dies, however it dies
 
 
 FileVersion = tuple[str, int, int, int]
@@ -115,22 +117,15 @@ class FileCache:
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
         """Let no other process of this machine make `name` meanwhile."""
-        path = self.directory / f"{name}.lock"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise SourceError(
-                f"cache '{self.directory}': expected a directory that can be written, got {error}\n"
-                "  Set cache_dir, or the environment's STREAMDATA_CACHE, to one that can."
-            ) from error
-        # The lock file stays: whoever deleted it could do so between another's open and lock, and two would hold one.
-        # The kernel unlocks when a process dies, however it dies.
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        with ExitStack() as until_end:
+            try:
+                until_end.enter_context(_holding(self.directory / f"{name}.lock", name))
+            except OSError as error:
+                raise SourceError(
+                    f"cache '{self.directory}': expected a directory that can be written, got {error}\n"
+                    "  Set cache_dir, or the environment's STREAMDATA_CACHE, to one that can."
+                ) from error
             yield
-        finally:
-            os.close(fd)
 
     def publish(self, name: str, make: Callable[[Path], object]) -> Path:
         """Let `make` write a temporary file, which then becomes `name` in one step."""
@@ -162,10 +157,10 @@ class FileCache:
 def _hash_content(path: str) -> str:
     """BLAKE2b (RFC 7693) of the BLAKE2b hashes of chunks, which several threads compute."""
     with open_regular(path, SourceError) as file, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        size = os.fstat(file.fileno()).st_size
-        chunks = threads.map(lambda offset: _hash_chunk(file.fileno(), offset), range(0, size, _CHUNK_BYTES))
+        fd, size = file.fileno(), os.fstat(file.fileno()).st_size
+
+        def hashed(offset: int) -> bytes:
+            return hashlib.blake2b(os.pread(fd, _CHUNK_BYTES, offset), digest_size=32).digest()
+
+        chunks = threads.map(hashed, range(0, size, _CHUNK_BYTES))
         return hashlib.blake2b(b"".join(chunks) + size.to_bytes(8, "little"), digest_size=16).hexdigest()
-
-
-def _hash_chunk(fd: int, offset: int) -> bytes:
-    return hashlib.blake2b(os.pread(fd, _CHUNK_BYTES, offset), digest_size=32).digest()

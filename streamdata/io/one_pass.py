@@ -106,17 +106,14 @@ class RemoteFile:
         is_next = begin <= self._begin + len(self._chunk) + _AHEAD_BYTES
         while self._early and not self._early[0].begin <= begin < self._early[0].end:
             self._early.popleft().data.cancel()
-        self._ask(begin, self._ahead, 1 + (self._ahead.num_chunks if is_next else 0))
+        at = self._early[-1].end if self._early else begin
+        while at < self.size and len(self._early) < 1 + (self._ahead.num_chunks if is_next else 0):
+            end = min(self.size, at + _AHEAD_BYTES)
+            self._early.append(_EarlyChunk(at, end, self._ahead.threads.submit(self._fetched, at, end)))
+            at = end
         self._chunk = b""  # before the next one is waited for: there are many such files at the same time
         chunk = self._early.popleft()
         self._begin, self._chunk = chunk.begin, chunk.data.result()
-
-    def _ask(self, begin: int, ahead: Ahead, num_chunks: int) -> None:
-        at = self._early[-1].end if self._early else begin
-        while at < self.size and len(self._early) < num_chunks:
-            end = min(self.size, at + _AHEAD_BYTES)
-            self._early.append(_EarlyChunk(at, end, ahead.threads.submit(self._fetched, at, end)))
-            at = end
 
     def _fetched(self, begin: int, end: int) -> bytes:
         answer = fetch_once(self._url, begin, end, version_of_stamp(self._url, self._stamp))
@@ -134,19 +131,14 @@ def fetch_many(url: str, spans: Sequence[tuple[int, int]], tag: str) -> list[byt
     """Several ranges of one file of a known version."""
     with network().waiting():
         if network().is_running:  # it may use all connections that this process has
-            return _submitted(url, spans, tag)
+            asked: list[Future[Answer]] = []
+            try:
+                asked.extend(network().submit(url, begin, end, tag) for begin, end in spans)
+                return [one.result().data for one in asked]
+            finally:  # with the first error the others are cancelled
+                for one in asked:
+                    one.cancel()
         if len(spans) == 1:
             return [fetch_once(url, spans[0][0], spans[0][1], tag).data]
         with ThreadPoolExecutor(min(_MAX_REQUESTS, network().connections, len(spans))) as threads:
             return [answer.data for answer in threads.map(lambda span: fetch_once(url, span[0], span[1], tag), spans)]
-
-
-def _submitted(url: str, spans: Sequence[tuple[int, int]], tag: str) -> list[bytes]:
-    """Fetch ranges over the network of this process; with the first error the others are cancelled."""
-    asked: list[Future[Answer]] = []
-    try:
-        asked.extend(network().submit(url, begin, end, tag) for begin, end in spans)
-        return [one.result().data for one in asked]
-    finally:
-        for one in asked:
-            one.cancel()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -24,7 +24,7 @@ from streamdata.errors import ShardError, note_place, without_secrets
 from streamdata.io.cache.cached import read_cached
 from streamdata.io.remote.network import network
 from streamdata.io.remote.once import stat_once
-from streamdata.io.remote.requests import Answer, Listed
+from streamdata.io.remote.requests import Answer, Listed, then
 from streamdata.recipe.limits import PIPE, check_mode, check_regular, refusal_of_url
 from streamdata.run.per_process import open_files
 
@@ -34,8 +34,9 @@ ANY_VERSION = -(1 << 63)
 _held: dict[str, int] = {}
 """The versions that this process has met, by url."""
 Int64s = npt.NDArray[np.int64]
+T = TypeVar("T")
 _MAX_REQUESTS = 16  # at the same time, of what is read without the network's event loop
-_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
+_REMOTE = re.compile(rf"(?!file://|{PIPE})[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
 
 
 class SharedVersions:
@@ -150,7 +151,7 @@ def is_remote(url: str) -> bool:
         ValueError: It is, and a recipe that is built under `allow` may not name it.
     """
     # The match first: it fails for a path at once, and this is asked for each shard at each reading.
-    found = _REMOTE.match(url) is not None and not is_pipe(url) and not url.startswith("file://")
+    found = _REMOTE.match(url) is not None
     if found and (refusal := refusal_of_url(url)):
         raise ValueError(refusal)
     return found
@@ -246,24 +247,13 @@ def submit_question(url: str, stamp: FileStamp) -> "Future[bytes]":
 
 
 def _submit(url: str, stamp: FileStamp, begin: int, end: int) -> "Future[bytes]":
-    answer = network().submit(url, begin, end, version_of_stamp(url, stamp))
-    result: Future[bytes] = Future()
+    def take(answer: Answer) -> bytes:
+        data = checked_answer(url, stamp, answer)
+        if len(data) != end - begin:
+            raise cut_short(url, begin, end - begin, len(data))
+        return data
 
-    def finish(done: "Future[Answer]") -> None:
-        if not result.set_running_or_notify_cancel():
-            return
-        try:
-            data = checked_answer(url, stamp, done.result())
-            if len(data) != end - begin:
-                raise cut_short(url, begin, end - begin, len(data))
-        except BaseException as error:
-            result.set_exception(error)
-        else:
-            result.set_result(data)
-
-    answer.add_done_callback(finish)
-    result.add_done_callback(lambda done: done.cancelled() and answer.cancel())
-    return result
+    return then(network().submit(url, begin, end, version_of_stamp(url, stamp)), take)
 
 
 def changed(url: str, expected: FileStamp, got: FileStamp) -> ShardError:
@@ -364,26 +354,23 @@ class LocalShard:
         the path is asked too, and another file at it is an error however it came there.
         """
         status = os.fstat(self.fd)
-        if status.st_size != expected[0] or status.st_mtime_ns != expected[1] or not status.st_nlink:
-            # Where any version will do it is no mistake that it is not the one expected.
-            is_expected = _is_expected(self.url, expected, FileStamp(status.st_size, status.st_mtime_ns))
-            if not is_expected or not status.st_nlink:
-                self._fail(expected)
-        if by_path:
+        is_same = status.st_size == expected[0] and status.st_mtime_ns == expected[1]
+        # Where any version will do it is no mistake that it is not the one expected.
+        is_same = is_same or _is_expected(self.url, expected, FileStamp(status.st_size, status.st_mtime_ns))
+        is_same = is_same and status.st_nlink > 0
+        if is_same and by_path:
             try:
                 status = os.stat(self._path)  # this is asked often
+                is_same = (status.st_dev, status.st_ino) == self._identity
             except FileNotFoundError:
-                self._fail(expected)
+                is_same = False
             except OSError as error:
                 note_place(error, self.url)
                 raise
-            if (status.st_dev, status.st_ino) != self._identity:
-                self._fail(expected)
-
-    def _fail(self, expected: FileStamp) -> NoReturn:
-        open_files.forget(self.url)
-        check_stamp(self.url, expected)
-        raise changed(self.url, expected, expected)
+        if not is_same:
+            open_files.forget(self.url)
+            check_stamp(self.url, expected)
+            raise changed(self.url, expected, expected)
 
 
 def opened(url: str) -> LocalShard:
@@ -395,9 +382,10 @@ def opened(url: str) -> LocalShard:
 def opened_shard(url: str) -> LocalShard:
     """The open file of a shard that was indexed, one of a bounded number per thread."""
     try:
-        return opened(url)
+        found: LocalShard = open_files.get(url, LocalShard)
     except FileNotFoundError as error:
         raise removed(url) from error
+    return found
 
 
 def opened_anew(url: str) -> LocalShard:
@@ -427,15 +415,13 @@ def close_unused(urls: Iterable[str]) -> None:
 
 def check_shards(urls: Sequence[str], stamps: Sequence[FileStamp], shards: Iterable[int]) -> None:
     """Raise ShardError unless each of the shards is still the one that was indexed."""
-    remote: list[int] = []
+    expected: dict[str, FileStamp] = {}
     for shard in shards:
         if is_remote(urls[shard]):
-            remote.append(shard)
+            expected[urls[shard]] = stamps[shard]
         else:
             opened_shard(urls[shard]).check(stamps[shard])
-    if remote:  # each is a request
-        with ThreadPoolExecutor(min(_MAX_REQUESTS, len(remote))) as pool:
-            list(pool.map(lambda shard: check_stamp(urls[shard], stamps[shard]), remote))
+    _at_once(lambda url: check_stamp(url, expected[url]), list(expected))  # each is a request
 
 
 def cut_short(url: str, offset: int, expected: int, got: int) -> ShardError:
@@ -446,29 +432,30 @@ def cut_short(url: str, offset: int, expected: int, got: int) -> ShardError:
     )
 
 
+def _at_once(function: Callable[[str], T], urls: Sequence[str]) -> list[T]:
+    """Call a function with each file; with all at the same time where one is remote."""
+    if not any(map(is_remote, urls)):
+        return list(map(function, urls))
+    with ThreadPoolExecutor(_MAX_REQUESTS) as pool:
+        return list(pool.map(function, urls))
+
+
 def stamps_of(urls: Sequence[str]) -> list[FileStamp]:
     """The stamps of many files; remote ones are asked for at the same time."""
-    if not any(map(is_remote, urls)):
-        return [stamp_of(url) for url in urls]
-    with ThreadPoolExecutor(_MAX_REQUESTS) as pool:
-        return list(pool.map(stamp_of, urls))
+    return _at_once(stamp_of, urls)
 
 
 def stamps_there(urls: Iterable[str]) -> dict[str, FileStamp]:
     """The stamps of those of the files that there are; remote ones are asked for at the same time."""
-    files = list(urls)
-    if not any(map(is_remote, files)):
-        return {url: stamp_of(url) for url in files if os.path.isfile(local_path(url))}
-    with ThreadPoolExecutor(_MAX_REQUESTS) as pool:
-        stamps = pool.map(_stamp_if_there, files)
-        return {url: stamp for url, stamp in zip(files, stamps, strict=True) if stamp is not None}
 
-
-def _stamp_if_there(url: str) -> FileStamp | None:
-    try:
-        return stamp_of(url)
-    except FileNotFoundError:
+    def found(url: str) -> FileStamp | None:
+        with suppress(FileNotFoundError):
+            return stamp_of(url) if is_remote(url) or os.path.isfile(local_path(url)) else None
         return None
+
+    files = list(urls)
+    stamps = zip(files, _at_once(found, files), strict=True)
+    return {url: stamp for url, stamp in stamps if stamp is not None}
 
 
 def learn_versions(files: Iterable[tuple[str, FileStamp]]) -> set[str]:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from streamdata.errors import ShardError, needs, one_line
+from streamdata.io.one_pass import SourceFile
 from streamdata.io.remote.network import network
 from streamdata.io.signatures import HEAD_BYTES, check_compressed
 from streamdata.io.storage import FileStamp, is_pipe, is_remote, opened_anew, submit_range
@@ -55,6 +56,8 @@ class PipeBytes:
         self._url = url
         command = url.removeprefix(PIPE)
         self._process = subprocess.Popen(command, shell=True, stdout=subprocess.PIPE)  # noqa: S602
+        assert self._process.stdout is not None, "the process was started with a pipe"
+        self._output = self._process.stdout
 
     def read(self, size: int = -1, /) -> bytes:
         """Some of the output, empty at its end.
@@ -62,8 +65,7 @@ class PipeBytes:
         Raises:
             ShardError: The command failed.
         """
-        assert self._process.stdout is not None, "the process was started with a pipe"
-        piece = self._process.stdout.read(size)
+        piece = self._output.read(size)
         if not piece and self._process.wait() != 0:
             raise ShardError(
                 f"shard '{self._url}': expected the command to succeed, got exit status {self._process.returncode}\n"
@@ -73,8 +75,7 @@ class PipeBytes:
 
     def close(self) -> None:
         """End the command."""
-        assert self._process.stdout is not None, "the process was started with a pipe"
-        self._process.stdout.close()  # what the shell has started ends with its next write
+        self._output.close()  # what the shell has started ends with its next write
         self._process.kill()
         self._process.wait()
 
@@ -127,22 +128,17 @@ class ForwardStream:
         return piece
 
 
-class _LocalBytes(io.RawIOBase):
+class _LocalBytes(SourceFile):
     """A local file from its start; whatever is read belongs to the version that was asked for."""
 
     def __init__(self, url: str, stamp: FileStamp) -> None:
         self._file, self._stamp = opened_anew(url), stamp
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
+        super().__init__(self._file)
 
     def readinto(self, buffer: Any) -> int:
-        piece = self._file.read(len(buffer), self._at)
+        size = super().readinto(buffer)
         self._file.check(self._stamp)
-        buffer[: len(piece)] = piece
-        self._at += len(piece)
-        return len(piece)
+        return size
 
 
 class _RemoteBytes:
@@ -156,7 +152,8 @@ class _RemoteBytes:
     def read(self, size: int, /) -> bytes:
         if not self._chunk:
             while self._asked_to < self._stamp.size and len(self._asked) < _CHUNKS_AHEAD:
-                self._ask()
+                begin, self._asked_to = self._asked_to, min(self._stamp.size, self._asked_to + _CHUNK_BYTES)
+                self._asked.append(submit_range(self._url, begin, self._asked_to, self._stamp))
             if not self._asked:
                 return b""
             with network().waiting():
@@ -165,10 +162,6 @@ class _RemoteBytes:
         self._chunk = self._chunk[len(piece) :]
         return piece
 
-    def _ask(self) -> None:
-        begin, self._asked_to = self._asked_to, min(self._stamp.size, self._asked_to + _CHUNK_BYTES)
-        self._asked.append(submit_range(self._url, begin, self._asked_to, self._stamp))
-
     def close(self) -> None:
         """Cancel what was asked for."""
         while self._asked:
@@ -176,30 +169,6 @@ class _RemoteBytes:
 
 
 _unchecked_in_this_process: set[str] = set()
-
-
-def _note_unchecked(url: str, unchecked: set[str]) -> None:
-    """Warn of the first file without checksums, and of no more: whoever wrote it wrote the others so too."""
-    if not unchecked:
-        unchecked.add(url)
-        logger.warning(
-            "shard '%s': its Zstandard frames have no checksum, so that damage in it may not be noticed; other "
-            "shards are not looked at for that. `zstd` writes one, Python's zstandard with write_checksum=True",
-            one_line(url),
-        )
-
-
-class _Headed:
-    """Some bytes that were read already, and those after them."""
-
-    def __init__(self, head: bytes, rest: _Bytes) -> None:
-        self._head, self._rest = head, rest
-
-    def read(self, size: int, /) -> bytes:
-        if not self._head:
-            return self._rest.read(size)
-        piece, self._head = self._head[:size], self._head[size:]
-        return piece
 
 
 @contextmanager
@@ -220,7 +189,12 @@ def open_stream(
         ImportError: It is compressed with zstd, and the package zstandard is not there.
     """
     suffix = next((suffix for suffix, ends in _ENDS.items() if url.endswith(ends) and not is_pipe(url)), "")
-    with closing(_raw_bytes(url, stamp) if raw is None else io.BufferedReader(raw, _RAW_STEP)) as opened:
+    file: Any
+    if raw is None and (is_pipe(url) or is_remote(url)):
+        file = PipeBytes(url) if is_pipe(url) else _RemoteBytes(url, stamp)
+    else:
+        file = io.BufferedReader(_LocalBytes(url, stamp) if raw is None else raw, _RAW_STEP)
+    with closing(file) as opened:
         if not suffix:
             yield ForwardStream(url, opened)
             return
@@ -230,10 +204,10 @@ def open_stream(
         if suffix == ".zst":
             with needs("zstandard", "zstd", f"shard '{url}': reading .zst"):
                 import zstandard
-            new, padding = partial(_Unzstd, zstandard, partial(_note_unchecked, url, unchecked)), 0
+            new, padding = partial(_Unzstd, zstandard, url, unchecked), 0
         else:
             new, padding = _DECOMPRESSORS[suffix]
-        unpacked = _UnpackedBytes(new, padding, _Headed(head, opened))
+        unpacked = _UnpackedBytes(new, padding, head, opened)
         yield ForwardStream(url, io.BufferedReader(unpacked, _UNPACKED_STEP))
 
 
@@ -246,11 +220,12 @@ class _UnpackedBytes(io.RawIOBase):
     Args:
         new: Makes what decompresses one stream.
         padding: How many zeros may stand behind a stream: a multiple of that, or none where it is 0.
-        stream: The file.
+        head: Bytes of the file that were read already.
+        stream: The file from there on.
     """
 
-    def __init__(self, new: Callable[[], Any], padding: int, stream: _Bytes) -> None:
-        self._new, self._padding, self._stream = new, padding, stream
+    def __init__(self, new: Callable[[], Any], padding: int, head: bytes, stream: _Bytes) -> None:
+        self._new, self._padding, self._head, self._stream = new, padding, head, stream
         self._unpack = new()
         self._num_empty = 0  # streams in a row
 
@@ -269,38 +244,31 @@ class _UnpackedBytes(io.RawIOBase):
                 return len(piece)
         return 0
 
+    def _read(self) -> bytes:
+        packed, self._head = self._head or self._stream.read(_PACKED_STEP), b""
+        return packed
+
     def _packed(self) -> bytes | None:
         """The bytes to be decompressed next; None at the end."""
         if not self._unpack.eof:
-            packed = self._stream.read(_PACKED_STEP) if self._unpack.needs_input else b""
+            packed = self._read() if self._unpack.needs_input else b""
             if not packed and self._unpack.needs_input:
                 raise DamagedFrameError("the end of the file within compressed data")
             return packed
-        packed = self._unpack.unused_data
-        if self._padding:
-            packed = self._past_padding(packed)
-        packed = packed or self._stream.read(_PACKED_STEP)
-        if packed:
-            self._begin()
-        return packed or None
-
-    def _begin(self) -> None:
-        """Begin another stream."""
+        packed, padding = self._unpack.unused_data or self._read(), 0
+        # Behind a stream may stand zeros, of xz by fours (section 2.2 of its format).
+        while self._padding and packed.startswith(b"\0"):
+            rest = packed.lstrip(b"\0")
+            padding += len(packed) - len(rest)
+            packed = rest or self._read()
+        if padding and padding % self._padding:
+            raise DamagedFrameError(f"{padding} zero bytes behind compressed data, which xz pads by fours")
+        if not packed:
+            return None
         if self._num_empty > MAX_EMPTY_STREAMS:
             raise DamagedFrameError(f"more than {MAX_EMPTY_STREAMS} empty streams in a row")
         self._num_empty += 1
         self._unpack = self._new()
-
-    def _past_padding(self, packed: bytes) -> bytes:
-        """Skip the padding behind a stream: zeros, of xz by fours (section 2.2 of its format); return what follows."""
-        padding = 0
-        while packed := packed or self._stream.read(_PACKED_STEP):
-            rest = packed.lstrip(b"\0")
-            padding, packed = padding + len(packed) - len(rest), rest
-            if rest:
-                break
-        if padding % self._padding:
-            raise DamagedFrameError(f"{padding} zero bytes behind compressed data, which xz pads by fours")
         return packed
 
 
@@ -331,14 +299,15 @@ class _Unzstd:
 
     Args:
         zstandard: The package.
-        on_unchecked: Called if the frame has no checksum.
+        url: The file.
+        unchecked: The first file without checksums, as in `open_stream`.
     """
 
     _MAGIC, _HAS_CHECKSUM = b"\x28\xb5\x2f\xfd", 4  # RFC 8878, section 3.1.1: the flag is in the byte after it
 
-    def __init__(self, zstandard: Any, on_unchecked: Callable[[], object]) -> None:
+    def __init__(self, zstandard: Any, url: str, unchecked: set[str]) -> None:
         self._unpack = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW_BYTES).decompressobj()
-        self._error, self._on_unchecked = zstandard.ZstdError, on_unchecked
+        self._error, self._url, self._unchecked = zstandard.ZstdError, url, unchecked
         self._head = b""
         self._packed = self._ready = memoryview(b"")
 
@@ -372,8 +341,15 @@ class _Unzstd:
         size = len(self._MAGIC) + 1
         if len(self._head) < size:
             self._head += packed[: size - len(self._head)]
-            if len(self._head) == size and self._head[:-1] == self._MAGIC and not self._head[-1] & self._HAS_CHECKSUM:
-                self._on_unchecked()
+            is_frame = len(self._head) == size and self._head[:-1] == self._MAGIC
+            # Of the first such file, and of no more: whoever wrote it wrote the others so too.
+            if is_frame and not self._head[-1] & self._HAS_CHECKSUM and not self._unchecked:
+                self._unchecked.add(self._url)
+                logger.warning(
+                    "shard '%s': its Zstandard frames have no checksum, so that damage in it may not be noticed; other "
+                    "shards are not looked at for that. `zstd` writes one, Python's zstandard with write_checksum=True",
+                    one_line(self._url),
+                )
 
 
 _DECOMPRESSORS: dict[str, tuple[Callable[[], Any], int]] = {
@@ -381,9 +357,3 @@ _DECOMPRESSORS: dict[str, tuple[Callable[[], Any], int]] = {
     ".bz2": (bz2.BZ2Decompressor, 0),
     ".xz": (partial(lzma.LZMADecompressor, memlimit=_MAX_XZ_BYTES), 4),
 }
-
-
-def _raw_bytes(url: str, stamp: FileStamp) -> Any:
-    if is_pipe(url):
-        return PipeBytes(url)
-    return _RemoteBytes(url, stamp) if is_remote(url) else io.BufferedReader(_LocalBytes(url, stamp), _RAW_STEP)

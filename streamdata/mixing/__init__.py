@@ -11,7 +11,7 @@
 |---|---|
 | `schedule.py` | shares that change over time, and how fast clocks run by them |
 | `tree.py` | the tree of sources, with their weights and shares |
-| `checks.py` | what is refused: sources, readers and ranks that do not fit |
+| `checks.py` | what is refused: sources and readers that do not fit |
 | `deals.py` | the blocks of each lane; what another number of ranks or workers begins with |
 | `control.py` | shared memory of trainer and workers: passes begun and ended, records that workers are at |
 | `leaf.py` | a source in one lane, and what all nodes share there |

@@ -1,16 +1,12 @@
-"""Refuses what cannot be streamed: sources, readers and ranks that do not fit.
+"""Refuses what cannot be streamed: sources and readers that do not fit.
 
 1. sources → `check_sources` → an error where the mixture is built, with the recipe's line
 2. a DataLoader with torch's `default_collate` → `refuse_default_collate`; one that divides the stream once more among
    ranks → `check_not_wrapped`
-3. topology, seeds, recipe, states of all ranks → `verify_mixture_agrees`
 """
 
-import json
 import math
 import sys
-from collections.abc import Mapping
-from hashlib import blake2b
 from numbers import Integral, Real
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -20,17 +16,14 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from streamdata.errors import StateError, shown
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
-from streamdata.recipe.named_source import is_absent, read_percent
+from streamdata.recipe.named_source import PartRange, read_percent
 from streamdata.recipe.targets import is_stage
-from streamdata.run import DataParallel
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.named import check_dataset, is_own_stream, leave_out_filtered
 from streamdata.sources.foreign.own_stream import LANES
 from streamdata.sources.functions.starts import is_stateful
-from streamdata.sources.order.blocks import part_of, range_of
-from streamdata.sources.skip import Skips
+from streamdata.sources.order.blocks import Part, selection_of
 from streamdata.states.cursor import NodeKey
-from streamdata.states.joining import states_digests, verify_ranks_agree
 
 FACTORS: Final = ("length", "length_multiplier", "length_divisor")
 """The attributes of a source that say how many samples an epoch of it has."""
@@ -60,18 +53,13 @@ def check_sources(mixture: MixtureSettings) -> None:
                 f"{who}: the name {shown(name)} is taken{in_recipe(names[name])}\n  Give each source its own name."
             )
         names[name] = dataset
-        who = f"{who}, {shown(name)}"
-        _check_numbers(dataset, who)
-        _check_part(dataset, who)
-        _check_functions(dataset, who)
-        leave_out_filtered(dataset)
-        _check_own_stream(dataset, who)
-        for setting in ("skip", "read_ahead_bytes", "connections") if isinstance(dataset, MixtureSettings) else ():
-            if (value := getattr(dataset, setting)) is not None:
-                raise ValueError(
-                    f"{who}: expected no `{setting}` in a mixture below another one, got {shown(value)}\n"
-                    "  Give it to the top mixture, where it is for all sources, which are named by their paths from it."
-                )
+        try:
+            _check_numbers(dataset)
+            _check_functions(dataset)
+            leave_out_filtered(dataset)
+            _check_division(dataset)
+        except ValueError as error:
+            raise ValueError(f"{who}, {shown(name)}: {error}") from None
     _check_weights(mixture)
     for child in tree_of(mixture).children:
         if child.is_mixture:
@@ -80,8 +68,8 @@ def check_sources(mixture: MixtureSettings) -> None:
 
 def _check_weights(mixture: MixtureSettings) -> None:
     """Check that weights go together, and that no object is there twice."""
-    if all(is_absent(dataset.percent) for dataset in mixture.datasets):
-        first = mixture.datasets[0]
+    top, first = tree_of(mixture), mixture.datasets[0]
+    if not top.children:
         raise ValueError(
             f"MergedDataset{in_recipe(first)}, {shown(first.name)}: expected a positive number as percent, got 0\n"
             "  0 leaves a source out, and here all are left out."
@@ -91,7 +79,6 @@ def _check_weights(mixture: MixtureSettings) -> None:
         raise ValueError(
             f"MergedDataset: expected a function of a sample, or the name of a field, as cost, got {shown(cost)}"
         )
-    top = tree_of(mixture)
     seen: dict[int, str] = {}
     for node in top.walk():  # read under two names, it would share what its functions hold
         if id(node.dataset) in seen:
@@ -106,25 +93,22 @@ def _check_weights(mixture: MixtureSettings) -> None:
         raise ValueError(f"MergedDataset: {error}") from None
 
 
-def _check_numbers(dataset: Any, who: str) -> None:
-    try:
-        read_percent(getattr(dataset, "percent", None))
-    except ValueError as error:
-        raise ValueError(f"{who}: {error}") from None
+def _check_numbers(dataset: Any) -> None:
+    read_percent(getattr(dataset, "percent", None))
     max_bad, max_epochs = getattr(dataset, "max_bad", 0), getattr(dataset, "max_epochs", None)
-    if not _is_count(max_bad, 0):
+    if isinstance(max_bad, bool) or not isinstance(max_bad, Integral) or int(max_bad) < 0:
         raise ValueError(
-            f"{who}: expected a whole number of failures as max_bad, got {shown(max_bad)}\n"
+            f"expected a whole number of failures as max_bad, got {shown(max_bad)}\n"
             "  It is how many may be skipped per lane; a percentage is understood by `streamdata prepare` alone."
         )
     if max_epochs is not None and isinstance(dataset, MixtureSettings):
         raise ValueError(
-            f"{who}: expected no max_epochs of a mixture, got {shown(max_epochs)}\n"
+            f"expected no max_epochs of a mixture, got {shown(max_epochs)}\n"
             "  Its sources differ in how long their epochs are: give it to them."
         )
-    if max_epochs is not None and not _is_count(max_epochs, 1):
+    if max_epochs is not None and not (is_length(max_epochs) and isinstance(max_epochs, Integral)):
         raise ValueError(
-            f"{who}: expected a whole number of epochs from 1 on as max_epochs, got {shown(max_epochs)}\n"
+            f"expected a whole number of epochs from 1 on as max_epochs, got {shown(max_epochs)}\n"
             "  Without it the number of epochs is not bounded."
         )
     for name in FACTORS:
@@ -132,13 +116,9 @@ def _check_numbers(dataset: Any, who: str) -> None:
         # webdataset's pipelines say -1 where they do not know; others have a method of that name.
         if not (value is None or callable(value) or (name == "length" and value == -1) or is_length(value)):
             raise ValueError(
-                f"{who}: expected a number above 0 as {name}, got {shown(value)}\n"
+                f"expected a number above 0 as {name}, got {shown(value)}\n"
                 "  An epoch has length * length_multiplier / length_divisor samples; without length, its records count."
             )
-
-
-def _is_count(value: Any, least: int) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
 
 
 def is_length(value: Any) -> bool:
@@ -146,50 +126,45 @@ def is_length(value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < math.inf
 
 
-def _check_part(dataset: Any, who: str) -> None:
-    try:
-        part, parts = part_of(dataset), range_of(dataset)
-    except ValueError as error:
-        raise ValueError(f"{who}: {error}") from None
-    if parts is not None and (isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__")):
+def _check_division(dataset: Any) -> None:
+    """Check what says which records are read, and how lanes share them."""
+    part, lanes = selection_of(dataset), getattr(dataset, "lanes", None)
+    has_length = hasattr(dataset, "__len__") and not isinstance(dataset, IterableDataset)
+    if isinstance(part, PartRange) and not has_length:
         raise ValueError(
-            f"{who}: expected parts of a map-style dataset, got the {parts}\n"
+            f"expected parts of a map-style dataset, got the {part}\n"
             "  Records of shards are held out by a hash: give holdout and part to a source of them."
         )
-    if part is not None and isinstance(dataset, MixtureSettings):
+    if isinstance(part, Part) and isinstance(dataset, MixtureSettings):
         raise ValueError(
-            f"{who}: expected no holdout of a mixture, got the {part}\n"
+            f"expected no holdout of a mixture, got the {part}\n"
             "  Its records are those of its sources: give holdout and part to them."
         )
-
-
-def _check_own_stream(dataset: Any, who: str) -> None:
-    lanes = getattr(dataset, "lanes", None)
     if not is_own_stream(dataset) or isinstance(dataset, MixtureSettings | ShardDataset):
         if isinstance(lanes, str) and lanes in LANES:  # a dataset's own attribute may have the name
             raise ValueError(
-                f"{who}: expected no lanes, got {shown(lanes)}\n"
+                f"expected no lanes, got {shown(lanes)}\n"
                 "  It says how lanes share an iterable; records of all other sources are dealt out to them."
             )
         return
     if (together := getattr(dataset, "records_per_block", None)) is not None:
         raise ValueError(
-            f"{who}: expected no records_per_block of an iterable, got {shown(together)}\n"
+            f"expected no records_per_block of an iterable, got {shown(together)}\n"
             "  Its records come in its own order."
         )
     if lanes is not None and lanes not in LANES:
         raise ValueError(
-            f"{who}: expected one of {', '.join(LANES)} as lanes, got {shown(lanes)}\n"
+            f"expected one of {', '.join(LANES)} as lanes, got {shown(lanes)}\n"
             "  self: it asks itself which worker it is in. stride: each lane keeps every so-many-th of its records."
         )
-    if part_of(dataset) is not None:
+    if isinstance(part, Part):
         raise ValueError(
-            f"{who}: expected no holdout of an iterable, got the {part_of(dataset)}\n"
+            f"expected no holdout of an iterable, got the {part}\n"
             "  A record is held out by its number, and an iterable's have none: filter in a process function."
         )
 
 
-def _check_functions(dataset: Any, who: str) -> None:
+def _check_functions(dataset: Any) -> None:
     for name in ("single_process_fn", "process_fn"):
         function = getattr(dataset, name, None)
         several: list[Any] = (
@@ -198,27 +173,34 @@ def _check_functions(dataset: Any, who: str) -> None:
         for one in several if function is not None else ():
             if is_stage(one):
                 raise ValueError(
-                    f"{who}: {name}: expected webdataset's stage {one.__name__.lstrip('_')} with its "
+                    f"{name}: expected webdataset's stage {one.__name__.lstrip('_')} with its "
                     "parameters, got it without\n  Call it; in a recipe write 'params: {}' beside its target."
                 )
             if not callable(one):
                 raise ValueError(
-                    f"{who}: expected a function as {name}, got {shown(one)}\n"
+                    f"expected a function as {name}, got {shown(one)}\n"
                     f"  In a recipe a function is named by a target: '{name}: {{target: my_pkg.my_fn}}'."
                 )
             if len(several) > 1 and is_stateful(one):
                 raise ValueError(
-                    f"{who}: {name}: expected functions without state_dict in a list, got {shown(one)}\n"
+                    f"{name}: expected functions without state_dict in a list, got {shown(one)}\n"
                     "  Which of its records are still needed, only one function can say: write one that calls them."
                 )
 
 
 def _check_nested(parent: MixtureSettings, child: Node) -> None:
-    """Check that a mixture within another one ends where that does, and has no schedule whose time nobody could tell.
+    """Check that a mixture within another one ends where that does, and has nothing that is the top's alone.
 
-    What a yield function will pull, the top has not drawn yet.
+    Nor may it have a schedule whose time nobody could tell: what a yield function will pull, the top has not drawn yet.
     """
     mixture = child.dataset
+    for setting in ("skip", "read_ahead_bytes", "connections"):
+        if (value := getattr(mixture, setting)) is not None:
+            raise ValueError(
+                f"MergedDataset, mixture {shown(mixture.name)}{in_recipe(mixture)}: expected no `{setting}` in a "
+                f"mixture below another one, got {shown(value)}\n"
+                "  Give it to the top mixture, where it is for all sources, which are named by their paths from it."
+            )
     if mixture.customized_yield_fn is not None and child.has_schedule:
         name = shown(mixture.name)
         raise ValueError(
@@ -241,32 +223,6 @@ def _check_nested(parent: MixtureSettings, child: Node) -> None:
             f"MergedDataset: stop='all_exhausted' waits forever for {shown(mixture.name)}, which is cyclic\n"
             "  Give that mixture cyclic=False, or stop at the first that is exhausted."
         )
-
-
-def verify_mixture_agrees(
-    mixture: MixtureSettings, group: DataParallel, states: Mapping[str, Any], skips: Skips
-) -> None:
-    """Compare topology, seeds, recipe, what is skipped and states with those of the other ranks; call it on every rank.
-
-    Raises:
-        StateError: Some rank has others; on every rank.
-    """
-    top = tree_of(mixture)
-    # Of the whole tree: a nested mixture has a seed of its own, and orders of its own by it.
-    seeds = {node.path: node.dataset.seed for node in top.walk() if node.is_mixture}
-    tree = top.tree()
-    # Without the seeds, which a mixture's line names: who has another seed has no other recipe.
-    nodes = {path: text.replace(f"seed {seeds.get(path)},", "seed,") for path, text in tree.nodes.items()}
-    recipe = json.dumps([nodes, dict(tree.weights)], sort_keys=True)
-    # Seeds and sizes as text, which a message can show; trees are long, and told by their digest.
-    facts = {
-        "topology": f"{group.dp_size} ranks",
-        "seed": ", ".join(f"{seed} of {shown(path)}" if path else str(seed) for path, seed in sorted(seeds.items())),
-        "recipe": blake2b(recipe.encode(), digest_size=16).hexdigest(),
-        "skip": f"{skips.num_records} records, digest {skips.digest('')}",
-        **states_digests(states, group.dp_rank),
-    }
-    verify_ranks_agree(facts, group)
 
 
 _FETCHES: Final = "torch.utils.data._utils.fetch"

@@ -9,10 +9,10 @@
 | a clock | that clock | `begin_clocks` |
 | it joined or returned, not drawn since | the lowest of the others then, or its own if higher | `begin_clocks` |
 | the same, but the others had not been drawn then | its start | `begin_clocks` |
-| its mixture's sources or weights changed, and it was not drawn since | at most a step above the lowest | `_reweigh` |
+| its sources or weights changed, and it was not drawn since | at most a step above the lowest | `begin_clocks` |
 | the same, with costs or schedules | as much above the lowest as it still owes by cumulative share | `Carry` |
 | the same, but the mixture is finite | as if nothing had changed | `begin_clocks` |
-| it was removed | none: its share goes to those that stay, whose weights have changed with it | `_reweigh` |
+| it was removed | none: its share goes to those that stay, whose weights have changed with it | `begin_clocks` |
 
 The rules for a change look at the states before the change, and never at where the run stands by now. So all resumes of
 one generation put a clock at the same value until its source is drawn, and from then on its own entry says it.
@@ -71,11 +71,6 @@ class History(NamedTuple):
     def clock(self) -> float | None:
         """Its clock, if it was drawn."""
         return self.clocks[max(self.clocks)] if self.clocks else None
-
-    def clock_before(self, generation: int) -> float | None:
-        """Its clock at the moment when that generation began, if it had been drawn."""
-        held = self.drawn_before(generation)
-        return None if held is None else self.clocks[held]
 
     def drawn_before(self, generation: int) -> int | None:
         """The generation in which it was drawn last, before that one."""
@@ -213,22 +208,17 @@ def begin_clocks(
         return clocks
     for i, history in enumerate(histories):
         was_there = history.joined < reweighed or history.clock() is not None  # a source that returns has one of before
-        if was_there and not history.was_drawn_since(reweighed):
-            clocks[i] = (
-                _reweigh(clocks[i], lowest, starts[i], steps[i])
-                if carry is None
-                else carry.reweigh(i, clocks[i], lowest, history.drawn_before(reweighed))
-            )
+        if not was_there or history.was_drawn_since(reweighed):
+            continue
+        if carry is not None:
+            clocks[i] = carry.reweigh(i, clocks[i], lowest, history.drawn_before(reweighed))
+            continue
+        # As if the source had always had its present weight. One that was not drawn yet can be far behind, and would be
+        # drawn many times in a row: it starts from the lowest. One that was rare has a clock that its old, long step
+        # put far ahead: for that time it would not be drawn at all.
+        clock = lowest + starts[i] if clocks[i] < lowest else clocks[i]
+        clocks[i] = min(clock, lowest + steps[i])
     return clocks
-
-
-def _reweigh(clock: float, lowest: float, start: float, step: float) -> float:
-    """A clock after a change of weights: as if the source had always had its present one."""
-    # One that was not drawn yet can be far behind, and would be drawn many times in a row: it starts from the lowest.
-    if clock < lowest:
-        clock = lowest + start
-    # One that was rare has a clock that its old, long step put far ahead: for that time it would not be drawn at all.
-    return min(clock, lowest + step)
 
 
 def _lowest_before(generation: int, histories: Sequence[History], starts: Sequence[float]) -> float | None:
@@ -236,8 +226,9 @@ def _lowest_before(generation: int, histories: Sequence[History], starts: Sequen
     lowest, was_drawn = math.inf, False
     for history, start in zip(histories, starts, strict=True):
         if history.joined < generation:
-            clock = history.clock_before(generation)
-            lowest, was_drawn = min(lowest, start if clock is None else clock), was_drawn or clock is not None
+            held = history.drawn_before(generation)
+            lowest = min(lowest, start if held is None else history.clocks[held])
+            was_drawn = was_drawn or held is not None
     return lowest if was_drawn else None
 
 
@@ -270,7 +261,9 @@ class Clocks:
         self._turn = turn(run.lane, node.seeds)
         # The virtual time of the lane's first draw: as many draws were made to get there.
         self._first = self._turn + (HEADROOM if run.base.excess else 0.0)
-        self._untold_pace = self._pace_of(self.shares)
+        self._untold_pace: ClockPace = SteadyPace(self.steps)
+        if self.shares is not None:
+            self._untold_pace = ScheduledPace(self.shares, run.base.time, self._first, run.lane.count)
         self.segment = 0
         """Where it is told the time: the segment of the schedules that its clocks were computed for."""
         self.is_new = False
@@ -301,7 +294,9 @@ class Clocks:
         present, lanes = self._run.present, self._run.lane.count
         share = max(math.prod(share_at(present.time) for share_at in self._above), LEAST_SHARE)
         # When the next one is drawn, the top will have drawn of its other sources what goes with this sample, too.
-        time = min(present.time + lanes * drawn / share, self.shares.last_of(self.segment))
+        time, ends = present.time + lanes * drawn / share, self.shares.times
+        if self.segment < len(ends):
+            time = min(time, math.nextafter(ends[self.segment], -math.inf))
         return ScheduledPace(self.shares, time, since, lanes * present.unit / (share * unit), ahead=False)
 
     def begin(self) -> list[float]:
@@ -315,10 +310,24 @@ class Clocks:
         ]
         # The clock of a source that has ended stays behind, so a finite mixture's lowest clock is not where it stands.
         reweighed = run.progress.blended_since(node.path, run.tree, run.generation) if settings.cyclic else 0
-        if self.is_told:
-            self._find_segment(histories)
-        carry = self._carry(histories, reweighed)
-        gone = [] if carry is None else self._gone(reweighed)
+        if self.shares is not None and self.is_told:
+            # Not by its own entry's generation: its parent may have written that anew without drawing of it. Not of all
+            # sources: one that has ended is not written anew.
+            since = run.progress.blended_since(node.path, run.tree, run.generation)
+            was_drawn = any(history.was_drawn_since(since) for history in histories)
+            state = run.entries.node_state(node.path) if was_drawn else None
+            self.segment = self.shares.segment(run.present.time) if state is None else state.cursor.window
+            # A clock that is found at this time would be another one at a resume's: it must be in the states with the
+            # next sample.
+            self.is_new = any(run.generation not in history.clocks for history in histories)
+        carry, gone = self._carry(histories, reweighed), []
+        # What the first generation of a size comes after is of another size.
+        if carry is not None and reweighed > run.progress.before.number:
+            # Not that number less one: generations of which no rank delivered anything may be missing.
+            before = self._blend(max(number for number in run.progress.headers if number < reweighed))
+            ours = {child.path for child in node.children}
+            # The clocks of those that stayed may be far ahead, while their shares were 0: as far would time run on.
+            gone = [History(0, run.entries.clocks(left)) for left in before if left not in ours]
         return begin_clocks(self._starts(), self.steps, histories, reweighed, carry, gone)
 
     def cross(self, clocks: Sequence[tuple[float, int]], unit: float) -> list[tuple[float, int]] | None:
@@ -334,18 +343,12 @@ class Clocks:
         held = self.shares.held
         return [(pace.due(i, lowest, (clock - lowest) * held(i, before)), i) for clock, i in clocks]
 
-    def _pace_of(self, shares: Shares | None) -> ClockPace:
-        """The pace where it is not told the time: steady, or by the top's schedules."""
-        if shares is None:
-            return SteadyPace(self.steps)
-        return ScheduledPace(shares, self._run.base.time, self._first, self._run.lane.count)
-
     def _starts(self) -> list[float]:
         run, children = self._run, self._node.children
         names = [child.dataset.name for child in children]
         if self.shares is None:
-            delay = self._first - self._turn
-            starts = [clock + delay for clock in start_clocks(names, self.steps, run.lane, self._node.seeds)]
+            starts = start_clocks(names, self.steps, run.lane, self._node.seeds)
+            starts = [clock + HEADROOM for clock in starts] if run.base.excess else starts
         else:
             starts = scheduled_starts(names, self.pace(self._first), self._turn, self._first)
         # In a finite mixture nothing is made good: its stop rule says how much there is of each.
@@ -354,26 +357,9 @@ class Clocks:
         excess = [run.base.excess.get(child.path, 0.0) / run.lane.count for child in children]
         return shifted(starts, self.pace(self._first), excess) if any(excess) else starts
 
-    def _find_segment(self, histories: Sequence[History]) -> None:
-        run, path = self._run, self._node.path
-        assert self.shares is not None, "is told the time"
-        state = run.entries.node_state(path)
-        since = run.progress.blended_since(path, run.tree, run.generation)
-        # Not by its own entry's generation: its parent may have written that anew without drawing of it. Not of all
-        # sources: one that has ended is not written anew.
-        if state is not None and any(history.was_drawn_since(since) for history in histories):
-            self.segment = state.cursor.window
-        else:
-            self.segment = self.shares.segment(run.present.time)
-        # A clock that is found at this time would be another one at a resume's: it must be in the states with the next
-        # sample.
-        self.is_new = any(run.generation not in history.clocks for history in histories)
-
     def _carry(self, histories: Sequence[History], reweighed: int) -> Carry | None:
-        blends: dict[int, Mapping[str, Weight]] = {}
-        for history in histories:
-            if (number := history.drawn_before(reweighed)) is not None and number not in blends:
-                blends[number] = self._blend(number)
+        drawn_in = (history.drawn_before(reweighed) for history in histories)
+        blends = {number: self._blend(number) for number in {*drawn_in} if number is not None}
         were_scheduled = any(_are_scheduled(blend.values()) for blend in blends.values())
         if self.shares is None and self._node.dataset.cost is None and not were_scheduled:
             return None
@@ -395,22 +381,11 @@ class Clocks:
         shares = Shares(paths, weights)
         # The top's clocks look ahead over all segments; those of what is told are for one.
         if not self._node.path:
-            return self._pace_of(shares)
+            return ScheduledPace(shares, self._run.base.time, self._first, self._run.lane.count)
         state = self._run.entries.node_state(self._node.path, before=reweighed)
         fine = shares.refined()
         segment = min(state.cursor.window if state is not None else 0, len(fine.times))
         return SteadyPace([1 / fine.held(source, segment) for source in range(len(paths))])
-
-    def _gone(self, reweighed: int) -> list[History]:
-        run = self._run
-        # What the first generation of a size comes after is of another size.
-        if reweighed <= run.progress.before.number:
-            return []
-        # Not that number less one: generations of which no rank delivered anything may be missing.
-        before = self._blend(max(number for number in run.progress.headers if number < reweighed))
-        ours = {child.path for child in self._node.children}
-        # The clocks of those that stayed may be far ahead, while their shares were 0: as far would time run on.
-        return [History(0, run.entries.clocks(left)) for left in before if left not in ours]
 
 
 def _are_scheduled(weights: Iterable[Weight]) -> bool:

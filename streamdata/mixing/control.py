@@ -8,8 +8,7 @@ import os
 import struct
 import uuid
 import weakref
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -72,18 +71,15 @@ class WorkerPlaces:
 
     def of(self, worker: int) -> WorkerPlace:
         """The place of a DataLoader worker; called in that worker."""
-        return WorkerPlace(self._rows()[worker].data)
+        return WorkerPlace(self._memory.numpy()[worker].data)
 
     def clear(self) -> None:
         """Forget the workers of an earlier iteration."""
-        self._rows()[:] = 0
-
-    def _rows(self) -> "np.ndarray[Any, np.dtype[np.uint8]]":
-        return self._memory.numpy()
+        self._memory.numpy()[:] = 0
 
     def of_dead(self) -> dict[int, str]:
         """By process: the record that a worker was last at, "" for none, of those that ended before their stream."""
-        found, rows = {}, self._rows()
+        found, rows = {}, self._memory.numpy()
         for row in rows[rows[:, : _PID.size].any(1)]:
             (pid,), (text,) = _PID.unpack_from(row), _TEXT.unpack_from(row, _PID.size)
             if has_ended(pid):
@@ -138,10 +134,10 @@ class Control:
         self.own()
         self._memory[_VERSION] = value
 
-    def first_unended(self, version: int, workers: Iterable[int]) -> int:
-        """The first pass that not all of these lanes have ended since the states of that version were set."""
-        lanes = map(self._lane, workers)
-        return min((int(lane[_ENDED]) if lane[_OF_VERSION] == version + 1 else 0 for lane in lanes), default=0)
+    def first_unended(self, version: int, num_workers: int) -> int:
+        """The first pass that not all lanes have ended since the states of that version were set."""
+        lanes = self._lanes[:num_workers]
+        return int(np.where(lanes[:, _OF_VERSION] == version + 1, lanes[:, _ENDED], 0).min())
 
     def resume(self, version: int, loaded: LaneState, *, has_ended: bool, is_empty: bool) -> None:
         """Note that a lane goes on in a pass from an iterator's state, whatever it had come to before.
@@ -149,7 +145,7 @@ class Control:
         Where it has ended that pass, it has given its last sample, or, of one that is empty, none.
         """
         self.own()
-        notes = self._lane(loaded.lane.worker)
+        notes = self._lanes[loaded.lane.worker]
         notes[_BEGUN] = notes[_BATCHES] = 0
         notes[_ENDED], notes[_RESUMED] = loaded.epoch_pass + has_ended, loaded.epoch_pass
         runs = _runs(notes)
@@ -159,21 +155,21 @@ class Control:
             _add(runs, loaded.epoch_pass)
         notes[_OF_VERSION] = version + 1
 
-    def resumed_pass(self, version: int, workers: Iterable[int]) -> int:
-        """The pass in which these lanes go on: some may not have known, when they were asked, that it had begun."""
-        lanes = map(self._lane, workers)
-        return max(int(lane[_RESUMED]) for lane in lanes if lane[_OF_VERSION] == version + 1)
+    def resumed_pass(self, version: int, num_workers: int) -> int:
+        """The pass in which the lanes go on: some may not have known, when they were asked, that it had begun."""
+        lanes = self._lanes[:num_workers]
+        return int(lanes[lanes[:, _OF_VERSION] == version + 1, _RESUMED].max())
 
     def ended(self, version: int, lane: Lane) -> list[list[int]]:
         """The passes of which a lane has given the last sample, as `LaneState.ended` has them."""
-        notes = self._lane(lane.worker)
+        notes = self._lanes[lane.worker]
         runs = _runs(notes)
         return runs[runs[:, 0] < runs[:, 1]].tolist() if notes[_OF_VERSION] == version + 1 else []
 
     def begin(self, version: int, lane: Lane, epoch_pass: int) -> Beginning | None:
         """Note that a lane begins a pass; return how, or None if its states are no longer those that are set."""
         self.own()
-        notes = self._lane(lane.worker)
+        notes = self._lanes[lane.worker]
         if version != self.version:
             return None
         if notes[_OF_VERSION] != version + 1:
@@ -195,33 +191,32 @@ class Control:
 
     def note_sample(self, worker: int) -> None:
         """Note that a lane has given something, whatever states are set later."""
-        self._lane(worker)[_GAVE] = 1
+        self._lanes[worker][_GAVE] = 1
 
     @property
     def has_given(self) -> bool:
         """Whether some lane has given something."""
-        return bool(self._memory[_LANES + _GAVE :: _FIELDS].any())
+        return bool(self._lanes[:, _GAVE].any())
 
     def note_batches(self, version: int, worker: int, number: int) -> None:
         """Note how many batches of its iteration a lane has made."""
         if version == self.version:
-            self._lane(worker)[_BATCHES] = number
+            self._lanes[worker][_BATCHES] = number
 
     def end(self, version: int, lane: Lane, epoch_pass: int, *, is_empty: bool) -> None:
         """Note that a lane has come to the end of a pass; of one that is empty it was given nothing."""
         if version != self.version:
             return
-        notes = self._lane(lane.worker)
+        notes = self._lanes[lane.worker]
         if not is_empty:  # of one that is, samples say nothing, either
             _add(_runs(notes), epoch_pass)
         notes[_ENDED] = max(int(notes[_ENDED]), epoch_pass + 1)
         notes[_BEGUN] = 0
-        if self.first_unended(version, range(lane.num_workers)) > epoch_pass:
+        if self.first_unended(version, lane.num_workers) > epoch_pass:
             # The pass has ended for as many workers as there may be another time.
-            for worker in range(lane.num_workers, MAX_WORKERS):
-                others = self._lane(worker)
-                others[_ENDED], others[_OF_VERSION] = epoch_pass + 1, version + 1
-                others[_NUMBERS:] = notes[_NUMBERS:]
+            others = self._lanes[lane.num_workers :]
+            others[:, _ENDED], others[:, _OF_VERSION] = epoch_pass + 1, version + 1
+            others[:, _NUMBERS:] = notes[_NUMBERS:]
 
     def own(self) -> None:
         """Let go of the memory that came with a pickle, unless this is a DataLoader worker."""
@@ -232,9 +227,11 @@ class Control:
             self._memory, self.places = memory, WorkerPlaces()
             self.name = uuid.uuid4().hex  # the one that it is a copy of may live in this process too
 
-    def _lane(self, worker: int) -> npt.NDArray[np.int64]:
-        first = _LANES + worker * _FIELDS
-        return self._memory.numpy()[first : first + _FIELDS]
+    @property
+    def _lanes(self) -> npt.NDArray[np.int64]:
+        """The notes of each lane, int64 (MAX_WORKERS, _FIELDS)."""
+        lanes: npt.NDArray[np.int64] = self._memory.numpy()[_LANES:].reshape(MAX_WORKERS, _FIELDS)
+        return lanes
 
     def __getstate__(self) -> dict[str, Any]:
         self.own()
@@ -244,7 +241,6 @@ class Control:
         self.__dict__.update(state)
         # Whether this is a worker shows only later, when it iterates: torch tells it after unpickling.
         _received.add(self)
-        _own_before_forks()
 
 
 def _runs(notes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -268,7 +264,4 @@ def _own_all() -> None:
         control.own()
 
 
-@cache
-def _own_before_forks() -> None:
-    # Forked workers share what their trainer has at that moment.
-    os.register_at_fork(before=_own_all)
+os.register_at_fork(before=_own_all)  # workers that are forked share what their trainer has at that moment

@@ -4,9 +4,7 @@
 2. states of another number of ranks or workers → `begin_deal` → what the lanes of the present one begin with
 """
 
-import logging
 import math
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -64,23 +62,39 @@ class Deals:
             return any(self.has_share(child, lane) for child in node.children)
         return self.lane(node, lane).has_records()
 
-    def num_blocks(self, lane: int, node: Node) -> int | None:
-        """How many blocks of a source are dealt to the lane, leftovers left out; None where it has no share.
+    def sharing(self, top: Node, rank: int, num_workers: int) -> list[int]:
+        """The workers of a rank that have a share of the pass."""
+        workers = range(num_workers)
+        if top.is_endless:  # not found anew for each of thousands of lanes
+            return list(workers)
+        return [worker for worker in workers if self.has_share(top, rank * num_workers + worker)]
 
-        0 where, of what a size left, they may all give nothing, and of an iterable; of a part at most 1, if it has
-        a record in them.
+    def least_samples(self, node: Node, lane: int) -> float | None:
+        """How many samples the lane got of a node at least, if it has come through the pass; None without a share.
+
+        A block has a record, and a function gives something. Leftovers are not counted.
         """
         if isinstance(node.source, OwnStreamSource):
             return 0
-        dealt = self.lane(node, lane)
-        if not dealt.has_records():
-            return None
-        if self._progress.before.number and node.may_leave_out:
-            return 0
-        if node.part is None:
-            return dealt.order.share(0)
-        counts = dealt.counts(dealt.start)
-        return int(counts is not None and any(counts))
+        if node.source is not None:
+            dealt = self.lane(node, lane)
+            if not dealt.has_records():
+                return None
+            least: float = dealt.order.share(0) if node.part is None else any(dealt.counts(dealt.start) or ())
+            if any(getattr(node.dataset, name, None) for name in ("single_process_fn", "process_fn", "max_bad")):
+                least = 0 if self._progress.before.number else min(least, 1)  # what a size left may all give nothing
+            return least
+        if node.is_endless:
+            return math.inf
+        # Sources that were not there all the time may have given nothing.
+        headers = self._progress.headers.values()
+        there = (child for child in node.children if all(child.path in header["nodes"] for header in headers))
+        found = [count for child in there if (count := self.least_samples(child, lane)) is not None]
+        # Under first_exhausted it ends when some source has: at worst the shortest, with nothing drawn of the others.
+        # A source of which the lane has no share is left out there, and ends nothing.
+        least = min(found, default=0) if node.dataset.stop == "first_exhausted" else sum(found)
+        least = least if node.dataset.customized_yield_fn is None else min(least, 1)
+        return least if found else None
 
     def counts(self, path: str, lane: int) -> list[int]:
         """The counts from which a lane counts on a node's `COUNTS`; over all lanes their sums are as before."""
@@ -88,16 +102,6 @@ class Deals:
         return [share_out(total, self._lanes, lane) for total in counted] if counted else [0] * len(COUNTS)
 
 
-def left_of(progress: Progress, epoch_pass: int, path: str, lanes: int) -> Leftovers:
-    """The records of a source that the lanes have left in a pass; the source need not be there any more."""
-    left = progress.base(epoch_pass).left.get(path, Leftovers())
-    last, is_over = progress.last(epoch_pass, path), progress.is_over(epoch_pass, path)
-    if not (last.is_held | is_over).any():  # absent, or not drawn: as it was
-        return left
-    return Deal(path, progress.cuts()[path], epoch_pass, lanes, left).left_by(last, is_over)
-
-
-logger = logging.getLogger("streamdata")
 _MAX_LINES: Final = 20
 """Kept of earlier generations."""
 
@@ -117,9 +121,23 @@ def begin_deal(progress: Progress, top: Node, tree: Tree, lane: Lane) -> tuple[P
     Raises:
         StateError: A source is an iterable, of which nobody knows what is left.
     """
-    _refuse_iterables(progress, top, lane)
+    # One of which the states hold nothing was not there, and has nothing left over.
+    known, old = progress.paths(), progress.topology()
+    written = f"{_counted(old.dp_size, 'rank')} with {_counted(old.num_workers, 'worker')} each"
+    present = f"{_counted(lane.dp_size, 'rank')} with {_counted(lane.num_workers, 'worker')} each"
+    for node in top.walk():
+        if isinstance(node.source, OwnStreamSource) and node.path in known:
+            raise StateError(
+                f"source {shown(node.path)} ({type(node.dataset).__name__}): expected the topology of the states, "
+                f"{written}, got {present}: it is not elastic, since only the iterable itself knows which of its "
+                "records each lane has not read\n"
+                f"  Resume with dp_size={old.dp_size} and num_workers={old.num_workers}, or take the source out."
+            )
     header = header_of(progress, top, tree)
-    return progress.under_next_size(header), _Ending(progress, top, tree).in_words(lane, header.first_pass)
+    goes_on = f"{present} {'goes' if lane.dp_size == 1 else 'go'} on, in pass {header.first_pass}"
+    what_comes_again = _Ending(progress, top, tree).what_comes_again()
+    change = f"states: written under {written}; {goes_on}; what was left over is dealt out{what_comes_again}"
+    return progress.under_next_size(header), change
 
 
 def header_of(progress: Progress, top: Node, tree: Tree) -> DealHeader:
@@ -129,32 +147,24 @@ def header_of(progress: Progress, top: Node, tree: Tree) -> DealHeader:
     return progress.next_deal[1]
 
 
-def _refuse_iterables(progress: Progress, top: Node, lane: Lane) -> None:
-    # One of which the states hold nothing was not there, and has nothing left over.
-    known, old = progress.paths(), progress.topology()
-    for node in top.walk():
-        if isinstance(node.source, OwnStreamSource) and node.path in known:
-            raise StateError(
-                f"source {shown(node.path)} ({type(node.dataset).__name__}): expected the topology of the states, "
-                f"{_counted(old.dp_size, 'rank')} with {_counted(old.num_workers, 'worker')} each, "
-                f"got {_counted(lane.dp_size, 'rank')} with {_counted(lane.num_workers, 'worker')} each: it is not "
-                "elastic, since only the iterable itself knows which of its records each lane has not read\n"
-                f"  Resume with dp_size={old.dp_size} and num_workers={old.num_workers}, or take the source out."
-            )
-
-
 class _Ending:
     """The size that ends. Nothing of it depends on the next one."""
 
     def __init__(self, progress: Progress, top: Node, tree: Tree) -> None:
         self._progress, self._top, self._tree = progress, top, tree
         self._topology = progress.topology()
-        self._deals_of_passes: dict[int, Deals] = {}
-        known = {*progress.passes, *progress.before.passes}
-        ended = {number for number in known if self._has_ended(number)}
+        self._deals: dict[int, Deals] = {}
+        known, before = {*progress.passes, *progress.before.passes}, progress.before.first_pass
+        if top.is_endless:
+            # One is left, by `set_epoch`, for another; a rank that delivered nothing is where the others are.
+            ended, first = set(), min(progress.newest_passes.values(), default=before)
+        else:
+            ended = {number for number in known if self._has_ended(number)}
+            # Not by ranks: one that delivered nothing may have no share of the oldest, and a share of the next.
+            first = min(known - ended, default=max(known, default=before - 1) + 1)
         self.finished = sorted({*progress.before.finished, *ended})
         """The passes of which nothing is left."""
-        self.first_pass = self._first_pass(known, ended)
+        self.first_pass = first
         """The oldest pass that some lane has not finished."""
         begun = {number for number in known - ended if number >= self.first_pass or not top.is_endless}
         self.passes = sorted({*begun, self.first_pass})
@@ -177,62 +187,44 @@ class _Ending:
             origin=progress.table.digest,  # what tells these states from those of another step
         )
 
-    def _first_pass(self, known: set[int], ended: set[int]) -> int:
-        if not self._top.is_endless:
-            # Not by ranks: one that delivered nothing may have no share of the oldest, and a share of the next.
-            return min(known - ended, default=max(known, default=self._progress.before.first_pass - 1) + 1)
-        # One without end is left, by `set_epoch`, for another; a rank that delivered nothing is where the others are.
-        return min(self._progress.newest_passes.values(), default=self._progress.before.first_pass)
-
     def _has_ended(self, epoch_pass: int) -> bool:
-        if self._top.is_endless:
-            return False
         ranks = range(self._topology.dp_size)
         return all(self._progress.has_ended(epoch_pass, rank, self._sharing(epoch_pass, rank)) for rank in ranks)
 
     def _sharing(self, epoch_pass: int, rank: int) -> list[int]:
         """The workers of the rank that have a share of the pass."""
-        workers = range(self._topology.num_workers)
-        if self._top.is_endless:  # not found anew for each of thousands of lanes
-            return list(workers)
-        deals, first = self._deals(epoch_pass), rank * len(workers)
-        return [worker for worker in workers if deals.has_share(self._top, first + worker)]
-
-    def _deals(self, epoch_pass: int) -> Deals:
-        if epoch_pass not in self._deals_of_passes:  # once for all ranks
-            self._deals_of_passes[epoch_pass] = Deals(self._progress, epoch_pass, self._topology.lanes)
-        return self._deals_of_passes[epoch_pass]
+        if epoch_pass not in self._deals:  # once for all ranks
+            self._deals[epoch_pass] = Deals(self._progress, epoch_pass, self._topology.lanes)
+        return self._deals[epoch_pass].sharing(self._top, rank, self._topology.num_workers)
 
     def _base(self, epoch_pass: int) -> Base:
         """The job's progress in a pass, over all lanes."""
         progress, before = self._progress, self._progress.base(epoch_pass)
         excess: dict[str, float] = {}
-        for node in self._top.walk():
-            if node.is_mixture:
-                excess |= self._excess(node, epoch_pass, before.excess)
+        # In a finite mixture a source that has ended is owed nothing, though it gives less than its share.
+        for node in (node for node in self._top.walk() if node.is_mixture and node.dataset.cyclic):
+            since = progress.blended_since(node.path, self._tree, progress.newest + 1)
+            if since > progress.newest:  # what was drawn under other weights is not made good
+                continue
+            paths = [child.path for child in node.children]
+            given = {p: self._drawn(node, epoch_pass, p) - self._drawn(node, epoch_pass, p, since) for p in paths}
+            shares, drawn = self._mean_shares(node, epoch_pass, since), sum(given.values())
+            kept = before.excess if since == min(progress.generations) else {}
+            excess |= {path: kept.get(path, 0.0) + given[path] - drawn * shares[path] for path in paths}
         # Of sources that are not there at present, too: they may return.
         counts = {path: progress.counts(epoch_pass, path) for path in sorted({*progress.paths(), *before.counts})}
-        lanes = self._topology.lanes
-        left = {path: left_of(progress, epoch_pass, path, lanes) for path in progress.cuts()}
+        left = dict(before.left)
+        for path, cut in progress.cuts().items():
+            last, is_over = progress.last(epoch_pass, path), progress.is_over(epoch_pass, path)
+            if (last.is_held | is_over).any():  # else it is absent, or was not drawn
+                deal = Deal(path, cut, epoch_pass, self._topology.lanes, left.get(path, Leftovers()))
+                left[path] = deal.left_by(last, is_over)
         return Base(
             time=self._time(epoch_pass),
             excess={path: value for path, value in excess.items() if value},
             counts={path: numbers for path, numbers in counts.items() if any(numbers)},
             left={path: leftovers for path, leftovers in left.items() if leftovers},
         )
-
-    def _excess(self, node: Node, epoch_pass: int, before: Mapping[str, float]) -> dict[str, float]:
-        """How much more than its share the job gave of each source, since the mixture has its present weights."""
-        since = self._progress.blended_since(node.path, self._tree, self._progress.newest + 1)
-        # What was drawn under other weights is not made good; and in a finite mixture a source that has ended is owed
-        # nothing, though it gives less than its share.
-        if since > self._progress.newest or not node.dataset.cyclic:
-            return {}
-        paths = [child.path for child in node.children]
-        given = {p: self._drawn(node, epoch_pass, p) - self._drawn(node, epoch_pass, p, since) for p in paths}
-        shares, drawn = self._mean_shares(node, epoch_pass, since), sum(given.values())
-        kept = before if since == min(self._progress.generations) else {}
-        return {path: kept.get(path, 0.0) + given[path] - drawn * shares[path] for path in given}
 
     def _mean_shares(self, node: Node, epoch_pass: int, since: int) -> dict[str, float]:
         """The share of each source of a mixture, on average over the time since a generation of this deal."""
@@ -257,14 +249,11 @@ class _Ending:
         drawn: float = self._progress.last(epoch_pass, path, before)[name].sum().item()
         return drawn
 
-    def in_words(self, lane: Lane, epoch_pass: int) -> str:
-        """The change of size in one line, with a line for each rank of which nothing is known."""
-        old = self._topology
-        line = (
-            f"states: written under {_counted(old.dp_size, 'rank')} with {_counted(old.num_workers, 'worker')} each; "
-            f"{_counted(lane.dp_size, 'rank')} with {_counted(lane.num_workers, 'worker')} each "
-            f"{'goes' if lane.dp_size == 1 else 'go'} on, in pass {epoch_pass}; what was left over is dealt out"
-        )
+    def what_comes_again(self) -> str:
+        """Say how much of what yield functions gave is drawn anew, with a line for each rank of which nothing is known.
+
+        Nothing else comes again.
+        """
         silent = [
             f"\nstates: they hold nothing of rank {rank} of {self._topology.dp_size}, which counts as one that "
             "delivered nothing: what it did deliver comes again"
@@ -273,20 +262,16 @@ class _Ending:
             and rank not in self._progress.idle
             and any(self._sharing(number, rank) for number in self.passes)  # of something that is not finished
         ]
-        again = self.what_comes_again() or ("" if silent else "; nothing comes again")
-        return line + again + "".join(silent)
-
-    def what_comes_again(self) -> str:
-        """Say how much of what yield functions gave is drawn anew."""
         joining = [node.path for node in self._top.walk() if node.is_mixture and node.dataset.customized_yield_fn]
         bursts = [(epoch_pass, path) for epoch_pass in self.passes for path in joining]
         given = np.concatenate([np.zeros(0, np.int64), *(self._progress.last(*burst)["given"] for burst in bursts)])
-        if not given.any():
-            return ""
-        return (
-            f"; {np.count_nonzero(given)} open bursts of customized_yield_fn are drawn anew: of what they gave, "
-            f"{given.sum()} samples come again, from the same records"
-        )
+        again = "" if silent else "; nothing comes again"
+        if given.any():
+            again = (
+                f"; {np.count_nonzero(given)} open bursts of customized_yield_fn are drawn anew: of what they gave, "
+                f"{given.sum()} samples come again, from the same records"
+            )
+        return again + "".join(silent)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -16,7 +16,7 @@ from streamdata.run.lane_link import note_deal
 from streamdata.shards.ahead.read_ahead import LaneAhead
 from streamdata.sources.source import Sample
 from streamdata.states.checks import check_nodes, describe_changes
-from streamdata.states.cursor import Entry, NodeKey, PlainEntry, node_of, to_state
+from streamdata.states.cursor import Entry, NodeKey, PlainEntry, marked, node_of, to_state
 from streamdata.states.lane_state import LaneState, lane_state_of
 from streamdata.states.progress import Progress
 
@@ -86,7 +86,9 @@ class LaneIterator(Iterator[Sample]):
             plan, self._ahead, partial(self._ends.append, True), (self._entries_before, self._entries)
         ).__next__
         sample = self._pull()
-        self._reading.control.note_sample(plan.lane.worker)
+        if (deal := plan.run.progress.before.entry) is not None:
+            sample[CURSOR] = marked(sample[CURSOR], deal=deal)
+        self._reading.control.note_sample(plan.run.lane.worker)
         return sample
 
     def state_dict(self) -> dict[str, Any]:
@@ -97,16 +99,17 @@ class LaneIterator(Iterator[Sample]):
         self._collect()
         # Also before anything was given: another lane may be in this generation, and then the next one must have
         # another number in all of them.
-        self._texts[f"generation/{plan.generation}"] = plan.header
-        if (before := plan.progress.before.entry) is not None:
+        run = plan.run
+        self._texts[f"generation/{run.generation}"] = run.header
+        if (before := run.progress.before.entry) is not None:
             self._texts[before.key] = before.text
         was_begun = self._loaded is not None and self._loaded.is_begun
         return LaneState(
-            lane=plan.lane,
-            epoch_pass=plan.key.epoch_pass,
+            lane=run.lane,
+            epoch_pass=run.key.epoch_pass,
             is_begun=self._plan is not None or was_begun,
             is_ended=bool(self._ends) or plan.gave_all,
-            ended=self._reading.control.ended(self._reading.version, plan.lane),
+            ended=self._reading.control.ended(self._reading.version, run.lane),
             resumed=self._resumed,
             delivered=self._texts,
         ).as_json()
@@ -117,10 +120,10 @@ class LaneIterator(Iterator[Sample]):
         others = tuple(entry for path, entry in self._entries.items() if path != node_of(self._last[-1]).path)
         states = to_state({STATES: others, CURSOR: self._last})
         link = node_of(self._last[-1]).link
-        if link is not None and link.num_batches is not None:
+        if link is not None and link.batches is not None:
             # The collate function numbers its batches in copies of their last samples.
             (top,) = (key for key in states if key.split("/", 5)[5:] == [""])
-            states[top]["batches"] = link.num_batches
+            states[top] |= {"batches": link.batches.number, "sizes": link.batches.sizes}
         texts = {key: json.dumps(value) for key, value in states.items() if not key.startswith("generation/")}
         # A mixture's own draws only grow, whichever of its sources were drawn since.
         self._texts.update(texts)

@@ -137,6 +137,7 @@ class Leaf:
         self._skipping: Skipping | None = None
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
         self._stream: StreamFns | None = getattr(node.dataset, "process_fn", None)
+        self._tally.counts_outputs = getattr(self._stream, "gives_records", False)
         self._above = above
         self._reads_ahead = isinstance(node.dataset, ShardDataset) and run.ahead.settings.read_ahead_bytes > 0
         # Before any of them reads: the first one may not take the room that the others will need.
@@ -202,8 +203,12 @@ class Leaf:
         self._feed: Feed[Position] | None = None
         task.on_epoch_end = self._end_epoch
         self._skipping = self._skip(at.left_out)
-        records = self._records(lane.segments(task, at.position))
-        outputs = self._with_counts(records) if self._stream is None else self._bursts(self._stream, records, at)
+        records = chain.from_iterable(self._fed(lane.segments(task, at.position)))
+        if self._stream is not None:
+            outputs = self._bursts(self._stream, records, at)
+        else:
+            tally = self._tally
+            outputs = ((sample, (*position, 0, None, *counts_of(tally), None)) for sample, position in records)
         try:
             for output in outputs:
                 self._outputs += 1
@@ -220,23 +225,22 @@ class Leaf:
         digest = self._run.skips.digest(self.path)
         return Skipping(self._is_left_out, digest, self._tally, None if self._stream is None else left_out)
 
-    def _records(self, segments: Iterator[tuple[int, Records]]) -> Records:
+    def _fed(self, segments: Iterator[tuple[int, Records]]) -> Iterator[Records]:
         """The records that the stream function is given, or that are delivered where there is none."""
-        return chain.from_iterable(self._made_of(found, given) for given, found in segments)
-
-    def _made_of(self, found: Records, given: int) -> Records:
-        records = found if self._skipping is None else self._skipping.filter(found, is_begun=given > 0)
-        if self._single is not None:
-            return call_per_record(self._single, records, given, self._tally, self._lane.dealt.source.start_of)
-        if self._task.keeps_damaged:
-            records = _sound(records, self._tally)
-        return records if self._stream is None else _counted(records, self._tally)
+        for given, found in segments:
+            records = found if self._skipping is None else self._skipping.filter(found, is_begun=given > 0)
+            if self._single is not None:
+                yield call_per_record(self._single, records, given, self._tally, self._lane.dealt.source.start_of)
+            elif self._task.keeps_damaged:  # so it is for a stream function, of which all that it is given is counted
+                yield _sound(records, self._tally, counts=self._stream is not None)
+            else:
+                yield records
 
     def _burst(self, lane: DealtLane, task: ReadTask, burst: Burst, given: int) -> Pairs:
         """The rest of the burst of another lane: the function is fed exactly its records, and sees their end."""
         assert self._stream is not None, "a source without a stream function has no bursts"
         self._skipping = self._skip(burst.left_out)
-        records = self._records(lane.section(task, burst))
+        records: Records = chain.from_iterable(self._fed(lane.section(task, burst)))
         if burst.outputs:
             end = burst.end
             records = takewhile(lambda pair: pair[1] <= end, records)
@@ -244,11 +248,6 @@ class Leaf:
         feed = Feed(records, start, _latest, given, self._tally, "process_fn", is_one_burst=True)
         for sample in run_bursts(self._stream, feed, burst.function):
             yield sample, (*start, feed.given, None, *counts_of(self._tally), None)
-
-    def _with_counts(self, records: Records) -> Pairs:
-        tally = self._tally
-        for sample, position in records:
-            yield sample, (*position, 0, None, *counts_of(tally), None)
 
     def _bursts(self, function: StreamFns, records: Records, at: Cursor) -> Pairs:
         feed = self._feed = Feed(records, at.position, _latest, at.given, self._tally, "process_fn")
@@ -291,19 +290,14 @@ class Leaf:
         raise self._tally.silence(f"{what} of this lane's share", passed_over)
 
 
-def _sound(records: Records, tally: Tally) -> Records:
-    """The records that could be read; of the others the tally decides."""
+def _sound(records: Records, tally: Tally, *, counts: bool) -> Records:
+    """The records that could be read, counted if they are to be; of the others the tally decides."""
     for pair in records:
         record = pair[0]
         if isinstance(record, DamagedRecord):
             tally.fail(record.error, describe_record(record), record.what)
-        else:
-            yield pair
-
-
-def _counted(records: Records, tally: Tally) -> Records:
-    for pair in records:
-        if not tally.replaying:
+            continue
+        if counts and not (tally.replaying or tally.counts_outputs):
             tally.records += 1
         yield pair
 

@@ -6,7 +6,7 @@
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -51,9 +51,8 @@ def check_lengths(top: Node, required: float | None) -> list[dict[str, Any]]:
     for node, each in zip(top.leaves(), lengths, strict=True):
         if each["length"] is None:
             raise ValueError(
-                f"source {shown(node.path)} ({type(node.dataset).__name__}){in_recipe(node.dataset)}: expected "
-                "a length, "
-                "got a source whose records nobody has counted\n"
+                f"source {shown(node.path)} ({type(node.dataset).__name__}){in_recipe(node.dataset)}: expected a "
+                "length, got a source whose records nobody has counted\n"
                 "  Set its attribute `length` to how many samples an epoch has."
             )
     return lengths
@@ -78,10 +77,10 @@ def lengths_by(top: Node, shares: Mapping[str, float], taken: Mapping[str, float
 
 
 def _of_source(node: Node, parent: Node, share: float, taken: float | None) -> dict[str, Any]:
-    multiplier, divisor = (_factor(node.dataset, name, 1) for name in FACTORS[1:])
+    said: dict[str, Any] = {name: value for name in FACTORS if is_length(value := getattr(node.dataset, name, None))}
+    multiplier, divisor = (said.get(name, 1) for name in FACTORS[1:])
     # Before the records: a packer makes other samples of them, which only who wrote the recipe has counted.
-    length: Any = _factor(node.dataset, FACTORS[0], None)
-    length = num_in(node, "records") if length is None else length
+    length: Any = said[FACTORS[0]] if FACTORS[0] in said else num_in(node, "records")
     epochs = None if taken is None or length is None else taken / (length * multiplier / divisor)
     return {
         "name": node.path,
@@ -94,35 +93,23 @@ def _of_source(node: Node, parent: Node, share: float, taken: float | None) -> d
     }
 
 
-def _factor(dataset: Any, name: str, default: Any) -> Any:
-    value = getattr(dataset, name, None)
-    return value if is_length(value) else default
-
-
 def _advice(node: Node, parent: Node, length: float, epochs: float) -> str:
     if node.max_epochs is not None and epochs > node.max_epochs:
         return f"ends before, after max_epochs={node.max_epochs}: lower its percent, or raise max_epochs"
     if epochs > MANY_EPOCHS:
         lacking = math.ceil(length * (epochs / MANY_EPOCHS - 1))
         more = f"{count_text(lacking)} record{'' if lacking == 1 else 's'}"
-        lower = _lower_weight(node, parent, MANY_EPOCHS / epochs)
-        what = f"lower its weight to {lower:.2g} or add" if lower else "add"
+        # What follows a schedule or a size has no one number to be set; nor has what is alone.
+        what = "add"
+        if len(parent.children) > 1 and all(type(child.dataset.percent) in (int, float) for child in parent.children):
+            weights: Any = parent.weights
+            rest = math.fsum(weight for path, weight in weights.items() if path != node.path)
+            part = MANY_EPOCHS / epochs * weights[node.path] / (weights[node.path] + rest)
+            what = f"lower its weight to {rest * part / (1 - part):.2g} or add"
         return f"repeats {epochs:.3g} times: for {MANY_EPOCHS:.0f} times {what} {more}"
     if epochs < _FEW:
         return f"{100 * epochs:.3g} % of it is read: raise its percent, or leave it so if that is meant"
     return ""
-
-
-def _lower_weight(node: Node, parent: Node, factor: float) -> float | None:
-    """The weight that gives it so much less of its mixture; None where no number does."""
-    weights = parent.weights
-    own, others = weights[node.path], [weight for path, weight in weights.items() if path != node.path]
-    # What follows a schedule or a size has no one number to be set.
-    if not others or not all(type(child.dataset.percent) in (int, float) for child in parent.children):
-        return None
-    rest = math.fsum(weight for weight in others if isinstance(weight, int | float))
-    share = factor * own / (own + rest) if isinstance(own, int | float) else 0.0
-    return rest * share / (1 - share)
 
 
 def count_text(number: float) -> str:
@@ -152,64 +139,48 @@ def lengths_text(lengths: list[dict[str, Any]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def check_countable(run: Run, top: Node) -> None:
+def check_countable(run: Run, node: Node) -> None:
     """Refuse a tree of which some source may not give one sample for each record, in a number that is known.
 
     Raises:
         ValueError: It is one; the message names the source, and says what can be done.
     """
-    why = _why_endless(top) if top.is_endless else next(_reasons(run, top), None)
-    if why is not None:
-        raise ValueError(
-            f"{why}\n  Give steps_per_epoch, which cuts the stream into stretches of as many batches on each rank."
-        )
-
-
-def _why_endless(node: Node) -> str:
-    """Names a source that goes on without end, and lets its mixture do so."""
-    while node.is_mixture and (endless := [child for child in node.children if child.is_endless]):
-        node = endless[0]
-    who = f"source {shown(node.path)}" if node.path else "the top mixture"
-    return f"{who}: how many samples are left is not known: it goes on without end"
-
-
-def _reasons(run: Run, node: Node) -> Iterator[str]:
-    """Why it is not known how many samples nodes give: of one that is endless it does not matter."""
-    if node.is_endless:
+    if node.is_endless and node.path:  # within a mixture that ends without it
         return
-    reason = _of_mixture(node) if node.is_mixture else _of_records(run, node)
-    if reason is not None:
-        yield f"source {shown(node.path or 'the top')}: how many samples are left is not known: {reason}"
+    if (reason := "it goes on without end" if node.is_endless else _why_uncountable(run, node)) is not None:
+        while node.is_endless and node.is_mixture:  # to the source that lets it be so
+            node = next(child for child in node.children if child.is_endless)
+        raise ValueError(
+            f"source {shown(node.path or 'the top')}: how many samples are left is not known: {reason}\n"
+            "  Give steps_per_epoch, which cuts the stream into stretches of as many batches on each rank."
+        )
     for child in node.children:
-        yield from _reasons(run, child)
+        check_countable(run, child)
 
 
-def _of_mixture(node: Node) -> str | None:
-    if node.dataset.customized_yield_fn is not None:
-        return "its customized_yield_fn joins samples"
-    varies = "the costs of samples" if node.dataset.cost is not None else "schedules" if node.shares else None
-    if node.dataset.stop == "first_exhausted" and varies is not None:
-        return f"with stop='first_exhausted' that depends on {varies}"
-    return None
-
-
-def _of_records(run: Run, node: Node) -> str | None:
-    dataset = node.dataset
-    assert node.source is not None, "a source of records has blocks"
-    if functions := [name for name in ("single_process_fn", "process_fn") if getattr(dataset, name, None) is not None]:
-        return f"its {functions[0]} may give none or several of a record"
-    if getattr(dataset, "max_bad", 0):
-        return f"up to max_bad={dataset.max_bad} records may fail"
-    if run.skips.of(node.path) is not None:
-        return "`skip` leaves records of it out"
-    if isinstance(node.source, OwnStreamSource):
-        return "it is an iterable, which does not say how many records it has"
-    if isinstance(node.source, SequentialSource) and (pipe := node.source.shards.pipe):
-        return (
+def _why_uncountable(run: Run, node: Node) -> str | None:
+    dataset, reason = node.dataset, None
+    functions = [name for name in ("single_process_fn", "process_fn") if getattr(dataset, name, None) is not None]
+    if node.is_mixture:
+        varies = "the costs of samples" if dataset.cost is not None else "schedules" if node.shares else None
+        if dataset.customized_yield_fn is not None:
+            reason = "its customized_yield_fn joins samples"
+        elif dataset.stop == "first_exhausted" and varies is not None:
+            reason = f"with stop='first_exhausted' that depends on {varies}"
+    elif functions:
+        reason = f"its {functions[0]} may give none or several of a record"
+    elif getattr(dataset, "max_bad", 0):
+        reason = f"up to max_bad={dataset.max_bad} records may fail"
+    elif run.skips.of(node.path) is not None:
+        reason = "`skip` leaves records of it out"
+    elif isinstance(node.source, OwnStreamSource):
+        reason = "it is an iterable, which does not say how many records it has"
+    elif isinstance(node.source, SequentialSource) and (pipe := node.source.shards.pipe):
+        reason = (
             f"its shard {shown(pipe)} is what a command gives, others perhaps each time: write it to a file, whose "
             "records `streamdata index` counts, or the run does"
         )
-    return None
+    return reason
 
 
 def count_samples(run: Run, node: Node) -> float:
@@ -217,24 +188,18 @@ def count_samples(run: Run, node: Node) -> float:
     if node.is_endless:
         return math.inf
     if not node.is_mixture:
-        return _count_records(run, node)
+        lane = run.deals.lane(node, run.lane.index)
+        if isinstance(lane.dealt.source, SequentialSource):
+            lane.dealt = replace(lane.dealt, source=lane.dealt.source.counted)
+        state = run.entries.node_state(node.path)
+        position = lane.start if state is None else state.cursor.position
+        of_windows = lane.counts(lane.window_start(position) if run.from_window else position)
+        assert of_windows is not None, "countable"
+        return sum(of_windows)
     counts = [count_samples(run, child) for child in node.children]
-    return sum(counts) if node.dataset.stop == "all_exhausted" else _until_first_ends(run, node, counts)
-
-
-def _count_records(run: Run, node: Node) -> int:
-    lane = run.deals.lane(node, run.lane.index)
-    if isinstance(lane.dealt.source, SequentialSource):
-        lane.dealt = replace(lane.dealt, source=lane.dealt.source.counted)
-    state = run.entries.node_state(node.path)
-    position = lane.start if state is None or state.cursor is None else state.cursor.position
-    counts = lane.counts(lane.window_start(position) if run.from_window else position)
-    assert counts is not None, "countable"
-    return sum(counts)
-
-
-def _until_first_ends(run: Run, node: Node, counts: list[float]) -> int:
-    """How many draws a mixture makes until one finds a source at its end."""
+    if node.dataset.stop == "all_exhausted":
+        return sum(counts)
+    # As many as are drawn until a draw finds a source at its end.
     clocks = Clocks(run, node, ())
     # A source of which the lane never had a share is left out, and ends nothing.
     there = [i for i, child in enumerate(node.children) if run.deals.has_share(child, run.lane.index)]

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from io import BytesIO
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
@@ -20,7 +19,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from streamdata.errors import StateError, shown
 from streamdata.io.remote.addresses import CacheSetting, read_cache_settings
 from streamdata.io.remote.network import checked_connections, connections_of_process, network
-from streamdata.mixing.checks import check_not_wrapped, check_sources, verify_mixture_agrees
+from streamdata.mixing.checks import check_not_wrapped, check_sources
 from streamdata.mixing.clock import HEADROOM
 from streamdata.mixing.control import Control
 from streamdata.mixing.deals import Deals, header_of
@@ -28,7 +27,7 @@ from streamdata.mixing.lane_iterator import LaneIterator
 from streamdata.mixing.lengths import check_lengths, lengths_text
 from streamdata.mixing.meter import own_traffic
 from streamdata.mixing.reading import Reading
-from streamdata.mixing.tree import MixtureSettings, Node, tree_of
+from streamdata.mixing.tree import MixtureSettings, tree_of
 from streamdata.recipe.named_source import PART_NAMES, Percent, default_of
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.lane_link import Traffic, note_deal, noted_deal, times_of, traffic_of
@@ -43,7 +42,9 @@ from streamdata.sources.functions.tally import end_where_batches_are_lost
 from streamdata.sources.skip import SkipList, Skips
 from streamdata.sources.source import Sample
 from streamdata.states.checks import check_complete, check_nodes, describe_changes
-from streamdata.states.headers import deal_header_of
+from streamdata.states.cursor import States
+from streamdata.states.headers import canonical, digest_of, read_deal
+from streamdata.states.joining import verify_ranks_agree
 from streamdata.states.progress import Progress
 from streamdata.states.saving import remember, watched
 
@@ -178,7 +179,13 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         """
         once = object.__new__(type(self))  # not copied by pickling, which is for workers
         once.__dict__.update(self.__dict__)
-        once.datasets = [_read_once(dataset) for dataset in self.datasets]
+        once.datasets = []
+        for dataset in self.datasets:
+            own: Any = dataset.finite() if isinstance(dataset, MergedDataset) else dataset
+            if getattr(own, "max_epochs", None) is not None:
+                own = copy(own)
+                own.max_epochs = None
+            once.datasets.append(own)
         once.cyclic, once.stop = False, "all_exhausted"
         once.shuffle_unstreaming_subsets = once.shuffle_streaming_subsets = False
         once._begin_anew()
@@ -269,8 +276,16 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         progress, top = Progress(states), tree_of(self)
         tree = top.tree()
         check_nodes(progress, tree.nodes)
-        least = partial(_least, top, progress, self.skips.num_records)
-        check_complete(progress, is_endless=top.is_endless, least=least, headroom=HEADROOM)
+        check_complete(
+            progress,
+            is_endless=top.is_endless,
+            # What was skipped may all have been of one lane.
+            least=lambda lane, epoch_pass: (
+                (Deals(progress, epoch_pass, progress.topology().lanes).least_samples(top, lane) or 0)
+                - self.skips.num_records
+            ),
+            headroom=HEADROOM,
+        )
         for line in describe_changes(progress, tree):
             logger.warning("%s", line)
         # Here, and not in each of the workers that are forked from this process.
@@ -299,8 +314,21 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             StateError: Some rank has other states, another recipe, `skip`, seed or number of ranks than most; on every
                 rank.
         """
-        group = self._data_parallel or find_data_parallel()
-        verify_mixture_agrees(self, group, self.progress.table, self.skips)
+        top, group = tree_of(self), self._data_parallel or find_data_parallel()
+        tree = top.tree()
+        # Of the whole tree: a nested mixture has a seed of its own, and orders of its own by it.
+        seeds = {node.path: node.dataset.seed for node in top.walk() if node.is_mixture}
+        # Without the seeds, which a mixture's line names: who has another seed has no other recipe.
+        nodes = {path: text.replace(f"seed {seeds.get(path)},", "seed,") for path, text in tree.nodes.items()}
+        # Seeds and sizes as text, which a message can show; trees are long, and told by their digest.
+        of_paths = [f"{seed} of {shown(path)}" if path else str(seed) for path, seed in sorted(seeds.items())]
+        facts = {
+            "topology": f"{group.dp_size} ranks",
+            "seed": ", ".join(of_paths),
+            "recipe": digest_of(canonical([nodes, dict(tree.weights)])),
+            "skip": f"{self.skips.num_records} records, digest {self.skips.digest('')}",
+        }
+        verify_ranks_agree(facts, self.progress.table, group)
 
     def samples_left(self, num_workers: int, *, whole_pass: bool = False) -> npt.NDArray[np.int64]:
         """How many samples each lane of each rank gets yet of the pass that the next iteration reads.
@@ -321,6 +349,10 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         """
         reading = self._reading(replace(self.lane(num_workers), dp_rank=0))
         return (replace(reading, progress=Progress({})) if whole_pass else reading).samples_left()
+
+    def headers(self, num_workers: int) -> States:
+        """The headers of the generation in which an iteration with so many workers reads, as states hold them."""
+        return self._reading(self.lane(num_workers)).headers()
 
     def idle_rank(self, num_workers: int, passes: Iterable[int], ranks: Iterable[int]) -> int | None:
         """The first of some ranks that has no share of any of these passes, read from their starts.
@@ -356,7 +388,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
     def _reading(self, lane: Lane, *, is_stale: bool = False) -> Reading:
         top, progress = tree_of(self), self.progress
         if not progress and (deal := noted_deal(self._control.name, self._version)) is not None:
-            progress = progress.under_next_size(deal_header_of(json.loads(deal.text)))
+            progress = progress.under_next_size(read_deal(json.loads(deal.text)))
         return Reading(
             lane=lane,
             top=top,
@@ -440,31 +472,27 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self._dynamic_objects = list(uses)
 
     def __getstate__(self) -> dict[str, Any]:
-        for location, value in self._dynamic_objects:
+        checked = [
+            (value, f"{location}: this dynamic object, of type {type(value).__name__}, cannot be pickled to workers")
+            for location, value in self._dynamic_objects
+        ]
+        # Another pickler, such as Ray's, may take what multiprocessing's does not.
+        for node in tree_of(self).walk() if get_spawning_popen() is not None else ():
+            who = f"source {shown(node.path)}" if node.path else "the mixture"
+            remedy = "Define it at the top of a module, or fork workers: multiprocessing_context='fork'."
+            checked += [
+                (function, f"{who}: {name} cannot be pickled to a worker of its own start\n  {remedy}")
+                for name in _FUNCTIONS
+                if (function := getattr(node.dataset, name, None)) is not None
+            ]
+        for value, why in checked:
             try:
                 ForkingPickler(BytesIO()).dump(value)
             except Exception as error:
-                error.add_note(
-                    f"{location}: this dynamic object, of type {type(value).__name__}, cannot be pickled to workers"
-                )
+                error.add_note(why)
                 raise
-        if get_spawning_popen() is not None:  # another pickler, such as Ray's, may take what multiprocessing's does not
-            self._check_functions_pickle()
         sent = {"_group_of_sender": self._data_parallel or find_data_parallel()}
         return {**self.__dict__, **sent, "_deal": noted_deal(self._control.name, self._version)}
-
-    def _check_functions_pickle(self) -> None:
-        for node in tree_of(self).walk():
-            for name in _FUNCTIONS:
-                try:
-                    ForkingPickler(BytesIO()).dump(getattr(node.dataset, name, None))
-                except Exception as error:
-                    who = f"source {shown(node.path)}" if node.path else "the mixture"
-                    error.add_note(
-                        f"{who}: {name} cannot be pickled to a worker of its own start\n"
-                        "  Define it at the top of a module, or fork workers: multiprocessing_context='fork'."
-                    )
-                    raise
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         deal = state.pop("_deal")
@@ -490,25 +518,6 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         return Lane(dp_size=group.dp_size, dp_rank=group.dp_rank, num_workers=worker.num_workers, worker=worker.id)
 
 
-def _read_once(dataset: Any) -> Any:
-    """A source of a finite pass: it has one epoch."""
-    if isinstance(dataset, MergedDataset):
-        return dataset.finite()
-    if getattr(dataset, "max_epochs", None) is None:
-        return dataset
-    once = copy(dataset)
-    once.max_epochs = None
-    return once
-
-
-def _least(top: Node, progress: Progress, skipped: int, lane: Lane, epoch_pass: int) -> float:
-    """How many samples a lane got at least in a pass that its rank has come through, where so many were skipped."""
-    deals = Deals(progress, epoch_pass, lane.count)
-    # Sources that were not there all the time may have given nothing.
-    there = set.intersection(*(set(header["nodes"]) for header in progress.headers.values()))
-    return max(0, (top.least_samples(partial(deals.num_blocks, lane.index), there) or 0) - skipped)
-
-
 def top_of(dataset: Any, who: str) -> MergedDataset:
     """Return a mixture as it is, and a source as `MergedDataset([source], cyclic=False)`.
 
@@ -529,19 +538,15 @@ def top_of(dataset: Any, who: str) -> MergedDataset:
         case Alone():
             mixture: MergedDataset = dataset.mixture()  # the one that it has, whose states and passes are its own
             return mixture
-        case _ if _is_source(dataset):
-            name, percent = getattr(dataset, "name", type(dataset).__name__), getattr(dataset, "percent", 1.0)
-            return MergedDataset([named(dataset, name=name, percent=percent)], cyclic=False)
+    # Texts, lists and dicts have those too: more likely a path, several sources, or splits of which one must be named.
+    has_records = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if is_own_stream(dataset) or (has_records and not isinstance(dataset, Sequence | Mapping)):
+        name, percent = getattr(dataset, "name", type(dataset).__name__), getattr(dataset, "percent", 1.0)
+        return MergedDataset([named(dataset, name=name, percent=percent)], cyclic=False)
     raise ValueError(
         f"{who}: expected a MergedDataset or a source, got {type(dataset).__name__}\n"
         "  A source has __len__ and __getitem__, or is a torch IterableDataset."
     )
-
-
-def _is_source(dataset: Any) -> bool:
-    # Texts, lists and dicts have those too: more likely a path, several sources, or splits of which one must be named.
-    has_records = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-    return is_own_stream(dataset) or (has_records and not isinstance(dataset, Sequence | Mapping))
 
 
 def instantiate_from_yaml(
@@ -573,9 +578,9 @@ def instantiate_from_yaml(
     Raises:
         RecipeError: The recipe cannot be read or built; the message says where, and the cause is the original error.
     """
-    from streamdata.recipe.build import build_recipe  # and OmegaConf, which no spawned worker needs
+    from streamdata.recipe.build import authorised_recipe, build_node  # and OmegaConf, which no spawned worker needs
 
-    built: MergedDataset = build_recipe(
-        config_path, variables, dynamic_objs, allow=allow, include_roots=include_roots, limits=limits
-    )
+    variables = variables or {}
+    file = authorised_recipe(config_path, variables, dynamic_objs or {}, allow, include_roots, limits)
+    built: MergedDataset = build_node(file, file.value, (), allow, variables)
     return built

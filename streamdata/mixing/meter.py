@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from streamdata.io.cache.cached import cache_counts
@@ -86,33 +85,26 @@ class Meter:
         return self._limit
 
     def _described(self, stretch: _Since) -> str:
-        took, requests = stretch.time, max(1, stretch.requests)
+        took, requests, connections = stretch.time, max(1, stretch.requests), self._settings.connections
         in_flight, mean_bytes = stretch.seconds / took, stretch.num_bytes / requests
+        if stretch.retries > _MANY_RETRIES * stretch.requests:
+            help_ = "fewer `connections`, or a higher rate of the store, which refuses or breaks off requests"
+        elif in_flight > _MOST_IN_FLIGHT * connections:
+            more = "more workers" if connections >= MAX_CONNECTIONS else "more `connections` of the node"
+            help_ = f"{more}, since all {connections} of this process are used, unless its link is full"
+        else:
+            help_ = f"more `read_ahead_bytes` (now {self._settings.read_ahead_bytes}), since connections are idle"
+        if mean_bytes < _SMALL_BYTES:
+            help_ += "; larger `block_bytes` or `block_size`, or fewer and larger shards, so that requests are larger"
+        if not cache_counts():
+            help_ += "; a `cache` on a disk of the node, for what is read again"
         who = f"rank {self._lane.dp_rank}, worker {self._lane.worker}"
         return (
             f"the network is the limit: {who} waited {stretch.waited / took:.0%} of {took:.0f} s for shards, which "
             f"came at {stretch.num_bytes / took / 1e6:.3g} MB/s by {requests / took:.3g} requests a second of "
             f"{mean_bytes / 1e6:.2g} MB, {in_flight:.1f} at a time, {stretch.retries:.0f} of them repeated\n"
-            f"  What may help: {'; '.join(self._remedies(stretch, in_flight, mean_bytes))}."
+            f"  What may help: {help_}."
         )
-
-    def _remedies(self, stretch: _Since, in_flight: float, mean_bytes: float) -> Sequence[str]:
-        connections, num_bytes = self._settings.connections, self._settings.read_ahead_bytes
-        found = []
-        if stretch.retries > _MANY_RETRIES * stretch.requests:
-            found.append("fewer `connections`, or a higher rate of the store, which refuses or breaks off requests")
-        elif in_flight > _MOST_IN_FLIGHT * connections:
-            more = "more workers" if connections >= MAX_CONNECTIONS else "more `connections` of the node"
-            found.append(f"{more}, since all {connections} of this process are used, unless its link is full")
-        else:
-            found.append(f"more `read_ahead_bytes` (now {num_bytes}), since connections are idle")
-        if mean_bytes < _SMALL_BYTES:
-            found.append(
-                "larger `block_bytes` or `block_size`, or fewer and larger shards, so that requests are larger"
-            )
-        if not cache_counts():
-            found.append("a `cache` on a disk of the node, for what is read again")
-        return found
 
 
 def _now() -> _Since:

@@ -44,9 +44,8 @@ def cost_function(cost: Callable[[Sample], float] | str) -> Callable[[Sample], f
         except KeyError:
             fields = names_text(key for key in sample if not key.startswith("__"))
             raise ValueError(
-                f"source {shown(sample.get(DATASET_NAME))}: expected the field {shown(name)} in each sample, "
-                "which cost names, "
-                f"got the fields {fields}"
+                f"source {shown(sample.get(DATASET_NAME))}: expected the field {shown(name)} in each sample, which "
+                f"cost names, got the fields {fields}"
             ) from None
         return value
 
@@ -257,11 +256,19 @@ class Mixture:
         return amount
 
     def _yielded(self, function: StreamFn, cursor: Cursor | None) -> Pairs:
-        given, state = (0, None) if cursor is None or self._run.from_window else (cursor.given, cursor.function)
-        skips = self._run.skips.digest(self.path)
-        if given and not self._draws_alike(cursor, skips):
-            given, state = 0, None
-        tally = self._tally
+        run, tally, skips = self._run, self._tally, self._run.skips.digest(self.path)
+        given, state = (0, None) if cursor is None or run.from_window else (cursor.given, cursor.function)
+        # Whether the open burst can be drawn again as it was; else it begins anew.
+        written = run.entries.node_state(self.path) if given else None
+        if written is not None:
+            was = run.progress.tree(written.generation)
+            if was.below(self.path) != run.tree.below(self.path) or written.cursor.skips != skips:
+                given, state = 0, None
+                logger.warning(
+                    "source %r: its sources, weights or `skip` are others than when the states were written, so what "
+                    "its customized_yield_fn had begun is drawn anew: samples of one burst come twice, none are lost",
+                    tally.name,
+                )
         pulled = self._pulled(lambda: known)
         feed: MergedFeed = Feed(pulled, {}, _joined, given, tally, "customized_yield_fn")
         known = proxy(feed)  # in a cycle, what sources hold open would stay so until a collection
@@ -278,28 +285,13 @@ class Mixture:
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             raise tally.silence("the stream of this lane's share", feed.passed_over())
 
-    def _draws_alike(self, cursor: Cursor | None, skips: int) -> bool:
-        """Whether the open burst of the yield function can be drawn again as it was; else it begins anew."""
-        run, state = self._run, self._run.entries.node_state(self.path)
-        is_alike = state is None or run.progress.tree(state.generation).below(self.path) == run.tree.below(self.path)
-        is_alike = is_alike and (cursor is None or cursor.skips == skips)
-        if not is_alike:
-            logger.warning(
-                "source %r: its sources, weights or `skip` are others than when the states were written, so what its "
-                "customized_yield_fn had begun is drawn anew: samples of one burst come twice, none are lost",
-                self._tally.name,
-            )
-        return is_alike
-
     def _pulled(self, feed_of: Callable[[], MergedFeed]) -> Iterator[tuple[Sample, dict[str, PlainEntry]]]:
         """The merged stream for the yield function, which must not pass over all of it without end."""
         epochs = WholeEpochs(node.path for node in self._node.leaves())
         outputs = pulled = 0
         for sample in self.draw():
-            entries, feed = (
-                {node_of(entry).path: entry for entry in (*sample.get(STATES, ()), *sample[CURSOR])},
-                feed_of(),
-            )
+            feed = feed_of()
+            entries = {node_of(entry).path: entry for entry in (*sample.get(STATES, ()), *sample[CURSOR])}
             if feed.outputs != outputs:
                 outputs, pulled = feed.outputs, 0
             pulled += 1

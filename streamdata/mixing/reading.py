@@ -1,9 +1,10 @@
 """Plans and reads one lane: which pass of the stream, from where, and how its samples tell that it ends."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
-from typing import NamedTuple, Protocol, TypeAlias
+from itertools import chain
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +21,12 @@ from streamdata.mixing.meter import Meter
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
-from streamdata.run.lane_link import DealText, LaneLink, announce, note_limit, warn_once
+from streamdata.run.lane_link import LaneLink, announce, log_once, warn_once
 from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead
 from streamdata.sources.functions.tally import Tally, counts_of, num_tokens
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
-from streamdata.states.cursor import Cursor, Entry, LaneKey, PlainEntry, marked, node_of
+from streamdata.states.cursor import Cursor, Entry, PlainEntry, States, marked, node_of
 from streamdata.states.headers import Tree, header
 from streamdata.states.lane_state import LaneState
 from streamdata.states.progress import Progress
@@ -41,13 +42,8 @@ _JOIN_ALL = "What each rank has left follows from the states of all: join them b
 class LanePlan(NamedTuple):
     """The pass that a lane is about to read, and from where."""
 
-    lane: Lane
-    key: LaneKey
-    progress: Progress
-    deals: Deals
-    generation: int
-    header: str
-    """Header of the generation."""
+    run: Run
+    """Without what is there only once it is read."""
     change: str | None
     """The change of size in words, if there is one."""
     gave_all: bool
@@ -103,31 +99,24 @@ class Reading:
                 )
             progress, change = begin_deal(progress, top, self.tree, lane)
         if loaded is None or self.control.epoch_pass not in (None, loaded.epoch_pass):
-            epoch_pass, progress, deals, sharing = self._pass(lane, progress)
+            epoch_pass, progress = self._pass(lane, progress)
             loaded = None
         else:
-            workers = range(lane.num_workers)
-            epoch_pass = loaded.epoch_pass if loaded.is_begun else self.control.resumed_pass(self.version, workers)
-            deals, sharing = self._dealt(lane, progress, epoch_pass)
-        self._check_rank(progress, lane.dp_rank, sharing)
+            epoch_pass = loaded.epoch_pass
+            if not loaded.is_begun:
+                epoch_pass = self.control.resumed_pass(self.version, lane.num_workers)
+        deals = Deals(progress, epoch_pass, lane.count)
+        self._check_rank(progress, deals, lane.dp_rank)
         if loaded is not None and loaded.is_begun:
             lane = loaded.lane
         else:  # a DataLoader asks worker 0 first, always: it takes the lane whose turn it is
             last = progress.last_workers.get((epoch_pass, lane.dp_rank))
             turn = 0 if last is None else last + 1
             lane = replace(lane, worker=(lane.worker + turn) % lane.num_workers)
-        key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
-        gave_all = progress.has_given_all(key, self.tree)
-        return LanePlan(
-            lane=lane,
-            key=key,
-            progress=progress,
-            deals=deals,
-            generation=progress.generation(self.tree),
-            header=header(self.tree, lane, progress.before, top.anomalies()),
-            change=change,
-            gave_all=gave_all or (loaded is not None and loaded.is_ended),
-        )
+        run = Run.at(progress, epoch_pass, lane, deals, self.tree, self.skips)
+        text = header(self.tree, lane, progress.before, top.anomalies())
+        gave_all = progress.has_given_all(run.key, self.tree) or (loaded is not None and loaded.is_ended)
+        return LanePlan(replace(run, from_window=self.from_window, header=text), change, gave_all)
 
     def begin(
         self, plan: LanePlan, ahead: LaneAhead, note_end: Callable[[], None], given: Sequence[Entries]
@@ -136,7 +125,7 @@ class Reading:
 
         In `given` are by then the entries of what it gave, the later ones last; all but those of its last sample.
         """
-        lane, key, progress = plan.lane, plan.key, plan.progress
+        lane, key, progress = plan.run.lane, plan.run.key, plan.run.progress
         worker = get_worker_info()
         is_here, place = worker is None, None if worker is None else self.control.places.of(worker.id)
         beginning = self.control.begin(self.version, lane, key.epoch_pass)
@@ -151,30 +140,29 @@ class Reading:
         def note_batches(number: int) -> None:
             self.control.note_batches(self.version, lane.worker, number)
             if is_here and (limit := meter.limit()) is not None:  # from elsewhere it comes with the batch
-                note_limit(self.control.name, limit)
+                log_once(self.control.name, limit)
 
-        run = replace(
-            Run.at(progress, key.epoch_pass, lane, plan.deals, self.tree, self.skips),
-            from_window=self.from_window,
-            ahead=ahead,
-            times=meter.times,
-            place=place,
-            header=plan.header,
-            link=LaneLink(progress.batches_before(key), beginning, note_batches, meter.report),
-        )
+        link = LaneLink(progress.batches_before(key), beginning, note_batches, meter.report)
+        run = replace(plan.run, ahead=ahead, times=meter.times, place=place, link=link)
         samples = iter(()) if plan.gave_all else lane_samples(run, self.top)
-        if progress.before.entry is not None:
-            samples = _with_deal(samples, progress.before.entry)
         if place is not None:
             samples = _cleared_by_errors(samples, place)
 
-        def end(*, is_empty: bool) -> None:
+        def end(is_empty: bool) -> None:
             if place is not None:
                 place.clear()
             self.control.end(self.version, lane, key.epoch_pass, is_empty=is_empty)
             note_end()
 
         return samples if self.top.is_endless else _with_end(samples, end, run.tallies, given)
+
+    def headers(self) -> States:
+        """The headers of the generation that is read if the rank begins now, as states hold them."""
+        progress = self._present()
+        text = header(self.tree, self.lane, progress.before, self.top.anomalies())
+        found = {f"generation/{progress.generation(self.tree)}": text}
+        found |= dict([progress.before.entry] if progress.before.entry else ())
+        return {key: json.loads(text) for key, text in found.items()}
 
     def next_pass(self) -> int:
         """The pass that is read if the rank begins now."""
@@ -195,8 +183,9 @@ class Reading:
         for rank, worker in np.ndindex(left.shape):
             lane = replace(self.lane, dp_rank=rank, worker=worker)
             if not worker:
-                epoch_pass, of_pass, deals, sharing = self._pass(lane, progress)
-                self._check_rank(of_pass, rank, sharing, _JOIN_ALL)
+                epoch_pass, of_pass = self._pass(lane, progress)
+                deals = Deals(of_pass, epoch_pass, lane.count)
+                self._check_rank(of_pass, deals, rank, _JOIN_ALL)
             run = Run.at(of_pass, epoch_pass, lane, deals, self.tree, self.skips)
             run = replace(run, from_window=self.from_window)
             check_countable(run, self.top)
@@ -211,11 +200,8 @@ class Reading:
         """
         fresh, num_workers = Progress({}), self.lane.num_workers
         dealt = [Deals(fresh, epoch_pass, self.lane.count) for epoch_pass in passes]
-        for rank in ranks:
-            lanes = range(rank * num_workers, (rank + 1) * num_workers)
-            if not any(deals.has_share(self.top, lane) for deals in dealt for lane in lanes):
-                return rank
-        return None
+        idle = (rank for rank in ranks if not any(deals.sharing(self.top, rank, num_workers) for deals in dealt))
+        return next(idle, None)
 
     def _present(self) -> Progress:
         """The progress under the topology of this run."""
@@ -223,41 +209,30 @@ class Reading:
             return self.progress
         return begin_deal(self.progress, self.top, self.tree, self.lane)[0]
 
-    def _pass(self, lane: Lane, progress: Progress) -> tuple[int, Progress, Deals, list[int]]:
-        """The pass to read, and where it stands: at its start where it was ended since the states were set.
-
-        Returns:
-            The pass, its states, how it is dealt out, and which workers have a share of it.
-        """
-        epoch_pass = self.control.epoch_pass
-        newest = progress.newest_passes.get(lane.dp_rank)
-        begins = progress.before.first_pass if newest is None else newest
-        _, sharing = self._dealt(lane, progress, begins)
+    def _pass(self, lane: Lane, progress: Progress) -> tuple[int, Progress]:
+        """The pass to read, and where it stands: at its start where it was ended since the states were set."""
+        epoch_pass, rank = self.control.epoch_pass, lane.dp_rank
+        newest = progress.newest_passes.get(rank)
         # Of all workers: one without a share of the pass comes to its end at once, and notes that too.
-        unended = self.control.first_unended(self.version, range(lane.num_workers))
+        unended = self.control.first_unended(self.version, lane.num_workers)
         if epoch_pass is None:
-            if newest is not None and newest >= unended and progress.has_ended(newest, lane.dp_rank, sharing):
-                begins += 1
+            begins = progress.before.first_pass if newest is None else newest
+            if newest is not None and newest >= unended:
+                sharing = Deals(progress, newest, lane.count).sharing(self.top, rank, lane.num_workers)
+                begins += progress.has_ended(newest, rank, sharing)
             epoch_pass = max(begins, unended)
         if epoch_pass < unended:
             progress = progress.without_cursors(epoch_pass)
-        return epoch_pass, progress, *self._dealt(lane, progress, epoch_pass)
+        return epoch_pass, progress
 
-    def _dealt(self, lane: Lane, progress: Progress, epoch_pass: int) -> tuple[Deals, list[int]]:
-        """How a pass is dealt out, and which workers of the rank have a share of it."""
-        deals = Deals(progress, epoch_pass, lane.count)
-        if self.top.is_endless:  # not found anew for each worker
-            return deals, list(range(lane.num_workers))
-        lanes = {worker: replace(lane, worker=worker).index for worker in range(lane.num_workers)}
-        return deals, [worker for worker, index in lanes.items() if deals.has_share(self.top, index)]
-
-    def _check_rank(self, progress: Progress, dp_rank: int, sharing: list[int], remedy: str = _LOAD_OWN) -> None:
+    def _check_rank(self, progress: Progress, deals: Deals, dp_rank: int, remedy: str = _LOAD_OWN) -> None:
         """Refuse states that hold other ranks, and nothing of one that has a share of the pass."""
-        if not sharing or dp_rank in progress.newest_passes or dp_rank in progress.idle:
+        epoch_pass = self.control.epoch_pass
+        if not progress.passes or not (epoch_pass is None or epoch_pass in progress.passes):
             return
         # Without entries it would begin at the start, and deliver again what others, or it itself, had delivered.
-        epoch_pass = self.control.epoch_pass
-        if progress.passes and (epoch_pass is None or epoch_pass in progress.passes):
+        is_known = dp_rank in progress.newest_passes or dp_rank in progress.idle
+        if not is_known and deals.sharing(self.top, dp_rank, self.lane.num_workers):
             ranks = sorted(progress.newest_passes)
             raise StateError(f"states: they hold nothing of rank {dp_rank}, only of ranks {ranks}\n  {remedy}")
 
@@ -280,14 +255,6 @@ def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:
         yield sample
 
 
-def _with_deal(samples: Iterator[Sample], deal: DealText) -> Iterator[Sample]:
-    """Pass samples on; the first one brings what the run had come to under earlier sizes."""
-    for first in islice(samples, 1):
-        first[CURSOR] = marked(first[CURSOR], deal=deal)
-        yield first
-    yield from samples
-
-
 def _cleared_by_errors(samples: Iterator[Sample], place: WorkerPlace) -> Iterator[Sample]:
     """Pass samples on; clear the worker's place at an error.
 
@@ -300,13 +267,8 @@ def _cleared_by_errors(samples: Iterator[Sample], place: WorkerPlace) -> Iterato
         raise
 
 
-class _NoteEnd(Protocol):
-    def __call__(self, *, is_empty: bool) -> None:
-        """Note that a lane has come to its end; of one that is empty it has given nothing."""
-
-
 def _with_end(
-    samples: Iterator[Sample], note_end: _NoteEnd, tallies: Mapping[str, Tally], given: Sequence[Entries]
+    samples: Iterator[Sample], note_end: Callable[[bool], None], tallies: Mapping[str, Tally], given: Sequence[Entries]
 ) -> Iterator[Sample]:
     """Mark the last sample, so that states can tell an ended pass from one whose end was not delivered yet.
 
@@ -329,7 +291,7 @@ def _with_end(
         entries = (*chain(*(part.values() for part in given)), *ahead.get(STATES, ()), *ahead[CURSOR])
         ahead[CURSOR] = marked(ahead[CURSOR], ended=True, tail=_tails(before, entries, tallies))
         yield ahead
-    note_end(is_empty=ahead is None)
+    note_end(ahead is None)
 
 
 def _tails(

@@ -44,30 +44,25 @@ def advance(clock: float, step: float, limit: float, most: float = math.inf) -> 
         # Two additions one by one: the second one is the same as all that follow below the next power of two.
         first = clock + step
         second = first + step
-        unit = math.ulp(clock)
-        if clock > 0 and first < limit and draws + 2 < most and math.ulp(second) == unit == math.ulp(first):
-            skipped = _alike(second, second - first, unit, limit, most - draws - 2)
-            clock, draws = second + skipped * (second - first), draws + 2 + skipped
-        else:
+        unit, growth = math.ulp(clock), second - first
+        if not (clock > 0 and first < limit and draws + 2 < most and math.ulp(second) == unit == math.ulp(first)):
             clock, draws = first, draws + 1
+            continue
+        clock, draws = second, draws + 2
+        if clock >= limit:
+            break
+        if not growth:  # the step is lost in the rounding: the clock stands still for ever
+            assert math.isfinite(most), "a clock that stands still, and a source without end"
+            return Advance(draws + int(most - draws), clock)
+        # How many more add the same and begin below the limit: up to the last float below the next power of two, from
+        # which on the unit is another one.
+        present, size, power = int(clock / unit), int(growth / unit), math.ldexp(1.0, math.frexp(clock)[1])
+        within = (int(power / unit) - 1 - present) // size
+        if limit < power:
+            within = min(within, -((present - math.ceil(limit / unit)) // size))
+        alike = int(min(within, most - draws))
+        clock, draws = clock + alike * growth, draws + alike
     return Advance(draws, clock)
-
-
-def _alike(clock: float, growth: float, unit: float, limit: float, most: float) -> int:
-    """How many more draws from the clock on add the same, without a rounding, and begin below the limit."""
-    if clock >= limit:
-        return 0
-    if not growth:  # the step is lost in the rounding: the clock stands still for ever
-        assert math.isfinite(most), "a clock that stands still, and a source without end"
-        return int(most)
-    present, size = int(clock / unit), int(growth / unit)
-    # The last float below the next power of two: from there on the unit is another one.
-    exponent = math.frexp(clock)[1]
-    highest = int(math.ldexp(1.0, exponent) / unit) - 1
-    within = (highest - present) // size
-    if limit < math.ldexp(1.0, exponent):
-        within = min(within, -((present - math.ceil(limit / unit)) // size))
-    return int(min(within, most))
 
 
 # What is never due still needs a clock that JSON holds: as if its share were this, it is due in 10**12 draws. A power
@@ -100,14 +95,23 @@ class Shares:
         points = [_points(weight) for weight in weights if not isinstance(weight, int | float)]
         self.times = sorted({time for some in points for time, _ in some})
         # In segment 0 all hold what their first points say, which is what they say at the first of all times.
-        self._begins = [_normalised(names, weights, time) for time in (self.times[0], *self.times)]
-        self._ends = [self._end(weights, k) for k in range(len(self.times))] + [self._begins[-1]]
-
-    def _end(self, weights: Sequence[Weight], k: int) -> list[float]:
-        percents = [_percent(weight, self.times[k], before=True) for weight in weights]
-        total = math.fsum(percents)
-        # All of them fall to 0, and another one is stepped up there: on the way they keep their ratios.
-        return [percent / total for percent in percents] if total else self._begins[k]
+        self._begins: list[list[float]] = []
+        for time in (self.times[0], *self.times):
+            percents = [_percent(weight, time) for weight in weights]
+            total = math.fsum(percents)
+            if not 0 < total < math.inf:
+                raise ValueError(
+                    "expected a percent above 0 of some source at each time, got 0 of all of "
+                    f"{', '.join(map(repr, names))} at time {time:g}\n  Give one of them a share there."
+                )
+            self._begins.append([percent / total for percent in percents])
+        self._ends: list[list[float]] = []
+        for time, begins in zip(self.times, self._begins, strict=False):
+            percents = [_percent(weight, time, before=True) for weight in weights]
+            total = math.fsum(percents)
+            # All of them fall to 0, and another one is stepped up there: on the way they keep their ratios.
+            self._ends.append([percent / total for percent in percents] if total else begins)
+        self._ends.append(self._begins[-1])
 
     def refined(self) -> "Shares":
         """Return these shares in more segments: short ones where a source's share may have been 0 just before.
@@ -133,10 +137,6 @@ class Shares:
     def segment(self, time: float) -> int:
         """The number of the segment that the time lies in; a point begins one."""
         return bisect_right(self.times, time)
-
-    def last_of(self, segment: int) -> float:
-        """The last time in a segment."""
-        return math.nextafter(self.times[segment], -math.inf) if segment < len(self.times) else math.inf
 
     def at(self, time: float, source: int) -> float:
         """A source's share at a time."""
@@ -168,33 +168,31 @@ class Shares:
             gone, amount, time, k = gone + length, amount - area, self.times[k], k + 1
         return gone + (amount / last if last else max(amount, _LEAST) / _NEVER)
 
-    def steady_growth(self, source: int, segment: int) -> float | None:
-        """The reach of one draw anywhere within a segment where the share is constant; None where it is not.
-
-        Infinite where that is 0.
-        """
-        begin, end = self._begins[segment][source], self._ends[segment][source]
-        if begin != end:
-            return None
-        if segment == len(self.times):
-            return 1.0 / end if end else math.inf
-        return _root(begin, 0.0, 1.0) or math.inf
-
     def advance(
-        self, source: int, segment: int, time: tuple[float, float, float], clock: float, limit: float, most: float
+        self, source: int, time: tuple[float, float, float], clock: float, limit: float, most: float
     ) -> Advance:
-        """Draw within a segment where the share changes: `clock + reach(…)` again and again, a million times a second.
+        """Draw within the segment in which the clock lies, while the draws surely end in it.
+
+        That is `clock + reach(…)` again and again: where the share changes, a million times a second.
 
         Args:
             source: Its number.
-            segment: In which the clock lies; neither the first nor the last.
             time: What it is at a clock: the time, the clock since when, and the rate, as of a `ScheduledPace`.
-            clock: Of the next draw.
+            clock: Of the next draw; not below the one since when.
             limit: A draw at this clock is not made any more.
             most: How many draws there are.
         """
         base, since, rate = time
+        now = base + rate * (clock - since)
+        segment = self.segment(now)
         low, end = self._begins[segment][source], self._ends[segment][source]
+        if low == end:
+            growth = 1.0 / end if end else math.inf
+            if segment < len(self.times):
+                growth = _root(low, 0.0, 1.0) or math.inf
+                # Two draws before its end: rounding does not matter there.
+                limit = min(limit, clock + (self.times[segment] - now) / rate - 2 * growth)
+            return advance(clock, growth, limit, most) if math.isfinite(growth) else Advance(0, clock)
         start, stop = self.times[segment - 1], self.times[segment]
         rise, width, draws, sqrt = end - low, stop - start, 0, math.sqrt
         # To the bit what `at` and `reach` compute: the same operations in the same sequence.
@@ -236,17 +234,6 @@ def _root(share: float, slope: float, amount: float) -> float:
     # Not (sqrt(…) - share) / slope: that loses all digits where the slope is nearly 0, and this is exact where it is 0.
     root = share + math.sqrt(max(0.0, share * share + 2 * slope * amount))
     return 2 * amount / root if root else 0.0
-
-
-def _normalised(names: Sequence[str], weights: Sequence[Weight], time: float) -> list[float]:
-    percents = [_percent(weight, time) for weight in weights]
-    total = math.fsum(percents)
-    if not 0 < total < math.inf:
-        raise ValueError(
-            f"expected a percent above 0 of some source at each time, got 0 of all of {', '.join(map(repr, names))} "
-            f"at time {time:g}\n  Give one of them a share there."
-        )
-    return [percent / total for percent in percents]
 
 
 def _points(weight: Weight) -> Points:
@@ -333,25 +320,13 @@ class ScheduledPace:
         draws = 0
         while clock < limit and draws < most:
             # What is quick goes as far as it can; a draw over the end of a segment is made as `due` makes it.
-            some = self._within_segment(source, clock, limit, most - draws)
-            clock, draws = some.clock, draws + some.draws
+            if clock >= self.since and self.ahead:
+                time = self.time, self.since, self.rate
+                some = self.shares.advance(source, time, clock, limit, most - draws)
+                clock, draws = some.clock, draws + some.draws
             if clock < limit and draws < most:
                 clock, draws = self.due(source, clock, 1.0), draws + 1
         return Advance(draws, clock)
-
-    def _within_segment(self, source: int, clock: float, limit: float, most: float) -> Advance:
-        """The draws that surely end in the segment in which the clock lies, and after `since`."""
-        time = self._time(clock)
-        segment = self.shares.segment(time)
-        if clock < self.since or not self.ahead:
-            return Advance(0, clock)
-        growth = self.shares.steady_growth(source, segment)
-        if growth is None:
-            return self.shares.advance(source, segment, (self.time, self.since, self.rate), clock, limit, most)
-        if segment < len(self.shares.times):
-            # Two draws before its end: rounding does not matter there.
-            limit = min(limit, clock + (self.shares.times[segment] - time) / self.rate - 2 * growth)
-        return advance(clock, growth, limit, most) if math.isfinite(growth) else Advance(0, clock)
 
     def _time(self, clock: float) -> float:
         return self.time + self.rate * max(0.0, clock - self.since)

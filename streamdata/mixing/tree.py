@@ -6,7 +6,7 @@
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -22,7 +22,7 @@ from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.named import is_own_stream
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.sources.functions.process_functions import StreamFn
-from streamdata.sources.order.blocks import ALL_EPOCHS, Epochs, Part, part_of, range_of
+from streamdata.sources.order.blocks import ALL_EPOCHS, Epochs, Part, selection_of
 from streamdata.sources.source import Sample
 from streamdata.states.headers import BY_COST, MIXTURE, BlockCut, Tree
 
@@ -103,7 +103,8 @@ class Node:
         Raises:
             ValueError: Its `holdout` or `part` is not valid.
         """
-        return part_of(self.dataset)
+        found = selection_of(self.dataset)
+        return found if isinstance(found, Part) else None
 
     @cached_property
     def weights(self) -> dict[str, Weight]:
@@ -121,8 +122,15 @@ class Node:
                 raise ValueError(f"source {shown(child.path)}: {error}") from None
             if isinstance(weight, SizeWeight):
                 sized.append(child)
-        if sized:
-            _check_one_size(weights, sized[0].path)
+        # Numbers beside sizes would be weighed against millions of tokens.
+        by = f"by {weights[sized[0].path].by}" if sized else ""
+        for path, weight in weights.items() if sized else ():
+            other = f"by {weight.by}" if isinstance(weight, SizeWeight) else f"is {shown(weight)}"
+            if other != by:
+                raise ValueError(
+                    f"source {shown(sized[0].path)}: percent is {by}, that of source {shown(path)} beside it {other}\n"
+                    "  Give all sources of a mixture a percent by size, counting one thing, or none."
+                )
         for child in sized:
             weights[child.path] = _of_size(child, weights[child.path])
         return weights
@@ -134,7 +142,7 @@ class Node:
         Raises:
             ValueError: Its weights do not go together, or at some time all are 0.
         """
-        if not any(isinstance(weight, list | dict) for weight in self.weights.values()):
+        if {list, dict}.isdisjoint(map(type, self.weights.values())):
             return None
         return Shares(list(self.weights), list(self.weights.values()))
 
@@ -189,11 +197,6 @@ class Node:
         return found
 
     @property
-    def may_leave_out(self) -> bool:
-        """Whether some records of a source may give no sample."""
-        return any(getattr(self.dataset, name, None) for name in ("single_process_fn", "process_fn", "max_bad"))
-
-    @property
     def max_epochs(self) -> int | None:
         """The number of epochs of a source of records, where that is bounded."""
         max_epochs = getattr(self.dataset, "max_epochs", None)
@@ -220,29 +223,6 @@ class Node:
         """The epochs of a source of records that are read."""
         return ALL_EPOCHS if self.is_endless else Epochs(0, self.max_epochs or 1)
 
-    def least_samples(self, num_blocks: Callable[["Node"], int | None], paths: Collection[str]) -> float | None:
-        """How many samples a lane gets of it at least: a block has a record, and a function gives something.
-
-        Args:
-            num_blocks: How many blocks of a source of records are the lane's at least; None where it has no share.
-            paths: The nodes that count; of others it got nothing, perhaps.
-
-        Returns:
-            None where the lane has no share.
-        """
-        if not self.is_mixture:
-            blocks = num_blocks(self)
-            return blocks if blocks is None or not self.may_leave_out else min(blocks, 1)
-        if self.is_endless:
-            return math.inf
-        found = (child.least_samples(num_blocks, paths) for child in self.children if child.path in paths)
-        shares = [count for count in found if count is not None]
-        # Under first_exhausted it ends when some source has: at worst the shortest, with nothing drawn of the others.
-        # A source of which the lane has no share is left out there, and ends nothing.
-        least = min(shares, default=0) if self.dataset.stop == "first_exhausted" else sum(shares)
-        least = least if self.dataset.customized_yield_fn is None else min(least, 1)
-        return least if shares else None
-
 
 def num_in(node: Node, what: str) -> int | None:
     """How many `records` or `tokens` a node of the tree has, as far as that is known without reading them.
@@ -253,8 +233,8 @@ def num_in(node: Node, what: str) -> int | None:
         counts = [num_in(child, what) for child in node.children]
         return None if None in counts else sum(filter(None, counts))
     if what == "tokens":
-        count, parts = getattr(node.dataset, "num_tokens", None), range_of(node.dataset)  # what token stores have
-        if count is not None and parts is not None:
+        count, parts = getattr(node.dataset, "num_tokens", None), selection_of(node.dataset)  # what token stores have
+        if count is not None and not isinstance(parts, Part | None):
             return max(1, round(int(count) * parts.share))
     else:
         count = getattr(node.source, "num_records", None)
@@ -262,18 +242,6 @@ def num_in(node: Node, what: str) -> int | None:
         return None
     # As many as a part has on average: to count them, all would be looked at.
     return int(count) if node.part is None else max(1, round(count * node.part.share))
-
-
-def _check_one_size(weights: Mapping[str, Any], first: str) -> None:
-    """Refuse numbers beside sizes, which would be weighed against millions of tokens, and sizes of two kinds."""
-    by = f"by {weights[first].by}"
-    for path, weight in weights.items():
-        other = f"by {weight.by}" if isinstance(weight, SizeWeight) else f"is {shown(weight)}"
-        if other != by:
-            raise ValueError(
-                f"source {shown(first)}: percent is {by}, that of source {shown(path)} beside it {other}\n"
-                "  Give all sources of a mixture a percent by size, counting one thing, or none."
-            )
 
 
 def _of_size(child: Node, weight: SizeWeight) -> float:

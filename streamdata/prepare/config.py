@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from streamdata.compat.astrai import converted, is_astrai
+from streamdata.compat.astrai import converted
 from streamdata.errors import RecipeError, did_you_mean, shown
 from streamdata.recipe.limits import DEFAULT_RECIPE_LIMITS, RefusedFileError, read_bounded
 from streamdata.recipe.yaml_tree import Locations, Problem, UnreadableError, read_yaml
@@ -176,11 +176,12 @@ def load_config(config: PrepareConfig | Mapping[str, Any] | str | os.PathLike[st
             raise RecipeError(str(error)) from error
         except RefusedFileError as error:
             raise RecipeError(f"{file}: {error}") from error
-    if is_astrai(tree):
-        try:
-            tree, notes = converted(tree)
-        except ValueError as error:
-            raise RecipeError(f"{name}: {error}") from None
+    try:
+        astrai = converted(tree)
+    except ValueError as error:
+        raise RecipeError(f"{name}: {error}") from None
+    if astrai is not None:
+        tree, notes = astrai
         listed = "".join(f"\n  - {note}" for note in notes)
         logger.warning("%s: a configuration of AstrAI, read as %s%s", name, json.dumps(tree), listed)
     validated = None

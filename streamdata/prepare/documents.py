@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,18 +80,17 @@ class DocumentMaker:
             except (BadRecordError, DroppedRecordError) as error:
                 failed(number, error)
         texts = [part for _, extract in extracts for part in extract.parts() if isinstance(part, TextPart)]
-        encoded = iter(encode_texts(self._backend, texts))
+        encoded = dict(zip(map(id, texts), encode_texts(self._backend, texts), strict=True))
         for number, extract in extracts:
-            # All ids of a record are taken before any of it can fail, so that the next record finds its own.
-            ids = [next(encoded) if isinstance(part, TextPart) else None for part in extract.parts()]
             try:
-                yield self._document(extract, iter(ids))
+                yield self._document(extract, encoded)
             except (BadRecordError, DroppedRecordError) as error:
                 failed(number, error)
 
-    def _document(self, extract: Extract, encoded: Iterator[Ids | None]) -> TokenizedDocument:
+    def _document(self, extract: Extract, encoded: Mapping[int, Ids]) -> TokenizedDocument:
+        """The tokens of a record; `encoded` has the ids of its texts, by the identity of each."""
         found = {
-            name: [_joined([self._tokens(part, next(encoded)) for part in row]) for row in rows]
+            name: [_joined([self._tokens(part, encoded) for part in row]) for row in rows]
             for name, rows in extract.sequences.items()
         }
         if extract.has_shared_beginning:
@@ -101,9 +100,9 @@ class DocumentMaker:
         sequences = {name: [self._fitted(tokens, name) for tokens in rows] for name, rows in found.items()}
         return TokenizedDocument(extract.domain, sequences, extract.values)
 
-    def _tokens(self, part: Part, ids: Ids | None) -> Tokens:
+    def _tokens(self, part: Part, encoded: Mapping[int, Ids]) -> Tokens:
         if isinstance(part, TextPart):
-            assert ids is not None, "a text that was not encoded"
+            ids = encoded[id(part)]
             return Tokens(ids, np.full(len(ids), part.train))
         try:
             return self._chats[id(part.section)](part)
@@ -117,30 +116,24 @@ class DocumentMaker:
         if (largest := int(tokens.ids.max())) >= self._vocabulary:
             expected = f"expected ids below the vocabulary's size {self._vocabulary}, got {largest}"
             raise BadRecordError("id outside the vocabulary", name, expected)
-        part = self._part(tokens, name)
-        cut = tokens if part is None else Tokens(tokens.ids[part], train_from(tokens.train, part.start)[part])
+        max_length, is_masked = self._config.max_seq_len, self._keys[name].mask is not None
+        part: slice | str = slice(0, len(tokens.ids))
+        if max_length is not None or is_masked:
+            end = int(self._end is not None)
+            train = tokens.train if is_masked else np.ones(len(tokens.ids), np.bool_)
+            try:
+                part = fit_length(train, None if max_length is None else max_length - end, self._config.too_long)
+            except OverlongError as error:
+                expected = f"expected at most {max_length} tokens, got {len(train) + end}"
+                raise BadRecordError("more than max_seq_len", name, expected) from error
+        if isinstance(part, str):
+            raise DroppedRecordError(_SHORTENED[part])
+        cut = Tokens(tokens.ids[part], train_from(tokens.train, part.start)[part])
         if self._end is None:
             return cut
         # Where the end was cut off, the end token is not trained: a model would learn to stop in mid-sentence.
-        has_end = part is None or part.stop == len(tokens.ids)
-        ends = np.array([cut.train[-1] and has_end])
+        ends = np.array([cut.train[-1] and part.stop == len(tokens.ids)])
         return Tokens(np.concatenate((cut.ids, self._end)), np.concatenate((cut.train, ends)))
-
-    def _part(self, tokens: Tokens, name: str) -> slice | None:
-        """The part of a sequence that stays; None for all of it."""
-        max_length, is_masked = self._config.max_seq_len, self._keys[name].mask is not None
-        if max_length is None and not is_masked:
-            return None
-        end = int(self._end is not None)
-        train = tokens.train if is_masked else np.ones(len(tokens.ids), np.bool_)
-        try:
-            part = fit_length(train, None if max_length is None else max_length - end, self._config.too_long)
-        except OverlongError as error:
-            expected = f"expected at most {max_length} tokens, got {error.length + end}"
-            raise BadRecordError("more than max_seq_len", name, expected) from error
-        if isinstance(part, str):
-            raise DroppedRecordError(_SHORTENED[part])
-        return part
 
 
 def _joined(parts: list[Tokens]) -> Tokens:
@@ -155,24 +148,21 @@ def _chat_encoder(tokenizer: Any, section: Section) -> Callable[[ChatPart], Toke
     settings = dict(section.template_kwargs)
     if section.template is not None:
         settings["chat_template"] = section.template
-    if section.add_generation_prompt:
-        renderer = ChatRenderer(tokenizer, template_kwargs=settings)
-
-        def encode_prompt(chat: ChatPart) -> Tokens:
-            text = renderer.render(chat.messages, tools=chat.tools, add_generation_prompt=True)
-            ids = token_ids(tokenizer, text).astype(np.uint32)
-            return Tokens(ids, np.zeros(len(ids), np.bool_))
-
-        return encode_prompt
+    renderer = ChatRenderer(tokenizer, template_kwargs=settings) if section.add_generation_prompt else None
 
     @functools.lru_cache(_ENCODERS)
     def encoder_of(row_kwargs: str) -> ChatEncoder:
         kwargs = settings | json.loads(row_kwargs)
         return ChatEncoder(tokenizer, actions=section.roles, template_kwargs=kwargs, append_stop=section.append_stop)
 
-    encoder_of("{}")  # what is wrong with the tokenizer is said at once
+    if renderer is None:
+        encoder_of("{}")  # what is wrong with the tokenizer is said at once
 
     def encode(chat: ChatPart) -> Tokens:
+        if renderer is not None:
+            text = renderer.render(chat.messages, tools=chat.tools, add_generation_prompt=True)
+            ids = token_ids(tokenizer, text).astype(np.uint32)
+            return Tokens(ids, np.zeros(len(ids), np.bool_))
         encoder = encoder_of(json.dumps(chat.template_kwargs, sort_keys=True))
         found = encoder.encode(chat.messages, tools=chat.tools)
         return Tokens(found.input_ids.astype(np.uint32), found.train)

@@ -9,8 +9,8 @@ import json
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from streamdata.errors import PrepareError, needs, shown
 from streamdata.prepare.config import PrepareConfig
 from streamdata.prepare.extract import Extractor, TextPart
-from streamdata.prepare.inputs import BadRecordError, DroppedRecordError, Task, TaskInput, parse
+from streamdata.prepare.inputs import BadRecordError, DroppedRecordError, Task, TaskInput
 from streamdata.run.publish import publish
 
 Ids = npt.NDArray[np.uint32]
@@ -83,20 +83,6 @@ class TextTokenizer:
         return cls(**json.loads(path.read_bytes()))
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Keep the tokenizer to the calling thread: the cores belong to the workers."""
-    before = os.environ.get(_PARALLEL)
-    os.environ[_PARALLEL] = "false"  # asked for at each call
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_PARALLEL]
-        else:
-            os.environ[_PARALLEL] = before
-
-
 class TokenizersBackend:
     """Encodes by the tokenizer itself.
 
@@ -112,8 +98,15 @@ class TokenizersBackend:
         self._tokenizer.no_truncation()  # transformers keeps the settings of its last call there
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = is_data
-        with one_thread():
+        before = os.environ.get(_PARALLEL)
+        os.environ[_PARALLEL] = "false"  # asked for at each call: the cores belong to the workers
+        try:
             found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        finally:
+            if before is None:
+                del os.environ[_PARALLEL]
+            else:
+                os.environ[_PARALLEL] = before
         # An array of Python's own takes a list of integers three times as fast as one of NumPy's.
         return [np.frombuffer(array("I", encoding.ids), np.uint32) for encoding in found]
 
@@ -215,19 +208,16 @@ def check_backend(config: PrepareConfig, tokenizer: Any, tasks: Sequence[Task]) 
     backend = GigatokenBackend(tokenizer)
     extract = Extractor(config, special_finder(tokenizer), tokenizer.eos_token)
     count = min(_CHECKED_TASKS, len(tasks))
-    for number in range(count):
-        task = tasks[number * (len(tasks) - 1) // max(count - 1, 1)]  # the first, the last, and some between
-        found = list(itertools.islice(_located_texts(extract, task), _CHECKED_TEXTS))
-        backend.check([text for text, _ in found], [location for _, location in found])
-
-
-def _located_texts(extract: Extractor, task: Task) -> Iterator[tuple[str, str]]:
-    """The texts of a task, each with its location."""
-    source = TaskInput(task)
-    for batch in source.batches():
-        for number, raw in enumerate(batch.records, batch.first):
-            try:
-                parts = [] if raw is None else list(extract(parse(raw, task.url)).parts())
-            except (BadRecordError, DroppedRecordError):
-                continue  # its task meets it again, and counts it
-            yield from ((part.text, source.location(number)) for part in parts if isinstance(part, TextPart))
+    for place in range(count):
+        # The first, the last, and some between.
+        source = TaskInput(tasks[place * (len(tasks) - 1) // max(count - 1, 1)])
+        texts: list[str] = []
+        locations: list[str] = []
+        for number, record in source.records():
+            with suppress(BadRecordError, DroppedRecordError):  # its task meets it again, and counts it
+                found = [part.text for part in extract(record).parts() if isinstance(part, TextPart)]
+                texts += found
+                locations += [source.location(number)] * len(found)
+            if len(texts) >= _CHECKED_TEXTS:
+                break
+        backend.check(texts[:_CHECKED_TEXTS], locations[:_CHECKED_TEXTS])

@@ -14,8 +14,9 @@ from urllib.parse import quote
 
 from streamdata.errors import PrepareError, shown
 from streamdata.prepare.config import RECORD_FORMATS, WHOLE_CHAT, PrepareConfig, Section
-from streamdata.prepare.inputs import BadRecordError, DroppedRecordError, Task, TaskInput, parse
+from streamdata.prepare.inputs import BadRecordError, DroppedRecordError, Task, TaskInput
 from streamdata.text.formats import (
+    SIDES,
     Said,
     Texts,
     has_own_prompt,
@@ -25,7 +26,7 @@ from streamdata.text.formats import (
     training_said,
     with_prompt,
 )
-from streamdata.text.messages import Message, media_beside_text, messages_of, read_tools, text_of
+from streamdata.text.messages import Message, media_beside_text, read_tools, text_of
 from streamdata.text.templates import row_template_kwargs
 
 logger = logging.getLogger("streamdata")
@@ -35,7 +36,6 @@ _MISSING: Final = object()
 _MAX_NUMBER: Final = 3.4028234e38  # of float32, in which numbers are stored
 _MAX_NAME_BYTES: Final = 200  # of a domain's directory; file systems stop at 255
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
-_SIDES: Final = ("chosen", "rejected")
 
 
 class TextPart(NamedTuple):
@@ -96,22 +96,15 @@ def with_record_format(config: PrepareConfig, tasks: Sequence[Task]) -> PrepareC
     """
     if not config.has_known_records() or config.records != "auto":
         return config
+    first = next((record for task in tasks for _, record in TaskInput(task).records()), None)
+    if first is None:
+        raise PrepareError("prepare: expected a record whose fields say what it is, got none\n  Look at the inputs.")
     try:
-        found = recognise(_first_record(tasks), RECORD_FORMATS[config.train_type], "prepare")
+        found = recognise(first, RECORD_FORMATS[config.train_type], "prepare")
     except ValueError as error:
         raise PrepareError(str(error)) from error
     logger.info("prepare: recognised as %s", found)
     return config.model_copy(update={"records": found.name})
-
-
-def _first_record(tasks: Sequence[Task]) -> Record:
-    for task in tasks:
-        for batch in TaskInput(task).batches():
-            for raw in batch.records:
-                with suppress(BadRecordError):  # it is counted when it is its turn
-                    if raw is not None:
-                        return parse(raw, task.url)
-    raise PrepareError("prepare: expected a record whose fields say what it is, got none\n  Look at the inputs.")
 
 
 class Extractor:
@@ -137,8 +130,16 @@ class Extractor:
             BadRecordError: A field is missing, or not what its section or format takes.
             DroppedRecordError: It has too few or too many characters, too many items, or an empty list of texts.
         """
-        extract = self._read(record)
-        self._check_chars(extract)
+        extract, min_chars, max_chars = self._read(record), self._config.min_chars, self._config.max_chars
+        if min_chars or max_chars is not None:
+            texts = (
+                [part.text] if isinstance(part, TextPart) else map(text_of, part.messages) for part in extract.parts()
+            )
+            count = sum(len(text) for some in texts for text in some)
+            if count < min_chars:
+                raise DroppedRecordError("fewer than min_chars")
+            if max_chars is not None and count > max_chars:
+                raise DroppedRecordError("more than max_chars")
         if self._config.domain_key is not None:
             extract = extract._replace(domain=_domain(record, self._config.domain_key))
         for name, reason in (("sequence", "no tokens"), ("responses", "no responses")):
@@ -149,12 +150,11 @@ class Extractor:
     def _of_format(self, record: Record) -> Extract:
         try:
             found = recognise(record, self._choices, "record")
-            if self._config.train_type != "dpo":
-                said = {"sequence": training_said(record, found, "record")}
-            elif found.style == "standard" or has_own_prompt(record):
-                said = dict(zip(_SIDES, pair_said(record, found, "record"), strict=True))
+            if self._config.train_type == "dpo":
+                prompt_key = None if has_own_prompt(record) else "prompt"
+                said = dict(zip(SIDES, pair_said(record, found, "record", prompt_key), strict=True))
             else:
-                said = _conversations(record)
+                said = {"sequence": training_said(record, found, "record")}
             sequences = {name: [self._said_parts(record, each)] for name, each in said.items()}
         except ValueError as error:
             raise BadRecordError("unknown format", "", str(error)) from error
@@ -183,8 +183,8 @@ class Extractor:
             else:
                 sequences[name] = self._sequences(record, name, sections)
         if self._config.train_type == "dpo":
-            sides = _mask_shared(*(sequences[name][0] for name in _SIDES))
-            sequences = {name: [side] for name, side in zip(_SIDES, sides, strict=True)}
+            sides = _mask_shared(*(sequences[name][0] for name in SIDES))
+            sequences = {name: [side] for name, side in zip(SIDES, sides, strict=True)}
         if self._config.train_type == "grpo" and len(sequences["responses"]) != len(values["rewards"]):
             got = f"{len(sequences['responses'])} responses and {len(values['rewards'])} rewards"
             raise BadRecordError("wrong number", "rewards", f"expected one reward per response, got {got}")
@@ -251,18 +251,6 @@ class Extractor:
     def _check_items(self, count: int) -> None:
         if self._config.max_items is not None and count > self._config.max_items:
             raise DroppedRecordError("more than max_items")
-
-    def _check_chars(self, extract: Extract) -> None:
-        min_chars, max_chars = self._config.min_chars, self._config.max_chars
-        if not min_chars and max_chars is None:
-            return
-        count = 0
-        for part in extract.parts():
-            count += len(part.text) if isinstance(part, TextPart) else sum(map(len, map(text_of, part.messages)))
-        if count < min_chars:
-            raise DroppedRecordError("fewer than min_chars")
-        if max_chars is not None and count > max_chars:
-            raise DroppedRecordError("more than max_chars")
 
 
 def field_of(record: Record, path: str, default: Any = None) -> Any:
@@ -339,15 +327,6 @@ def _tools(record: Record, field: str) -> list[Any] | None:
         if isinstance(value, list):
             return [json.loads(tool) if isinstance(tool, str) else tool for tool in value] or None
     raise BadRecordError("wrong type", field, f"expected a list of tools or its JSON text, got {shown(value)}")
-
-
-def _conversations(record: Record) -> dict[str, Said]:
-    """Both sides of a pair of conversations, with the prompt before them; what both begin with is not trained."""
-    prompt = record.get("prompt") or []
-    if prompt and not isinstance(prompt, str):
-        prompt = messages_of(record, "prompt", "record")
-    sides = (with_prompt(prompt, messages_of(record, side, "record")) for side in _SIDES)
-    return dict(zip(_SIDES, mask_shared(*sides), strict=True))
 
 
 def _mask_shared(chosen: list[Part], rejected: list[Part]) -> tuple[list[Part], list[Part]]:

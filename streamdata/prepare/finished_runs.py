@@ -140,7 +140,16 @@ def merge(parts: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str
 
 def _common_plan(directories: Sequence[RunDirectory]) -> Json:
     """The plan of the whole run."""
-    plans = [_plan_of(directory) for directory in directories]
+    plans: list[Json] = []
+    for directory in directories:
+        manifest = directory.read_plan()
+        if manifest is None or not directory.is_finished():
+            raise PrepareError(
+                f"merge: '{directory.path}': expected a finished run, got none\n  Run that part to its end."
+            )
+        inputs = [{key: value for key, value in entry.items() if key != "digest"} for entry in manifest["inputs"]]
+        plan = {key: value for key, value in manifest.items() if key not in RESULTS}
+        plans.append(plan | {"inputs": inputs})
     if not plans:
         raise PrepareError("merge: expected the outputs of all parts, got none")
     common = plans[0] | {"shard": None}
@@ -157,31 +166,20 @@ def _common_plan(directories: Sequence[RunDirectory]) -> Json:
     return common
 
 
-def _plan_of(directory: RunDirectory) -> Json:
-    manifest = directory.read_plan()
-    if manifest is None or not directory.is_finished():
-        raise PrepareError(f"merge: '{directory.path}': expected a finished run, got none\n  Run that part to its end.")
-    inputs = [{key: value for key, value in entry.items() if key != "digest"} for entry in manifest["inputs"]]
-    return {key: value for key, value in manifest.items() if key not in RESULTS} | {"inputs": inputs}
-
-
 def _link_tree(source: Path, target: Path) -> None:
     """Link the files of a tree. Folders are made with this process's own mode: those of a part may be read-only."""
     for folder, _, names in os.walk(source):
         place = target / Path(folder).relative_to(source)
         place.mkdir(parents=True, exist_ok=True)
         for name in names:
-            if not (place / name).exists():  # a merge that was killed has linked it
-                _link(os.path.join(folder, name), place / name)
-
-
-def _link(source: str, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP):
-            raise
-        raise PrepareError(
-            f"merge: '{source}' cannot be linked to '{target}': {error.strerror}\n"
-            "  Put the output on the file system of its parts, one that has hard links."
-        ) from error
+            try:
+                os.link(os.path.join(folder, name), place / name)
+            except FileExistsError:
+                continue  # a merge that was killed has linked it
+            except OSError as error:
+                if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP):
+                    raise
+                raise PrepareError(
+                    f"merge: '{os.path.join(folder, name)}' cannot be linked to '{place / name}': {error.strerror}\n"
+                    "  Put the output on the file system of its parts, one that has hard links."
+                ) from error

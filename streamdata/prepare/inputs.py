@@ -7,6 +7,7 @@ groups; a compressed file is one task, and so are a JSON array and a text file, 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -195,6 +196,14 @@ class TaskInput:
             yield from self._lines(source, begin, end - begin)
         check_stamp(task.url, task.stamp)
 
+    def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The numbers and contents of the records that can be read; a task that meets others says what is wrong."""
+        for batch in self.batches():
+            for number, raw in enumerate(batch.records, batch.first):
+                with suppress(BadRecordError):
+                    if raw is not None:
+                        yield number, parse(raw, self._task.url)
+
     def digest(self) -> str:
         """BLAKE2b of what was read, once all was: of the lines (uncompressed), or of the parquet file's bytes."""
         return self._hash.hexdigest()
@@ -204,21 +213,19 @@ class TaskInput:
 
         The lines before the task are counted when it is first asked for.
         """
-        if self._task.url.endswith(TEXT_SUFFIX):
-            return self._task.url
-        if self._lines_before is None:
-            self._lines_before = self._count_before()
-        return f"{self._task.url}:{self._lines_before + number + 1}"
-
-    def _count_before(self) -> int:
         task = self._task
-        if task.url.endswith(PARQUET_SUFFIXES):
-            groups = _open_parquet(task.url, task.stamp).groups()
-            return sum(facts.num_rows for facts in groups if facts.begin < task.begin)
-        if task.begin == 0:
-            return 0
-        source = byte_source(task.url)
-        return sum(piece.count(b"\n") for piece in _pieces(source, 0, self._line_start(source, task.begin)))
+        if task.url.endswith(TEXT_SUFFIX):
+            return task.url
+        if self._lines_before is None:
+            self._lines_before = 0
+            if task.url.endswith(PARQUET_SUFFIXES):
+                groups = _open_parquet(task.url, task.stamp).groups()
+                self._lines_before = sum(facts.num_rows for facts in groups if facts.begin < task.begin)
+            elif task.begin:
+                source = byte_source(task.url)
+                before = _pieces(source, 0, self._line_start(source, task.begin))
+                self._lines_before = sum(piece.count(b"\n") for piece in before)
+        return f"{task.url}:{self._lines_before + number + 1}"
 
     def _text(self, source: ByteSource) -> RawBatch:
         task = self._task

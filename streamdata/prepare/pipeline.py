@@ -5,6 +5,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal
 
 from streamdata.errors import PrepareError, one_of_two
@@ -170,13 +171,7 @@ class RunProgress:
         counts, done = self._counts, self._counts["bytes"]
         left = max(self._total_bytes - self._skipped_bytes - done, 0)
         part = min((self._skipped_bytes + done) / self._total_bytes, 1) if self._total_bytes else 1
-        remaining = f"{_duration(left * took / done)} left" if done else "starting"
+        remaining = f"{timedelta(seconds=round(left * took / done))} left" if done else "starting"
         bad = f"  {counts['bad']:,} bad" if counts["bad"] else ""
         speed = f"{counts['tokens'] / took:,.0f} tokens/s  {done / took / 1e6:.3g} MB/s"
         return f"{part:4.0%}  {counts['records']:,} records{bad}  {speed}  {remaining}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -80,23 +80,19 @@ class RunDirectory:
         Raises:
             PrepareError: The directory holds something else.
         """
-        for path in (self.manifest, self.plan):
-            if path.exists():
-                plan = _read_json(path)
-                if "made_by" not in plan:
-                    raise self._foreign(path.name)
+        others = sorted({entry.name for entry in self.path.glob("*")} - {".work"})
+        got = "a file" if self.path.exists() and not self.path.is_dir() else ", ".join(others[:4])
+        if path := next((path for path in (self.manifest, self.plan) if path.exists()), None):
+            plan = _read_json(path)
+            if "made_by" in plan:
                 return plan
-        if self.path.exists() and not self.path.is_dir():
-            raise self._foreign("a file")
-        if others := {entry.name for entry in self.path.glob("*")} - {".work"}:
-            raise self._foreign(", ".join(sorted(others)[:4]))
+            got = path.name
+        if got:
+            raise PrepareError(
+                f"output '{self.path}': expected an empty directory or one of this command, got {got}\n"
+                "  Name another directory."
+            )
         return None
-
-    def _foreign(self, what: str) -> PrepareError:
-        return PrepareError(
-            f"output '{self.path}': expected an empty directory or one of this command, got {what}\n"
-            "  Name another directory."
-        )
 
     def is_finished(self) -> bool:
         """Whether the run has ended, and its store is there."""

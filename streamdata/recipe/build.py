@@ -9,52 +9,32 @@ from typing import Any
 
 from streamdata.errors import did_you_mean, shown, text_of
 from streamdata.recipe.limits import under_allow
-from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, load_recipe
+from streamdata.recipe.load import Recipe, RecipeFile, attributes, check_attributes, load_recipe
 from streamdata.recipe.named_source import FOR_ALL, for_all
 from streamdata.recipe.resolve import Dynamic, References
-from streamdata.recipe.signatures import parameters_of
+from streamdata.recipe.signatures import Parameters, parameters_of
 from streamdata.recipe.targets import (
     MIXTURE,
     TargetError,
     callable_of,
     import_target,
     origin_of,
-    refusal_of_attribute,
     refusal_of_name,
     validated_allow,
 )
 from streamdata.recipe.yaml_tree import Path, path_text
 
 Uses = list[tuple[str, object]]
-_used: set[tuple[str, str]] = set()
+_used: set[str] = set()
 _said: set[str] = set()
-"""Variables that a recipe of this process used (name and value), and those said to be unused (name)."""
+"""Names of variables that a recipe of this process used, and those said to be unused."""
 _SHARED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-
-
-def build_recipe(
-    config_path: Recipe,
-    variables: Mapping[str, Any] | None = None,
-    dynamic_objs: Mapping[str, object] | None = None,
-    *,
-    allow: Collection[str] | None = None,
-    include_roots: Sequence[str | os.PathLike[str]] = (),
-    limits: Mapping[str, int] | None = None,
-) -> Any:
-    """Builds whatever a recipe describes; `instantiate_from_yaml` documents the arguments.
-
-    Raises:
-        RecipeError: The recipe cannot be read or built; the message says where, and the cause is the original error.
-    """
-    allow = validated_allow(allow)
-    file = authorised_recipe(config_path, References(variables or {}, dynamic_objs or {}), allow, include_roots, limits)
-    with under_allow(allow, variables or {}):
-        return build_node(file, file.value, (), allow)
 
 
 def authorised_recipe(
     config_path: Recipe,
-    references: References,
+    variables: Mapping[str, Any],
+    dynamic_objs: Mapping[str, object],
     allow: Collection[str] | None,
     include_roots: Sequence[str | os.PathLike[str]] = (),
     limits: Mapping[str, int] | None = None,
@@ -64,17 +44,17 @@ def authorised_recipe(
     Raises:
         RecipeError: It cannot be read, or names a target that may not be imported.
     """
+    validated_allow(allow)
+    references = References(variables, dynamic_objs)
     file = load_recipe(config_path, references, include_roots, limits)
     assert file is not None, "the first problem raises"
-    # One dict of variables may serve several recipes: each that none of them has used is said once. By value, too: by
-    # the same name another recipe may be given something else.
-    given = {name: (name, repr(value)[:1000]) for name, value in references.variables.items()}
-    _used.update(given[name] for name in references.used if name in given)
-    unused = sorted(name for name, key in given.items() if name not in _said and key not in _used)
+    # One dict of variables may serve several recipes: each that none of them has used is said once.
+    _used.update(references.used)
+    unused = sorted(variables.keys() - _used - _said)
     _said.update(unused)
     if unused:
         names = ", ".join(map(repr, unused))
-        warnings.warn(f"{file.locations.file}: the variables {names} are not used by the recipe", stacklevel=4)
+        warnings.warn(f"{file.locations.file}: the variables {names} are not used by the recipe", stacklevel=3)
     for part in file.files():
         for path, node in part.buildable():
             if "target" in node and (refusal := refusal_of_name(node["target"], allow)):
@@ -82,9 +62,16 @@ def authorised_recipe(
     return file
 
 
-def build_node(file: RecipeFile, node: Any, path: Path, allow: Collection[str] | None) -> Any:
-    """Builds what stands at a path of a file; see `instantiate_from_yaml`."""
-    return _Builder(file, allow, []).node(node, path)
+def build_node(
+    file: RecipeFile, node: Any, path: Path, allow: Collection[str] | None, variables: Mapping[str, Any]
+) -> Any:
+    """Builds what stands at a path of an authorised file; see `instantiate_from_yaml`.
+
+    Raises:
+        RecipeError: It cannot be built; the message says where, and the cause is the original error.
+    """
+    with under_allow(allow, variables):
+        return _Builder(file, allow, []).node(node, path)
 
 
 class _Builder:
@@ -157,42 +144,29 @@ class _Builder:
         if type(obj) is dict:
             obj.update({key: self.node(child, (*path, key)) for key, child in others.items()})
             return obj
-        if "params" in others:
-            self.locations.report((*path, "params"), NO_PARAMS, key=True)
-        # An include on the way to it has no attributes, or building that one has failed.
-        root = included.mappings(())[-1][2]
-        if "target" in root and "params" not in root:
-            message = "an included target without params is the imported thing itself, and takes no attributes"
-            self.locations.report(path, message)
         return self._finished(obj, node, path, met)
 
     def _check_attributes(self, target: object, node: dict[Any, Any], path: Path) -> None:
-        parameters = parameters_of(target)
-        for key in attributes(node):
-            names = parameters.names if parameters else ()
-            refusal = refusal_of_attribute(key, origin_of(target), names, node.get("params") or ())
-            if refusal:
-                self.locations.report((*path, key), refusal, key=True, target=_name_of(node))
+        parameters = parameters_of(target) or Parameters()
+        check_attributes(node, path, self.locations, _name_of(node), origin_of(target), parameters.names)
 
-    def _set_attributes(self, obj: object, node: dict[Any, Any], path: Path) -> None:
+    def _finished(self, obj: object, node: dict[Any, Any], path: Path, num_uses_before: int) -> object:
+        """Sets an object's attributes, and tells it its location in the recipe and which dynamic objects it holds."""
         # Again, now of the object: what a factory builds is known only here.
         self._check_attributes(type(obj), node, path)
+        name, report = _name_of(node), self.locations.report
         for key, child in attributes(node).items():
             at = (*path, key)
             if isinstance(obj, _SHARED):
                 message = f"attributes cannot be set on {shown(obj)}, which others share"
-                self.locations.report(at, message, key=True, target=_name_of(node))
+                report(at, message, key=True, target=name)
             value = self.node(child, at)
             try:
                 setattr(obj, key, value)
             except (Exception, SystemExit) as error:  # a property's setter may raise anything
                 message = f"setting the attribute {shown(key)} failed with {type(error).__name__}: {text_of(error)}"
                 guess = did_you_mean(key, [name for name in dir(obj) if not name.startswith("_")])
-                self.locations.report(at, message + guess, key=True, target=_name_of(node), cause=error)
-
-    def _finished(self, obj: object, node: dict[Any, Any], path: Path, num_uses_before: int) -> object:
-        """Sets an object's attributes, and tells it its location in the recipe and which dynamic objects it holds."""
-        self._set_attributes(obj, node, path)
+                report(at, message + guess, key=True, target=name, cause=error)
         if isinstance(obj, _SHARED):
             return obj
         # Past the class's own `__setattr__`, which may refuse names that it does not know. An object that takes no
@@ -204,9 +178,7 @@ class _Builder:
             try:
                 remember(self.uses[num_uses_before:])
             except (Exception, SystemExit) as error:  # it is the object's own code
-                self.locations.report(
-                    path, f"{type(error).__name__}: {text_of(error)}", target=_name_of(node), cause=error
-                )
+                report(path, f"{type(error).__name__}: {text_of(error)}", target=name, cause=error)
         return obj
 
 

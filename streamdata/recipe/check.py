@@ -11,32 +11,13 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from streamdata.errors import did_you_mean, shown
-from streamdata.recipe.limits import refusal_of_limits, refusal_of_text, under_allow
-from streamdata.recipe.load import NO_PARAMS, Recipe, RecipeFile, attributes, load_recipe
+from streamdata.recipe.limits import PIPE, refusal_of_command, refusal_of_limits, refusal_of_url, under_allow
+from streamdata.recipe.load import Recipe, RecipeFile, attributes, check_attributes, load_recipe
 from streamdata.recipe.named_source import FOR_ALL, HOLDOUT_KEYS, for_all, is_absent, read_percent, read_selection
 from streamdata.recipe.resolve import References
-from streamdata.recipe.signatures import (
-    Description,
-    Parameters,
-    Type,
-    describe_elsewhere,
-    own_description,
-    refusal_of_value,
-    type_of,
-)
-from streamdata.recipe.targets import (
-    MIXTURE,
-    OWN,
-    PERMITTED,
-    TARGETS,
-    is_inside,
-    is_own,
-    public_name,
-    refusal_of_attribute,
-    refusal_of_name,
-    validated_allow,
-)
-from streamdata.recipe.yaml_tree import UNKNOWN, Kind, Locations, Path, Problem
+from streamdata.recipe.signatures import Description, Type, describe, describe_elsewhere, refusal_of_value, type_of
+from streamdata.recipe.targets import MIXTURE, PERMITTED, TARGETS, is_inside, is_own, refusal_of_name, validated_allow
+from streamdata.recipe.yaml_tree import UNKNOWN, Kind, Locations, Path, Problem, children
 
 MAX_PROBLEMS: Final = 1000
 """After so many the rest of the targets is not looked at: each takes time, such as for a guess what was meant."""
@@ -94,7 +75,7 @@ def check_recipe(
     file = load_recipe(recipe, references, include_roots, limits, lambda problem, _: problems.setdefault(problem))
     if file is None:
         return list(problems)
-    for name in references.unused():
+    for name in sorted(references.variables.keys() - references.used):
         file.locations.report((), f"the variable {shown(name)} is not used by the recipe", at=(1, 1), kind="warning")
     with under_allow(allow, references.variables):
         check = _Check(file, allow, imports, files)
@@ -103,7 +84,7 @@ def check_recipe(
             if len(problems) > MAX_PROBLEMS:
                 break
         if is_streamed:
-            check_root(file, check.find)
+            check.root(file)
     return list(problems)
 
 
@@ -118,24 +99,19 @@ class _Check:
         """Parameters that mixtures above an included file set for all sources below them, by the file's id."""
         self._told: set[str] = set()
         """Packages of which it was said that they are not imported."""
-        nodes = (node for part in file.files() for _, node in part.buildable())
-        names = {node["target"] for node in nodes if isinstance(node.get("target"), str)}
-        others = [name for name in sorted(names) if not refusal_of_name(name, allow) and not self._is_known(name)]
-        self._others = describe_elsewhere([n for n in others if is_inside(n, [*(allow or ()), *imports])], allow)
-
-    def _is_known(self, name: str) -> bool:
-        return is_own(name) or name in PERMITTED
-
-    def description(self, name: str) -> Description | None:
-        """Returns what is known of a target, its refusal among it; None where it is not imported."""
-        if refusal := refusal_of_name(name, self.allow):
-            return Description(refusal)
-        return own_description(name) if self._is_known(name) else self._others.get(name)
+        packages = [*(allow or ()), *imports]
+        named = [node.get("target") for part in file.files() for _, node in part.buildable()]
+        others = {name for name in named if isinstance(name, str) and is_inside(name, packages) and not is_known(name)}
+        self._known = describe_elsewhere([name for name in sorted(others) if not refusal_of_name(name, allow)], allow)
 
     def find(self, name: str) -> Description | None:
-        """Returns what is known of a target that can be imported."""
-        known = self.description(name)
-        return None if known is None or known.refusal else known
+        """Returns what is known of a target, its refusal among it; None where it is not imported."""
+        if name not in self._known:
+            if refusal := refusal_of_name(name, self.allow):
+                self._known[name] = Description(refusal)
+            elif is_known(name):
+                self._known[name] = describe(name, None)
+        return self._known.get(name)
 
     def file(self, file: RecipeFile, problems: Collection[Problem]) -> None:
         """Checks all the targets of one file, until there are too many problems."""
@@ -151,89 +127,61 @@ class _Check:
             elif path in file.includes:
                 target = file.mappings(path)[-1][2].get("target")
                 if isinstance(target, str):
-                    if "params" in node:
-                        file.locations.report((*path, "params"), NO_PARAMS, key=True)
                     self._attributes(file, path, node, target)
 
     def _target(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
-        name, locations = node["target"], file.locations
+        name, at, report = node["target"], (*path, "target"), file.locations.report
         if name == MIXTURE:
-            check_mixture(file, path, node, self.find)
+            self._mixture(file, path, node)
         self._attributes(file, path, node, name)
-        known = self.description(name)
-        if known is None:
-            self._not_imported(file, (*path, "target"), name.partition(".")[0])
-        elif known.refusal:
-            locations.report((*path, "target"), known.refusal)
-        else:
-            self._params(file, path, node, known)
-
-    def _not_imported(self, file: RecipeFile, path: Path, package: str) -> None:
-        """Says that a package is not there, or once that nobody has looked into it."""
-        if package not in sys.modules and find_spec(package) is None:
-            guess, remedy = did_you_mean(package, [OWN]), "Install it, or put its directory on PYTHONPATH."
-            file.locations.report(path, f"no module {shown(package)} was found{guess}\n  {remedy}")
-        elif package not in self._told:
+        known, package = self.find(name), name.partition(".")[0]
+        if known:
+            if known.refusal:
+                report(at, known.refusal)
+            elif isinstance(node.get("params", UNKNOWN), dict | None):
+                self._params(file, path, node, known)
+        elif package not in sys.modules and find_spec(package) is None:
+            guess, remedy = did_you_mean(package, ["streamdata"]), "Install it, or put its directory on PYTHONPATH."
+            report(at, f"no module {shown(package)} was found{guess}\n  {remedy}")
+        elif package not in self._told:  # once for all its targets
             self._told.add(package)
             message = f"not checked: {shown(package)} is not imported, but by --import {package}"
-            file.locations.report(path, message, kind="not checked")
+            report(at, message, kind="not checked")
 
     def _params(self, file: RecipeFile, path: Path, node: dict[Any, Any], known: Description) -> None:
         """Compares a target's parameters with its signature, and looks at what they name."""
-        target, params = node["target"], node.get("params", UNKNOWN)
-        if not isinstance(params, dict | None):
-            return
-        params = params or {}
-        given = [name for name in params if isinstance(name, str)]
-        parameters = known.parameters
-        if parameters is None and target not in PERMITTED:
-            message = f"not checked: what {target} takes is not known"
-            file.locations.report((*path, "target"), message, kind="not checked")
-        elif parameters:
-            parameters.check(given, path, file.locations, target)
-            self._types(file, path, node, parameters)
-        if is_own(known.origin):
-            self._texts(file, params, (*path, "params"))
-            self._files(file, path, node, public_name(known.origin) or known.origin)
-
-    def _types(self, file: RecipeFile, path: Path, node: dict[Any, Any], parameters: Parameters) -> None:
-        """Compares the values of parameters with their types."""
-        for name, value in (node["params"] or {}).items():
-            at = (*path, "params", name)
-            if at in file.includes or name in _OF_SOURCES or value is UNKNOWN:
-                continue
-            refusal = refusal_of_value(value, parameters.types.get(name))
-            if refusal is None and name == "limits" and is_own(node["target"]):
-                refusal = refusal_of_limits(value)
-            if refusal:
-                file.locations.report(at, refusal, key=True, target=node["target"])
+        target, params, parameters = node["target"], node["params"] or {}, known.parameters
+        at, report, own = (*path, "params"), file.locations.report, is_own(known.origin)
+        named = [name for name in params if isinstance(name, str)]
+        if parameters:
+            parameters.check(named, path, file.locations, target)
+        elif target not in PERMITTED:
+            report((*path, "target"), f"not checked: what {target} takes is not known", kind="not checked")
+        for name, value in params.items():
+            if (*at, name) not in file.includes and name not in _OF_SOURCES and value is not UNKNOWN:
+                refusal = refusal_of_value(value, parameters.types.get(name) if parameters else None)
+                if refusal is None and name == "limits" and own:
+                    refusal = refusal_of_limits(value)
+                if refusal:
+                    report((*at, name), refusal, key=True, target=target)
+        if own:
+            self._texts(file, params, at)
+        if own and self.files is not None and len(named) == len(params):
+            with for_all(self._said(file, path)):
+                for name, refusal, kind in self.files(known.origin, params):
+                    report((*at, name), refusal, key=True, target=target, is_told=True, kind=kind)
 
     def _attributes(self, file: RecipeFile, path: Path, node: dict[Any, Any], target: str) -> None:
-        """Compares what is set on an object with what it takes: names that are misspelt, values of another type."""
+        """Compares what is set on an object of ours with what it takes: names that are misspelt, other types."""
         known = self.find(target)
         if known is None or not is_own(known.origin):
-            return  # reported where the target is; others take any attribute
+            return  # a refusal is reported where the target is; others take any attribute
         names = known.parameters.names if known.parameters else ()
-        params = node.get("params")
-        given = params if isinstance(params, dict) else ()  # what else it may be is reported where it is read
+        check_attributes(node, path, file.locations, target, known.origin, names)
         for key, value in attributes(node).items():
-            if not isinstance(key, str) or key == "params":  # those of an include were looked at by who called
-                continue
-            refusal = refusal_of_attribute(key, known.origin, names, given)
-            if refusal is None and (*path, key) not in file.includes:
-                refusal = refusal_of_value(value, _TYPES.get(key))
-            if refusal:
+            refusal = refusal_of_value(value, _TYPES.get(key))
+            if refusal and (*path, key) not in file.includes:
                 file.locations.report((*path, key), refusal, key=True, target=target)
-
-    def _files(self, file: RecipeFile, path: Path, node: dict[Any, Any], target: str) -> None:
-        """Looks for the files that parameters name."""
-        params = node["params"] or {}
-        if self.files is None or not all(isinstance(name, str) for name in params):
-            return
-        with for_all(self._said(file, path)):
-            for name, refusal, kind in self.files(target, params):
-                at = (*path, "params", name)
-                file.locations.report(at, refusal, key=True, target=node["target"], is_told=True, kind=kind)
 
     def _said(self, file: RecipeFile, path: Path) -> Mapping[str, Any]:
         """The parameters that mixtures above a path set for all sources below them; the nearest wins."""
@@ -247,175 +195,140 @@ class _Check:
 
     def _texts(self, file: RecipeFile, node: Any, path: Path) -> None:
         """Finds the commands, and the urls that are refused, in what one of our own targets is given."""
-        if isinstance(node, str):
-            refusal = refusal_of_text(node)
-            if refusal:
+        if isinstance(node, str):  # commas part several, but a command has its own
+            parts = [node] if node.startswith(PIPE) else [part.strip() for part in node.split(",")]
+            refusals = [refusal_of_command(part) if part.startswith(PIPE) else refusal_of_url(part) for part in parts]
+            if refusal := next(filter(None, refusals), None):
                 file.locations.report(path, refusal)
         elif path in file.includes:
-            included = file.includes[path]
-            self._texts(included, included.value, ())
-        elif isinstance(node, list):
-            for number, child in enumerate(node):
-                self._texts(file, child, (*path, number))
-        elif isinstance(node, dict) and ("target" not in node or str(node["target"]) in PERMITTED):
-            for key, child in node.items():
+            self._texts(file.includes[path], file.includes[path].value, ())
+        elif not isinstance(node, dict) or "target" not in node or str(node["target"]) in PERMITTED:
+            for key, child in children(node):
                 self._texts(file, child, (*path, key))
+
+    def _mixture(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
+        """Reports names, percents, holdouts and parts of a mixture's sources, and finite mixtures in an endless one."""
+        params, at, report = _params_of(node), (*path, "params", "datasets"), file.locations.report
+        datasets = params.get("datasets", UNKNOWN)
+        if isinstance(datasets, list) and not datasets:
+            report(at, "expected at least one dataset, got none", target=MIXTURE)
+        if isinstance(datasets, str | int | float):
+            message = f"expected a list of datasets, got {shown(datasets)}\n  Write '- target: …' for each."
+            report(at, message, key=True, target=MIXTURE)
+        names: dict[str, str] = {}
+        percents: list[object] = []
+        for index, child in children(datasets) if isinstance(datasets, list) else ():
+            where = (*at, index)
+            if not isinstance(child, dict) or not ("target" in child or "include" in child):
+                continue
+            percents.append(self._source(file, where, names))
+            below = [node for *_, node in file.mappings(where) if node.get("target") == MIXTURE]
+            if params.get("cyclic", True) is True and any(_params_of(node).get("cyclic") is False for node in below):
+                message = (
+                    "expected cyclic: true in a mixture within a cyclic one, got cyclic: false\n"
+                    "  Write 'cyclic: true' in it, or list its sources in the mixture around it, or write "
+                    "'cyclic: false' there, too."
+                )
+                report(where, message)
+        if percents and all(map(is_absent, percents)):
+            report(at, "expected a positive number as percent of some dataset, got 0 of all")
+
+    def _source(self, file: RecipeFile, path: Path, names: dict[str, str] | None = None) -> object:
+        """Checks what one source is called and weighs, and which part is read; without `names`, of a source alone.
+
+        Returns:
+            Its percent.
+        """
+        report, values = file.locations.report, {key: self._attribute(file, path, key) for key in _OF_SOURCES}
+        inner = {key: (*path, "params", key) for key in _OF_SOURCES}
+        places = {key: at if at in file.locations.values else (*path, key) for key, at in inner.items()}
+        name, percent = values.pop("name"), values.pop("percent")
+        if names is not None or name is not _ABSENT:
+            self._name(file.locations, path, places["name"], name, {} if names is None else names)
+        if percent is _ABSENT:
+            if names is not None:
+                report(path, "expected a dataset with a weight, got none\n  Add 'percent: 1.0' beside 'target'.")
+        elif not _holds_unknown(percent):
+            _report_invalid(file.locations, places["percent"], read_percent, percent)
+        given = {key: None if value in (_ABSENT, UNKNOWN) else value for key, value in values.items()}
+        first = next((key for key, value in given.items() if value is not None), None)
+        if first and (first in ("holdout", "parts") or UNKNOWN not in values.values()):
+            _report_invalid(file.locations, places[first], read_selection, *given.values())
+        return percent
+
+    def _name(self, locations: Locations, path: Path, at: Path, name: object, names: dict[str, str]) -> None:
+        if name is _ABSENT:
+            locations.report(path, "expected a dataset with a name, got none\n  Add a unique 'name' beside 'target'.")
+        elif isinstance(name, str) and name and "." not in name:
+            if name in names:
+                locations.report(at, f"expected a unique name, got {shown(name)} again, first at {names[name]}")
+            names.setdefault(name, locations.of(at))
+        elif name is not UNKNOWN:
+            locations.report(at, f"expected text without '.' as a name, got {shown(name)}")
+
+    def _attribute(self, file: RecipeFile, path: Path, name: str) -> object:
+        """An attribute that the child at a path will have: `UNKNOWN` if only running would show, or `_ABSENT`."""
+        nodes = [node for *_, node in file.mappings(path)]
+        for node in nodes:
+            if name in node:
+                return node[name]
+        target, params = nodes[-1].get("target"), nodes[-1].get("params") or {}
+        known = self.find(target) if isinstance(target, str) else None
+        if known is None or not is_own(known.origin) or not isinstance(params, dict):
+            return UNKNOWN  # what others build may name itself; what is wrong is reported elsewhere
+        value = params.get(name)  # ours take them as parameters, too
+        return _ABSENT if value is None else value
+
+    def root(self, file: RecipeFile) -> None:
+        """Reports a root that certainly cannot be streamed; one without a target may hold what is, for who builds it.
+
+        Of a source alone the rules for the sources of a mixture apply, but that a name and a percent may be left out.
+        """
+        root, expected = file.mappings(())[-1][2], f"expected a {MIXTURE} or a source as the root"
+        if "target" in root or "include" in root:
+            if what := self._not_streamed(root):
+                message = f"{expected}, got {what}\n  Name what is to be streamed."
+                file.locations.report(("target",) if "target" in file.value else ("include",), message, key=True)
+            elif root.get("target") != MIXTURE:
+                self._source(file, ())
+            return
+        nodes = (node for part in file.files() for _, node in part.buildable())
+        if not any("target" in node and not self._not_streamed(node) for node in nodes):
+            message = f"{expected}, got neither\n  Write 'target: {MIXTURE}' and its params."
+            file.locations.report((), message, at=(1, 1))
+
+    def _not_streamed(self, node: dict[Any, Any]) -> str | None:
+        """Says what a target builds if that is no mixture and no source; None if it is, or only running would show."""
+        target = node.get("target")
+        known = self.find(target) if isinstance(target, str) else None
+        if known is None or known.refusal:
+            return None
+        if "params" not in node:
+            return f"{target} itself, for it has no params"
+        is_source = not is_own(known.origin) or "percent" in TARGETS.get(known.origin, ())
+        return None if is_source else target
 
 
 _ABSENT: Final = object()
-Find = Callable[[str], Description | None]
-"""A target's name → what is known of it; None where nothing is."""
 
 
-def check_mixture(file: RecipeFile, path: Path, node: dict[Any, Any], find: Find) -> None:
-    """Reports missing, duplicate or dotted names, percents, holdouts and parts that are not valid, and finite mixtures.
+def is_known(name: str) -> bool:
+    """Whether a target is streamdata's own, or one of the standard library, which are imported in this process."""
+    return is_own(name) or name in PERMITTED
 
-    A finite mixture is refused within an endless one.
 
-    Args:
-        file: Holds the mixture.
-        path: Of the mixture.
-        node: Its mapping.
-        find: Shows which classes set their own name or weight.
-    """
+def _params_of(node: dict[Any, Any]) -> dict[Any, Any]:
+    """The parameters of a node, as far as they are known."""
     params = node.get("params")
-    datasets = params.get("datasets", UNKNOWN) if isinstance(params, dict) else UNKNOWN
-    is_cyclic = isinstance(params, dict) and params.get("cyclic", True) is True
-    at = (*path, "params", "datasets")
-    if isinstance(datasets, list) and not datasets:
-        file.locations.report(at, "expected at least one dataset, got none", target=node["target"])
-    if isinstance(datasets, str | int | float):
-        message = f"expected a list of datasets, got {shown(datasets)}\n  Write '- target: …' for each."
-        file.locations.report(at, message, key=True, target=node["target"])
-    names: dict[str, str] = {}
-    percents: list[object] = []
-    for index, child in enumerate(datasets if isinstance(datasets, list) else []):
-        if not isinstance(child, dict) or not ("target" in child or "include" in child):
-            continue
-        where = (*at, index)
-        percents.append(_check_source(file, where, find, names))
-        if is_cyclic and _is_finite_mixture(file, where):
-            message = (
-                "expected cyclic: true in a mixture within a cyclic one, got cyclic: false\n"
-                "  Write 'cyclic: true' in it, or list its sources in the mixture around it, or write "
-                "'cyclic: false' there, too."
-            )
-            file.locations.report(where, message)
-    if percents and all(map(is_absent, percents)):
-        file.locations.report(at, "expected a positive number as percent of some dataset, got 0 of all")
+    return params if isinstance(params, dict) else {}
 
 
-def check_root(file: RecipeFile, find: Find) -> None:
-    """Reports a root that certainly cannot be streamed; one without a target may hold what is, for who builds it.
-
-    Of a source alone the rules for the sources of a mixture apply, but that a name and a percent may be left out.
-    """
-    root = file.mappings(())[-1][2]
-    if "target" in root or "include" in root:
-        what = _not_streamed(root, find)
-        if what:
-            message = f"expected a {MIXTURE} or a source as the root, got {what}\n  Name what is to be streamed."
-            file.locations.report(("target",) if "target" in file.value else ("include",), message, key=True)
-        elif root.get("target") != MIXTURE:
-            _check_source(file, (), find)
-    elif not any(
-        "target" in node and not _not_streamed(node, find) for part in file.files() for _, node in part.buildable()
-    ):
-        message = (
-            f"expected a {MIXTURE} or a source as the root, got neither\n  Write 'target: {MIXTURE}' and its params."
-        )
-        file.locations.report((), message, at=(1, 1))
-
-
-def _not_streamed(node: dict[Any, Any], find: Find) -> str | None:
-    """Says what a target builds if that is no mixture and no source; None if it is, or only running would show."""
-    target = node.get("target")
-    known = find(target) if isinstance(target, str) else None
-    if known is None:
-        return None
-    if "params" not in node:
-        return f"{target} itself, for it has no params"
-    if is_own(known.origin):
-        return None if "percent" in TARGETS.get(public_name(known.origin) or "", ()) else target
-    return target if known.sets is not None and {"__iter__", "__getitem__"}.isdisjoint(known.sets) else None
-
-
-def _check_source(file: RecipeFile, path: Path, find: Find, names: dict[str, str] | None = None) -> object:
-    """Checks what one source is called and weighs, and which part is read; without `names`, of a source alone.
-
-    Returns:
-        Its percent.
-    """
-    keys = ("name", "percent", *HOLDOUT_KEYS)
-    name, percent, *selection = (_attribute(file, path, key, find) for key in keys)
-    in_params = {key: (*path, "params", key) for key in keys if (*path, "params", key) in file.locations.values}
-    places = {key: (*path, key) for key in keys} | in_params
-    if names is not None or name is not _ABSENT:
-        _check_name(file.locations, path, places["name"], name, {} if names is None else names)
-    if percent is _ABSENT:
-        if names is not None:
-            message = "expected a dataset with a weight, got none\n  Add 'percent: 1.0' beside 'target'."
-            file.locations.report(path, message)
-    elif not _holds_unknown(percent):
-        try:
-            read_percent(percent)
-        except ValueError as error:
-            file.locations.report(places["percent"], str(error))
-    selected = zip(HOLDOUT_KEYS, selection, strict=True)
-    given: dict[str, Any] = {key: value for key, value in selected if value not in (_ABSENT, UNKNOWN, None)}
-    if UNKNOWN not in selection or not {"holdout", "parts"}.isdisjoint(given):
-        try:
-            read_selection(**given)
-        except ValueError as error:
-            key = next(iter(given))
-            file.locations.report(places[key], str(error))
-    return percent
-
-
-def _check_name(locations: Locations, path: Path, at: Path, name: object, names: dict[str, str]) -> None:
-    if name is _ABSENT:
-        locations.report(path, "expected a dataset with a name, got none\n  Add a unique 'name' beside 'target'.")
-    elif isinstance(name, str) and name and "." not in name:
-        if name in names:
-            locations.report(at, f"expected a unique name, got {shown(name)} again, first at {names[name]}")
-        names.setdefault(name, locations.of(at))
-    elif name is not UNKNOWN:
-        locations.report(at, f"expected text without '.' as a name, got {shown(name)}")
-
-
-def _is_finite_mixture(file: RecipeFile, path: Path) -> bool:
-    nodes = (node for _, _, node in file.mappings(path) if node.get("target") == MIXTURE)
-    return any(isinstance(node.get("params"), dict) and node["params"].get("cyclic") is False for node in nodes)
+def _report_invalid(locations: Locations, at: Path, read: Callable[..., object], *given: object) -> None:
+    try:
+        read(*given)
+    except ValueError as error:
+        locations.report(at, str(error))
 
 
 def _holds_unknown(value: object) -> bool:
-    if isinstance(value, dict):
-        return any(map(_holds_unknown, value.values()))
-    return any(map(_holds_unknown, value)) if isinstance(value, list) else value is UNKNOWN
-
-
-def _attribute(file: RecipeFile, path: Path, name: str, find: Find) -> object:
-    """The value that the child at a path will have, `UNKNOWN` if only running would show, `_ABSENT` if it has none."""
-    for holder, at, node in file.mappings(path):
-        if name in node:
-            return node[name]
-        if "include" not in node:
-            return _constructed(node, name, find)
-        if at not in holder.includes:
-            return UNKNOWN  # it was not found, which is reported already
-    return UNKNOWN
-
-
-def _constructed(node: dict[Any, Any], name: str, find: Find) -> object:
-    """The value that a child has of an attribute once it is built: that of a parameter, or what its class sets."""
-    target = node.get("target")
-    if not isinstance(target, str):
-        return _ABSENT
-    known = find(target)
-    if known is None:
-        return UNKNOWN
-    if is_own(known.origin):  # ours take them as parameters, and have no names of their own
-        params = node.get("params")
-        value = (params or {}).get(name) if isinstance(params, dict | None) else UNKNOWN
-        return _ABSENT if value is None else value
-    return _ABSENT if known.sets is not None and name not in known.sets else UNKNOWN
+    return value is UNKNOWN or any(_holds_unknown(child) for _, child in children(value))

@@ -11,7 +11,6 @@ directories that the caller's variables name. These functions only decide; they 
 a url is recognised and a cache is opened.
 """
 
-import errno
 import os
 import re
 import stat
@@ -75,11 +74,9 @@ def read_limits(value: Any, kind: type[_Kind], who: str) -> _Kind:
     """
     if isinstance(value, kind):
         return value
-    if value is None:
-        return kind()
     if refusal := refusal_of_limits(value, kind):
         raise ValueError(f"{who}: limits: {refusal}")
-    return kind(**{name: int(limit) for name, limit in value.items()})
+    return kind(**{name: int(limit) for name, limit in (value or {}).items()})
 
 
 def refusal_of_limits(value: Any, kind: type[ShardLimits | RecipeLimits] = ShardLimits) -> str | None:
@@ -116,18 +113,9 @@ def open_regular(path: str | os.PathLike[str], error: type[Exception]) -> Binary
     Raises:
         OSError: It cannot be opened.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a fifo would make who opens it wait for its writer
-    except OSError as failure:
-        if failure.errno == errno.ENXIO:  # a socket
-            check_regular(path, error)
-        raise
-    try:
-        check_mode(path, os.fstat(fd).st_mode, error)
-    except BaseException:
-        os.close(fd)
-        raise
-    return os.fdopen(fd, "rb")
+    check_regular(path, error)
+    # One that takes its place now and is a fifo would else make who opens it wait for its writer.
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
 
 
 def check_regular(path: str | os.PathLike[str], error: type[Exception]) -> None:
@@ -236,10 +224,3 @@ def refusal_of_directory(directory: str | os.PathLike[str], *others: str | os.Pa
         "that is built under allow\n"
         "  Leave it out and set STREAMDATA_CACHE in the environment, or build the recipe without allow if you trust it."
     )
-
-
-def refusal_of_text(text: str) -> str | None:
-    """Returns why a text that names shards is refused, or None; commas part several, but a command has its own."""
-    parts = [text] if text.startswith(PIPE) else [part.strip() for part in text.split(",")]
-    refusals = (refusal_of_command(part) if part.startswith(PIPE) else refusal_of_url(part) for part in parts)
-    return next(filter(None, refusals), None)

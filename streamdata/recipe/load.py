@@ -2,21 +2,22 @@
 
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from streamdata.errors import listing, one_line, shown
+from streamdata.errors import did_you_mean, listing, one_line, shown
 from streamdata.recipe.limits import RecipeLimits, RefusedFileError, read_bounded, read_limits
 from streamdata.recipe.resolve import References, resolve
+from streamdata.recipe.targets import TARGETS, is_own, public_name
 from streamdata.recipe.yaml_tree import (
     UNKNOWN,
     Locations,
     NodeBudget,
     OnProblem,
     Path,
-    Unknown,
     UnreadableError,
+    children,
     path_text,
     plain_tree,
     read_yaml,
@@ -29,7 +30,6 @@ _SUFFIXES: Final = (".yaml", ".yml")
 _MAX_PATH_BYTES: Final = 4096
 _NODES_OF_FILE: Final = 10  # what files cost beside their nodes, since two that include the next one twice multiply
 _BYTES_OF_NODE: Final = 1000
-NO_PARAMS: Final = "an include takes no params\n  Use variables, or set attributes beside 'include'."
 
 
 @dataclass
@@ -70,19 +70,15 @@ class RecipeFile:
 
 
 def _buildable(node: Any, path: Path) -> Iterator[tuple[Path, dict[Any, Any]]]:
-    if isinstance(node, list):
-        for index, child in enumerate(node):
-            yield from _buildable(child, (*path, index))
-    elif isinstance(node, dict):
-        if "target" in node or "include" in node:
-            yield path, node
-        for key, child in node.items():
-            if "target" in node and key == "params" and isinstance(child, dict):
-                # These are arguments: one that is called `target` or `include` is not a request to build.
-                for name, argument in child.items():
-                    yield from _buildable(argument, (*path, "params", name))
-            else:
-                yield from _buildable(child, (*path, key))
+    if isinstance(node, dict) and ("target" in node or "include" in node):
+        yield path, node
+    for key, child in children(node):
+        if key == "params" and "target" in node and isinstance(child, dict):
+            # These are arguments: one that is called `target` or `include` is not a request to build.
+            for name, argument in child.items():
+                yield from _buildable(argument, (*path, key, name))
+        else:
+            yield from _buildable(child, (*path, key))
 
 
 def load_recipe(
@@ -107,13 +103,9 @@ def load_recipe(
     Raises:
         ValueError: A root is no folder, or a limit is none.
     """
-    if isinstance(include_roots, str | os.PathLike):
+    if isinstance(include_roots, str | os.PathLike) or not all(map(os.path.isdir, include_roots)):
         message = f"include_roots: expected a list of folders, got {shown(include_roots)}"
-        raise ValueError(f"{message}\n  Write it in a list.")
-    for root in include_roots:
-        if not os.path.isdir(root):
-            message = f"include_roots: expected folders, got {shown(str(root))}, which is none"
-            raise ValueError(f"{message}\n  Name folders.")
+        raise ValueError(f"{message}\n  Name folders that are there.")
     bounds = read_limits(limits, RecipeLimits, "recipe")
     name, folders = "<recipe>", [".", *include_roots]
     if not isinstance(recipe, Mapping):
@@ -129,6 +121,36 @@ def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
     """Returns what a mapping with ``target`` or ``include`` sets on its object."""
     own_keys = ("target", "params") if "target" in node else ("include",)
     return {key: child for key, child in node.items() if key not in own_keys}
+
+
+def check_attributes(
+    node: dict[Any, Any], path: Path, locations: Locations, target: str, origin: str, parameters: Collection[str]
+) -> None:
+    """Reports the attributes that a recipe may not set on what streamdata built; what others built takes any.
+
+    Args:
+        node: Sets them.
+        path: Of the node.
+        locations: Takes the problems.
+        target: The name by which the recipe calls what is built.
+        origin: The dotted name of where that, or the object's class, is defined.
+        parameters: The names of what it can be called with.
+    """
+    if not is_own(origin):
+        return
+    known, params = TARGETS.get(public_name(origin) or "", ()), node.get("params")
+    for key in attributes(node):
+        is_twice = isinstance(params, dict) and key in params  # one of the two would be passed over
+        if not isinstance(key, str) or key == "params" or (key in known and not is_twice):
+            continue  # the first two are reported where shapes are checked, and where includes are
+        if is_twice:
+            refusal = f"expected {shown(key)} once, got it here and below 'params'\n  Remove one of them."
+        elif key in parameters:
+            refusal = f"expected {shown(key)} as a parameter, got it as an attribute\n  Write it below 'params'."
+        else:
+            guess, takes = did_you_mean(key, [*known, *parameters]), ", ".join(known) or "none"
+            refusal = f"unknown attribute {shown(key)}{guess}\n  It takes: {takes}; all else is in 'params'."
+        locations.report((*path, key), refusal, key=True, target=target)
 
 
 class _Loader:
@@ -159,7 +181,7 @@ class _Loader:
         for path, node in file.buildable():
             _check_shape(node, path, locations)
             if isinstance(node.get("include"), str) and "target" not in node:
-                self._include(file, path, node["include"], (*stack, os.path.realpath(locations.file)))
+                self._include(file, path, node, (*stack, os.path.realpath(locations.file)))
         return file
 
     def _read(self, recipe: Recipe, locations: Locations, *, is_included: bool) -> Any:
@@ -167,10 +189,9 @@ class _Loader:
             return resolve(plain_tree(recipe, locations), self.references, locations)
         try:
             text = read_bounded(recipe, self.limits.file_bytes, is_regular=is_included)
-        except OSError as error:
-            raise locations.unreadable((), f"cannot be read: {error.strerror or error}") from error
-        except RefusedFileError as error:
-            raise locations.unreadable((), str(error)) from error
+        except (OSError, RefusedFileError) as error:
+            said = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+            raise locations.unreadable((), said) from error
         locations.count((), _NODES_OF_FILE + len(text) // _BYTES_OF_NODE)
         tree = read_yaml(text, locations)
         if not isinstance(tree, dict | list):
@@ -178,9 +199,8 @@ class _Loader:
             raise locations.unreadable((), f"expected a mapping or a list as the root, got {got}")
         return resolve(tree, self.references, locations)
 
-    def _include(self, file: RecipeFile, path: Path, name: str, stack: tuple[str, ...]) -> None:
-        locations = file.locations
-        at = (*path, "include")
+    def _include(self, file: RecipeFile, path: Path, node: dict[Any, Any], stack: tuple[str, ...]) -> None:
+        locations, name, at = file.locations, node["include"], (*path, "include")
         try:
             found = self._found(name, pathlib.Path(locations.file).parent)
         except RefusedFileError as error:
@@ -188,12 +208,20 @@ class _Loader:
             return
         if os.path.realpath(found) in stack:
             locations.report(at, f"{shown(name)} is included by itself (a cycle)")
-        else:
-            chain = (f"{locations.of(at)}: {path_text(at)}", *locations.chain)
-            own = Locations(os.fspath(found), chain, locations.on_problem, budget=locations.budget)
-            included = self.load(found, own, stack)
-            if included is not None:
-                file.includes[path] = included
+            return
+        chain = (f"{locations.of(at)}: {path_text(at)}", *locations.chain)
+        own = Locations(os.fspath(found), chain, locations.on_problem, budget=locations.budget)
+        included = self.load(found, own, stack)
+        if included is None:
+            return
+        file.includes[path] = included
+        root = included.mappings(())[-1][2]
+        if "target" in root and "params" in node:
+            message = "an include takes no params\n  Use variables, or set attributes beside 'include'."
+            locations.report((*path, "params"), message, key=True)
+        elif "target" in root and "params" not in root and attributes(node):
+            message = "an included target without params is the imported thing itself, and takes no attributes"
+            locations.report(path, message)
 
     def _found(self, name: str, folder: pathlib.Path) -> pathlib.Path:
         """The included file of this name, sought from a folder, then from the working directory."""
@@ -230,7 +258,7 @@ def _check_shape(node: dict[Any, Any], path: Path, locations: Locations) -> None
             if not isinstance(key, str):
                 message = f"expected a parameter's name, got {shown(key)}"
                 locations.report((*at, key), message, key=True, target=str(value))
-        if not isinstance(params, dict | Unknown | None):
+        if params is not UNKNOWN and not isinstance(params, dict | None):
             locations.report(at, f"expected a mapping or null as params, got {shown(params)}")
     others = attributes(node)
     if kind == "target" and "params" not in node and others:

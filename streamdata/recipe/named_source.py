@@ -7,7 +7,7 @@ mixture's parameters say for all sources below it → in force while these are b
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import accumulate
@@ -50,14 +50,9 @@ class NamedSource:
         part: str | None = None,
     ) -> None:
         # What is not given stays unset: a mixture tells "no name" from a wrong one, and a subclass may have its own.
-        if name is not None:
-            self.name = name
-        if percent is not None:
-            self.percent = percent
-        if holdout is not None:
-            self.holdout = holdout
-        if part is not None:
-            self.part = part
+        for key, value in (("name", name), ("percent", percent), ("holdout", holdout), ("part", part)):
+            if value is not None:
+                setattr(self, key, value)
 
 
 Points: TypeAlias = list[list[float]]
@@ -213,13 +208,12 @@ def read_parts(parts: Any, part: Any = None, parts_by: Any = None) -> PartRange:
     Raises:
         ValueError: They are not valid; the message does not say whose.
     """
-    shares = _numbers(parts)
-    if (
-        shares is None
-        or not 1 <= len(shares) <= len(PART_NAMES)
-        or min(shares) < 0
-        or not 0 < sum(shares) < float("inf")
-    ):
+    given = _SEPARATED.split(parts.strip()) if isinstance(parts, str) else parts
+    shares: list[float] = []
+    with suppress(TypeError, ValueError):  # of what is no number
+        shares = [math.nan if isinstance(share, bool) else float(share) for share in given]
+    is_valid = isinstance(given, Sequence) and 1 <= len(shares) <= len(PART_NAMES) and min(shares) >= 0
+    if not is_valid or not 0 < sum(shares) < math.inf:
         raise ValueError(
             f"expected up to three shares as parts, got {shown(parts)}\n"
             "  They are those of train, valid and test, such as parts: 969,30,1."
@@ -237,45 +231,28 @@ def read_parts(parts: Any, part: Any = None, parts_by: Any = None) -> PartRange:
     return PartRange(bounds, part or PART_NAMES[0], ",".join(f"{share:g}" for share in shares), parts_by or SEED)
 
 
-def _numbers(parts: Any) -> list[float] | None:
-    given = _SEPARATED.split(parts.strip()) if isinstance(parts, str) else parts
-    if not isinstance(given, Sequence) or any(isinstance(share, bool) for share in given):
-        return None
-    try:
-        return [float(share) for share in given if isinstance(share, Real | str)] if given else None
-    except ValueError:
-        return None
-
-
-TRAIN, VALID = "train", "valid"
-PARTS: Final = (TRAIN, VALID)
+VALID: Final = "valid"
 HOLDOUT_KEYS: Final = ("holdout", "parts", "parts_by", "part")
 
 
 def read_selection(
     holdout: Any = None, parts: Any = None, parts_by: Any = None, part: Any = None
 ) -> tuple[float, str] | PartRange | None:
-    """Read what a recipe says of the records that are read: what is held out, or shares; None where all are read.
+    """Read what a recipe says of the records that are read; None where all are.
+
+    Returns:
+        The share that is held out, and which part is read; or the part of several.
 
     Raises:
         ValueError: They are not valid, or both are given; the message does not say whose.
     """
-    if parts is None and parts_by is None:
-        return read_holdout(holdout, part)
-    if holdout is not None:
-        raise ValueError(
-            f"expected holdout or parts, got holdout={shown(holdout)} and parts={shown(parts)}\n"
-            "  holdout is a share by a hash of each record, parts are exact ranges: choose one."
-        )
-    return read_parts(parts, part, parts_by)
-
-
-def read_holdout(holdout: Any, part: Any) -> tuple[float, str] | None:
-    """Read what a recipe says as `holdout` and `part`: the share of the records that is held out, and the part.
-
-    Raises:
-        ValueError: They are not valid; the message does not say whose.
-    """
+    if parts is not None or parts_by is not None:
+        if holdout is not None:
+            raise ValueError(
+                f"expected holdout or parts, got holdout={shown(holdout)} and parts={shown(parts)}\n"
+                "  holdout is a share by a hash of each record, parts are exact ranges: choose one."
+            )
+        return read_parts(parts, part, parts_by)
     if holdout is None:
         if part is not None:
             raise ValueError(
@@ -288,12 +265,12 @@ def read_holdout(holdout: Any, part: Any) -> tuple[float, str] | None:
             f"expected a number above 0 and below 1 as holdout, got {shown(holdout)}\n"
             "  It is the share of the records that is held out of training, such as 0.01."
         )
-    if part is not None and part not in PARTS:
+    if part not in (None, "train", VALID):
         raise ValueError(
-            f"expected one of {', '.join(PARTS)} as part, got {shown(part)}\n"
+            f"expected one of train, {VALID} as part, got {shown(part)}\n"
             "  valid is what is held out, train (the default) is the rest."
         )
-    return float(holdout), TRAIN if part is None else part
+    return float(holdout), part or "train"
 
 
 FOR_ALL: Final = ("storage_options",)

@@ -5,7 +5,6 @@ recipes may be built at once. A value that takes the place of an interpolation i
 Each node is resolved once, when it is first named or reached.
 """
 
-import os
 import pathlib
 import re
 from collections.abc import Callable, Mapping
@@ -16,9 +15,10 @@ from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationResolutionError
 from omegaconf.grammar_parser import parse
 from omegaconf.grammar_visitor import GrammarVisitor
+from omegaconf.resolvers import oc
 
 from streamdata.errors import RecipeError, did_you_mean, listing, shown, text_of
-from streamdata.recipe.yaml_tree import MAX_DEPTH, UNKNOWN, Kind, Locations, Path, UnreadableError, read_yaml
+from streamdata.recipe.yaml_tree import MAX_DEPTH, UNKNOWN, Kind, Locations, Path, UnreadableError, children, read_yaml
 
 _PLAIN: Final = re.compile(
     r"\$\{(?:(variables|dynamic_objs):([^${}\\]*)|oc\.env:(\w+)|(\.*[\w\-]+(?:\.[\w\-]+|\[[\w\-]+\])*))\}"
@@ -33,42 +33,38 @@ _SCALARS: Final = (str, int, float, bool, bytes, type(None))
 
 @dataclass(frozen=True, eq=False)
 class Dynamic:
-    """One use of an object that the caller passed.
+    """One use of an object that the caller passed."""
 
-    Attributes:
-        name: Its name in ``dynamic_objs``.
-        value: The object itself.
-    """
-
-    name: str
     value: object
+    """The object itself."""
 
 
 class References:
     """The values that a recipe may refer to, and which of them it used.
 
-    Args:
+    Attributes:
         variables: Scalars, paths, lists, tuples and dicts by name.
         dynamic_objs: Any objects by name; None accepts every name, with an unknown object.
+        used: The variables that any file referred to, defaults or not.
+        missing: Kinds and names of those that are not given: each is one problem, however often the recipe names it.
     """
 
     def __init__(self, variables: Mapping[str, Any], dynamic_objs: Mapping[str, object] | None) -> None:
         self.variables, self.dynamic_objs = variables, dynamic_objs
         self.used: set[str] = set()
         self.missing: set[tuple[str, str]] = set()
-        """Kinds and names of those that are not given: each is one problem, however often the recipe names it."""
-
-    def unused(self) -> list[str]:
-        """Returns the variables that no file referred to, defaults or not."""
-        return sorted(set(self.variables) - self.used)
 
 
 class _RefusedError(Exception):
     """An interpolation has no value; the message says why. Without one, that was told where the cause is."""
 
-    def __init__(self, message: str = "", kind: Kind = "error") -> None:
+    def __init__(self, message: str = "", kind: Kind = "error", cause: Exception | None = None) -> None:
         super().__init__(message)
         self.kind: Kind = kind
+        self.cause = cause
+
+
+_ENDLESS: Final = "expected interpolations that end: do they name one another?"
 
 
 def resolve(tree: Any, references: References, locations: Locations) -> Any:
@@ -106,7 +102,7 @@ class _Resolution:
             return raw
         if path not in self.known:
             if path in self.open or len(self.open) > 2 * MAX_DEPTH:
-                raise _RefusedError("expected interpolations that end: do they name one another?")
+                raise _RefusedError(_ENDLESS)
             self.open.add(path)
             try:
                 self.known[path] = self._text(raw, path) if isinstance(raw, str) else self._children(raw, path)
@@ -129,29 +125,29 @@ class _Resolution:
         except (UnreadableError, RecipeError):  # of a node that it names
             raise
         except _RefusedError as error:
-            message, kind, cause = str(error), error.kind, None
-            if not message:
-                return UNKNOWN
+            refused = error
         except (GrammarParseError, InterpolationResolutionError):  # whose texts quote the recipe's, or a value
-            message, kind, cause = "expected valid interpolations, got one that OmegaConf cannot read", "error", None
+            refused = _RefusedError("expected valid interpolations, got one that OmegaConf cannot read")
         except RecursionError:
-            message, kind, cause = "expected interpolations that end: do they name one another?", "error", None
+            refused = _RefusedError(_ENDLESS)
         except Exception as error:  # of a resolver
-            text_of_it = str(error.args[0]) if isinstance(error, KeyError) and error.args else text_of(error)
-            message, kind, cause = text_of_it.partition("\n")[0][:_MAX_LINE], "error", error
+            said = str(error.args[0]) if isinstance(error, KeyError) and error.args else text_of(error)
+            refused = _RefusedError(said.partition("\n")[0][:_MAX_LINE], cause=error)
         else:
             self._take_in(value, path, text, path)
             return value
-        return self.locations.report(path, message, kind=kind, cause=cause)  # not above: no context quotes a value
+        if not str(refused):
+            return UNKNOWN
+        # Not above: no context quotes a value.
+        return self.locations.report(path, str(refused), kind=refused.kind, cause=refused.cause)
 
     def _take_in(self, value: Any, path: Path, text: str, at: Path) -> None:
         """Counts what the interpolations at a path gave, which multiply a file where they name whole nodes."""
         self.locations.count(at, depth=len(path))
         if isinstance(value, str):
             self.locations.written[path] = (value, text)
-        elif isinstance(value, dict | list):
-            for key, child in value.items() if isinstance(value, dict) else enumerate(value):
-                self._take_in(child, (*path, key), text, at)
+        for key, child in children(value):
+            self._take_in(child, (*path, key), text, at)
 
     def select(self, key: str, path: Path) -> Any:
         """Returns the value of the node that a key names, as seen from a path.
@@ -262,11 +258,12 @@ class _Text(GrammarVisitor):
     def _node(self, key: Any, _: Any) -> Any:
         return self._selected(key if isinstance(key, str) else key.raw)  # of OmegaConf 2.3 a str
 
-    def _selected(self, key: str) -> Any:
+    def _selected(self, key: str, *default: Any) -> Any:
         try:
             return self.file.select(key, self.path)
         except LookupError:
-            pass
+            if default:
+                return default[0]
         raise _RefusedError(f"Interpolation key {shown(key if key in self.text else self.text)} not found")
 
     def _resolved(self, name: str, args: tuple[Any, ...], args_str: tuple[str, ...]) -> Any:
@@ -278,9 +275,9 @@ class _Text(GrammarVisitor):
         if any(argument is UNKNOWN for argument in args):
             raise _RefusedError
         own: dict[str, Callable[..., Any]] = {
-            "oc.env": _environment,
+            "oc.env": oc.env,
             "oc.decode": self._decoded,
-            "oc.select": self._or,
+            "oc.select": lambda key, default=None: self._selected(key, default),
             "oc.create": lambda value: self._yaml(value, "text of oc.create") if isinstance(value, str) else value,
             "oc.dict.keys": lambda key: list(self._mapping(key)),
             "oc.dict.values": lambda key: list(self._mapping(key).values()),
@@ -302,12 +299,6 @@ class _Text(GrammarVisitor):
             raise _RefusedError("oc.decode: expected text, got another value")
         return None if text is None else self._parsed(text, "singleElement", "VALUE_MODE")
 
-    def _or(self, key: str, default: Any = None) -> Any:
-        try:
-            return self.file.select(key, self.path)
-        except LookupError:
-            return default
-
     def _mapping(self, key: str) -> dict[Any, Any]:
         value = self._selected(key)
         if value is UNKNOWN:
@@ -318,18 +309,25 @@ class _Text(GrammarVisitor):
 
     def _referenced(self, kind: str, name: str, default: str | None, evaluated: Any, is_part: bool) -> Any:
         """The value of a variable or of a dynamic object; a default is YAML, or holds interpolations."""
-        references = self.file.references
-        if kind == "dynamic_objs":
-            if default is not None:
-                raise _RefusedError(f"${{dynamic_objs:{name}}} takes no default")
-            if references.dynamic_objs is not None and name not in references.dynamic_objs:
-                raise self._missing(kind, name, references.dynamic_objs)
-            return Dynamic(name, (references.dynamic_objs or {}).get(name, UNKNOWN))
-        references.used.add(name)
-        if name in references.variables:
-            return _copied(references.variables[name], name)
+        references, is_object = self.file.references, kind == "dynamic_objs"
+        given = references.dynamic_objs if is_object else references.variables
+        if is_object and default is not None:
+            raise _RefusedError(f"${{dynamic_objs:{name}}} takes no default")
+        if not is_object:
+            references.used.add(name)
+        if given is None or name in given:
+            value = UNKNOWN if given is None else given[name]
+            return Dynamic(value) if is_object else _copied(value, name)
         if default is None:
-            raise self._missing(kind, name, references.variables)
+            if (kind, name) in references.missing:
+                raise _RefusedError
+            references.missing.add((kind, name))
+            what = "dynamic object" if is_object else "variable"
+            remedy = "" if is_object else f", or write a default: ${{variables:{name},…}}"
+            raise _RefusedError(
+                f"no {what} {shown(name)} was given{did_you_mean(name, given)}; given: {listing(given)}\n"
+                f"  Pass {kind}={{{shown(name)}: …}}{remedy}."
+            )
         if "${" in default:
             return evaluated
         value = self._yaml(default, f"default of {shown(name)}")
@@ -342,26 +340,6 @@ class _Text(GrammarVisitor):
         except (UnreadableError, ValueError) as error:
             message = error.problem.message if isinstance(error, UnreadableError) else "no plain YAML"
         raise _RefusedError(f"the {what} is {message}")  # not above: no context quotes a value
-
-    def _missing(self, kind: str, name: str, given: Mapping[str, Any]) -> _RefusedError:
-        missing = self.file.references.missing
-        if (kind, name) in missing:
-            return _RefusedError()
-        missing.add((kind, name))
-        what = "dynamic object" if kind == "dynamic_objs" else "variable"
-        remedy = "" if kind == "dynamic_objs" else f", or write a default: ${{variables:{name},…}}"
-        return _RefusedError(
-            f"no {what} {shown(name)} was given{did_you_mean(name, given)}; given: {listing(given)}\n"
-            f"  Pass {kind}={{{shown(name)}: …}}{remedy}."
-        )
-
-
-def _environment(name: str, *default: Any) -> str | None:
-    if name in os.environ:
-        return os.environ[name]
-    if not default:
-        raise _RefusedError(f"Environment variable {shown(name)} not found")
-    return None if default[0] is None else str(default[0])
 
 
 def _copied(value: Any, name: str, depth: int = 0) -> Any:

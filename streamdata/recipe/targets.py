@@ -14,14 +14,10 @@ caller narrows with ``allow``, which no recipe can widen. streamdata's own recip
 they would build another recipe under other rules.
 """
 
-import builtins
-import collections
-import datetime as dt
-import fractions
 import functools
 import importlib
 import inspect
-import pathlib
+import pkgutil
 import sys
 import types
 from collections.abc import Callable, Collection, Mapping
@@ -38,49 +34,28 @@ _SOURCE: Final = (
 _PARTS: Final = ("parts", "parts_by")
 _MAP_STYLE: Final = (*_SOURCE, *_PARTS, "records_per_block")
 
+_TABLE: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
+    ("name", "percent", "max_bad"): ("MergedDataset",),
+    _SOURCE: ("CsvDataset", "JsonlIterableDataset", "MetaDistributedWebDataset", "ParquetDataset", "PreferenceDataset"),
+    _MAP_STYLE: (
+        "BlendableDataset", "BlendableDataset.from_megatron", "DPODataset", "DatasetFactory.load", "GRPODataset",
+        "ImageFolderDataset", "ImageJsonlDataset", "SFTChatDataset", "SFTDataset", "SeqDataset",
+    ),
+    (*_SOURCE, *_PARTS): ("RLHFDataset",),  # it says itself how many of its items belong together
+    (): (
+        "make_blendable_dataset",
+        # stores, to read
+        "H5Store", "MegatronStore", "MmapStore", "StoreFactory.create",
+        # process functions, and builders of them
+        "DecodeImages", "GroupByLength", "ImageJsonlProcessFnBuilder", "ImageTextPairProcessFnBuilder", "PackTokens",
+        "TextJsonlProcessFnBuilder",
+        # what a DataLoader is given beside the dataset; verl calls the collate of prompts collate_fn
+        "Pad", "GroupCollate", "ResumableDistributedSampler", "TensorCollate", "collate_fn", "dpo_collate",
+        "grpo_collate", "mixed_collate", "prompt_collate",
+    ),
+}  # fmt: skip
 TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
-    # mixtures
-    "streamdata.MergedDataset": ("name", "percent", "max_bad"),
-    "streamdata.BlendableDataset": _MAP_STYLE,
-    "streamdata.BlendableDataset.from_megatron": _MAP_STYLE,
-    "streamdata.make_blendable_dataset": (),
-    # sources
-    "streamdata.CsvDataset": _SOURCE,
-    "streamdata.DPODataset": _MAP_STYLE,
-    "streamdata.DatasetFactory.load": _MAP_STYLE,
-    "streamdata.GRPODataset": _MAP_STYLE,
-    "streamdata.ImageFolderDataset": _MAP_STYLE,
-    "streamdata.ImageJsonlDataset": _MAP_STYLE,
-    "streamdata.JsonlIterableDataset": _SOURCE,
-    "streamdata.MetaDistributedWebDataset": _SOURCE,
-    "streamdata.ParquetDataset": _SOURCE,
-    "streamdata.PreferenceDataset": _MAP_STYLE,
-    "streamdata.RLHFDataset": (*_SOURCE, *_PARTS),  # it says itself how many of its items belong together
-    "streamdata.SFTChatDataset": _MAP_STYLE,
-    "streamdata.SFTDataset": _MAP_STYLE,
-    "streamdata.SeqDataset": _MAP_STYLE,
-    # stores, to read
-    "streamdata.H5Store": (),
-    "streamdata.MegatronStore": (),
-    "streamdata.MmapStore": (),
-    "streamdata.StoreFactory.create": (),
-    # process functions, and builders of them
-    "streamdata.DecodeImages": (),
-    "streamdata.GroupByLength": (),
-    "streamdata.ImageJsonlProcessFnBuilder": (),
-    "streamdata.ImageTextPairProcessFnBuilder": (),
-    "streamdata.PackTokens": (),
-    "streamdata.TextJsonlProcessFnBuilder": (),
-    # what a DataLoader is given beside the dataset
-    "streamdata.Pad": (),
-    "streamdata.GroupCollate": (),
-    "streamdata.ResumableDistributedSampler": (),
-    "streamdata.TensorCollate": (),
-    "streamdata.collate_fn": (),  # as verl calls the collate of prompts
-    "streamdata.dpo_collate": (),
-    "streamdata.grpo_collate": (),
-    "streamdata.mixed_collate": (),
-    "streamdata.prompt_collate": (),
+    f"{OWN}.{name}": attributes for attributes, names in _TABLE.items() for name in names
 }
 """The targets, and the attributes that a recipe may set on what each builds."""
 
@@ -112,29 +87,6 @@ def _refusal_of_own(name: str) -> str | None:
     )
 
 
-def refusal_of_attribute(name: str, origin: str, parameters: Collection[str], given: Collection[Any]) -> str | None:
-    """Returns why an attribute may not be set on what streamdata built, or None; what others built takes any.
-
-    Args:
-        name: The attribute, as the recipe calls it.
-        origin: The dotted name of the target, or of the object's class.
-        parameters: The names of what it can be called with.
-        given: The names of what the recipe calls it with.
-    """
-    if not is_own(origin):
-        return None
-    if name in given:  # one of the two would be passed over
-        return f"expected {shown(name)} once, got it here and below 'params'\n  Remove one of them."
-    public = public_name(origin)
-    known = TARGETS[public] if public else ()
-    if name in known:
-        return None
-    if name in parameters:
-        return f"expected {shown(name)} as a parameter, got it as an attribute\n  Write it below 'params'."
-    guess = did_you_mean(name, [*known, *parameters])
-    return f"unknown attribute {shown(name)}{guess}\n  It takes: {', '.join(known) or 'none'}; all else is in 'params'."
-
-
 class TargetError(Exception):
     """A target is refused or cannot be imported; the message says why, for `RecipeError` to say where."""
 
@@ -145,27 +97,23 @@ def import_target(name: str, allow: Collection[str] | None = None) -> object:
     Raises:
         TargetError: The name or the object is refused, there is no such name, or the import failed (with its cause).
     """
-    _raise_if(refusal_of_name(name, allow))
+    if refusal := refusal_of_name(name, allow):
+        raise TargetError(refusal)
     first, *rest = name.split(".")
     obj: object = _import(first)
     if obj is None:
         raise TargetError(f"no module {shown(first)} was found\n  Install it, or put its directory on PYTHONPATH.")
-    reached = first
-    holder: object = None
+    reached, holder = first, None
     for part in rest:
         if isinstance(obj, types.ModuleType):
             permitted = any(target.startswith(obj.__name__ + ".") for target in PERMITTED)
-            _raise_if(_refusal_of_package(obj.__name__, allow, permitted=permitted))
+            if refusal := _refusal_of_package(obj.__name__, allow, permitted=permitted):
+                raise TargetError(refusal)
         holder, obj = obj, _attribute(obj, part, reached)
         reached = f"{reached}.{part}"
-    refusal = refusal_of_object(obj, allow, holder=holder)
-    _raise_if(refusal and f"{shown(name)} leads elsewhere: {refusal}")
+    if refusal := refusal_of_object(obj, allow, holder=holder):
+        raise TargetError(f"{shown(name)} leads elsewhere: {refusal}")
     return obj
-
-
-def _raise_if(refusal: str | None) -> None:
-    if refusal:
-        raise TargetError(refusal)
 
 
 def _import(name: str) -> types.ModuleType | None:
@@ -178,17 +126,16 @@ def _import(name: str) -> types.ModuleType | None:
         raise TargetError(f"importing {shown(name)} failed with {type(error).__name__}: {text_of(error)}") from error
 
 
-def _attribute(obj: object, part: str, reached: str) -> object:
+def _attribute(obj: Any, part: str, reached: str) -> object:
     """An attribute, or else a submodule: the order in which Python itself sees them."""
     try:
         return getattr(obj, part)
     except AttributeError as error:
-        kind = type(obj).__name__
-        if isinstance(obj, types.ModuleType):
-            kind = "module"
-            submodule = _import(f"{obj.__name__}.{part}") if hasattr(obj, "__path__") else None
-            if submodule is not None:
-                return submodule
+        is_module = isinstance(obj, types.ModuleType)
+        submodule = _import(f"{obj.__name__}.{part}") if is_module and hasattr(obj, "__path__") else None
+        if submodule is not None:
+            return submodule
+        kind = "module" if is_module else type(obj).__name__
         known = [name for name in dir(obj) if not name.startswith("_")]
         raise TargetError(f"{kind} {shown(reached)} has no {shown(part)}{did_you_mean(part, known)}") from error
     except (Exception, SystemExit) as error:
@@ -205,9 +152,18 @@ def callable_of(target: object) -> Callable[..., Any] | None:
     """
     if target is functools.partial:
         return _partial
-    if is_stage(target):
-        return _stage_builder(target)
-    return target if callable(target) else None
+    if not is_stage(target):
+        return target if callable(target) else None
+    stage: Any = target
+    signature = inspect.signature(stage)
+
+    def build(args: list[Any] | None = None, **keywords: Any) -> Any:
+        if not isinstance(args, list | None):
+            raise TypeError(f"expected a list as args, got {shown(args)}")
+        signature.bind(None, *(args or ()), **keywords)  # None for its data, which it is given when it is read
+        return stage(*(args or ()), **keywords)
+
+    return build
 
 
 def _partial(func: Callable[..., Any], **keywords: Any) -> "functools.partial[Any]":
@@ -220,37 +176,11 @@ def is_stage(target: object) -> bool:
     return (type(target).__module__, type(target).__name__) == ("webdataset.filters", "RestCurried")
 
 
-def _stage_builder(stage: Any) -> Callable[..., Any]:
-    """Returns a builder of the stage from `params`, among which `args` lists those that have no name."""
-    signature = inspect.signature(stage)
-
-    def build(args: list[Any] | None = None, **keywords: Any) -> Any:
-        if not isinstance(args, list | None):
-            raise TypeError(f"expected a list as args, got {shown(args)}")
-        signature.bind(None, *(args or ()), **keywords)  # None for its data, which it is given when it is read
-        return stage(*(args or ()), **keywords)
-
-    return build
-
-
 _STANDARD = sys.stdlib_module_names | set(sys.builtin_module_names) | {"test", "distutils"}
-_OWN_REFUSED = (
-    "streamdata.recipe",
-    "streamdata.tools.cli",
-    "streamdata.mixing.merged.instantiate_from_yaml",
-    "streamdata.instantiate_from_yaml",
-)
-
-PERMITTED: dict[str, object] = {
-    **{
-        f"builtins.{name}": getattr(builtins, name)
-        for name in ("bool", "dict", "float", "frozenset", "int", "len", "list", "set", "str", "tuple")
-    },
-    "collections.OrderedDict": collections.OrderedDict,
-    "datetime.timedelta": dt.timedelta,
-    "fractions.Fraction": fractions.Fraction,
-    "functools.partial": functools.partial,
-    "pathlib.Path": pathlib.Path,
+_BUILTINS = ("bool", "dict", "float", "frozenset", "int", "len", "list", "set", "str", "tuple")
+_OTHERS = ("collections.OrderedDict", "datetime.timedelta", "fractions.Fraction", "functools.partial", "pathlib.Path")
+PERMITTED: Final[dict[str, object]] = {
+    name: pkgutil.resolve_name(name) for name in (*(f"builtins.{name}" for name in _BUILTINS), *_OTHERS)
 }
 """The standard library's targets that a recipe may name."""
 
@@ -313,36 +243,27 @@ def refusal_of_object(obj: object, allow: Collection[str] | None = None, *, hold
     return None
 
 
-def _refusal_of_part(obj: object, allow: Collection[str] | None) -> str | None:
+def _refusal_of_part(obj: Any, allow: Collection[str] | None) -> str | None:
     if isinstance(obj, types.ModuleType):
         return f"it is the module {shown(obj.__name__)}, expected something inside a module"
     permitted = any(obj is known for known in PERMITTED.values())
-    if permitted or isinstance(obj, (type, *_PLAIN_CALLABLES)):
-        return _refusal_of_origin(origin_of(obj), allow, permitted=permitted)
-    if isinstance(obj, _BOUND):
-        return _refusal_of_bound(obj, allow)
-    # A method of a class in C, such as `str.format`: it has no module, but its class has.
-    owner = getattr(obj, "__objclass__", None)
-    if isinstance(owner, type):
-        return _refusal_of_origin(origin_of(owner), allow)
     cls = type(obj)
-    if _is_standard(cls.__module__):  # data may be of any type, but what is called could call anything
-        return _refusal_of_package(origin_of(cls), allow) if callable(obj) else None
-    return _refusal_of_package(origin_of(obj if callable(obj) else cls), allow)
-
-
-def _refusal_of_bound(method: Any, allow: Collection[str] | None) -> str | None:
-    """A method or builtin function: judged by its owner, and by its own module, which may be that of a base class."""
-    owner = method.__self__
-    if owner is not None and not isinstance(owner, types.ModuleType):
-        refusal = _refusal_of_package(origin_of(owner if isinstance(owner, type) else type(owner)), allow)
-        if refusal or not isinstance(method.__module__, str):
-            return refusal
-    return _refusal_of_origin(origin_of(method), allow)
-
-
-def _refusal_of_origin(name: str, allow: Collection[str] | None, *, permitted: bool = False) -> str | None:
-    """Why a class or function is refused, by the dotted name of where it is defined, or None."""
+    if isinstance(obj, _BOUND):
+        owner = obj.__self__
+        if owner is not None and not isinstance(owner, types.ModuleType):
+            refusal = _refusal_of_package(origin_of(owner if isinstance(owner, type) else type(owner)), allow)
+            if refusal or not isinstance(obj.__module__, str):
+                return refusal
+        # Its own module may be that of a base class.
+    elif not permitted and not isinstance(obj, (type, *_PLAIN_CALLABLES)):
+        # A method of a class in C, such as `str.format`: it has no module, but its class has.
+        owner = getattr(obj, "__objclass__", None)
+        if not isinstance(owner, type):
+            if _is_standard(cls.__module__):  # data may be of any type, but what is called could call anything
+                return _refusal_of_package(origin_of(cls), allow) if callable(obj) else None
+            return _refusal_of_package(origin_of(obj if callable(obj) else cls), allow)
+        obj = owner
+    name = origin_of(obj)  # where a class or function is defined
     refusal = _refusal_of_package(name, allow, permitted=permitted)
     return refusal or (_refusal_of_own(name) if is_own(name) and public_name(name) is None else None)
 
@@ -356,8 +277,6 @@ def origin_of(obj: object) -> str:
 
 
 def _refusal_of_package(name: str, allow: Collection[str] | None, *, permitted: bool = False) -> str | None:
-    if is_inside(name, _OWN_REFUSED):
-        return f"{shown(name)} is refused: it would build another recipe under other rules\n  Use 'include: file.yaml'."
     if _is_standard(name) and not permitted:
         return f"{shown(name)} is refused: of the standard library only these are targets: {', '.join(PERMITTED)}"
     if allow is not None and not is_inside(name, [*allow, OWN]):

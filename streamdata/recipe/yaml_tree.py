@@ -9,7 +9,7 @@ A *location* is ``file:line:column`` (both from 1).
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NoReturn
@@ -90,6 +90,13 @@ class Unknown:
 
 
 UNKNOWN = Unknown()
+
+
+def children(node: object) -> Iterable[tuple[Any, Any]]:
+    """Returns the keys and values of a mapping, or the indexes and items of a list; nothing of a leaf."""
+    if isinstance(node, dict):
+        return node.items()
+    return enumerate(node) if isinstance(node, list) else ()
 
 
 class UnreadableError(Exception):
@@ -205,12 +212,8 @@ _QUOTED = re.compile(r"'[^'<>]{3,}'")
 """In PyYAML's messages: names out of the file; but not what it expected, such as '<block end>' or ':'."""
 # PyYAML follows YAML 1.1, where `1e-3` is text and `12:30` the number 750.
 _FLOAT = re.compile(
-    r"""[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
-             |[0-9][0-9_]*[eE][-+]?[0-9]+
-             |\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?
-             |\.(?:inf|Inf|INF))$
-      |\.(?:nan|NaN|NAN)$""",
-    re.VERBOSE,
+    r"[-+]?(?:(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))$"
+    r"|\.(?:nan|NaN|NAN)$"
 )
 _INT = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$")
 
@@ -248,7 +251,13 @@ def read_yaml(content: bytes, locations: Locations) -> Any:
     """
     try:
         text = content.decode("utf-8-sig")
-        _expect_room(text, locations)
+        num_nodes, depth = 0, 0
+        for event in yaml.parse(text, _RecipeLoader):  # too many are told at a tenth of the price of nodes
+            num_nodes += isinstance(event, yaml.NodeEvent)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if num_nodes > locations.budget.left or depth > MAX_DEPTH:
+                locations.values[()] = _mark(event)
+                locations.count((), num_nodes, depth)
         node = yaml.compose(text, _RecipeLoader)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
@@ -264,17 +273,6 @@ def read_yaml(content: bytes, locations: Locations) -> Any:
     else:
         return None if node is None else _TreeBuilder(locations).value(node, ())
     raise locations.unreadable((), message)  # not above: PyYAML's errors quote lines, also as its context
-
-
-def _expect_room(text: str, locations: Locations) -> None:
-    """Raises where a text has too many nodes or levels: its events tell, at a tenth of the price."""
-    num_nodes, depth = 0, 0
-    for event in yaml.parse(text, _RecipeLoader):
-        num_nodes += isinstance(event, yaml.NodeEvent)
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if num_nodes > locations.budget.left or depth > MAX_DEPTH:
-            locations.values[()] = _mark(event)
-            locations.count((), num_nodes, depth)
 
 
 def plain_tree(value: Any, locations: Locations, path: Path = ()) -> Any:
@@ -317,7 +315,9 @@ class _TreeBuilder:
         self.locations.values[path] = _mark(node)
         with self._inside(node, path, "an alias to a node that holds it"):
             if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
-                return self._mapping(node, path)
+                pairs = self._pairs(node, path)
+                self.locations.keys.update({(*path, key): _mark(pair[0]) for key, pair in pairs.items()})
+                return {key: self.value(pair[1], (*path, key)) for key, pair in pairs.items()}
             if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
                 return [self.value(child, (*path, index)) for index, child in enumerate(node.value)]
             return self._scalar(node, path)
@@ -343,36 +343,25 @@ class _TreeBuilder:
         self.report(path, f"expected a value of YAML type {node.tag.removeprefix(_TAG)}, got another text")
         return None
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[Key, Any]:
-        result = {}
-        for key, (key_node, value_node) in self._pairs(node, path).items():
-            self.locations.keys[(*path, key)] = _mark(key_node)
-            result[key] = self.value(value_node, (*path, key))
-        return result
-
     def _pairs(self, node: yaml.MappingNode, path: Path) -> _Pairs:
         """A mapping's keys and values, with those that it merges and does not override; the first source wins."""
         own: _Pairs = {}
         merged: _Pairs = {}
         for key_node, value_node in node.value:
-            if key_node.tag != _TAG + "merge":
-                self._add(own, key_node, value_node, path)
-                continue
-            for source in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
-                if isinstance(source, yaml.MappingNode):
-                    with self._inside(source, path, "a merge of a mapping into itself"):
-                        merged = self._pairs(source, path) | merged
-                else:
-                    self.report(path, f"expected mappings after '<<', got {shown(source.tag.removeprefix(_TAG))}")
+            at = _mark(key_node)
+            if key_node.tag == _TAG + "merge":
+                for source in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
+                    if isinstance(source, yaml.MappingNode):
+                        with self._inside(source, path, "a merge of a mapping into itself"):
+                            merged = self._pairs(source, path) | merged
+                    else:
+                        got = shown(source.tag.removeprefix(_TAG))
+                        self.report(path, f"expected mappings after '<<', got {got}")
+            elif not isinstance(key := self._scalar(key_node, path), Key):
+                self.report(path, f"expected text or a number as a key, got {shown(key)}", at=at)
+            elif key in own:
+                first = own[key][0].start_mark.line + 1
+                self.report((*path, key), f"the key {shown(key)} is given twice, the first time in line {first}", at=at)
+            else:
+                own[key] = (key_node, value_node)
         return merged | own
-
-    def _add(self, pairs: _Pairs, key_node: yaml.Node, value_node: yaml.Node, path: Path) -> None:
-        key = self._scalar(key_node, path)
-        at = _mark(key_node)
-        if not isinstance(key, Key):
-            self.report(path, f"expected text or a number as a key, got {shown(key)}", at=at)
-        elif key in pairs:
-            first = pairs[key][0].start_mark.line + 1
-            self.report((*path, key), f"the key {shown(key)} is given twice, the first time in line {first}", at=at)
-        else:
-            pairs[key] = (key_node, value_node)

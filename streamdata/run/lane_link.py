@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import NamedTuple
@@ -73,7 +73,7 @@ _times: PerProcess[defaultdict[str, defaultdict[int, SourceTimes]]] = PerProcess
     partial(defaultdict, partial(defaultdict, dict))
 )
 _of_processes: PerProcess[defaultdict[str, dict[int, Traffic]]] = PerProcess(partial(defaultdict, dict))
-_said: set[str] = set()
+_said: set[object] = set()
 
 
 def note(report: TrafficReport) -> None:
@@ -82,14 +82,14 @@ def note(report: TrafficReport) -> None:
         _of_processes.get()[report.dataset][report.process] = report.traffic
         _times.get()[report.dataset][report.process].update((path, list(times)) for path, times in report.times.items())
     if report.limit is not None:
-        note_limit(report.dataset, report.limit)
+        log_once(report.dataset, report.limit)
 
 
-def note_limit(dataset: str, limit: str) -> None:
-    """Log how stores limit the lanes of a dataset, once for all who read it."""
-    if dataset not in _said:
-        _said.add(dataset)
-        for line in limit.splitlines():
+def log_once(key: object, text: str) -> None:
+    """Log how stores limit the lanes of a dataset, or another text, once for a key, whoever reads it."""
+    if key not in _said:
+        _said.add(key)
+        for line in text.splitlines():
             logger.warning("%s", line)
 
 
@@ -112,9 +112,6 @@ def times_of(dataset: str) -> dict[str, tuple[float, float]]:
 def traffic_of(dataset: str, own: Traffic) -> Traffic:
     """Add up the traffic of all processes whose batches came here, and of this one, which is `own`."""
     return Traffic(*map(sum, zip(own, *_of_processes.get()[dataset].values(), strict=True)))
-
-
-logger = logging.getLogger("streamdata")
 
 
 class DealText(NamedTuple):
@@ -145,6 +142,16 @@ class Beginning(NamedTuple):
     """The header of earlier sizes."""
 
 
+class Batches(NamedTuple):
+    """Counts of the batches that a lane has made of a pass."""
+
+    number: int = 0
+    given: int = 0
+    """Samples in all of them."""
+    sizes: Sequence[Sequence[int]] = ()
+    """Runs of batches with as many samples: the number of the first one, from 1, and the samples of each."""
+
+
 class LaneLink:
     """Travels with a lane's samples by reference, and stays behind when they are pickled: there it is None.
 
@@ -152,8 +159,7 @@ class LaneLink:
     So each batch brings along how the lane began, and the trainer warns; and what its process has asked of stores.
 
     Args:
-        num_batches: How many batches of this pass the lane had delivered when the iteration began; None if that is not
-            known.
+        batches: What batches of this pass the lane had delivered when the iteration began; None if that is not known.
         beginning: How it began, if it is to be compared.
         note_batches: Called with how many batches the lane has made in this iteration.
         report: Returns what its process has asked of stores, None for nothing.
@@ -161,25 +167,30 @@ class LaneLink:
 
     def __init__(
         self,
-        num_batches: int | None,
+        batches: Batches | None,
         beginning: Beginning | None,
         note_batches: Callable[[int], None],
         report: Callable[[], TrafficReport | None],
     ) -> None:
-        self._num_batches, self._beginning, self._note_batches = num_batches, beginning, note_batches
+        self._batches, self._beginning, self._note_batches = batches, beginning, note_batches
         self._report = report
         self._made = 0
 
-    def next_batch(self) -> int | None:
-        """Count a batch that is made; return its number in the lane, from 1."""
+    def next_batch(self, given: int) -> Batches | None:
+        """Count a batch that is made, with which the lane has given so many samples; return all that it has made."""
         self._made += 1
         self._note_batches(self._made)
-        return None if self._num_batches is None else self._num_batches + self._made
+        if self._batches is not None:
+            number, before, sizes = self._batches
+            if not sizes or sizes[-1][1] != given - before:
+                sizes = [*sizes, [number + 1, given - before]]
+            self._batches = Batches(number + 1, given, sizes)
+        return self._batches
 
     @property
-    def num_batches(self) -> int | None:
-        """How many batches of this pass the lane has made; None if that is not known, or nobody counts them."""
-        return self._num_batches + self._made if self._made and self._num_batches is not None else None
+    def batches(self) -> Batches | None:
+        """The batches of this pass that the lane has made; None if that is not known, or nobody counts them."""
+        return self._batches if self._made else None
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[Beginning | None, int, TrafficReport | None]]:
         beginning = self._beginning
@@ -194,14 +205,9 @@ _EMPTIES_QUEUE = "_reset"
 _DATALOADERS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader.stateful_dataloader")
 
 
-class _Received(NamedTuple):
-    iteration: int
-    batches: int
-
-
-_received: dict[tuple[str, int], _Received] = {}
+_received: dict[tuple[str, int], tuple[int, int]] = {}
+"""The last iteration of each lane, by rank and worker, with how many of its batches came."""
 _warned: defaultdict[str, set[int]] = defaultdict(set)
-_announced: dict[str, int] = {}
 _deals: dict[str, tuple[int, DealText | None]] = {}
 """Headers of earlier sizes that lanes have sent, by dataset, with the version of its states."""
 
@@ -210,17 +216,23 @@ def receive(beginning: Beginning | None, batches: int, report: TrafficReport | N
     """Note, in the trainer, a batch of a lane; warn at its first if the iteration before was left before its end."""
     if report is not None:
         note(report)
-    if beginning is None or _is_thrown_away():
+    if beginning is None:
+        return
+    # A DataLoader that empties its queue throws away what comes: it begins anew with workers that live on.
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  what the inspect module itself uses
+    while frame is not None and frame.f_code.co_name != _EMPTIES_QUEUE:
+        frame = frame.f_back
+    if frame is not None and frame.f_globals.get("__name__") in _DATALOADERS:
         return
     announce(beginning)
     note_deal(beginning.rank.partition("/")[0], beginning.version, beginning.deal)
     lane = (beginning.rank, beginning.worker)
-    before = _received.get(lane, _Received(0, 0))
-    _received[lane] = _Received(beginning.iteration, batches)
-    if before.iteration == beginning.iteration:
+    iteration, before = _received.get(lane, (0, 0))
+    _received[lane] = beginning.iteration, batches
+    if iteration == beginning.iteration:
         return
     # Of an iteration that this process saw nothing of, it has received nothing.
-    received = before.batches if before.iteration == beginning.iteration - 1 else 0
+    received = before if iteration == beginning.iteration - 1 else 0
     if beginning.was_left or received < beginning.batches_before:
         warn_once(beginning)
 
@@ -240,18 +252,8 @@ def noted_deal(dataset: str, version: int) -> DealText | None:
 
 def announce(beginning: Beginning) -> None:
     """Log a change of topology, once for all lanes of the rank and all passes, each time that states were set."""
-    if beginning.change is not None and _announced.get(beginning.rank) != beginning.version:
-        _announced[beginning.rank] = beginning.version
-        for line in beginning.change.splitlines():
-            logger.warning("%s", line)
-
-
-def _is_thrown_away() -> bool:
-    """Whether a DataLoader empties its queue: it does so when it begins anew with workers that live on."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001  what the inspect module itself uses
-    while frame is not None and frame.f_code.co_name != _EMPTIES_QUEUE:
-        frame = frame.f_back
-    return frame is not None and frame.f_globals.get("__name__") in _DATALOADERS
+    if beginning.change is not None:
+        log_once((beginning.rank, beginning.version), beginning.change)
 
 
 def warn_once(beginning: Beginning) -> None:

@@ -156,19 +156,15 @@ class ReadBuffer(threading.local):
 
         Slices of the map, which is the view's `obj`, are bytes; slices of the view are views.
         """
-        if size > self._max_kept_bytes:
-            return memoryview(_new_memory(size))
-        is_lent = self._lent is not None and self._lent() is not None
-        if self._memory is None or is_lent or len(self._memory) < size:
-            self._memory = _new_memory(size)
-        view = memoryview(self._memory)
-        self._lent = weakref.ref(view)
+        is_kept, is_lent = size <= self._max_kept_bytes, self._lent is not None and self._lent() is not None
+        memory = self._memory
+        if not is_kept or is_lent or memory is None or len(memory) < size:
+            # A power of two, of this process alone: by default a map is shared with forks.
+            memory = mmap.mmap(-1, 1 << size.bit_length(), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        view = memoryview(memory)
+        if is_kept:
+            self._memory, self._lent = memory, weakref.ref(view)
         return view
 
     def __reduce__(self) -> tuple[type["ReadBuffer"], tuple[int]]:
         return ReadBuffer, (self._max_kept_bytes,)
-
-
-def _new_memory(size: int) -> mmap.mmap:
-    """At least `size` bytes, a power of two, of this process alone (by default a map is shared with forks)."""
-    return mmap.mmap(-1, 1 << size.bit_length(), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

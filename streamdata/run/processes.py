@@ -186,7 +186,13 @@ def processes(function: Function[T, R], count: int) -> Iterator[Team[T, R]]:
     with ExitStack() as stack:
         members: list[_Process] = []
         if count > 0:
-            with _pickled(function) as file, _interrupts_blocked():
+            # A file without a name: a function with a tokenizer in it would fill a pipe until a process begins to read.
+            with TemporaryFile() as file, _interrupts_blocked():
+                try:
+                    pickle.dump(function, file)
+                except Exception as error:  # whatever its parts raise when they are pickled
+                    raise ProcessError(f"{type(error).__name__}: {text_of(error)}") from error
+                file.flush()
                 members = [_start(file, stack) for _ in range(count)]
         yield Team(members)
 
@@ -203,18 +209,6 @@ def forks(function: Callable[[T, ForkReport], R], count: int) -> Iterator[Team[T
         with _interrupts_blocked():
             members = [_fork(function, stack) for _ in range(count)]
         yield Team(members)
-
-
-@contextmanager
-def _pickled(function: Any) -> Iterator[IO[bytes]]:
-    """A file without a name: one with a tokenizer in it would fill a pipe until the process has begun to read."""
-    with TemporaryFile() as file:
-        try:
-            pickle.dump(function, file)
-        except Exception as error:  # whatever its parts raise when they are pickled
-            raise ProcessError(f"{type(error).__name__}: {text_of(error)}") from error
-        file.flush()
-        yield file
 
 
 @contextmanager
@@ -258,9 +252,18 @@ def _fork(function: Callable[[Any, ForkReport], Any], stack: ExitStack) -> _Proc
     ours, theirs = _pair()
     mark = _Mark()
     connection = stack.enter_context(Connection(ours.detach()))
+
+    def work() -> None:
+        end_with_trainer()
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        if (torch := sys.modules.get("torch")) is not None:
+            # Of the threads that its parent may have used a fork has none, and would wait for them.
+            torch.set_num_threads(1)
+        _work(function, Connection(theirs.detach()), mark)
+
     # The next fork must have no copy of theirs: that it closes is how the death of this one is known.
     with theirs:
-        child = get_context("fork").Process(target=_work_in_fork, args=(function, theirs, mark))
+        child = get_context("fork").Process(target=work)
         child.start()
 
     def wait_for_end() -> int | None:
@@ -273,20 +276,21 @@ def _fork(function: Callable[[Any, ForkReport], Any], stack: ExitStack) -> _Proc
     return _Process(wait_for_end, connection, deque(), mark)
 
 
-def _work_in_fork(function: Callable[[Any, ForkReport], Any], theirs: socket.socket, mark: _Mark) -> None:
-    end_with_trainer()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    if (torch := sys.modules.get("torch")) is not None:
-        # Of the threads that its parent may have used a fork has none, and would wait for them.
-        torch.set_num_threads(1)
-    _work(function, Connection(theirs.detach()), mark)
-
-
 def main() -> None:
     """Do the parent's tasks until it ends this process, or ends itself."""
     end_when_closed(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # `input` in the function would else wait for what is never written
-    _work(_unpickled(int(sys.argv[2])), Connection(int(sys.argv[1])))
+    try:
+        # The processes share one file and so its position, which a mapping has no part in.
+        with open(int(sys.argv[2]), "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            function: Function[Any, Any] = pickle.loads(content)  # noqa: S301  # our own parent's, whose file no other has
+    except Exception as error:  # of whatever it imports: the parent gets it as the answer to its first task
+        why = f"{type(error).__name__}: {text_of(error)}"
+
+        def function(*_: Any) -> Any:
+            raise ProcessError(why)
+
+    _work(function, Connection(int(sys.argv[1])))
 
 
 def _work(function: Callable[[Any, Any], Any], parent: "Connection[Any, Any]", mark: _Mark | None = None) -> None:
@@ -300,31 +304,12 @@ def _work(function: Callable[[Any, Any], Any], parent: "Connection[Any, Any]", m
             try:
                 outcome = "done", function(task, report)
             except Exception as error:  # whatever it is, the parent raises it
-                outcome = "error", _sendable(error)
+                outcome = "error", error
+                try:  # some errors can be pickled and not unpickled, where the parent would fail
+                    pickle.loads(pickle.dumps(error))  # noqa: S301  # it was made here
+                except Exception:
+                    outcome = "error", ProcessError(f"{type(error).__name__}: {text_of(error)}")
             except BaseException as error:  # as one that ends it: it says why, and Python prints no traceback of it
                 why = one_line(text_of(error))[:_MAX_WHY]
                 outcome = "error", ProcessDiedError(f"it was ended by {type(error).__name__}: {why}")
             parent.send(outcome)
-
-
-def _unpickled(descriptor: int) -> Function[Any, Any]:
-    try:
-        # The processes share one file and so its position, which a mapping has no part in.
-        with open(descriptor, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-            function: Function[Any, Any] = pickle.loads(content)  # noqa: S301  # our own parent's, whose file no other has
-    except Exception as error:  # of whatever it imports: the parent gets it as the answer to its first task
-        why = f"{type(error).__name__}: {text_of(error)}"
-
-        def function(*_: Any) -> Any:
-            raise ProcessError(why)
-
-    return function
-
-
-def _sendable(error: Exception) -> Exception:
-    """The error, or its text: some errors can be pickled and not unpickled, where the parent would fail."""
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  # it was made here
-    except Exception:
-        return ProcessError(f"{type(error).__name__}: {text_of(error)}")
-    return error

@@ -108,7 +108,18 @@ def data_parallel_of(mesh: "DeviceMesh", dims: str | Sequence[str] | None) -> Da
         ValueError: A dimension is not in the mesh, or it is not clear which are data-parallel.
     """
     names = mesh.mesh_dim_names or ()
-    wanted = _data_dims(names, mesh.ndim) if dims is None else {dims} if isinstance(dims, str) else set(dims)
+    wanted: set[str | None]
+    if dims is not None:
+        wanted = {dims} if isinstance(dims, str) else set(dims)
+    elif mesh.ndim == 1 and not _MODEL.intersection(names):
+        wanted = {*names} or {None}
+    elif not names or {*names} - _DATA - _MODEL:
+        raise ValueError(
+            f"data parallel: it is not clear which of the mesh's dimensions {tuple(names)} are data-parallel\n"
+            "  Name them: set_data_parallel(mesh=mesh, dims=(…)); or give a submesh of these alone, such as mesh['dp']."
+        )
+    else:
+        wanted = {name for name in names if name in _DATA}
     if not wanted or not wanted <= {*names, None}:
         raise ValueError(
             f"data parallel: expected dims to be some of the mesh's dimensions {tuple(names)}, got {shown(dims)}\n"
@@ -127,17 +138,6 @@ def data_parallel_of(mesh: "DeviceMesh", dims: str | Sequence[str] | None) -> Da
     return DataParallel(dp_size=size, dp_rank=rank)
 
 
-def _data_dims(names: Sequence[str], num_dims: int) -> set[str | None]:
-    if num_dims == 1 and not _MODEL.intersection(names):
-        return {*names} or {None}
-    if not names or {*names} - _DATA - _MODEL:
-        raise ValueError(
-            f"data parallel: it is not clear which of the mesh's dimensions {tuple(names)} are data-parallel\n"
-            "  Name them: set_data_parallel(mesh=mesh, dims=(…)); or give a submesh of these alone, such as mesh['dp']."
-        )
-    return {name for name in names if name in _DATA}
-
-
 def _integer_from_environment(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     try:
@@ -148,24 +148,22 @@ def _integer_from_environment(name: str, default: int) -> int:
         ) from None
 
 
-class _AtFork:
-    """The group as the parent saw it when it forked: in a worker, a worker_init_fn may have changed it since."""
+_at_fork: list[DataParallel | ValueError] = []
+"""The group as the parent saw it when it forked: in a worker, a worker_init_fn may have changed it since."""
 
-    found: DataParallel | ValueError | None = None
 
-    @classmethod
-    def remember(cls) -> None:
-        try:
-            cls.found = find_data_parallel()
-        except ValueError as error:  # raised where the group is asked for, which most forked processes never do
-            cls.found = error
+def _remember() -> None:
+    try:
+        _at_fork[:] = [find_data_parallel()]
+    except ValueError as error:  # raised where the group is asked for, which most forked processes never do
+        _at_fork[:] = [error]
 
 
 def remember_data_parallel_at_fork() -> None:
     """From now on, let forked processes know the group that their parent saw. Calling it again changes nothing."""
-    if _AtFork.found is None:
-        _AtFork.remember()
-        os.register_at_fork(before=_AtFork.remember)
+    if not _at_fork:
+        _remember()
+        os.register_at_fork(before=_remember)
 
 
 def data_parallel_at_fork() -> DataParallel:
@@ -174,7 +172,8 @@ def data_parallel_at_fork() -> DataParallel:
     Raises:
         ValueError: As `find_data_parallel` did there.
     """
-    assert _AtFork.found is not None, "remember_data_parallel_at_fork() was not called before the fork"
-    if isinstance(_AtFork.found, ValueError):
-        raise _AtFork.found
-    return _AtFork.found
+    assert _at_fork, "remember_data_parallel_at_fork() was not called before the fork"
+    (found,) = _at_fork
+    if isinstance(found, ValueError):
+        raise found
+    return found

@@ -1,13 +1,14 @@
 """Files with an index each: runs of their records → rows of their indexes → where the records lie → their bytes."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from resource import RUSAGE_THREAD, getrusage
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from streamdata.io.remote.addresses import CacheSettings, keep_in
 from streamdata.io.remote.requests import Answer
 from streamdata.io.storage import (
     NO_STAMP,
-    FileStamp,
     Int64s,
     base_name,
     check_shards,
@@ -33,8 +33,8 @@ from streamdata.io.storage import (
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import ReadBuffer, open_files
 from streamdata.shards.ahead.spans import FileSpans, read_spans, remote_pages
-from streamdata.shards.index.index_file import IndexDamageError, IndexFile, IndexHeader, Rows
-from streamdata.shards.index.indexing import KINDS, IndexJob, build, headers_of, open_index, warn_of_skipped
+from streamdata.shards.index.index_file import IndexDamageError, IndexFile, Rows
+from streamdata.shards.index.indexing import KINDS, IndexJob, build, headers_of, open_index
 from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, ManifestRows, RowRun
 from streamdata.shards.tar.sidecar import find_sidecars
 
@@ -54,15 +54,14 @@ class SlowReads:
         self._waited = self._computed = 0.0
         self._num_slow = 0
 
-    def begin(self) -> tuple[float, Any]:
-        """When a read begins, for `end`."""
-        return perf_counter(), getrusage(RUSAGE_THREAD)
-
-    def end(self, began: tuple[float, Any]) -> None:
-        """Note the read that began then."""
-        after, before = getrusage(RUSAGE_THREAD), began[1]
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Notes the read that is done within it."""
+        began, before = perf_counter(), getrusage(RUSAGE_THREAD)
+        yield
+        after = getrusage(RUSAGE_THREAD)
         computed = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        self.note(perf_counter() - began[0], computed, after.ru_nvcsw - before.ru_nvcsw)
+        self.note(perf_counter() - began, computed, after.ru_nvcsw - before.ru_nvcsw)
 
     def note(self, took: float, computed: float, gave_up: int) -> None:
         """Note a read.
@@ -104,7 +103,7 @@ class Runs(NamedTuple):
         return np.arange(int(self.counts.sum())) + self.per_record(self.firsts - starts)
 
 
-class IndexedFiles:
+class IndexedFiles(ListedFacts):
     """Shards with an index each. `complete` builds the indexes that are missing and reads the others' headers.
 
     Args:
@@ -127,45 +126,33 @@ class IndexedFiles:
         has_sidecars: bool = False,
         limits: ShardLimits = DEFAULT_LIMITS,
     ) -> None:
-        self.urls, self._kind, self._dtype, self.limits = urls, kind, KINDS[kind].dtype, limits
+        self.urls, self.kind, self._dtype, self.limits = urls, kind, KINDS[kind].dtype, limits
         self.names = list(map(str, urls))  # an address, which may hold secrets, gets into no sample
         self.cache: CacheSettings | None = None
         self.confirmations = Confirmations()
         self._learned: set[str] = set()
         """The files whose version was asked for since it was last confirmed."""
         close_unused(urls)  # another version may have been opened before under these urls, by an earlier reader
-        table = ListedFacts(urls, kind, known.manifests)
+        super().__init__(urls, kind, known.manifests)
         self._manifests = [rows for _, rows in known.manifests]
-        self._manifest_of, self._offsets = table.manifest_of, table.offsets
-        self.num_records, self.noted, self._skipped = table.num_records, table.noted, table.skipped
-        self._first_skipped = table.first_skipped
-        self._unlisted: list[int] = np.flatnonzero(self._manifest_of < 0).tolist()
-        self.is_remote = table.is_remote
-        jobs = self._jobs_of([urls[shard] for shard in self._unlisted], known.stamps, has_sidecars=has_sidecars)
-        self.jobs = {shard: jobs[urls[shard]] for shard in self._unlisted}
-        self.stamps, self.sidecar_stamps, self.sidecar_urls = table.stamps, table.sidecar_stamps, table.sidecar_urls
-        for shard, job in self.jobs.items():
+        unlisted: list[int] = np.flatnonzero(self.manifest_of < 0).tolist()
+        different = {urls[shard]: ("", NO_STAMP) for shard in unlisted}
+        unknown = [url for url in different if url not in known.stamps]
+        stamps = {**known.stamps, **dict(zip(unknown, stamps_of(unknown), strict=True))}
+        sidecars = find_sidecars(different, known.stamps) if has_sidecars else different
+        self.jobs: dict[int, IndexJob] = {}
+        for shard in unlisted:
+            url = urls[shard]
+            job = self.jobs[shard] = IndexJob(kind, url, stamps[url], *sidecars[url], limits)
             self.stamps.sizes[shard], self.stamps.versions[shard] = job.stamp
             self.sidecar_stamps.sizes[shard], self.sidecar_stamps.versions[shard] = job.sidecar_stamp
-            self.sidecar_urls[shard], self.is_remote[shard] = job.sidecar, is_remote(job.url)
+            self.sidecar_urls[shard], self.is_remote[shard] = job.sidecar, is_remote(url)
         close_unused(filter(None, self.sidecar_urls))
         self.sizes: Int64s = self.stamps.sizes
         self.has_remote, self.reads = any(self.is_remote), SlowReads()
         # What all workers meet of versions that no manifest says; of tars whose sidecars these are others hold it.
         met = (self.sidecar_urls, self.sidecar_stamps) if has_sidecars else (urls, self.stamps)
         self._held = shared_versions(met[0], met[1].versions.tolist()) if self.has_remote else None
-
-    def _jobs_of(self, urls: list[str], known: Mapping[str, FileStamp], *, has_sidecars: bool) -> dict[str, IndexJob]:
-        different = list(dict.fromkeys(urls))
-        unknown = [url for url in different if url not in known]
-        stamps = {**known, **dict(zip(unknown, stamps_of(unknown), strict=True))}
-        sidecars = find_sidecars(different, known) if has_sidecars else dict.fromkeys(different, ("", NO_STAMP))
-        return {url: IndexJob(self._kind, url, stamps[url], *sidecars[url], self.limits) for url in different}
-
-    @property
-    def skipped(self) -> int:
-        """The number of lines or members that were passed over in all shards."""
-        return int(self._skipped.sum())
 
     def is_slow(self) -> bool:
         """Whether the next window is better asked for before it is needed: some are remote, or were waited for."""
@@ -202,8 +189,8 @@ class IndexedFiles:
         self, shards: Int64s, bounds: list[tuple[int, int]]
     ) -> Iterator[tuple[ManifestRows, list[int], list[RowRun]]]:
         """Yield for each manifest its rows, the numbers of the runs whose shards it knows, and where their rows are."""
-        manifest_of = self._manifest_of[shards]
-        offsets, counts = self._offsets[shards].tolist(), self.num_records[shards].tolist()
+        manifest_of = self.manifest_of[shards]
+        offsets, counts = self.offsets[shards].tolist(), self.num_records[shards].tolist()
         for manifest, rows in enumerate(self._manifests):
             numbers = np.flatnonzero(manifest_of == manifest).tolist()
             yield rows, numbers, [RowRun(offsets[number], counts[number], *bounds[number]) for number in numbers]
@@ -264,19 +251,6 @@ class IndexedFiles:
         """Base name and number of records per shard."""
         return list(zip(map(base_name, self.urls), self.num_records.tolist(), strict=True))
 
-    def take_headers(self, headers: Mapping[IndexJob, IndexHeader]) -> None:
-        """Take in what the indexes say of the shards that no manifest knows."""
-        for shard, job in self.jobs.items():
-            header = headers[job]
-            self.num_records[shard], self.noted[shard] = header.num_records, header.noted
-            self._skipped[shard], self._first_skipped[shard] = header.skipped, header.first_skipped
-        said = set()
-        for shard in np.flatnonzero((self._skipped > 0) | (self.noted > 0)).tolist():
-            if (url := self.urls[shard]) not in said:
-                said.add(url)
-                columns = (self._skipped, self._first_skipped, self.noted)
-                warn_of_skipped(url, self._kind, *(int(column[shard]) for column in columns))
-
 
 def complete(*files: IndexedFiles) -> None:
     """Build the indexes that are missing, those of one shard in one pass, and read the headers of all.
@@ -287,7 +261,18 @@ def complete(*files: IndexedFiles) -> None:
     jobs = list(dict.fromkeys(job for some in files for job in some.jobs.values()))
     headers = dict(zip(jobs, headers_of(jobs), strict=True))
     for some in files:
-        some.take_headers(headers)
+        for shard, job in some.jobs.items():
+            header = headers[job]
+            some.num_records[shard], some.noted[shard] = header.num_records, header.noted
+            some.skipped[shard], some.first_skipped[shard] = header.skipped, header.first_skipped
+        anomalous = np.flatnonzero((some.skipped > 0) | (some.noted > 0)).tolist()
+        for url, shard in {some.urls[shard]: shard for shard in anomalous}.items():
+            skipped, noted, kind = int(some.skipped[shard]), int(some.noted[shard]), KINDS[some.kind]
+            if skipped:
+                what = kind.skipped.format(int(some.first_skipped[shard]))
+                logger.warning("shard '%s': %d %s", one_line(url), skipped, what)
+            if noted and kind.noted:
+                logger.warning("shard '%s': %d %s", one_line(url), noted, kind.noted)
 
 
 def misplaced(url: str, record: int, file: str, begin: int, end: int) -> ShardError:
@@ -355,32 +340,23 @@ class RecordBytes:
         Raises:
             ShardError: A shard is not what was indexed.
         """
-        files = self._files
+        files, lend = self._files, self._buffer.lend
         if not keep:
-            spans = self._spans[chosen]
-            began = files.reads.begin()
-            lend, known = self._buffer.lend, self._at_their_paths
-            found = read_spans(files.urls, files.stamps, spans, lend, known, from_cache=self.is_cached)
-            files.reads.end(began)
-            return found
-        if self._kept is None:
-            began = files.reads.begin()
-            self._kept = self._read_runs()
-            files.reads.end(began)
+            spans, known = self._spans[chosen], self._at_their_paths
+            with files.reads.timed():
+                return read_spans(files.urls, files.stamps, spans, lend, known, from_cache=self.is_cached)
+        if self._kept is None:  # a run is one span, so that few are sorted
+            runs = self._runs
+            lasts = np.cumsum(runs.counts) - 1
+            spans = np.stack([runs.shards, self.begins[lasts - runs.counts + 1], self.ends[lasts]], axis=1)
+            with files.reads.timed():
+                memory, offsets = read_spans(files.urls, files.stamps, spans, lend, from_cache=self.is_cached)
+            self._kept = memory, self.begins + runs.per_record(offsets - spans[:, 1])
         else:  # what is in memory was checked when it was read; to ask again of a remote shard would be a request
             shards = set(self.shards[chosen].tolist())
             check_shards(files.urls, files.stamps, {shard for shard in shards if not files.is_remote[shard]})
         memory, begins = self._kept
         return memory, begins[chosen]
-
-    def _read_runs(self) -> tuple[memoryview, Int64s]:
-        """Read all records; a run is one span, so that few are sorted."""
-        runs = self._runs
-        lasts = np.cumsum(runs.counts) - 1
-        spans = np.stack([runs.shards, self.begins[lasts - runs.counts + 1], self.ends[lasts]], axis=1)
-        files = self._files
-        memory, offsets = read_spans(files.urls, files.stamps, spans, self._buffer.lend, from_cache=self.is_cached)
-        return memory, self.begins + runs.per_record(offsets - spans[:, 1])
 
 
 def _read_rows(job: IndexJob, runs: Sequence[tuple[int, int]]) -> list[bytes]:

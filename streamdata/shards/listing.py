@@ -74,22 +74,18 @@ class _Size(NamedTuple):
         return _Size(self.num + other.num, self.chars + other.chars)
 
 
-_ONE: Final = _Size(1, 0)
 _CHARACTER: Final = _Size(1, 1)
-_ENDLESS: Final = _Size(MAX_PATHS + 1, 0)
 
 
 class _Open:
     """A brace that was not closed yet: the alternatives before its last comma, and what follows that."""
 
     def __init__(self, start: int) -> None:
-        self.start = start
-        self.before: _Size | None = None
-        self.size = _ONE
+        self.start, self.before, self.size = start, _Size(0, 0), _Size(1, 0)
 
     def all(self) -> _Size:
         """All that was met since the brace opened."""
-        return self.size if self.before is None else self.before.beside(self.size)
+        return self.before.beside(self.size)
 
 
 def check_braces(pattern: str) -> None:
@@ -107,13 +103,19 @@ def check_braces(pattern: str) -> None:
             opened.pop()
             opened[-1].size = opened[-1].size.then(_closed(inner, pattern[inner.start : at]))
         elif character == "," and len(opened) > 1:
-            inner.before, inner.size = inner.all(), _ONE
+            inner.before, inner.size = inner.all(), _Size(1, 0)
         else:
             unopened += (character == "}") - (character == "{")
             inner.size = inner.size.then(_CHARACTER)
             at += character == "\\"
-        _check_size(pattern, opened[-1].all(), len(opened) - 1)
         at += 1
+        size = opened[-1].all()
+        if size.num > MAX_PATHS or size.chars > _MAX_CHARS or len(opened) - 1 > _MAX_LEVELS:
+            raise ValueError(
+                f"shards: pattern {shown(bare_url(pattern))}: its braces stand for too many paths, expected at most "
+                f"{MAX_PATHS} of {_MAX_CHARS >> 20} MiB together, and {_MAX_LEVELS} braces within one another\n"
+                "  Name the folder of the shards, or write a glob."
+            )
     if len(opened) > 1 or unopened:
         raise ValueError(
             f"shards: pattern {shown(bare_url(pattern))}: expected braces in pairs, got one without the other\n"
@@ -121,28 +123,15 @@ def check_braces(pattern: str) -> None:
         )
 
 
-def _check_size(pattern: str, size: _Size, num_levels: int) -> None:
-    if size.num > MAX_PATHS or size.chars > _MAX_CHARS:
-        raise ValueError(
-            f"shards: pattern {shown(bare_url(pattern))}: its braces stand for too many paths, expected at most "
-            f"{MAX_PATHS} of {_MAX_CHARS >> 20} MiB together\n  Name the folder of the shards, or write a glob."
-        )
-    if num_levels > _MAX_LEVELS:
-        raise ValueError(
-            f"shards: pattern {shown(bare_url(pattern))}: expected at most {_MAX_LEVELS} braces within one another, "
-            "got more\n  Name the folder of the shards, or write a glob."
-        )
-
-
 def _closed(brace: _Open, text: str) -> _Size:
     """Count the texts for which a brace with this text in it stands."""
-    if brace.before is not None:
+    if brace.before.num:
         return brace.all()
     if match := _NUMBERS.match(text):
         first, last, step = match.groups()
         width = max(len(first), len(last))
         if max(width, len(step or "")) > _MAX_DIGITS:
-            return _ENDLESS
+            return _Size(MAX_PATHS + 1, 0)
         count = abs(int(last) - int(first)) // (int(step or 1) or 1) + 1
         return _Size(count, count * width)
     if _LETTERS.match(text):
@@ -174,18 +163,11 @@ class Listings:
             return os.path.isdir(local_path(url))
         if url.endswith((*TAR_SUFFIXES, *JSONL_SUFFIXES)):  # to ask what it is would be a request for each
             return False
-        folder = _with_slash(url)
+        folder = with_slash(url)
         return any(found.url != folder for found in self._list(folder, deep=True))
 
-    def files_in(self, folder: str) -> list[str]:
-        """The urls of all files below a folder, sorted."""
-        return self._found(_with_slash(folder), ())
-
-    def files_matching(self, pattern: str) -> list[str]:
-        """The urls of all files that a glob matches, or that are below a folder which it matches, sorted."""
-        return self._found(*split_glob(pattern))
-
-    def _found(self, root: str, parts: Names) -> list[str]:
+    def files(self, root: str, parts: Names = ()) -> list[str]:
+        """The urls of all files below a folder (with its slash), or of those that a glob's `parts` mean, sorted."""
         return sorted(self._remote(root, parts) if is_remote(root) else _local(root, parts))
 
     def _remote(self, root: str, parts: Names) -> Iterator[str]:
@@ -193,9 +175,14 @@ class Listings:
         folders: list[Names] = [()]
         while folders:
             above = folders.pop()
-            is_deep = _is_deep(above, parts)
+            is_deep = not parts or _ANY_FOLDERS in parts[: len(above) + 1] or len(above) >= len(parts)
             for found in self._list(beside(root, root + "".join(f"{name}/" for name in above)), deep=is_deep):
-                names = _names_below(root, found.url)
+                if not found.url.startswith(root.rstrip("/")):
+                    raise ValueError(
+                        f"shards: expected what is below '{root}', got '{found.url}' from its server's listing\n"
+                        "  Name the shards one by one, or by a brace expression."
+                    )
+                names = tuple(name for name in found.url[len(root.rstrip("/")) :].split("/") if name)
                 if not found.url.endswith("/"):
                     if names and _fits(names, parts):
                         yield beside(root, bare_url(found.url))
@@ -216,8 +203,9 @@ class Listings:
         return self._listed[folder, deep]
 
 
-def _with_slash(folder: str) -> str:
-    return folder if folder.endswith("/") else beside(folder, f"{folder}/")
+def with_slash(folder: str) -> str:
+    """A folder with the slash that its files' urls have behind it; the one that is `""` has none."""
+    return folder if folder.endswith("/") or not folder else beside(folder, f"{folder}/")
 
 
 def chosen(root: str, parts: Names, urls: Sequence[str]) -> list[str]:
@@ -252,11 +240,6 @@ def _fits(names: Sequence[str], parts: Names, *, leads_on: bool = False) -> bool
     return is_meant and _fits(names[1:], parts[1:], leads_on=leads_on)
 
 
-def _is_spelt_out(names: Names, parts: Names) -> bool:
-    """Whether a glob says the last of the names itself."""
-    return _ANY_FOLDERS not in parts[: len(names)] and parts[len(names) - 1 : len(names)] == names[-1:]
-
-
 def _local(root: str, parts: Names) -> Iterator[str]:
     """Files below a local folder, whose own spelling begins each url."""
     links: list[str] = []
@@ -266,11 +249,19 @@ def _local(root: str, parts: Names) -> Iterator[str]:
         with os.scandir(os.path.join(local_path(root), *above) or ".") as entries:
             for entry in entries:
                 names = (*above, entry.name)
-                if not _is_folder(entry, is_meant=_is_spelt_out(names, parts)):
+                # Whether the glob says this name itself.
+                is_meant = _ANY_FOLDERS not in parts[: len(names)] and parts[len(above) : len(names)] == (entry.name,)
+                try:
+                    is_folder = entry.is_dir()
+                except OSError:  # a link in a circle, or to where nobody may look, is none where it is not meant
+                    if is_meant:
+                        raise
+                    is_folder = False
+                if not is_folder:
                     if _fits(names, parts):
                         yield root + "/".join(names)
                 elif _fits(names, parts, leads_on=True):
-                    if entry.is_symlink() and not _is_spelt_out(names, parts):
+                    if entry.is_symlink() and not is_meant:
                         links.append(root + "/".join(names))
                     else:
                         folders.append(names)
@@ -278,28 +269,3 @@ def _local(root: str, parts: Names) -> Iterator[str]:
         named = ", ".join(sorted(links)[:_MAX_NAMED]) + (", …" if len(links) > _MAX_NAMED else "")
         logger.warning("shards: %d folders are symbolic links and left out: %s; name them to read them",
                        len(links), one_line(named))  # fmt: skip
-
-
-def _is_folder(entry: "os.DirEntry[str]", *, is_meant: bool) -> bool:
-    """Whether there is a folder. A link in a circle, or to where nobody may look, is none where it is not meant."""
-    try:
-        return entry.is_dir()
-    except OSError:
-        if is_meant:
-            raise
-        return False
-
-
-def _is_deep(above: Names, parts: Names) -> bool:
-    """Whether what is below the folder is meant at any depth."""
-    return not parts or _ANY_FOLDERS in parts[: len(above) + 1] or len(above) >= len(parts)
-
-
-def _names_below(folder: str, found: str) -> Names:
-    above = folder.rstrip("/")
-    if not found.startswith(above):
-        raise ValueError(
-            f"shards: expected what is below '{folder}', got '{found}' from its server's listing\n"
-            "  Name the shards one by one, or by a brace expression."
-        )
-    return tuple(name for name in found[len(above) :].split("/") if name)

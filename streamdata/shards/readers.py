@@ -45,11 +45,9 @@ class Window(Protocol):
 
     def spans(self) -> list[FileSpans]:
         """The spans of its records, and of their lines in other files: which bytes `take` reads."""
-        ...
 
     def take_cached(self) -> bool:
         """Make `take` read from the page cache, if all of it that is remote is there; whether it is."""
-        ...
 
     def take(
         self,
@@ -65,7 +63,6 @@ class Window(Protocol):
         Raises:
             DamagedRecordError: The next one is damaged; whoever goes on takes those after it.
         """
-        ...
 
 
 def take_all(
@@ -96,15 +93,12 @@ class _Shards(Protocol):
 
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Set `cache`."""
-        ...
 
     def identity(self) -> list[tuple[str, int]]:
         """Base name per shard, and its number of records, or of a sequential one its bytes (0 for a pipe)."""
-        ...
 
     def anomalies(self) -> dict[str, int]:
         """How much is no record, or less than one, by kind; of sequential shards, what this process has seen so far."""
-        ...
 
 
 class IndexedShards(_Shards, Protocol):
@@ -115,23 +109,18 @@ class IndexedShards(_Shards, Protocol):
 
     def cache_keys(self) -> list[str]:
         """The name of each in the page cache, "" where no version is known; nothing where no shard is remote."""
-        ...
 
     def is_slow(self) -> bool:
         """Whether the next window is better asked for before it is needed; asked once for each."""
-        ...
 
     def confirm(self, *, wait: bool) -> None:
         """Raise ShardError where what the cache had is not what the shards are now; `wait` for all answers."""
-        ...
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Window:
         """The window of the runs [first, first + count) of the shards, all three arrays of the same length."""
-        ...
 
     def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Sequence[Future[Any]]:
         """Ask for what `window` will read for these runs, where that lies on a host; what was asked for."""
-        ...
 
 
 class SequentialShards(_Shards, Protocol):
@@ -142,15 +131,12 @@ class SequentialShards(_Shards, Protocol):
     @property
     def num_records(self) -> Int64s:
         """How many records each shard has, none of which is a pipe; for it each may be read whole, once on a node."""
-        ...
 
     def chunks(self, shard: int) -> FileSpans | None:
         """The spans of a shard that is better asked for before it is needed, in their order; None for others."""
-        ...
 
     def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
         """The records of one shard in their order in the file, which is opened, or read from `raw`.
 
         In place of one that is damaged stands the error that says so.
         """
-        ...

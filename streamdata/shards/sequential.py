@@ -27,7 +27,6 @@ from streamdata.io.storage import (
     learn_versions,
     shared_versions,
     stamp_of,
-    stamps_of,
     told_url,
 )
 from streamdata.io.streams import open_stream
@@ -36,22 +35,14 @@ from streamdata.run.per_process import Recent
 from streamdata.shards.ahead.spans import FileSpans, read_spans
 from streamdata.shards.ahead.windows import ChunkBytes, chunk_spans
 from streamdata.shards.index.indexing import IndexJob, csv_kind, headers_of
-from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, stamps_known
+from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, stamps_for, stamps_known
 from streamdata.shards.jsonl.csv_rows import csv_records
 from streamdata.shards.jsonl.lines import lines_of, place_of
 from streamdata.shards.jsonl.rows import doubtful_integers, parse_row, reserved_flaw
 from streamdata.shards.listing import sidecars_of
 from streamdata.shards.readers import DamagedRecordError, Record
 from streamdata.shards.tar.records import interleaved, key_hash, records
-from streamdata.shards.tar.sidecar import (
-    RecordNames,
-    SidecarKeys,
-    checked_names,
-    checked_sidecar_key,
-    find_sidecars,
-    join,
-    names_of,
-)
+from streamdata.shards.tar.sidecar import JoinedLines, SidecarKeys, checked_meta, find_sidecars, join
 
 logger = logging.getLogger(__name__)
 _CHUNK_BYTES, _MAX_CHUNKS = 1 << 20, 16
@@ -74,9 +65,7 @@ class SequentialFiles:
         self.sidecar_stamps: list[FileStamp] = []
         files = [url for url in dict.fromkeys(urls) if not is_pipe(url)]
         close_unused(files)
-        stamps = stamps_known(urls, known)
-        unknown = [url for url in files if url not in stamps]
-        stamps.update(zip(unknown, stamps_of(unknown), strict=True))
+        stamps = stamps_for(files, known)
         self._stamps = [stamps.get(url, NO_STAMP) for url in urls]
         self.pipe = told_url(next(filter(is_pipe, urls), ""))
         listed = ListedFacts(urls, self.count_kind, known.manifests)
@@ -87,6 +76,7 @@ class SequentialFiles:
         self.has_remote = any(map(is_remote, files))
         self._held = [self._shared(urls, self._stamps)]
         self._counts: Counter[str] = Counter()
+        self._said: set[tuple[str, str]] = set()
         self._unchecked: set[str] = set()
 
     def use_cache(self, cache: CacheSettings | None) -> None:
@@ -141,23 +131,16 @@ class SequentialFiles:
         self._learn(shard)
         return chunk_spans(url, self._stamps[shard]) if not is_pipe(url) and is_remote(url) else None
 
+    def note(self, url: str, kind: str, count: int, which: str) -> None:
+        """Count one kind of anomaly of a shard, and log the first time which they are."""
+        self._counts[kind] += count
+        if count and (url, kind) not in self._said:
+            self._said.add((url, kind))
+            logger.warning("shard '%s': %s, %s", one_line(url), kind, which)
+
     def anomalies(self) -> dict[str, int]:
         """Count what this process has seen so far that is no record, or less than one, by kind."""
         return dict(self._counts)
-
-
-class _Notice:
-    """Counts one kind of anomaly of one shard, and logs the first."""
-
-    def __init__(self, counts: "Counter[str]", kind: str, url: str) -> None:
-        self._counts, self._kind, self._url = counts, kind, url
-        self._logged = False
-
-    def __call__(self, count: int, first: str) -> None:
-        self._counts[self._kind] += count
-        if count and not self._logged:
-            self._logged = True
-            logger.warning("shard '%s': %s, the first %s", one_line(self._url), self._kind, first)
 
 
 class SequentialTar(SequentialFiles):
@@ -186,8 +169,7 @@ class SequentialTar(SequentialFiles):
         limits: ShardLimits = DEFAULT_LIMITS,
     ) -> None:
         super().__init__(urls, known, limits)
-        self.meta_names = checked_names(meta_names)
-        self.sidecar_key = checked_sidecar_key(sidecar_key, meta_names)
+        self.meta_names, self.sidecar_key = checked_meta(meta_names, sidecar_key), sidecar_key
         wanted = urls if meta_names else []
         there = stamps_known([sidecar for url in wanted for sidecar in sidecars_of(url)], known)
         found = find_sidecars(wanted, there)
@@ -207,11 +189,10 @@ class SequentialTar(SequentialFiles):
         """
         url = self.urls[shard]
         self._learn(shard)
-        joiner = _Joiner(self, shard, self._counts) if self.meta_names else None
+        joiner = _Joiner(self, shard) if self.meta_names else None
         begins: dict[int, int] = {}
         told = told_url(url)
-        notice = _Notice(self._counts, _NO_FIELD, url)
-        skipped = lambda member: notice(1, f"at offset {member.offset}")  # noqa: E731
+        skipped = lambda member: self.note(url, _NO_FIELD, 1, f"the first at offset {member.offset}")  # noqa: E731
         with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
             for found in records(stream, url, None, skipped, max_bytes=self.limits.member_bytes):
                 if (first := begins.setdefault(key_hash(found.key), found.offset)) != found.offset:
@@ -228,7 +209,7 @@ class SequentialTar(SequentialFiles):
             joiner.finish()
 
 
-class _Lines:
+class _SidecarBytes:
     """Bytes of a sidecar; of a remote one in chunks, since each is a request and has the lines of many records."""
 
     def __init__(self, url: str, stamp: FileStamp) -> None:
@@ -254,58 +235,25 @@ class _Lines:
 class _Joiner:
     """Joins lines of one shard's sidecar to records as they come, by the rule of `sidecar`."""
 
-    def __init__(self, shards: SequentialTar, shard: int, counts: "Counter[str]") -> None:
+    def __init__(self, shards: SequentialTar, shard: int) -> None:
         self._url, self._meta_names, self._by = shards.urls[shard], shards.meta_names, shards.sidecar_key
-        self._sidecar = shards.sidecars[shard]
-        stamp = shards.sidecar_stamps[shard]
-        self._lines = _Lines(self._sidecar, stamp)
-        self._keys = SidecarKeys(self._sidecar, stamp, shards.limits.line_bytes)
-        self._used = np.zeros(len(self._keys) + 1, np.bool_)
-        self._counts, self._notice = counts, _Notice(counts, _NO_LINE, self._url)
-        self._num_missing = 0
-        self._first: RecordNames | None = None
-        self._with_id: RecordNames | None = None  # the first record with a line by its id
-        self._other: RecordNames | None = None  # the first with a line by its key alone
+        self._sidecar, stamp = shards.sidecars[shard], shards.sidecar_stamps[shard]
+        self._bytes = _SidecarBytes(self._sidecar, stamp)
+        self._lines = JoinedLines(self._url, SidecarKeys(self._sidecar, stamp, shards.limits.line_bytes), self._by)
+        self._note = shards.note
 
     def join(self, record: Record) -> None:
         """Add the fields of its line to a record."""
-        found = self._line_of(record)
-        is_missing = found == len(self._keys)
-        row = self._keys.row_without(self._num_missing) if is_missing else self._keys.rows[found]
-        self._num_missing += is_missing
-        offset, length = row.tolist()
-        line = None
-        if length:
-            line = self._lines.read(offset, offset + length)
-        else:
-            self._notice(1, f"record {shown(record[KEY])}")
+        offset, length = self._lines.next(record[KEY], record.get("id"))
+        line = self._bytes.read(offset, offset + length) if length else None
+        if line is None:
+            self._note(self._url, _NO_LINE, 1, f"the first record {shown(record[KEY])}")
         join(record, line, self._meta_names, self._by, self._sidecar, offset)
-
-    def _line_of(self, record: Record) -> int:
-        names = names_of(record[KEY], record.get("id"), self._url, self._by)
-        self._first = self._first or names
-        called = (names.by_id, names.by_key) if names.by_id != names.by_key else (names.by_id,)
-        by_id, by_key = (self._keys.find([key_hash(name) for name in called]).tolist() * 2)[:2]
-        none = len(self._keys)
-        if names.has_id and by_id != none:
-            self._with_id = self._with_id or names
-        if by_key not in (by_id, none):
-            self._other = self._other or names
-        if self._with_id and self._other:
-            raise self._keys.ambiguous(self._url, self._with_id, self._other)
-        line: int = by_id if by_id != none else by_key
-        self._used[line] = True
-        return line
 
     def finish(self) -> None:
         """Count the lines that joined no record, once all records came."""
-        unused = int(len(self._keys) - self._used[:-1].sum())
-        if unused == len(self._keys) and (unused or self._first):
-            raise self._keys.unfit(self._url, self._first, self._by)
-        unused += max(0, self._keys.num_broken - self._num_missing)
-        self._counts[_NO_RECORD] += unused
-        if unused:
-            logger.warning("shard '%s': %d %s", one_line(self._url), unused, _NO_RECORD)
+        num_unused = self._lines.num_unused()
+        self._note(self._url, _NO_RECORD, num_unused, f"{num_unused} of them")
 
 
 class SequentialJsonl(SequentialFiles):
@@ -332,29 +280,23 @@ class SequentialJsonl(SequentialFiles):
         """
         url = self.urls[shard]
         self._learn(shard)
-        notice = _Notice(self._counts, _BLANK, url)
         told = told_url(url)
         with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
             for lines in lines_of(stream, url, max_bytes=self.limits.line_bytes):
                 if lines.num_blank:
-                    notice(lines.num_blank, f"line {lines.first_blank() + 1}")
+                    self.note(url, _BLANK, lines.num_blank, f"the first line {lines.first_blank() + 1}")
                 doubtful = set(np.searchsorted(lines.ends, doubtful_integers(lines.buffer)).tolist())
                 for index, (number, _, line) in enumerate(lines.listed()):
+                    place = place_of(number, lines.are_elements)
                     try:
-                        yield self._record(
-                            line, told, number, place_of(number, lines.are_elements), doubtful=index in doubtful
-                        )
+                        row = parse_row(line, told, place, doubtful=index in doubtful)
+                        if not SET_HERE.isdisjoint(row):
+                            raise reserved_flaw(row).error(told, place)
                     except DamagedRecordError as error:
                         yield error.of(told, str(number))
-
-    @staticmethod
-    def _record(line: bytes, url: str, number: int, place: int | str, *, doubtful: bool) -> Record:
-        row = parse_row(line, url, place, doubtful=doubtful)
-        if not SET_HERE.isdisjoint(row):
-            raise reserved_flaw(row).error(url, place)
-        row[URL] = url
-        row[KEY] = str(number)
-        return row
+                    else:
+                        row[URL], row[KEY] = told, str(number)
+                        yield row
 
 
 class SequentialCsv(SequentialFiles):

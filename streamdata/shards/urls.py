@@ -4,8 +4,8 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from typing import NamedTuple
 
 from braceexpand import braceexpand
@@ -29,6 +29,7 @@ from streamdata.shards.listing import (
     chosen,
     is_glob,
     split_glob,
+    with_slash,
 )
 from streamdata.shards.parquet.row_groups import ARROW_SUFFIX, saved_files
 
@@ -60,7 +61,6 @@ class _Found(NamedTuple):
     pattern: str
     copies: int
     urls: list[str]
-    is_listed: bool  # whether one manifest lists them all: different files, sorted
 
 
 def expand(
@@ -102,28 +102,38 @@ def find_shards(
             or a pipe is named where the environment does not allow commands.
         ManifestError: A manifest is damaged.
     """
-    search = _Search(suffixes, options, manifests or Manifests(), listings or Listings())
-    patterns = list(_patterns(path, include_dirs, search))
-    urls = patterns[0].urls if len(patterns) == 1 and patterns[0].is_listed else _joined(patterns)
+    search, found = _Search(suffixes, options, manifests or Manifests(), listings or Listings()), list[_Found]()
+    patterns = chain(zip(_listed(path), repeat(False)), zip(_listed(include_dirs or ()), repeat(True)))
+    for pattern, is_folder in patterns:
+        try:
+            found.append(search.copies_of(pattern) if is_folder else search.expand_pattern(pattern))
+        except (DeadHostError, DeniedError) as error:  # it names a manifest or a list of ours
+            raise type(error)(f"shards: pattern '{bare_url(pattern)}': {error}") from error
+    urls = found[0].urls if len(found) == 1 and found[0].urls is search.whole else _joined(found)
     if not urls:
         raise ValueError("shards: expected a path, got none\n  Name at least one shard, directory or pattern.")
     if logger.isEnabledFor(logging.INFO):  # there may be 100,000
-        _log_folders(urls)
+        counts = Counter("pipes" if is_pipe(url) else url.rpartition("/")[0] or "." for url in urls)
+        named = [f"{folder} {count}" for folder, count in sorted(counts.items())[:_MAX_FOLDERS]]
+        rest = ", …" if len(counts) > _MAX_FOLDERS else ""
+        logger.info("shards: %d, by folder (%d): %s", len(urls), len(counts), one_line(", ".join(named) + rest))
     return FoundShards(urls, Known(tuple(search.manifests.used.values()), search.listings.stamps))
 
 
 def _joined(patterns: list[_Found]) -> list[str]:
     """The shards of all patterns, sorted."""
     found: dict[str, tuple[str, str]] = {}  # canonical url → url, pattern
-    copies: dict[str, int] = {}
-    for pattern, num_copies, urls, _ in patterns:
+    copies = Counter[str]()
+    for pattern, num_copies, urls in patterns:
         for url in urls:
             if is_pipe(url) and not is_pipe(pattern):
                 raise ValueError(
                     f"shards: expected files, got '{without_secrets(url)}' by '{without_secrets(pattern)}', whose name "
                     "reads as a command\n  Rename the file, or begin the pattern with './'."
                 )
-            canonical = _canonical(url)
+            canonical = url  # in the one way that all its spellings have in common
+            if not is_pipe(url):
+                canonical = canonical_url(url) if is_remote(url) else os.path.abspath(local_path(url))
             if canonical in found:
                 raise ValueError(
                     without_secrets(
@@ -133,54 +143,18 @@ def _joined(patterns: list[_Found]) -> list[str]:
                 )
             found[canonical] = url, pattern
             copies[url] = num_copies
-    if sum(copies.values()) > max(MAX_PATHS, len(copies)):
+    if copies.total() > max(MAX_PATHS, len(copies)):
         raise ValueError(
-            f"include_dirs: expected at most {MAX_PATHS} shards with all their copies, got {sum(copies.values())}\n"
+            f"include_dirs: expected at most {MAX_PATHS} shards with all their copies, got {copies.total()}\n"
             "  Write a smaller number after '*'."
         )
-    return sorted(url for url, _ in found.values() for _ in range(copies[url]))
+    return sorted(copies.elements())
 
 
 def expand_home(url: str) -> str:
     """A local path that begins with `~` or `~user`, from the root; others as they are."""
     path = local_path(url)
     return url[: len(url) - len(path)] + os.path.expanduser(path) if path.startswith("~") else url
-
-
-def _log_folders(urls: list[str]) -> None:
-    counts = Counter("pipes" if is_pipe(url) else url.rpartition("/")[0] or "." for url in urls)
-    named = [f"{folder} {count}" for folder, count in sorted(counts.items())[:_MAX_FOLDERS]]
-    rest = ", …" if len(counts) > _MAX_FOLDERS else ""
-    logger.info("shards: %d, by folder (%d): %s", len(urls), len(counts), one_line(", ".join(named) + rest))
-
-
-def _patterns(
-    path: str | Sequence[str], include_dirs: str | Sequence[str] | None, search: "_Search"
-) -> Iterator[_Found]:
-    """Each pattern, how many copies it asks for, and its urls."""
-    for pattern in _listed(path):
-        with _named(pattern):
-            urls = search.expand_pattern(pattern)
-        yield _Found(bare_url(pattern), 1, urls, urls is search.whole)
-    for pattern in _listed(include_dirs or ()):
-        match = _COPIES.fullmatch(pattern)
-        folder, count = (match[1], int(match[2])) if match else (pattern, 1)
-        if not count:
-            raise ValueError(
-                without_secrets(f"include_dirs: expected at least one copy, got '{pattern}'\n  Drop it, or write *1.")
-            )
-        with _named(pattern):
-            found = search.directory(bare_url(pattern), search.reached(folder))
-        yield _Found(bare_url(pattern), count, found, is_listed=False)
-
-
-@contextmanager
-def _named(pattern: str) -> Iterator[None]:
-    """Say of a refusal or a dead host for which pattern it was asked: it names a manifest or a list of ours."""
-    try:
-        yield
-    except (DeadHostError, DeniedError) as error:
-        raise type(error)(f"shards: pattern '{bare_url(pattern)}': {error}") from error
 
 
 def _listed(path: str | Sequence[str]) -> list[str]:
@@ -197,7 +171,7 @@ def _listed(path: str | Sequence[str]) -> list[str]:
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern:
             raise ValueError(f"shards: expected the texts of patterns, got {shown(pattern)} among them\n  Remove it.")
-    return [expand_home(pattern) for pattern in patterns]
+    return list(map(expand_home, patterns))
 
 
 def split_commas(text: str) -> list[str]:
@@ -224,15 +198,30 @@ class _Search:
         self.whole: list[str] | None = None
         """The shards of the last folder that a manifest listed."""
 
-    def expand_pattern(self, pattern: str) -> list[str]:
+    def expand_pattern(self, pattern: str) -> _Found:
+        """The shards of a pattern of braces, globs, folders and names."""
         if is_pipe(pattern):
             check_allowed(pattern)  # it is asked when the pipe is opened; here the recipe's line is known
-            return _expanded(pattern)
         is_literal = not is_remote(pattern) and os.path.exists(local_path(pattern))  # a name that itself has braces
-        pieces = [pattern] if is_literal else [expand_home(piece) for piece in _expanded(pattern)]
+        pieces = [pattern]
+        if not is_literal and ("{" in pattern or "}" in pattern):  # there may be 100,000 without
+            check_braces(pattern)
+            pieces = list(braceexpand(pattern))
+        if is_pipe(pattern):
+            return _Found(pattern, 1, pieces)
         top, shown = folder_of(bare_url(expand_home(pattern.partition("{")[0]))), bare_url(pattern)
-        found = [self._expand_piece(shown, self.reached(piece), top) for piece in pieces]
-        return found[0] if len(found) == 1 else [url for urls in found for url in urls]
+        found = [self._expand_piece(shown, self.reached(expand_home(piece)), top) for piece in pieces]
+        return _Found(shown, 1, found[0] if len(found) == 1 else [url for urls in found for url in urls])
+
+    def copies_of(self, pattern: str) -> _Found:
+        """The shards of a folder, so many times each as stands behind it."""
+        match = _COPIES.fullmatch(pattern)
+        folder, count = (match[1], int(match[2])) if match else (pattern, 1)
+        if not count:
+            raise ValueError(
+                without_secrets(f"include_dirs: expected at least one copy, got '{pattern}'\n  Drop it, or write *1.")
+            )
+        return _Found(bare_url(pattern), count, self.directory(bare_url(pattern), self.reached(folder)))
 
     def reached(self, url: str) -> str:
         """A url, with what it takes to reach it."""
@@ -268,7 +257,7 @@ class _Search:
         if self._takes_saved and (saved := saved_files(folder)):
             return saved
         manifest = self._whole(folder)
-        files = [] if manifest else self.listings.files_in(folder)
+        files = [] if manifest else self.listings.files(with_slash(folder))
         found = self._shards_in(manifest) if manifest else _shards_of(pattern, files, self.suffixes)
         if not found:
             by_glob = sum(file.endswith(_by_glob(self.suffixes)) for file in files)
@@ -281,14 +270,13 @@ class _Search:
         # What is hidden is in no manifest.
         manifest = None if any(part.startswith(".") for part in parts) else self._whole(root)
         if manifest is None:
-            return self.listings.files_matching(glob)
+            return self.listings.files(root, parts)
         self.manifests.use(manifest)
         return chosen(manifest.root, parts, manifest.urls)
 
     def _whole(self, folder: str) -> Manifest | None:
         """The manifest that lists all shards below a folder."""
-        folder = folder if folder.endswith("/") or not folder else beside(folder, f"{folder}/")
-        return self.manifests.whole(as_listed(folder), self.suffixes)
+        return self.manifests.whole(as_listed(with_slash(folder)), self.suffixes)
 
     def _shards_in(self, manifest: Manifest) -> list[str]:
         self.manifests.use(manifest)
@@ -302,12 +290,6 @@ def as_listed(folder: str) -> str:
     if not is_remote(folder):
         return folder
     return beside(folder, canonical_url(folder).rstrip("/") + "/")
-
-
-def _expanded(pattern: str) -> list[str]:
-    if "{" in pattern or "}" in pattern:  # there may be 100,000 without
-        check_braces(pattern)
-    return list(braceexpand(pattern))
 
 
 def _matches_nothing(pattern: str, piece: str, expected: str, got: str) -> FileNotFoundError:
@@ -324,10 +306,17 @@ def _shards_of(pattern: str, files: list[str], suffixes: tuple[str, ...]) -> lis
     Raises:
         ValueError: There are more of the same kind, by names that the source does not take.
     """
-    visible = [url for url in files if not base_name(url).startswith(".") and not url.endswith(_NOTES)]
-    shards = [url for url in visible if url.endswith(suffixes)]
-    spellings = [spelling for suffix, spelling in _SPELLINGS.items() if suffix in suffixes]
-    others = [url for url in visible if not url.endswith(suffixes) and _is_spelt(base_name(url), spellings)]
+    shards, others = list[str](), list[str]()
+    for url in files:
+        name = base_name(url)
+        if name.startswith(".") or url.endswith(_NOTES):
+            continue
+        if url.endswith(suffixes):
+            shards.append(url)
+        elif ".meta." not in name.lower() and any(
+            _SPELLINGS[end].search(name) for end in suffixes if end in _SPELLINGS
+        ):
+            others.append(url)
     if others:
         named = ", ".join(repr(url) for url in others[:_MAX_NAMED]) + (", …" if len(others) > _MAX_NAMED else "")
         raise ValueError(
@@ -342,16 +331,3 @@ def _shards_of(pattern: str, files: list[str], suffixes: tuple[str, ...]) -> lis
 def _by_glob(suffixes: tuple[str, ...]) -> tuple[str, ...]:
     """Suffixes of what a source of these takes where a glob ends so."""
     return JSON_SUFFIXES if set(JSONL_SUFFIXES) <= set(suffixes) else ()
-
-
-def _is_spelt(name: str, spellings: Sequence[re.Pattern[str]]) -> bool:
-    return ".meta." not in name.lower() and any(spelling.search(name) for spelling in spellings)
-
-
-def _canonical(url: str) -> str:
-    """Spell a location in the one way that all its spellings have in common."""
-    if is_pipe(url):
-        return url
-    if is_remote(url):
-        return canonical_url(url)
-    return os.path.abspath(local_path(url))

@@ -79,18 +79,15 @@ class Alone(NamedSource):
                     f"{type(self).__name__}: expected a source that stands by itself, got one that was given to a "
                     "mixture\n  Iterate the mixture, or build the source again."
                 )
+            # Not the source itself: it would hold itself, and with it all that it has open, until a collection.
+            view: Alone = object.__new__(type(self))
+            view.__dict__.update(self._attributes())
             # By its name, as a recipe has it: what mixes imports this room.
             mixture: Any = import_target("streamdata.MergedDataset")
-            self._own_mixture = mixture([self._view()], cyclic=False)
+            self._own_mixture = mixture([view], cyclic=False)
         # Attributes may have been set since, as a recipe does it.
         self._own_mixture.datasets[0].__dict__.update(self._attributes())
         return self._own_mixture
-
-    def _view(self) -> "Alone":
-        # Not the source itself: it would hold itself, and with it all that it has open, until a collection.
-        view: Alone = object.__new__(type(self))
-        view.__dict__.update(self._attributes())
-        return view
 
     def _attributes(self) -> dict[str, Any]:
         own = {name: value for name, value in self.__dict__.items() if name != "_own_mixture"}

@@ -1,6 +1,7 @@
 """Records that a run leaves out: `a list or a JSONL file → checked against the sources → left out of their records`."""
 
 import json
+import math
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -108,20 +109,23 @@ class Skipping:
         self._is_left_out, self._digest, self._tally = is_left_out, digest, tally
         self._has_bursts = left_out is not None
         try:
-            numbers, self._listed_from, of_list = _read_code(left_out or "")
+            gaps, *listed = (left_out or "").split("~")
+            self._numbers = frozenset(accumulate(map(int, gaps.split())))
+            listed_from, of_list = map(int, listed) if listed else (math.inf, digest)
         except ValueError as error:
             raise StateError(
                 f"source {shown(tally.name)}: states with 'left_out' {shown(left_out)}, which no run writes\n"
                 "  Restore the states as they were saved."
             ) from error
-        if self._listed_from is not None and of_list != digest:
+        self._listed_from = listed_from
+        """The record of a replay from which on all of the list were left out; inf where the code tells all."""
+        if of_list != digest:
             raise StateError(
                 f"source {shown(tally.name)}: expected the `skip` with which the states were written, got "
                 "another one; more "
                 "records were left out of what its process_fn has begun than the states can tell\n"
                 "  Resume with the former list, and change it when less is left out of a burst, or in the next pass."
             )
-        self._numbers = frozenset(numbers)
         self._num_replayed = 0
         self._read: deque[_Read] = deque()
         self._codes: tuple[int, int, str] = (0, 0, "")
@@ -139,9 +143,12 @@ class Skipping:
             is_begun: Whether samples of the first one were delivered: then the rest of them are delivered, too.
         """
         for record, after in records:
-            is_listed = self._is_left_out is not None and self._is_left_out(record)
-            is_out = self._was_out(is_listed=is_listed) and not is_begun
-            is_begun = False
+            is_out = is_listed = self._is_left_out is not None and self._is_left_out(record)
+            if self._tally.replaying:
+                if self._num_replayed < self._listed_from:
+                    is_out = self._num_replayed in self._numbers
+                self._num_replayed += 1
+            is_out, is_begun = is_out and not is_begun, False
             if self._has_bursts:
                 self._num_read += 1
                 self._read.append(_Read(after, is_out, is_listed))
@@ -156,45 +163,22 @@ class Skipping:
         while self._read and self._read[0].after <= start:
             self._read.popleft()
         of = self._num_read, len(self._read)
-        if of != self._codes[:2]:  # all outputs of a burst have the same
-            self._codes = (*of, self._code())
-        return self._codes[2]
-
-    def _code(self) -> str:
-        others = [number for number, read in enumerate(self._read) if read.is_out != read.is_listed]
+        if of == self._codes[:2]:  # all outputs of a burst have the same
+            return self._codes[2]
         left_out = [number for number, read in enumerate(self._read) if read.is_out]
-        if len(everything := _gaps(left_out)) <= _MAX_CODE:
-            return everything
-        # What the list does not tell fits: it came from a code, or all fitted once, and gaps do not grow while a
-        # burst's start moves on.
-        listed_from = others[-1] + 1 if others else 0
-        return f"{_gaps([number for number in left_out if number < listed_from])}~{listed_from}~{self._digest}"
-
-    def _was_out(self, *, is_listed: bool) -> bool:
-        if not self._tally.replaying:
-            return is_listed
-        number = self._num_replayed
-        self._num_replayed += 1
-        return is_listed if self._listed_from is not None and number >= self._listed_from else number in self._numbers
+        if len(code := _gaps(left_out)) > _MAX_CODE:
+            # What the list does not tell fits: it came from a code, or all fitted once, and gaps do not grow while a
+            # burst's start moves on.
+            others = [number for number, read in enumerate(self._read) if read.is_out != read.is_listed]
+            listed_from = others[-1] + 1 if others else 0
+            code = f"{_gaps([number for number in left_out if number < listed_from])}~{listed_from}~{self._digest}"
+        self._codes = (*of, code)
+        return code
 
 
 def _gaps(numbers: Sequence[int]) -> str:
     """Ascending numbers as the differences between them."""
     return " ".join(str(number - before) for before, number in pairwise([0, *numbers]))
-
-
-def _read_code(code: str) -> tuple[list[int], int | None, int]:
-    """The records that were left out of a burst, by number; from which one on those of a list were; its digest.
-
-    Raises:
-        ValueError: It is no such code.
-    """
-    gaps, *listed = code.split("~")
-    numbers = list(accumulate(map(int, gaps.split())))
-    if not listed:
-        return numbers, None, 0
-    listed_from, digest = map(int, listed)
-    return numbers, listed_from, digest
 
 
 class _Read(NamedTuple):
@@ -260,17 +244,15 @@ def _checked(
             f"{who}: expected a source of single records, got a packed store, each of whose records is a slice of many "
             "documents\n  Remove the documents from its input, and run `streamdata prepare` again."
         )
-    return path, _checked_key(entry, who, urls[path]) if path in urls else _checked_index(entry, who, len(dataset))
-
-
-def _checked_index(entry: Mapping[str, Any], who: str, size: int) -> int:
+    if path in urls:
+        return path, _checked_key(entry, who, urls[path])
     if "index" not in entry:
         raise ValueError(f"{who}: expected an index, got a url and a key\n  Its samples have an __index__.")
     index = entry["index"]
     # Not isinstance: True is an int, but not an index.
-    if type(index) is not int or not 0 <= index < size:
-        raise ValueError(f"{who}: expected an index from 0 to {size - 1}, got {shown(index)}")
-    return index
+    if type(index) is not int or not 0 <= index < len(dataset):
+        raise ValueError(f"{who}: expected an index from 0 to {len(dataset) - 1}, got {shown(index)}")
+    return path, index
 
 
 def _checked_key(entry: Mapping[str, Any], who: str, urls: Counter[str]) -> tuple[str, str]:

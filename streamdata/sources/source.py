@@ -27,6 +27,28 @@ Stretch: TypeAlias = tuple[BlockOrder, Position]
 """Blocks, and from where on they are read."""
 
 
+def walk(
+    windows: Callable[[int, int], Iterator[npt.NDArray[np.int64]]],
+    position: Position,
+    next_epoch: Callable[[int], int | None],
+) -> Iterator[tuple[Position, npt.NDArray[np.int64]]]:
+    """Yield all windows from a position on, each with where reading it begins, and its blocks.
+
+    Args:
+        windows: Gives the blocks of each window of an epoch, from one of a number on.
+        position: Where the first one begins.
+        next_epoch: The epoch after one that was walked through; None at the end. Who reads judges there what was read,
+            and who looks ahead does not.
+    """
+    epoch: int | None = position[0]
+    _, window, taken, _ = position
+    while epoch is not None:
+        for blocks in windows(epoch, window):
+            yield (epoch, window, taken, 0), blocks
+            window, taken = window + 1, 0
+        epoch, window = next_epoch(epoch), 0
+
+
 class Source(ABC):
     """Records in blocks. `read` is the only thing that a lane does with it.
 

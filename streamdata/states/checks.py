@@ -12,7 +12,6 @@ from typing import Final, NoReturn
 import numpy as np
 
 from streamdata.errors import StateError, names_text, shown
-from streamdata.run import Lane
 from streamdata.states.cursor import LaneKey
 from streamdata.states.headers import MIXTURE, Tree
 from streamdata.states.progress import LastCursors, Progress
@@ -33,6 +32,9 @@ _SAVE_IN_TURN = (
     f"{_SAVE_ALL} A DataLoader with in_order=False delivers out of turn: save once each worker has delivered."
 )
 _SAVE_APART = "Begin each iteration over a pass with states of its own, or call set_epoch before it."
+_GAP: Final = (
+    "states: rank %d, worker %d: %s: unless %s, to_state was not called for each batch, and what it missed comes again"
+)
 
 
 def check_nodes(progress: Progress, nodes: Mapping[str, str]) -> None:
@@ -108,14 +110,14 @@ def describe_changes(progress: Progress, now: Tree) -> Iterator[str]:
 
 
 def check_complete(
-    progress: Progress, *, is_endless: bool, least: Callable[[Lane, int], float], headroom: float
+    progress: Progress, *, is_endless: bool, least: Callable[[int, int], float], headroom: float
 ) -> None:
     """Compare the entries of each lane with one another, and the lanes of each rank.
 
     Args:
         progress: The states.
         is_endless: Whether a pass of the stream has no end.
-        least: Says how many samples the stream gives a lane at least in a pass.
+        least: Says how many samples the stream gives a lane, by its number, at least in a pass.
         headroom: The virtual time by which clocks may start later after a change of size.
 
     Raises:
@@ -144,16 +146,15 @@ def _check_draws(progress: Progress, epoch_pass: int, path: str, children: Mappi
     if not path:
         is_wrong |= ~own.is_held & (found > 0)
     for index in np.flatnonzero(is_wrong).tolist():
-        lane = LaneKey(epoch_pass, *divmod(index, progress.topology().num_workers))
-        entries = progress.lane(lane)
+        entries = progress.lane(LaneKey(epoch_pass, *divmod(index, progress.topology().num_workers)))
         if not own.is_held[index]:
             what = f"the entry of the top mixture is missing, there are those of {names_text(entries.cursors)}"
-            _refuse(lane, what, _SAVE_ALL)
+            _refuse(progress, epoch_pass, index, what, _SAVE_ALL)
         missing, of_sources = int(drawn[index] - found[index]), entries.draws_below(path)
         who = f"mixture {shown(path)}" if path else "the top mixture"
         what = f"{missing} draws are missing" if missing > 0 else f"{-missing} draws are of another iteration"
         what += f": {who} had drawn {drawn[index]} samples, of its sources there are the draws {of_sources}"
-        _refuse(lane, what, _SAVE_ALL if missing > 0 else _SAVE_APART)
+        _refuse(progress, epoch_pass, index, what, _SAVE_ALL if missing > 0 else _SAVE_APART)
 
 
 def _check_clocks(
@@ -177,52 +178,39 @@ def _check_clocks(
         clock = child["clock"]
         for index in np.flatnonzero(clock > most).tolist():
             what = f"{shown(source)} has the clock {clock[index]:g}, beyond {most[index]:g}, which its draws can reach"
-            lane = LaneKey(epoch_pass, *divmod(index, progress.topology().num_workers))
-            _refuse(lane, what, "Restore the states as they were saved.")
+            _refuse(progress, epoch_pass, index, what, "Restore the states as they were saved.")
 
 
-def _check_workers(progress: Progress, is_endless: bool, least: Callable[[Lane, int], float], dp_rank: int) -> None:
+def _check_workers(progress: Progress, is_endless: bool, least: Callable[[int, int], float], dp_rank: int) -> None:
     """Workers deliver batches in turn: the number of one's newest batch says how many each other one has delivered."""
-    epoch_pass = progress.newest_passes[dp_rank]
-    dp_size, num_workers = progress.topology()
-    last = progress.last_workers.get((epoch_pass, dp_rank))
-    assert last is not None, "and in that pass a worker that was the last"
-    held = progress.batches_of_workers(epoch_pass, dp_rank)
+    epoch_pass, num_workers = progress.newest_passes[dp_rank], progress.topology().num_workers
+    last, held = progress.last_workers[epoch_pass, dp_rank], progress.batches_of_workers(epoch_pass, dp_rank)
     if last not in held:
         what = f"its entries are missing; there are workers {sorted(held)}"
-        _refuse(LaneKey(epoch_pass, dp_rank, last), what, _SAVE_ALL)
+        _refuse(progress, epoch_pass, dp_rank * num_workers + last, what, _SAVE_ALL)
     counted = {worker: number for worker, number in held.items() if number is not None}
     # Batches of another collate function are not numbered.
     if len(counted) < len(held):
         return
     # Those after the one that was last are a batch behind it.
     most = max(number + (worker > last) for worker, number in counted.items())
-    samples = progress.last(epoch_pass, "")["draws"][dp_rank * num_workers :]
-    # States do not say it: the mean over a lane's batches, rounded up, since a last one may be smaller.
-    batch_size = max(-(-int(samples[worker]) // number) for worker, number in counted.items())
+    fields = progress.last(epoch_pass, "")["rare"][dp_rank * num_workers :]
+    batch_size = max((size for worker in counted for _, size in (fields[worker] or {}).get("sizes", ())), default=1)
     for worker in range(num_workers):
         expected = most - (worker > last)
         if worker not in held and expected:
-            lane = Lane(dp_size=dp_size, dp_rank=dp_rank, num_workers=num_workers, worker=worker)
             what = f"its entries are missing, of {expected} batches delivered; there are workers {sorted(held)}"
             # One that has less than a batch may have been left out whole, by drop_last.
+            lane = dp_rank * num_workers + worker
             if (fewest := least(lane, epoch_pass)) >= batch_size:
-                _refuse(LaneKey(epoch_pass, dp_rank, worker), what, _SAVE_IN_TURN)
-            if fewest:
-                _warn(dp_rank, worker, f"{what}: unless it has less than a batch, which drop_last leaves out,")
+                _refuse(progress, epoch_pass, lane, what, _SAVE_IN_TURN)
+            if fewest > 0:
+                logger.warning(_GAP, dp_rank, worker, what, "it has less than a batch, which drop_last leaves out")
         if is_endless and counted.get(worker, expected) < expected:
             what = f"its newest batch is number {counted[worker]}, in turn it had delivered {expected}"
-            _warn(dp_rank, worker, f"{what}: unless the DataLoader has in_order=False,")
+            logger.warning(_GAP, dp_rank, worker, what, "the DataLoader has in_order=False")
 
 
-def _warn(dp_rank: int, worker: int, what: str) -> None:
-    logger.warning(
-        "states: rank %d, worker %d: %s to_state was not called for each batch, and what it missed comes again",
-        dp_rank,
-        worker,
-        what,
-    )
-
-
-def _refuse(lane: LaneKey, what: str, remedy: str) -> NoReturn:
-    raise StateError(f"states: rank {lane.dp_rank}, worker {lane.worker}, pass {lane.epoch_pass}: {what}\n  {remedy}")
+def _refuse(progress: Progress, epoch_pass: int, lane: int, what: str, remedy: str) -> NoReturn:
+    rank, worker = divmod(lane, progress.topology().num_workers)
+    raise StateError(f"states: rank {rank}, worker {worker}, pass {epoch_pass}: {what}\n  {remedy}")

@@ -90,12 +90,15 @@ class NodeKey(NamedTuple):
 class Mark(NamedTuple):
     """Facts about its lane that a sample carries, beside where the stream stands."""
 
-    batch: int | None = None
-    """In the last sample of a batch of `mixed_collate`: the batch's number in its lane in this pass, from 1."""
+    batches: tuple[int, Sequence[Sequence[int]]] | None = None
+    """In the last sample of a batch that our collate functions made: the batch's number in its lane in this pass, from
+    1, and the `sizes` of those up to it, as of `Batches`."""
     ended: bool = False
     """In the last sample of a lane in a pass."""
     deal: DealText | None = None
     """In the first sample that a lane gives in an iteration, where the size of the run has changed."""
+    padded: Mapping[str, int] | None = None
+    """In the last sample of a batch that it fills up: how often it is repeated, by its source."""
     tail: Mapping[str, list[int]] | None = None
     """In the last sample of a lane: by path, the `COUNTS` of what was read after the node's last entry."""
 
@@ -135,20 +138,24 @@ def number_batch(samples: list[dict[str, Any]]) -> None:
 
     Does nothing where the samples are not a MergedDataset's, or were read in another process.
     """
-    entries = samples[-1].get(CURSOR) if samples else None
-    if not isinstance(entries, tuple) or not entries:
-        return
-    link = Entry(*entries[-1]).node.link
-    if link is not None:
-        # A copy: the caller may put the same sample into another batch.
-        samples[-1] = {**samples[-1], CURSOR: marked(entries, batch=link.next_batch())}
+    for link in links_of(samples[-1:]):
+        entries = samples[-1][CURSOR]
+        last = Entry(*entries[-1])
+        # A top with a function of its own has an entry, which counts what that gave.
+        made = link.next_batch(last.drawn if last.node.path else last.draws)
+        if made is not None:
+            # A copy: the caller may put the same sample into another batch.
+            samples[-1] = {**samples[-1], CURSOR: marked(entries, batches=(made.number, made.sizes))}
 
 
 def links_of(samples: Iterable[Mapping[str, Any]]) -> list[LaneLink]:
     """The links that samples bring along, each once: for a batch that leaves the samples' cursors out."""
-    entries = (sample.get(CURSOR) for sample in samples)
-    links = (node_of(each[-1]).link for each in entries if isinstance(each, tuple) and each)
-    return list(dict.fromkeys(link for link in links if link is not None))
+    links: dict[LaneLink, None] = {}
+    for sample in samples:
+        entries = sample.get(CURSOR)
+        if isinstance(entries, tuple) and entries and (link := node_of(entries[-1]).link) is not None:
+            links[link] = None
+    return list(links)
 
 
 class NodeState(NamedTuple):
@@ -173,7 +180,9 @@ class LaneEntries:
 
     def node_state(self, path: str, before: float = math.inf) -> NodeState | None:
         """Where the node stood last, or at the moment when a generation began."""
-        held = [number for number in self.cursors.get(path, ()) if number < before]
+        if path not in self.cursors:
+            return None
+        held = [number for number in self.cursors[path] if number < before]
         if not held:
             return None
         entry = self.cursors[path][max(held)]
@@ -214,11 +223,11 @@ def to_state(batch: object) -> States:
 
     Returns:
         A flat dict of plain JSON. `cursor/G/P/RANK/WORKER/PATH` says where a lane stands in a node of the tree, in
-        generation G and pass P; that of the top, whose path is "", also how many batches the lane has delivered,
-        whether it has ended, and what nodes dropped after their last samples; `worker/G/P/RANK` which worker delivered
-        last; `generation/G` what determines the order, and beside it what the shards hold that is not a record, or less
-        than one. In the first batch of a lane there is also `deal/G`, what the run had come to under earlier numbers of
-        ranks and workers, if it had others.
+        generation G and pass P; that of the top, whose path is "", also how many batches the lane has delivered, of
+        which sizes, whether it has ended, and what nodes dropped after their last samples; `worker/G/P/RANK` which
+        worker delivered last; `generation/G` what determines the order, and beside it what the shards hold that is not
+        a record, or less than one. In the first batch of a lane there is also `deal/G`, what the run had come to under
+        earlier numbers of ranks and workers, if it had others.
 
     Raises:
         StateError: A sample carries no state, such as one that a collate function built anew.
@@ -273,17 +282,19 @@ def _of_samples(samples: Iterable[Mapping[str, Any]]) -> tuple[States, dict[str,
         workers[f"worker/{node.generation}/{node.lane.epoch_pass}/{node.lane.dp_rank}"] = node.lane.worker
     states: States = {}
     for node, draws, clock, cursor, drawn, _, cost, tokens in latest.values():
-        lane = _lane(node)
+        lane = "/".join(map(str, (node.generation, *node.lane)))
         headers[f"generation/{node.generation}"] = node.header
         states[f"cursor/{lane}/{node.path}"] = _as_json(draws, clock, cost, tokens, cursor)
         if "." not in node.path and (node.generation, node.lane, "") not in latest:
             # A top without a function of its own has given what it drew; the last of its sources has counted most.
             top = states.setdefault(f"cursor/{lane}/", _as_json(0, 0.0, 0.0, 0, (0, 0, 0, 0)))
             top["draws"] = max(top["draws"], drawn)
-    for entry in last.values():
+    for (generation, key), entry in last.items():
         mark = Entry(*entry).mark or Mark()
-        facts = {"batches": mark.batch or 0, "ended": int(mark.ended), "tail": mark.tail}
-        states[f"cursor/{_lane(node_of(entry))}/"].update({name: value for name, value in facts.items() if value})
+        top = states[f"cursor/{generation}/{'/'.join(map(str, key))}/"]
+        number, sizes = mark.batches or (0, None)
+        facts = {"batches": number, "sizes": sizes, "ended": int(mark.ended), "padded": mark.padded, "tail": mark.tail}
+        top.update({name: value for name, value in facts.items() if value})
     return states | workers, headers
 
 
@@ -333,11 +344,6 @@ def _entries(sample: Mapping[str, Any]) -> tuple[PlainEntry, ...]:
     return inner + entries
 
 
-def _lane(node: NodeKey) -> str:
-    """The generation and the lane, as keys have them."""
-    return f"{node.generation}/{node.lane.epoch_pass}/{node.lane.dp_rank}/{node.lane.worker}"
-
-
 # All samples of a run share one header, which has a line for every source: it is parsed once, not per batch.
 _parsed: Callable[[str], object] = lru_cache(maxsize=64)(json.loads)
 
@@ -346,9 +352,9 @@ def _as_json(draws: int, clock: float, cost: float, tokens: int, cursor: PlainCu
     state: States = {"draws": draws, "clock": clock, "epoch": cursor[0], "window": cursor[1], "taken": cursor[2]}
     # What is nothing for most nodes is left out: a checkpoint of a thousand GPUs has hundreds of thousands of these.
     # Not strict: a plain cursor ends where all that follows is nothing. To name its fields would take as long as this.
-    pairs = zip(Cursor._fields[3:], cursor[3:], strict=False)
-    # Lists, as JSON has them, of `pulled`, which is a tuple to be quickly made.
-    state.update({name: list(value) if isinstance(value, tuple) else value for name, value in pairs if value})
+    for name, value in zip(Cursor._fields[3:], cursor[3:], strict=False):
+        if value:  # `pulled` is a tuple to be quickly made, and in JSON a list
+            state[name] = list(value) if isinstance(value, tuple) else value
     if cost:
         state["cost"] = cost
     if tokens:

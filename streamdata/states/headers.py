@@ -4,7 +4,7 @@ Each says by a digest that it is as it was written: so of its fields none is che
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache, partial
 from hashlib import blake2b
@@ -191,18 +191,13 @@ class DealHeader:
     @cached_property
     def text(self) -> str:
         """The entry as JSON, the same for equal headers."""
-        entry = _fields_of(self)
-        entry["passes"] = {
-            str(number): _fields_of(base) | {"left": {path: left.as_json() for path, left in base.left.items()}}
+        passes = {
+            number: vars(base) | {"left": {path: left.as_json() for path, left in base.left.items()}}
             for number, base in self.passes.items()
         }
-        # As it is read: in JSON all keys are texts, also those of functions' states.
+        entry = {each.name: getattr(self, each.name) for each in fields(self)} | {"passes": passes}
+        # As it is read: in JSON all keys are texts, also those of passes and of functions' states.
         return canonical(json.loads(json.dumps(entry)))
-
-    @cached_property
-    def digest(self) -> str:
-        """The digest of its text."""
-        return digest_of(self.text)
 
     @cached_property
     def entry(self) -> DealText | None:
@@ -210,19 +205,23 @@ class DealHeader:
         return DealText(f"{DEAL}{self.number}", self.text) if self.number else None
 
 
-def _fields_of(value: Any) -> dict[str, Any]:
-    return {each.name: getattr(value, each.name) for each in fields(value)}
+def read_deal(value: Any, digest: str | None = None) -> DealHeader:
+    """Read an entry, which must have the digest of the one that was written, where that is known.
 
-
-def deal_header_of(value: Mapping[str, Any]) -> DealHeader:
-    """Read an entry that has the digest of the one that was written."""
+    Raises:
+        ValueError: It has another digest; another of `DAMAGE` where it is something else.
+    """
+    text = canonical(value)
+    # What is not what was written need not be looked at, and would deal out other records.
+    if digest is not None and digest_of(text) != digest:
+        raise ValueError("expected what was written: the header has another digest")
     passes = {}
     for number, base in value["passes"].items():
         left = {path: leftovers_of(leftovers) for path, leftovers in base["left"].items()}
         passes[int(number)] = Base(**base | {"left": left})
     cuts = {path: BlockCut(*cut) for path, cut in value["cuts"].items()}
     header = DealHeader(**dict(value) | {"passes": passes, "cuts": cuts})
-    header.__dict__["text"] = canonical(value)  # as it was written: to write all columns anew takes long
+    header.__dict__["text"] = text  # as it was written: to write all columns anew takes long
     return header
 
 
@@ -235,14 +234,6 @@ def canonical(value: Any) -> str:
 def digest_of(text: str) -> str:
     """Names a header."""
     return blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def is_deal(value: Any, digest: str) -> bool:
-    """Whether a value is the header of what was before that has this digest."""
-    try:
-        return digest_of(canonical(value)) == digest
-    except DAMAGE:
-        return False
 
 
 def header(tree: Tree, lane: Lane, deal: DealHeader, anomalies: Mapping[str, Mapping[str, int]]) -> str:
@@ -260,7 +251,7 @@ def header(tree: Tree, lane: Lane, deal: DealHeader, anomalies: Mapping[str, Map
         "dp_size": lane.dp_size,
         "num_workers": lane.num_workers,
         "deal": deal.number,
-        "dealt": deal.digest if deal.number else "",
+        "dealt": digest_of(deal.text) if deal.number else "",
         "nodes": dict(tree.nodes),
         "weights": dict(tree.weights),
         "cuts": dict(tree.cuts),
@@ -277,8 +268,8 @@ def compared(value: Any) -> Any:
     return {name: part for name, part in value.items() if name not in ("anomalies", "digest")}
 
 
-def check_header(value: Any) -> None:
-    """Refuse what is no header of a generation.
+def check_header(value: Any) -> Any:
+    """Refuse what is no header of a generation; return what is one.
 
     Raises:
         ValueError: It is none, or of another version; another of `DAMAGE` where it is something else.
@@ -291,16 +282,8 @@ def check_header(value: Any) -> None:
     # One check for all fields, which weights, sizes and cuts would each need: no value of them is computed with before.
     if value["digest"] != digest_of(canonical(compared(value))):
         raise ValueError("expected what was written: the header has another digest")
-
-
-# All samples, and the files of all ranks, share one header, which has a line for every source: it is parsed once.
-@lru_cache(maxsize=64)
-def checked_header(text: str) -> Any:
-    """Parse a generation's header, and check it.
-
-    Raises:
-        ValueError: As `check_header`.
-    """
-    value = json.loads(text)
-    check_header(value)
     return value
+
+
+checked_header: Callable[[str], Any] = lru_cache(maxsize=64)(lambda text: check_header(json.loads(text)))
+"""Parses a header, and checks it: once for the files of all ranks, which share one with a line for every source."""

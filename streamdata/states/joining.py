@@ -12,9 +12,9 @@ from streamdata.run import DataParallel, find_data_parallel
 from streamdata.states.cursor import States
 from streamdata.states.headers import DEAL, compared
 from streamdata.states.progress import Progress
-from streamdata.states.ranks import all_gather, check_can_meet, gather
+from streamdata.states.ranks import check_can_meet, gather
 from streamdata.states.saving import RankStates, part_of_rank, replica_of
-from streamdata.states.table import LoadedStates, StatesTable, join, owner_of, table_of
+from streamdata.states.table import LoadedStates, StatesTable, is_of_rank, join, owner_of
 
 
 def merge_states(*states: Mapping[str, Any]) -> States:
@@ -87,7 +87,17 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
     size = 1 + max((rank for table in tables for rank in _ranks(table)), default=-1)
     best, chosen = np.full((3, size), -1), np.full(size, -1)
     for number, table in enumerate(tables):
-        reach = _reach(table, size)
+        # Its newest generation, how many lanes had ended passes, its draws in all, or batches that only fill up; -1
+        # of ranks of which nothing is held. Over all passes: with `set_epoch` the newest one need not be the last.
+        # And a lane that has ended one may be held without its cursors: see `from_stateful`.
+        reach, ranks = np.full((3, size), -1), table.rows["rank"]
+        reach[1:, [*_ranks(table)]] = 0
+        np.maximum.at(reach[0], ranks, table.rows["generation"])
+        for row, name in ((1, "ended"), (2, "draws")):
+            np.add.at(reach[row], ranks, table.rows[name])
+        for key, value in table.others.items():
+            if key.startswith("uneven/") and is_of_rank(key, value):
+                reach[2, owner_of(key).rank] += abs(value["batches"])
         differs = reach != best
         first = differs.argmax(axis=0), np.arange(size)
         is_further = differs.any(axis=0) & (reach[first] > best[first])
@@ -104,22 +114,6 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
 
 def _ranks(table: StatesTable) -> set[int]:
     return table.ranks() | {rank for key in table.others if (rank := owner_of(key).rank) is not None}
-
-
-def _reach(table: StatesTable, size: int) -> Any:
-    """How far each rank had come: its newest generation, how many lanes had ended passes, its draws in all.
-
-    Returns:
-        int64 (3, size); -1 of ranks of which nothing is held.
-    """
-    # Over all passes: with `set_epoch` the newest one need not be the last. And a lane that has ended one may be held
-    # without its cursors: see `from_stateful`.
-    reach, ranks = np.full((3, size), -1), table.rows["rank"]
-    reach[1:, [*_ranks(table)]] = 0
-    np.maximum.at(reach[0], ranks, table.rows["generation"])
-    for row, name in ((1, "ended"), (2, "draws")):
-        np.add.at(reach[row], ranks, table.rows[name])
-    return reach
 
 
 def check_together(saved: Sequence[RankStates]) -> None:
@@ -199,7 +193,7 @@ def gather_states(
     # What is small goes to every rank, so that all of them refuse what does not fit together, and none waits for one.
     headers = StatesTable(others={k: v for k, v in part.others.items() if k.startswith("generation/")})
     own = RankStates(name=f"rank {processes.dp_rank}", rank=of.dp_rank, size=of.dp_size, step=0, table=headers)
-    reports = all_gather((error, own, part.digest if part else None, deal and deal[0]))
+    reports = gather((error, own, part.digest if part else None, deal and deal[0]))
     if errors := [f"rank {number}: {error}" for number, (error, *_) in enumerate(reports) if error is not None]:
         raise StateError(f"gather_states: {errors[0]}")
     chosen = _one_of_each_replica([(each.rank, digest) for _, each, digest, _ in reports], of.dp_size)
@@ -207,8 +201,8 @@ def gather_states(
     # What came before may be large, and is the same for all: the first that names it sends it.
     is_first = deal is not None and [named for *_, named in reports].index(deal[0]) == processes.dp_rank
     sent = replace(own, table=part), deal if is_first else None
-    contents = all_gather(sent) if dst is None else gather(sent, dst)
-    if contents is None:
+    contents = gather(sent, dst)
+    if not contents:
         return None
     deals = dict(each for _, each in contents if each is not None)
     return LoadedStates(join_ranks([contents[number][0] for number in chosen], deals))
@@ -234,38 +228,42 @@ def _one_of_each_replica(replicas: list[tuple[int, str | None]], size: int) -> l
     return [chosen[rank] for rank in sorted(chosen)]
 
 
-def states_digests(states: Mapping[str, Any], rank: int) -> dict[str, str | None]:
-    """Digest a rank's states for a comparison: their topology, and the digests of their headers and of all.
-
-    The digest of all is None of states that hold the rank's own alone: two ranks' own must differ, and of these the
-    headers say whether they are of one run.
-    """
-    table = table_of(states).present()
-    headers = StatesTable(others={key: value for key, value in table.others.items() if key.startswith("generation/")})
-    newest = table.headers[max(table.headers)] if table.headers else None
-    # A single rank's own are all there are.
-    is_alone = newest is not None and newest["dp_size"] == 1
-    # The headers' digest tells the topology, too, but not what it is that differs.
-    return {
-        "topology in its states": newest and f"{newest['dp_size']} ranks with {newest['num_workers']} workers each",
-        "states' header": headers.digest,
-        "states": table.digest if is_alone or not table.ranks() <= {rank} else None,
-    }
-
-
-def verify_ranks_agree(facts: Mapping[str, Any], group: DataParallel) -> None:
-    """Compare what each rank says of itself, in one all-gather; to be called on every rank.
+def verify_ranks_agree(facts: Mapping[str, str], states: StatesTable, group: DataParallel) -> None:
+    """Compare what each rank says of itself, and its states, in one all-gather; to be called on every rank.
 
     Args:
-        facts: By what it is called in messages. A fact that is None on some rank is not compared with that rank's.
+        facts: By what it is called in messages.
+        states: Those that the rank goes on from. Of those that hold its own alone the headers are compared, which say
+            whether they are of one run: two ranks' own must differ.
         group: Which replica this rank is.
 
     Raises:
         StateError: Some rank says another thing than most; on every rank.
     """
     check_can_meet("verify_agreement", group.dp_size)
-    of_ranks, replicas = zip(*all_gather((dict(facts), group.dp_rank)), strict=True)
-    found = [line for name in facts for line in _differences(name, [of_rank[name] for of_rank in of_ranks])]
+    headers = StatesTable(others={key: value for key, value in states.others.items() if key.startswith("generation/")})
+    newest = states.headers[max(states.headers)] if states.headers else None
+    # A single rank's own are all there are.
+    is_of_all = (newest is not None and newest["dp_size"] == 1) or not states.ranks() <= {group.dp_rank}
+    # The headers' digest tells the topology, too, but not what it is that differs.
+    topology = newest and f"{newest['dp_size']} ranks with {newest['num_workers']} workers each"
+    told = {
+        **facts,
+        "topology in its states": topology,
+        "states' header": headers.digest,
+        "states": states.digest if is_of_all else None,
+    }
+    of_ranks, replicas = zip(*gather((told, group.dp_rank)), strict=True)
+    found = []
+    for name in told:
+        values = [of_rank[name] for of_rank in of_ranks]
+        # The first of the most common: of two ranks that differ, rank 0 counts as the one that is right.
+        ((usual, _),) = Counter(value for value in values if value is not None).most_common(1) or [(None, 0)]
+        found += [
+            f"rank {rank} has another {name} than rank {values.index(usual)}: {value}, not {usual}"
+            for rank, value in enumerate(values)
+            if value not in (None, usual)
+        ]
     # Where more processes meet than there are replicas, those of one replica share its number.
     if not found and len(replicas) == group.dp_size:
         found = [
@@ -278,17 +276,3 @@ def verify_ranks_agree(facts: Mapping[str, Any], group: DataParallel) -> None:
             "verify_agreement: the ranks would not read one stream\n  " + "\n  ".join(found) + "\n"
             "  Give all ranks the same recipe, seed, size and states."
         )
-
-
-def _differences(name: str, values: list[Any]) -> list[str]:
-    known = [value for value in values if value is not None]
-    if not known:
-        return []
-    # The first of the most common: of two ranks that differ, rank 0 counts as the one that is right.
-    usual, _ = Counter(known).most_common(1)[0]
-    pattern = values.index(usual)
-    return [
-        f"rank {rank} has another {name} than rank {pattern}: {value}, not {usual}"
-        for rank, value in enumerate(values)
-        if value is not None and value != usual
-    ]

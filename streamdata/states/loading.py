@@ -32,6 +32,8 @@ class ReadStates(NamedTuple):
     states: Mapping[str, Any]
     origin: str
     """The step and ranks; empty where the files do not name them."""
+    step: int | None
+    """The step as the training loop counted it; None where the files do not name it."""
 
 
 def load_states(directory: str | Path, *, step: int | None = None) -> LoadedStates:
@@ -54,35 +56,30 @@ def load_states(directory: str | Path, *, step: int | None = None) -> LoadedStat
     # As text, 9 would find the folder, and no file in it that is of that step.
     if step is not None and type(step) is not int:
         raise ValueError(f"load_states: expected an int as step, got {shown(step)}")
-    step, saved = _newest(Path(directory)) if step is None else (step, read_step(Path(directory), step))
-    folder = Path(directory) / f"step-{step}"
-    if lacking := _lacking(saved):
-        raise StateError(f"{folder}: this step lacks {lacking}\n  Load another step.")
-    states = LoadedStates(join_ranks(saved, _deals(folder, saved)), step=step)
-    if step and not states:
+    passed_over: list[str] = []
+    # Read, not only listed: a torn file in a newer step is an error, however complete an older one is.
+    for number in _steps_in(Path(directory)) if step is None else [step]:
+        saved, folder = read_step(Path(directory), number), Path(directory) / f"step-{number}"
+        if not (lacking := _lacking(saved)):
+            break
+        if step is not None:
+            raise StateError(f"{folder}: this step lacks {lacking}\n  Load another step.")
+        passed_over.append(f"step {number} lacks {lacking}")
+        logger.warning("states: %s is passed over, since it lacks %s", one_line(folder), lacking)
+    else:
+        raise StateError(
+            f"{directory}: no step is there that all ranks have saved\n  " + "\n  ".join(passed_over[:10]) + "\n"
+            "  Start without states."
+        )
+    states = LoadedStates(join_ranks(saved, _deals(folder, saved)), step=number)
+    if number and not states:
         raise StateError(
             f"{folder}: expected states of what was delivered, got none of any rank: a resume would begin at "
             "sample 0\n  Start without states, or load another step; the training has to save what to_state gives."
         )
     remember(states.loaded)
-    logger.info("states: step %d of %d ranks, from %s", step, len(saved), one_line(directory))
+    logger.info("states: step %d of %d ranks, from %s", number, len(saved), one_line(directory))
     return states
-
-
-def _newest(directory: Path) -> tuple[int, Sequence[RankStates]]:
-    """The newest step that all ranks have saved, and what these saved."""
-    passed_over: list[str] = []
-    # Read, not only listed: a torn file in a newer step is an error, however complete an older one is.
-    for step in _steps_in(directory):
-        saved = read_step(directory, step)
-        if not (lacking := _lacking(saved)):
-            return step, saved
-        passed_over.append(f"step {step} lacks {lacking}")
-        logger.warning("states: %s is passed over, since it lacks %s", one_line(directory / f"step-{step}"), lacking)
-    raise StateError(
-        f"{directory}: no step is there that all ranks have saved\n  " + "\n  ".join(passed_over[:10]) + "\n"
-        "  Start without states."
-    )
 
 
 def _lacking(saved: Sequence[RankStates]) -> str:
@@ -175,7 +172,7 @@ def read_states(paths: Sequence[Path]) -> list[ReadStates]:
     for path in paths:
         if path.is_dir() and not STEP_NAME.fullmatch(path.name):
             states = load_states(path)
-            found.append(ReadStates(states.loaded.as_dict(), f"step {states.step}"))
+            found.append(ReadStates(states.loaded.as_dict(), f"step {states.step}", states.step))
         elif path.is_dir():
             saved += (parts := read_step(path.parent, int(path.name.removeprefix("step-"))))
             deals |= _deals(path, parts)
@@ -183,13 +180,13 @@ def read_states(paths: Sequence[Path]) -> list[ReadStates]:
             saved.append(decode(str(path), content))
             deals |= _deals(path.parent, saved[-1:])
         else:
-            found.append(ReadStates(_plain(path, content), ""))
+            found.append(ReadStates(_plain(path, content), "", None))
     if saved:
         # What is shown may be one rank's file: the others may have delivered, so that nothing of them is recorded.
         size, ranks = saved[0].size, sorted(part.rank for part in saved)
         table = join_ranks(saved, deals, unknown=set(range(size)) - set(ranks))
         which = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
-        found.insert(0, ReadStates(table.as_dict(), f"step {saved[0].step}, {which} of {size}"))
+        found.insert(0, ReadStates(table.as_dict(), f"step {saved[0].step}, {which} of {size}", saved[0].step))
     return found
 
 
@@ -203,13 +200,11 @@ def _plain(path: Path, content: bytes) -> dict[str, Any]:
         states = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise StateError(f"{path}: expected states, got a file that is not JSON ({str(error)[:100]})") from error
-    if not isinstance(states, dict):
-        raise StateError(f"{path}: expected states, got a {type(states).__name__}")
     try:
         Progress(states)
     except StateError as error:  # it knows keys, and of several files not which one has them
         raise StateError(f"{path}: {error}") from error
-    return states
+    return dict(states)
 
 
 def _content(path: Path) -> bytes:

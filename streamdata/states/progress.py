@@ -2,30 +2,32 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StateError
 from streamdata.run import Lane
+from streamdata.run.lane_link import Batches
 from streamdata.states.cursor import LaneEntries, LaneKey
-from streamdata.states.headers import (
-    DAMAGE,
-    DEAL,
-    Base,
-    BlockCut,
-    DealHeader,
-    Topology,
-    Tree,
-    check_header,
-    deal_header_of,
-    is_deal,
+from streamdata.states.headers import DAMAGE, DEAL, Base, BlockCut, DealHeader, Topology, Tree, check_header, read_deal
+from streamdata.states.table import (
+    COUNTS,
+    POSITION,
+    ROW,
+    Column,
+    Rows,
+    StatesTable,
+    is_of_rank,
+    not_states,
+    owner_of,
+    table_of,
 )
-from streamdata.states.table import COUNTS, POSITION, ROW, Column, Rows, StatesTable, not_states, owner_of, table_of
 
 
 class LastCursors:
@@ -81,6 +83,10 @@ class Progress:
         nothing."""
         self.passes: list[int] = []
         """The passes of which something was delivered under this size, ascending."""
+        self.uneven: dict[tuple[int, int, int], Mapping[str, Any]] = {}
+        """Counts that no cursor has of ranks that `StreamLoader(uneven=…)` evened out, by generation, pass and rank:
+        `batches` that were delivered beyond those that cursors count; of each node `padded/PATH`, `left_out/PATH` and
+        `left_out_tokens/PATH`."""
         self.idle: set[int] = set()
         """The ranks of which saving and gathering recorded that they delivered nothing."""
         self._cache: dict[Any, Any] = {}
@@ -91,13 +97,12 @@ class Progress:
 
     def _read_headers(self) -> None:
         """Check the headers, each and together, and take over what was before them."""
+        first: Mapping[str, Any] = next(iter(self.headers.values()), {"deal": 0, "dealt": ""})
         for number, header in self.headers.items():
             try:
                 check_header(header)
             except DAMAGE as error:
                 raise not_states(f"generation/{number}", header, f"{type(error).__name__}: {error}") from error
-        first: Mapping[str, Any] = next(iter(self.headers.values()), {"deal": 0, "dealt": ""})
-        for number, header in self.headers.items():
             if any(header[name] != first[name] for name in ("dp_size", "num_workers", "deal", "dealt")):
                 raise StateError(
                     f"states: 'generation/{number}' and 'generation/{min(self.headers)}' are not of one run\n"
@@ -106,28 +111,28 @@ class Progress:
         if not first["deal"]:
             return
         key = f"{DEAL}{first['deal']}"
-        # By the digest: what is not what was written need not be looked at, and would deal out other records.
-        if not is_deal(self.table.others.get(key), first["dealt"]):
+        try:
+            self.before = read_deal(self.table.others.get(key), first["dealt"])
+        except DAMAGE as error:
             raise StateError(
                 f"states: expected the header {key}, of what was delivered before the number of ranks or workers "
                 f"changed, got {'another one' if key in self.table.others else 'none'}\n"
                 "  Call states.update(to_state(batch)) from the first batch after a resume on, and save the whole dict."
-            )
-        self.before = deal_header_of(self.table.others[key])
+            ) from error
 
     def _read_lanes(self) -> None:
         """Take over who delivered last, and who nothing; refuse lanes that were not there."""
         for key, value in self.table.others.items():
             kind, generation, *lane = key.split("/")
-            worker = value if kind == "worker" else 0
-            if type(worker) is not int or worker < 0:
-                raise not_states(key, value, "expected a worker")
+            if not is_of_rank(key, value):
+                raise not_states(key, value, "expected what is said of a rank")
             if lane:
-                self._check_lane(int(generation), int(lane[-1]), worker)
+                self._check_lane(int(generation), int(lane[-1]), value if kind == "worker" else 0)
             if kind == "worker":
-                self.last_workers[int(lane[0]), int(lane[1])] = worker
+                self.last_workers[int(lane[0]), int(lane[1])] = value
             elif kind == "idle":
                 self.idle.add(int(lane[0]))
+        self.uneven = {_numbers_in(k): v for k, v in self.table.others.items() if k.startswith("uneven/")}
         self.newest_passes = {rank: epoch_pass for epoch_pass, rank in sorted(self.last_workers)}
         self.passes = sorted({epoch_pass for epoch_pass, _ in self.last_workers})
         for (number, epoch_pass, path), of_node in self.table.groups.items():
@@ -204,7 +209,12 @@ class Progress:
 
     def step(self, generation: float = math.inf) -> int:
         """How many batches the furthest rank had delivered when a generation began, or has by now."""
-        return self.before.step + (int(self.batches(generation).sum(axis=1).max()) if self.generations else 0)
+        if not self.generations:
+            return self.before.step
+        batches = self.batches(generation).sum(axis=1)
+        for (number, _, rank), counts in self.uneven.items():
+            batches[rank] += counts["batches"] if number < generation else 0
+        return self.before.step + int(batches.max())
 
     def batches(self, before: float = math.inf) -> npt.NDArray[np.int64]:
         """Batches delivered by each lane in all passes of this size, before a generation; int64 (ranks, workers)."""
@@ -221,10 +231,14 @@ class Progress:
         pairs = zip(last.is_held[own].tolist(), last["batches"][own].tolist(), strict=True)
         return {worker: batches or None for worker, (is_held, batches) in enumerate(pairs) if is_held}
 
-    def batches_before(self, key: LaneKey) -> int | None:
-        """How many batches the lane has delivered; None where a lane of its rank did not count them."""
+    def batches_before(self, key: LaneKey) -> Batches | None:
+        """The batches that the lane has delivered; None where a lane of its rank did not count them."""
         own = self.batches_of_workers(key.epoch_pass, key.dp_rank)
-        return None if None in own.values() else own.get(key.worker, 0)
+        if None in own.values():
+            return None
+        held = self.lane(key).cursors.get("")
+        top: Mapping[str, Any] = held[max(held)] if held else {"draws": 0}
+        return Batches(own.get(key.worker) or 0, top["draws"], top.get("sizes", ()))
 
     def batches_of_rank(self, lane: Lane) -> int:
         """How many batches the rank of a lane has delivered since the run began, over all passes.
@@ -313,10 +327,7 @@ class Progress:
 
     def lane(self, key: LaneKey) -> LaneEntries:
         """The entries of a lane."""
-        entries = LaneEntries()
-        for generation, path, cursor in self.table.of_lane(*key) if self.table else ():
-            entries.cursors.setdefault(path, {})[generation] = cursor
-        return entries
+        return self.table.lane(*key) if self.table else LaneEntries()
 
     def paths(self) -> set[str]:
         """The nodes of which an entry is held, or counts of what lanes dropped at their end."""
@@ -365,7 +376,7 @@ def totals_of_nodes(progress: Progress) -> dict[str, dict[str, float]]:
     """Sum up what was delivered of each node since the run began, over all ranks and passes.
 
     Returns:
-        By path: `samples`, `tokens`, `cost` and the `COUNTS`, without those that are 0.
+        By path: `samples`, `tokens`, `cost`, the `COUNTS`, `left_out` and `padded`, without those that are 0.
     """
     # Over all passes: what earlier sizes delivered of any is in their header.
     totals = {path: dict(held) for path, held in progress.before.totals.items()}
@@ -374,15 +385,38 @@ def totals_of_nodes(progress: Progress) -> dict[str, dict[str, float]]:
             last = progress.last(epoch_pass, path)
             if not path and not last["given"].any():  # a top without a function gives what its sources' entries say
                 continue
-            given = {
-                name: last[column].sum().item()
-                for name, column in (("samples", "draws"), ("tokens", "tokens"), ("cost", "cost"))
-            }
+            sums = (last[name].sum().item() for name in ("draws", "tokens", "cost"))
+            given = dict(zip(("samples", "tokens", "cost"), sums, strict=True))
             first = progress.base(epoch_pass).counts.get(path, (0, 0, 0, 0))
             given |= zip(COUNTS, map(int.__sub__, progress.counts(epoch_pass, path), first), strict=True)
             total = totals.setdefault(path, {})
             total |= {name: total.get(name, 0) + value for name, value in given.items() if value}
-    return totals
+        padded = (fields.get("padded", {}) for fields in progress.last(epoch_pass, "")["rare"].tolist() if fields)
+        for path, number in itertools.chain.from_iterable(map(dict.items, padded)):
+            totals[path] = added(totals.get(path, {}), {"padded": number})
+    for counts in progress.uneven.values():
+        for name, number in counts.items():
+            kind, _, path = name.partition("/")
+            totals[path] = added(totals.get(path, {}), _UNEVEN.get(kind, {}), number)
+    return {path: total for path, total in totals.items() if total}
+
+
+_UNEVEN: Final = {
+    "left_out": {"left_out": 1, "samples": -1},
+    "left_out_tokens": {"tokens": -1},
+    "padded": {"padded": 1},
+}
+"""Totals that a count of `Progress.uneven` changes."""
+
+
+def added(counts: Mapping[str, float], more: Mapping[str, float], times: int = 1) -> dict[str, Any]:
+    """Add counts up, name by name."""
+    return {name: counts.get(name, 0) + more.get(name, 0) * times for name in dict.fromkeys((*counts, *more))}
+
+
+def _numbers_in(key: str) -> tuple[int, int, int]:
+    generation, epoch_pass, rank = map(int, key.split("/")[1:])
+    return generation, epoch_pass, rank
 
 
 def history_of(progress: Progress) -> list[Mapping[str, Any]]:
@@ -399,7 +433,7 @@ def _line(progress: Progress, generation: int) -> dict[str, Any]:
     written = progress.headers[generation]
     line: dict[str, Any] = {"generation": generation, "step": progress.step(generation), "samples": 0}
     line |= {name: written[name] for name in ("dp_size", "num_workers", "weights")}
-    given, cost = 0, 0.0
+    cost = 0.0
     for epoch_pass in progress.passes:
         for path in (path for path in progress.paths() if "." not in path):
             # Cursors count since the size began.
@@ -407,10 +441,29 @@ def _line(progress: Progress, generation: int) -> dict[str, Any]:
             drawn, costs = ((after[name].sum() - before[name].sum()).item() for name in ("draws", "cost"))
             # What a yield function over all gave is made into batches, what its sources gave is drawn.
             line["samples"] += drawn if path else 0
-            given += 0 if path else drawn
             cost += costs
     if cost:
         line["cost"] = cost
-    if batches := int((progress.batches(generation + 1) - progress.batches(generation)).sum()):
-        line["batch_size"] = -(-given // batches)
+    sizes: Counter[int] = Counter()
+    for epoch_pass in progress.passes:
+        after, before = (progress.last(epoch_pass, "", generation + more) for more in (1, 0))
+        lanes = zip(after["rare"], before["batches"].tolist(), after["batches"].tolist(), strict=True)
+        for fields, begin, end in lanes:
+            sizes.update(batches_by_size(fields.get("sizes", ()) if fields else (), begin, end))
+    if sizes:  # of most batches: the last one of a lane may be smaller
+        line["batch_size"] = sizes.most_common(1)[0][0]
     return line
+
+
+def batches_by_size(runs: Sequence[Sequence[int]], begin: int, end: int) -> dict[int, int]:
+    """Count the batches of each size among those of a lane after its first `begin`, up to the one of number `end`.
+
+    Args:
+        runs: As of `Batches.sizes`.
+        begin: How many are left out.
+        end: The number of the last one, from 1.
+    """
+    counts: Counter[int] = Counter()
+    for (first, size), (following, _) in itertools.pairwise([*runs, (end + 1, 0)]):
+        counts[size] += max(0, min(following - 1, end) - max(first - 1, begin))
+    return +counts

@@ -4,8 +4,7 @@ import contextlib
 import secrets
 import sys
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from streamdata.errors import StateError
 
@@ -25,37 +24,26 @@ def check_can_meet(who: str, size: int) -> None:
         )
 
 
-def all_gather(value: Any) -> list[Any]:
-    """Collect the values of all ranks on every rank."""
+def gather(value: Any, dst: int | None = None) -> list[Any]:
+    """Collect the values of all ranks on every rank, or on rank `dst` alone, and none elsewhere."""
     if not _is_initialized():
         return [value]
-    from torch import distributed
+    from torch import cuda, distributed
 
     # Objects, not tensors: what ranks give differs in length, and a rank without states gives almost nothing.
-    values: list[Any] = [None] * distributed.get_world_size()
-    with _device():
-        distributed.all_gather_object(values, value)
+    values: list[Any] = [None] * distributed.get_world_size() if dst in (None, distributed.get_rank()) else []
+    # Under NCCL objects travel by the current device, which may be another one than the group is bound to.
+    bound = getattr(distributed.group.WORLD, "bound_device_id", None)
+    with contextlib.nullcontext() if bound is None or bound.type != "cuda" else cuda.device(bound):
+        if dst is None:
+            distributed.all_gather_object(values, value)
+        else:
+            distributed.gather_object(value, values or None, dst=dst)
     return values
 
 
-def gather(value: Any, dst: int) -> list[Any] | None:
-    """Collect the values of all ranks on rank `dst`; None elsewhere."""
-    if not _is_initialized():
-        return [value]
-    from torch import distributed
-
-    values = [None] * distributed.get_world_size() if distributed.get_rank() == dst else None
-    with _device():
-        distributed.gather_object(value, values, dst=dst)
-    return values
-
-
-class _Named:
-    """The process group that was named last. The store may die with another rank, and is then not to be waited for."""
-
-    group: ClassVar[Callable[[], Any]] = lambda: None
-    """A weak reference: who destroys it wants it to end."""
-    name: ClassVar[str | None] = None
+_names: "weakref.WeakKeyDictionary[Any, str | None]" = weakref.WeakKeyDictionary()
+"""Names of process groups: a store may die with another rank, and is then not to be waited for."""
 
 
 def group_name() -> str | None:
@@ -68,31 +56,16 @@ def group_name() -> str | None:
     from torch import distributed
 
     group = distributed.group.WORLD
-    if _Named.group() is not group:
+    if group not in _names:
         try:
             store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (there is no other way to it)
-            name = store.compare_set(_GROUP_KEY, "", secrets.token_hex(8)).decode()
+            _names[group] = store.compare_set(_GROUP_KEY, "", secrets.token_hex(8)).decode()
         except (RuntimeError, AttributeError):  # of MPI there is no store; or the rank that holds it has died
-            name = None
-        _Named.group, _Named.name = weakref.ref(group), name
-    return _Named.name
+            _names[group] = None
+    return _names[group]
 
 
 def _is_initialized() -> bool:
     # Not imported: who has not imported it cannot have initialized a group.
     distributed = sys.modules.get("torch.distributed")
     return distributed is not None and bool(distributed.is_available() and distributed.is_initialized())
-
-
-@contextlib.contextmanager
-def _device() -> Iterator[None]:
-    """Under NCCL, the device that the group is bound to: objects travel by the current one, which may be another's."""
-    import torch
-    from torch import distributed
-
-    bound = getattr(distributed.group.WORLD, "bound_device_id", None)
-    if bound is None or bound.type != "cuda":
-        yield
-    else:
-        with torch.cuda.device(bound):
-            yield

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -34,15 +34,8 @@ TORN: Final = (OSError, EOFError, zlib.error)
 """Exceptions of decompressing a torn file, beside `DAMAGE`."""
 
 
-class Watched(Protocol):
-    """A dataset of which states are to be saved."""
-
-    def is_to_be_saved(self) -> bool:
-        """Whether it has given samples, and is not for an evaluation."""
-
-
-watched: "weakref.WeakSet[Watched]" = weakref.WeakSet()
-"""The datasets of this process."""
+watched: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""The datasets of this process, each with an `is_to_be_saved`."""
 _loaded: Final[deque[str]] = deque(maxlen=1024)
 """The digests of states that this process has loaded: a job loads once, a notebook may look at many steps."""
 
@@ -99,8 +92,12 @@ def save_states(
     folder = Path(directory) / f"step-{step}"
     make_directory(folder)
     # Before its own file is there: until then the step lacks rank 0, and cannot be taken for one of both runs.
-    if of.dp_rank == 0:
-        _remove_ranks_from(folder, of.dp_size)
+    # And the files of ranks that this run does not have, of a run of more ranks that was at this step: no rank of this
+    # one writes them, so that none can lose its own; the others' are replaced by their ranks.
+    for path in folder.iterdir() if of.dp_rank == 0 else ():
+        name = FILE_NAME.fullmatch(path.name)
+        if name and int(name[1]) >= of.dp_size:
+            path.unlink()
     # Before the file that names it; without a time: the same bytes from each rank, whichever is first.
     if deal is not None and not (path := folder / deal_file(deal[0])).exists():
         text = canonical(deal[1])
@@ -230,14 +227,3 @@ def replica_of(who: str, rank: int | None, size: int | None) -> DataParallel:
     if rank is None or size is None:
         raise ValueError(f"{who}: expected both rank and size, or neither, got rank={rank}, size={size}")
     return DataParallel(dp_size=size, dp_rank=rank)
-
-
-def _remove_ranks_from(folder: Path, size: int) -> None:
-    """Remove the files of ranks that this run does not have: a run of more ranks was at this step before.
-
-    No rank of this run writes them, so that none can lose its own. The others' are replaced by their ranks.
-    """
-    for path in folder.iterdir():
-        name = FILE_NAME.fullmatch(path.name)
-        if name and int(name[1]) >= size:
-            path.unlink()

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StateError, shown
+from streamdata.states.cursor import LaneEntries
 from streamdata.states.headers import compared
 
 Column: TypeAlias = npt.NDArray[Any]
@@ -34,7 +35,7 @@ OPTIONAL: Final = ("output", "given", *COUNTS, "skips", "batches", "ended", "tok
 """Numbers that are absent where they are 0."""
 POSITION: Final = ("epoch", "window", "taken", "output")
 """The fields of a `Position` as states name them: `part` is how many outputs of a record were delivered."""
-RARE: Final = {"function": Mapping, "left_out": str, "stream": list, "tail": Mapping}
+RARE: Final = {"function": Mapping, "left_out": str, "stream": list, "tail": Mapping, "sizes": list, "padded": Mapping}
 """Few cursors have one; `function` can be any JSON object, and so can what is in the list `stream`."""
 FLOATS: Final = ("clock", "cost")
 NUMBERS: Final = (*KEY, *REQUIRED, *OPTIONAL)
@@ -50,7 +51,7 @@ _LOWEST: Final = {"window": 1 - 2**53, "clock": -(2.0**1023)}
 _NUMBER: Final = "(?:0|[1-9][0-9]{0,15})"
 _CURSOR: Final = re.compile(rf"cursor/({_NUMBER})/({_NUMBER})/({_NUMBER})/({_NUMBER})/(.*)", re.DOTALL)
 _OTHER: Final = re.compile(
-    rf"(?:generation|deal)/{_NUMBER}|idle/{_NUMBER}/{_NUMBER}|worker/{_NUMBER}(?:/{_NUMBER}){{2}}"
+    rf"(?:generation|deal)/{_NUMBER}|idle/{_NUMBER}/{_NUMBER}|(?:worker|uneven)/{_NUMBER}(?:/{_NUMBER}){{2}}"
 )
 
 
@@ -174,12 +175,13 @@ class StatesTable(Mapping[str, Any]):
         named = {owner.generation for owner in map(owner_of, self.others) if owner.rank is not None}
         return named.union(np.unique(self.rows["generation"]).tolist())
 
-    def of_lane(self, epoch_pass: int, rank: int, worker: int) -> Iterator[tuple[int, str, dict[str, Any]]]:
-        """Yield the generation, path and cursor of each node in a lane and a pass."""
+    def lane(self, epoch_pass: int, rank: int, worker: int) -> LaneEntries:
+        """The entries of a lane in a pass."""
         passes, ranks, workers = self._lanes
-        own = self.rows[(passes == epoch_pass) & (ranks == rank) & (workers == worker)]
+        own, entries = self.rows[(passes == epoch_pass) & (ranks == rank) & (workers == worker)], LaneEntries()
         for (generation, path), cursor in zip(own[["generation", "path"]].tolist(), as_dicts(own), strict=True):
-            yield generation, self.paths[path], cursor
+            entries.cursors.setdefault(self.paths[path], {})[generation] = cursor
+        return entries
 
     @cached_property
     def _lanes(self) -> Column:
@@ -301,19 +303,34 @@ def _fill(rows: Rows, cursors: Mapping[str, Any]) -> None:
     if "pulled" in held:
         _fill_pulled(rows, cursors)
     for row, (key, value) in enumerate(cursors.items() if held.intersection(RARE) else ()):
-        if rare := {name: value[name] for name in RARE if name in value}:
-            try:
-                json.dumps(rare)
-            except (ValueError, TypeError, RecursionError) as error:
-                raise not_states(key, rare, f"expected JSON, {type(error).__name__}") from error
-            is_right = all(isinstance(rare[name], kind) for name, kind in RARE.items() if name in rare)
-            if not is_right or not all(map(_is_tail, rare.get("tail", {}).values())):
-                raise not_states(key, rare, "expected values of other types")
-            rows["rare"][row] = rare
+        if RARE.keys().isdisjoint(value):
+            continue
+        rare = {name: value[name] for name in RARE if name in value}
+        try:
+            json.dumps(rare)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise not_states(key, rare, f"expected JSON, {type(error).__name__}") from error
+        is_right = all(isinstance(rare[name], kind) for name, kind in RARE.items() if name in rare)
+        counts = [(tail, len(COUNTS)) for tail in rare.get("tail", {}).values()] if is_right else []
+        counts += [(run, 2) for run in rare.get("sizes", ())] if is_right else []
+        counts += [([number], 1) for number in rare.get("padded", {}).values()] if is_right else []
+        if not is_right or not all(_are_counts(*each) for each in counts):
+            raise not_states(key, rare, "expected values of other types")
+        rows["rare"][row] = rare
 
 
-def _is_tail(counts: object) -> bool:
-    return isinstance(counts, list) and [type(n) is int and n >= 0 for n in counts] == [True] * len(COUNTS)
+def is_of_rank(key: str, value: Any) -> bool:
+    """Whether the value of a key that is no cursor's is of the right type, as far as it is of a rank."""
+    kind = key.partition("/")[0]
+    if kind == "worker":
+        return type(value) is int and value >= 0
+    return kind != "uneven" or (
+        isinstance(value, Mapping) and "batches" in value and all(type(number) is int for number in value.values())
+    )
+
+
+def _are_counts(counts: object, number: int) -> bool:
+    return isinstance(counts, list) and [type(n) is int and n >= 0 for n in counts] == [True] * number
 
 
 def _fill_pulled(rows: Rows, cursors: Mapping[str, Mapping[str, Any]]) -> None:

@@ -103,11 +103,6 @@ def stored_dtype(name: object, who: str) -> np.dtype[Any]:
     return dtype.newbyteorder("<")
 
 
-def delivered_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype that comes out of a store: int64 for any integer; bool and floats as they are."""
-    return np.dtype(np.int64) if dtype.kind in "iu" else dtype.newbyteorder("=")
-
-
 def fitted(values: object, dtype: np.dtype[Any], who: str) -> Values:
     """The values as a 1-D array of `dtype`, every one of them kept.
 

@@ -61,6 +61,19 @@ def detect_format(load_path: str | Path) -> str:
     )  # fmt: skip
 
 
+def enter(classes: dict[str, Any], name: str, entry: Any, base: type, who: str) -> None:
+    """Enter a class in a table of these.
+
+    Raises:
+        ValueError: The name is taken, or it is not a subclass of `base`.
+    """
+    if not (isinstance(entry, type) and issubclass(entry, base)):
+        raise ValueError(f"{who}: expected a subclass of {base.__name__}, got {shown(entry)}")
+    if classes.get(name, entry) is not entry:
+        raise ValueError(f"{who}: {shown(name)} is {classes[name].__name__} already\n  Choose another name.")
+    classes[name] = entry
+
+
 class StoreFactory:
     """Makes stores by the name of their format: `h5`, `bin`, `megatron`, `tokens`, or one that was registered."""
 
@@ -75,14 +88,7 @@ class StoreFactory:
         Raises:
             ValueError: The name is taken, or `store` is not a subclass of Store.
         """
-        if not (isinstance(store, type) and issubclass(store, Store)):
-            raise ValueError(f"StoreFactory.register: expected a subclass of Store, got {shown(store)}")
-        if cls._stores.get(storage_type, store) is not store:
-            raise ValueError(
-                f"StoreFactory.register: {shown(storage_type)} is {cls._stores[storage_type].__name__} already\n"
-                "  Choose another name."
-            )
-        cls._stores[storage_type] = store
+        enter(cls._stores, storage_type, store, Store, "StoreFactory.register")
 
     @classmethod
     def create(cls, storage_type: str, dtype: str | None = None) -> Store:
@@ -149,16 +155,22 @@ def verify(load_path: str | Path, vocab_size: int | None = None, storage_type: s
         _ = store.num_records
     except StoreError as error:
         return [str(error)]
+    # Keys may share offsets, each of which is an array of its own there.
+    arrays = {(array.file, array.dataset): array for array in store.arrays() if array.checksum is not None}
     problems: list[str] = []
-    checked = set()
+    for array in arrays.values():
+        found = checksum()
+        for _, values in _chunks(store, array):
+            found.update(np.ascontiguousarray(values).data.cast("B"))
+        if found.hexdigest() != array.checksum:
+            who = f"file '{array.file}'" + (f", dataset {shown(array.dataset)}" if array.dataset else "")
+            problems.append(
+                f"{who}: expected checksum {array.checksum}, got {found.hexdigest()}\n"
+                "  It was changed after it was written: copy it again."
+            )
     for key in store.keys:
         for segment in store.column(key).segments:
-            for array in segment.arrays:
-                if (array.file, array.dataset) not in checked:
-                    checked.add((array.file, array.dataset))
-                    problems += _checksum(store, array)
-            for runs in segment.levels:
-                problems += _runs(store, runs)
+            problems += [problem for runs in segment.levels for problem in _runs(store, runs)]
             if vocab_size is not None and key in _TOKEN_KEYS:
                 problems += _ids(store, segment.data, vocab_size)
     with_sums = sorted({array.file for array in store.arrays() if array.has_sums})
@@ -169,20 +181,6 @@ def _chunks(store: Store, array: StoredArray) -> Iterator[tuple[int, Any]]:
     values = store.values(array)
     for begin in range(0, array.count, _CHUNK):
         yield begin, np.asarray(values[begin : begin + _CHUNK])
-
-
-def _checksum(store: Store, array: StoredArray) -> Iterator[str]:
-    if array.checksum is None:
-        return
-    found = checksum()
-    for _, values in _chunks(store, array):
-        found.update(np.ascontiguousarray(values).data.cast("B"))
-    if found.hexdigest() != array.checksum:
-        dataset = f", dataset {shown(array.dataset)}" if array.dataset else ""
-        yield (
-            f"file '{array.file}'{dataset}: expected checksum {array.checksum}, "
-            f"got {found.hexdigest()}\n  It was changed after it was written: copy it again."
-        )
 
 
 def _runs(store: Store, runs: Runs) -> Iterator[str]:

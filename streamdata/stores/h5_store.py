@@ -13,7 +13,7 @@ from streamdata.errors import StoreError, shown
 from streamdata.recipe.limits import check_regular
 from streamdata.run.per_process import OpenFiles
 from streamdata.stores.dtypes import stored_dtype
-from streamdata.stores.mmap_store import decode, parsed, shaped_segment
+from streamdata.stores.mmap_store import MetaReader, parsed, shaped_segment
 from streamdata.stores.segments import Even, Segment, Shard, StoredArray
 from streamdata.stores.store import H5_SUFFIXES, Store, natural, store_files, suffixed
 from streamdata.stores.stored_values import check_size, has_sums
@@ -138,7 +138,8 @@ class _H5Reader:
     def shard(self) -> Shard:
         if "streamdata" in self._file.attrs:
             text = self._file.attrs["streamdata"]
-            return decode(parsed(str(text), f"{self._who}, attribute 'streamdata'"), self._locate, self._who)
+            meta = parsed(str(text), f"{self._who}, attribute 'streamdata'")
+            return MetaReader(self._who, self._locate).shard(meta)
         keys = sorted(self._file)
         if not keys:
             raise StoreError.mismatch(self._who, "a group per key", "an empty file")

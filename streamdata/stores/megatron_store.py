@@ -11,7 +11,6 @@ import os
 import re
 import struct
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -129,6 +128,13 @@ class Documents(Offsets):
     def arrays(self) -> tuple[StoredArray, ...]:
         return self.values, *self.sequences.arrays
 
+    def begin(self, index: int, opened: Any) -> int:
+        firsts, pointers = opened
+        sequence = int(firsts[index])
+        if not 0 <= sequence <= self.sequences.count:
+            raise self._unfit(sequence)
+        return self.sequences.begin(sequence, pointers)
+
     def begins(self, first: int, last: int, open_: Open) -> Int64s:
         firsts = np.asarray(open_(self.values)[first:last], np.int64)
         if not len(firsts):
@@ -138,15 +144,8 @@ class Documents(Offsets):
             raise self._unfit(f"{least} to {most} from entry {first} on")
         return self.sequences.begins(least, most + 1, open_)[firsts - least]
 
-    def _place(self, open_: Open) -> Callable[[int], int]:
-        pointers = open_(self.sequences.values)
-
-        def place(sequence: int) -> int:
-            if not 0 <= sequence <= self.sequences.count:
-                raise self._unfit(sequence)
-            return self.sequences.begin(sequence, pointers)
-
-        return place
+    def _opened(self, open_: Open) -> Any:
+        return open_(self.values), open_(self.sequences.values)
 
     def _unfit(self, got: object) -> StoreError:
         remedy = "Copy the index again, and check it with `streamdata verify`."

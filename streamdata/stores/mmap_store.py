@@ -90,7 +90,7 @@ def _shard(path: Path) -> Shard:
         return StoredArray(file, dtype, count, 0, checksum, has_sums(file))
 
     if isinstance(meta.get("format"), str):  # in AstrAI's there are keys alone, and one that is called so is an object
-        return decode(meta, locate, who)
+        return MetaReader(who, locate).shard(meta)
     return Shard(who, _astrai_segments(meta, locate, who))
 
 
@@ -109,37 +109,42 @@ def parsed(text: bytes | str, who: str) -> dict[str, Any]:
     return value
 
 
-def decode(meta: Mapping[str, Any], locate: Locate, who: str) -> Shard:
-    """The shard that a meta describes.
+class MetaReader:
+    """Reads what a shard says of itself.
 
-    Raises:
-        StoreError: It is of another format or version, or contradicts itself.
+    Args:
+        who: The shard, for errors.
+        locate: Finds its arrays.
     """
-    if (meta.get("format"), meta.get("version")) != (FORMAT, VERSION):
-        found = f"{shown(meta.get('format'))} {shown(meta.get('version'))}"
-        remedy = "Read it with the version of streamdata that wrote it."
-        raise StoreError.mismatch(who, f"format {FORMAT!r} version {VERSION}", found, remedy)
-    reader = _MetaReader(who, locate)
-    rows, types = reader.field(meta, "rows", bool), reader.field(meta, "train_types", list)
-    num_records, keys = reader.field(meta, "num_records", int), reader.field(meta, "keys", dict)
-    documents = reader.field(meta, "documents", dict) if "documents" in meta else {}
-    segments = {}
-    for key in keys:
-        segment = reader.segment(key, reader.field(keys, key, dict), rows, documents)
-        if segment.records.count != num_records:
-            found = f"{segment.records.count}\n  {_COPY}"
-            raise StoreError(f"{who}: expected {num_records} records of key {shown(key)}, got {found}")
-        segments[key] = [segment]
-    if not segments or next(iter(segments.values()))[0].data.count != reader.field(meta, "num_tokens", int):
-        raise StoreError.mismatch(who, "num_tokens of its first key", meta.get("num_tokens"))
-    return Shard(who, segments, tuple(map(str, types)))
 
-
-class _MetaReader:
     def __init__(self, who: str, locate: Locate) -> None:
         self._who, self._locate = who, locate
 
-    def field(self, mapping: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
+    def shard(self, meta: Mapping[str, Any]) -> Shard:
+        """The shard that a meta describes.
+
+        Raises:
+            StoreError: It is of another format or version, or contradicts itself.
+        """
+        if (meta.get("format"), meta.get("version")) != (FORMAT, VERSION):
+            found = f"{shown(meta.get('format'))} {shown(meta.get('version'))}"
+            remedy = "Read it with the version of streamdata that wrote it."
+            raise StoreError.mismatch(self._who, f"format {FORMAT!r} version {VERSION}", found, remedy)
+        rows, types = self._field(meta, "rows", bool), self._field(meta, "train_types", list)
+        num_records, keys = self._field(meta, "num_records", int), self._field(meta, "keys", dict)
+        documents = self._field(meta, "documents", dict) if "documents" in meta else {}
+        segments = {}
+        for key in keys:
+            segment = self._segment(key, self._field(keys, key, dict), rows, documents)
+            if segment.records.count != num_records:
+                found = f"{segment.records.count}\n  {_COPY}"
+                raise StoreError(f"{self._who}: expected {num_records} records of key {shown(key)}, got {found}")
+            segments[key] = [segment]
+        if not segments or next(iter(segments.values()))[0].data.count != self._field(meta, "num_tokens", int):
+            raise StoreError.mismatch(self._who, "num_tokens of its first key", meta.get("num_tokens"))
+        return Shard(self._who, segments, tuple(map(str, types)))
+
+    def _field(self, mapping: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
         value: Any = mapping.get(name)
         if type(value) is not kind:
             raise StoreError.mismatch(self._who, f"{shown(name)} of type {kind.__name__}", shown(value))
@@ -147,11 +152,11 @@ class _MetaReader:
             raise StoreError.mismatch(self._who, f"{shown(name)} of at least 0", value, _COPY)
         return value
 
-    def segment(self, key: str, meta: Mapping[str, Any], rows: bool, documents: Mapping[str, Any]) -> Segment:
-        shape = self.field(meta, "shape", list)
-        count = self.field({"shape": shape[0]} if len(shape) == 1 else {}, "shape", int)
+    def _segment(self, key: str, meta: Mapping[str, Any], rows: bool, documents: Mapping[str, Any]) -> Segment:
+        shape = self._field(meta, "shape", list)
+        count = self._field({"shape": shape[0]} if len(shape) == 1 else {}, "shape", int)
         dtype = stored_dtype(meta.get("dtype"), f"{self._who}, key {shown(key)}")
-        data = self._locate(self.field(meta, "data", str), dtype, count, self.field(meta, "checksum", str))
+        data = self._locate(self._field(meta, "data", str), dtype, count, self._field(meta, "checksum", str))
         items = self._runs(meta, "items", count, key) if "items" in meta else None
         records = self._runs(meta, "records", count if items is None else items.count, key)
         runs = records if items is None else items  # in values
@@ -159,12 +164,12 @@ class _MetaReader:
         return Segment(data, records, items, runs if rows else None, in_rows if rows else runs)
 
     def _runs(self, meta: Mapping[str, Any], name: str, end: int, key: str) -> Runs:
-        found = self.field(meta, name, dict)
-        count, who = self.field(found, "count", int), f"{self._who}, {name} of key {shown(key)}"
+        found = self._field(meta, name, dict)
+        count, who = self._field(found, "count", int), f"{self._who}, {name} of key {shown(key)}"
         if "length" not in found:
-            file, checksum = self.field(found, "data", str), self.field(found, "checksum", str)
+            file, checksum = self._field(found, "data", str), self._field(found, "checksum", str)
             return Offsets(count, self._locate(file, OFFSET_DTYPE, count + 1, checksum), end, who)
-        length = self.field(found, "length", int)
+        length = self._field(found, "length", int)
         if count * length != end:
             raise StoreError.mismatch(who, f"{end} in all", f"{count} of length {length}")
         return Even(count, length)
@@ -186,20 +191,18 @@ def _astrai_segments(meta: Mapping[str, Any], locate: Locate, who: str) -> dict[
             raise StoreError.mismatch(f"{who}, key {shown(key)}", expected, shown(value), _COPY)
         shapes[key] = shape
         if value.get("offsets") is not None:
-            offsets[key] = _listed_offsets(value["offsets"], shape[0], f"{who}, key {shown(key)}")
+            listed, end = value["offsets"], shape[0]
+            begins = [*listed, *([] if listed[-1:] == [end] else [end])] if isinstance(listed, list) else []
+            if any(type(begin) is not int for begin in begins) or begins[:1] != [0] or sorted(begins) != begins:
+                expected = f"offsets that rise from 0 to {end}"
+                raise StoreError.mismatch(f"{who}, key {shown(key)}", expected, shown(listed), _COPY)
+            offsets[key] = Offsets(len(begins) - 1, np.array(begins, np.int64), end, f"{who}, key {shown(key)}")
     for key, shape in shapes.items():
         dtype = stored_dtype(meta[key].get("dtype"), f"{who}, key {shown(key)}")
         data = locate(f"{key}.bin", dtype, int(np.prod(shape, dtype=object)), None)
         alike = [other for other in offsets if shapes[other][0] == shape[0]]
         segments[key] = [shaped_segment(data, shape, offsets[key if key in offsets else alike[0]] if alike else None)]
     return segments
-
-
-def _listed_offsets(listed: Any, end: int, who: str) -> Offsets:
-    whole: list[Any] = [*listed, *([] if listed[-1:] == [end] else [end])] if isinstance(listed, list) else []
-    if not whole or any(type(at) is not int for at in whole) or whole[0] != 0 or sorted(whole) != whole:
-        raise StoreError.mismatch(who, f"offsets that rise from 0 to {end}", shown(listed), _COPY)
-    return Offsets(len(whole) - 1, np.array(whole, np.int64), end, who)
 
 
 def shaped_segment(data: StoredArray, shape: list[int], offsets: Offsets | None) -> Segment:

@@ -7,13 +7,14 @@ What is read from disk is checked when it is used, so that a store of 10^8 docum
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from streamdata.errors import StoreError, shown
-from streamdata.stores.dtypes import Int64s, delivered_dtype
+from streamdata.stores.dtypes import Int64s
 
 _MAX_EMPTY = 1 << 16  # no size of a file bounds how many they are, and a record gives each of its own
 
@@ -123,10 +124,9 @@ class Offsets:
         Raises:
             StoreError: What is stored cannot be right.
         """
-        opened, place = self._opened(open_), self._place(open_)
-        first = bisect_right(opened, begin, key=place)
-        found = opened[first : bisect_left(opened, end, first, key=place)]
-        starts = np.asarray(found if place is None else [place(value) for value in found.tolist()], np.int64)
+        place, runs = partial(self.begin, opened=self._opened(open_)), range(self.count)
+        first = bisect_right(runs, begin, key=place)
+        starts = self.begins(first, bisect_left(runs, end, first, key=place), open_)
         if len(starts) and (int(starts[0]) <= begin or int(starts[-1]) >= end or bool((np.diff(starts) < 0).any())):
             raise self.damaged(first, int(starts[0]), int(starts[-1]))
         return np.unique(starts) if len(starts) > 1 else starts
@@ -150,10 +150,6 @@ class Offsets:
 
     def _opened(self, open_: Open) -> Any:
         return open_(self.values) if isinstance(self.values, StoredArray) else self.values
-
-    def _place(self, open_: Open) -> Callable[[int], int] | None:
-        """What makes a position of a stored value; None where that is one."""
-        return None
 
     def _reaches(self, first: int, begin: int, last: int, end: int) -> bool:
         """Whether the first run begins where the values do, and the last ends where they do."""
@@ -227,13 +223,15 @@ class Column:
 
     def __init__(self, key: str, segments: Sequence[Segment]) -> None:
         self.key, self.segments = key, list(segments)
-        dtypes = {delivered_dtype(segment.data.dtype): segment.data for segment in segments}
+        on_disk = {segment.data.dtype: segment.data.file for segment in segments}
+        # Integers of any width come out as int64.
+        dtypes = {np.dtype(np.int64) if dtype.kind in "iu" else dtype.newbyteorder("=") for dtype in on_disk}
         if len(dtypes) > 1:
-            kinds = {data.file: data.dtype.name for data in dtypes.values()}
+            kinds = {file: dtype.name for dtype, file in on_disk.items()}
             raise StoreError.mismatch(f"key {shown(key)}", "one kind of values in all shards", kinds, "Write it again.")
-        self.dtype = next(iter(dtypes))
-        raw = {np.dtype(np.uint8) if part.data.dtype.kind == "b" else part.data.dtype for part in segments}
-        self.raw_dtype = raw.pop() if len(raw) == 1 else self.dtype
+        self.dtype = dtypes.pop()
+        raw = np.dtype(np.uint8) if self.dtype.kind == "b" else next(iter(on_disk))
+        self.raw_dtype = raw if len(on_disk) == 1 else self.dtype
         self.ends = list(accumulate(segment.data.count for segment in segments))
         self.record_ends = list(accumulate(segment.records.count for segment in segments))
         self.starts = [0, *self.ends[:-1]]

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -70,11 +70,11 @@ class _FlatFile:
 
 
 class _OffsetsFile(_FlatFile):
-    """A file of positions at which runs begin, made from their lengths."""
+    """A file of positions at which runs begin, made from their lengths, of which the least and the largest are kept."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
         super().__init__(path, dtype)
-        self._end, self._lengths = 0, set[int]()
+        self._end, self.lengths = 0, set[int]()
         super().add(np.zeros(1, dtype))
 
     def add(self, values: Values) -> None:
@@ -82,12 +82,7 @@ class _OffsetsFile(_FlatFile):
             ends = self._end + np.cumsum(values)
             super().add(ends)
             self._end = int(ends[-1])
-            self._lengths |= {int(values.min()), int(values.max())}
-
-    @property
-    def even_length(self) -> int | None:
-        """The length of all runs; None where they differ."""
-        return max(self._lengths, default=0) if len(self._lengths) <= 1 else None
+            self.lengths |= {int(values.min()), int(values.max())}
 
 
 class Spool:
@@ -97,9 +92,8 @@ class Spool:
         directory: Is made, and removed by `discard`.
         dtypes: Of each key.
         items: The keys whose records are lists of runs of values.
-        rows: Whether records are packed rows.
-        documents: Whether those of the first key hold documents.
-        train_types: What the store is for.
+        about: What the meta says of the store: `rows` and `train_types`.
+        documents: Whether records of the first key hold documents.
 
     Attributes:
         files: Those of each part.
@@ -110,13 +104,12 @@ class Spool:
         directory: Path,
         dtypes: Mapping[str, np.dtype[Any]],
         items: Collection[str],
+        about: Mapping[str, Any],
         *,
-        rows: bool,
         documents: bool,
-        train_types: Sequence[str],
     ) -> None:
         directory.mkdir()
-        self.directory, self._rows, self._train_types = directory, rows, list(train_types)
+        self.directory, self._about = directory, about
         self._first = next(iter(dtypes))
         self.files: dict[Part, _FlatFile] = {
             (key, "data"): _FlatFile(directory / f"{key}.bin", dtype) for key, dtype in dtypes.items()
@@ -135,36 +128,33 @@ class Spool:
         """How many values of a key were added."""
         return self.files[key, "data"].count
 
-    def add(self, part: Part, values: Values) -> None:
-        """Append values; of other parts than `data` the lengths of runs."""
-        self.files[part].add(values)
-
-    def close(self, name: Callable[[str, str], str]) -> dict[str, Any]:
+    def close(self, names: Mapping[Part, str]) -> dict[str, Any]:
         """End all files, and remove those that say nothing more: the meta, in which each part is called by its name."""
         told: dict[str, dict[str, Any]] = {}
         num_records, keys = self.num_records, {}
-        for key, part in [part for part in self.files if part[1] == "data"]:
-            file = self.files[key, part]
+        for key in [key for key, part in self.files if part == "data"]:
+            file, name = self.files[key, "data"], names[key, "data"]
             keys[key] = {
-                "shape": [file.count], "dtype": file.dtype.name, "data": name(key, part), "checksum": file.close(),
-                "records": self._told((key, "records"), told, name),
+                "shape": [file.count], "dtype": file.dtype.name, "data": name, "checksum": file.close(),
+                "records": self._told((key, "records"), told, names),
             }  # fmt: skip
             if (key, "items") in self._offsets:
-                keys[key]["items"] = self._told((key, "items"), told, name)
+                keys[key]["items"] = self._told((key, "items"), told, names)
         meta: dict[str, Any] = {
             "format": FORMAT, "version": VERSION, "num_tokens": self.num_values(self._first),
-            "num_records": num_records, "rows": self._rows, "train_types": self._train_types, "keys": keys,
+            "num_records": num_records, **self._about, "keys": keys,
         }  # fmt: skip
         if (self._first, "documents") in self._offsets:
-            meta["documents"] = {"key": self._first, **self._told((self._first, "documents"), told, name)}
+            meta["documents"] = {"key": self._first, **self._told((self._first, "documents"), told, names)}
         return meta
 
-    def _told(self, part: Part, told: dict[str, dict[str, Any]], name: Callable[[str, str], str]) -> dict[str, Any]:
+    def _told(self, part: Part, told: dict[str, dict[str, Any]], names: Mapping[Part, str]) -> dict[str, Any]:
         """The entry of runs in a meta. Where all are equally long, or others have the same offsets, no file is kept."""
         file = self._offsets[part]
-        digest, length, count = file.close(), file.even_length, file.count - 1
-        own = {"count": count, "data": name(*part), "checksum": digest}
-        same = told.setdefault(digest, own if length is None else {"count": count, "length": length})
+        digest, count = file.close(), file.count - 1
+        own = {"count": count, "data": names[part], "checksum": digest}
+        even = {"count": count, "length": max(file.lengths, default=0)}
+        same = told.setdefault(digest, own if len(file.lengths) > 1 else even)
         if same is not own:
             file.path.unlink()
             del self.files[part]
@@ -177,7 +167,7 @@ class Spool:
 
 def publish_bin(spool: Spool, directory: Path, number: int) -> Path:
     """Publish `shard_NNNN/`."""
-    meta = spool.close(lambda *part: spool.files[part].path.name)
+    meta = spool.close({part: file.path.name for part, file in spool.files.items()})
     for file in sorted(spool.directory.iterdir()):
         _with_sums(file)
     spool.directory.joinpath(META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
@@ -190,7 +180,8 @@ def publish_h5(spool: Spool, directory: Path, number: int) -> Path:
     """Publish `data_NNNN.h5`; one version of the file format and no times in it, so that its bytes are reproducible."""
     import h5py
 
-    meta = json.dumps(spool.close(_dataset_name))
+    names = {(key, part): f"{key}/{'data_0' if part == 'data' else part}" for key, part in spool.files}
+    meta = json.dumps(spool.close(names))
     temporary = spool.directory / "data.h5"
     size_bytes = sum(file.path.stat().st_size for file in spool.files.values()) + len(meta) + _H5_OVERHEAD
     with temporary.open("wb") as opened:  # an error where it does not fit: HDF5 ends the process when the disk is full
@@ -198,7 +189,7 @@ def publish_h5(spool: Spool, directory: Path, number: int) -> Path:
     with h5py.File(temporary, "w", libver=("v110", "v110"), locking=False) as h5:
         h5.attrs["streamdata"] = meta
         for part, file in spool.files.items():
-            dataset = h5.create_dataset(_dataset_name(*part), (file.count,), file.dtype, track_times=False)
+            dataset = h5.create_dataset(names[part], (file.count,), file.dtype, track_times=False)
             for begin in range(0, file.count, _CHUNK):
                 values = np.fromfile(file.path, file.dtype, _CHUNK, offset=begin * file.dtype.itemsize)
                 dataset[begin : begin + len(values)] = values
@@ -229,10 +220,6 @@ PUBLISH: Final[Mapping[str, Callable[[Spool, Path, int], Path]]] = {
     "h5": publish_h5,
     "megatron": publish_megatron,
 }
-
-
-def _dataset_name(key: str, part: str) -> str:
-    return f"{key}/{'data_0' if part == 'data' else part}"
 
 
 def _with_sums(file: Path) -> tuple[Path, Path]:

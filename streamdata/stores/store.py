@@ -5,6 +5,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -246,7 +247,15 @@ class Store(ABC):
         """The values from each begin on, (begins, length), in the dtype that they have on disk; see `Column`."""
         column = self.column(key)
         out = np.empty((len(begins), length), column.raw_dtype)
-        for segment, runs in _by_segment(column, begins, length).items():
+        by_segment: dict[int, Any] = defaultdict(list)
+        if len(column.segments) == 1 and begins and min(begins) >= 0 and max(begins) + length <= len(column):
+            by_segment[0] = enumerate(begins)
+        else:
+            for number, begin in enumerate(begins):
+                segment = bisect_right(column.ends, begin)
+                is_inside = begin + length <= column.ends[segment]
+                by_segment[segment if is_inside else _OVER_BORDERS].append((number, begin))
+        for segment, runs in by_segment.items():
             data = None if segment == _OVER_BORDERS else self.values(column.segments[segment].data)
             if isinstance(data, StoredValues) and data.dtype == out.dtype:
                 data.read_into(out, runs, column.starts[segment])
@@ -299,14 +308,14 @@ class Store(ABC):
         return self._columns
 
     def _warn_unchecked(self) -> None:
-        self._warned, arrays = True, self.arrays()  # once, and not in each worker
-        if without := sorted({array.file for array in arrays if not array.has_sums}):
+        self._warned = True  # once, and not in each worker
+        if without := self.files_without_sums():
             logger.warning(
                 "store '%s': no sums of %d of its files, such as '%s': damage in them is not noticed\n"
                 "  Write them with `streamdata verify --write-sums`, or accept it with verify=False.",
                 one_line(self.path), len(without), one_line(without[0]),
             )  # fmt: skip
-        if unchecked := [array for array in arrays if array.offset is None]:
+        if unchecked := [array for array in self.arrays() if array.offset is None]:
             logger.warning(
                 "store '%s': not checked when they are read, since they are chunked or compressed: %d datasets, "
                 "such as %r of '%s'", self.path, len(unchecked), unchecked[0].dataset, unchecked[0].file,
@@ -335,18 +344,6 @@ def _tensors(values: Values | list[Values]) -> RecordValues:
     import torch
 
     return [torch.from_numpy(run) for run in values] if isinstance(values, list) else torch.from_numpy(values)
-
-
-def _by_segment(column: Column, begins: Sequence[int], length: int) -> dict[int, Iterable[tuple[int, int]]]:
-    """The numbers and begins of runs, by the segment that they lie in."""
-    if len(column.segments) == 1 and begins and min(begins) >= 0 and max(begins) + length <= len(column):
-        return {0: enumerate(begins)}
-    found: dict[int, list[tuple[int, int]]] = {}
-    for number, begin in enumerate(begins):
-        segment = bisect_right(column.ends, begin)
-        inside = begin + length <= column.ends[segment]
-        found.setdefault(segment if inside else _OVER_BORDERS, []).append((number, begin))
-    return dict(found)
 
 
 def _identity(segment: Segment, path: str) -> list[object]:

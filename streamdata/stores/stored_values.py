@@ -79,16 +79,13 @@ class Sums(dict[int, memoryview]):
     Args:
         file: Its path.
         size_bytes: Of the file as it is now.
-        chunk_sums: Sums in a chunk.
-        max_chunks: How many chunks are kept.
 
     Raises:
         StoreError: The sums are gone, damaged, or those of a file of another size.
     """
 
-    def __init__(self, file: str, size_bytes: int, chunk_sums: int = CHUNK_SUMS, max_chunks: int = MAX_CHUNKS) -> None:
+    def __init__(self, file: str, size_bytes: int) -> None:
         super().__init__()
-        self._chunk_sums, self._max_chunks = chunk_sums, max_chunks
         self._file, self._path = file, file + SUMS
         try:
             self._sums = LocalShard(self._path)
@@ -113,7 +110,7 @@ class Sums(dict[int, memoryview]):
         Raises:
             StoreError: They differ.
         """
-        number, chunk_sums = low // BLOCK, self._chunk_sums
+        number, chunk_sums = low // BLOCK, CHUNK_SUMS
         for block in blocks:
             if xxh3_64_intdigest(block) & _LOW_HALF != self[number // chunk_sums][number % chunk_sums]:
                 raise StoreError(
@@ -125,12 +122,12 @@ class Sums(dict[int, memoryview]):
 
     def __missing__(self, number: int) -> memoryview:
         """Read chunk `number`."""
-        first = number * self._chunk_sums
-        size_bytes = min(self._chunk_sums, self._num_sums - first) * _SUM.itemsize
+        first = number * CHUNK_SUMS
+        size_bytes = min(CHUNK_SUMS, self._num_sums - first) * _SUM.itemsize
         data = self._sums.read(size_bytes, _HEADER.size + first * _SUM.itemsize)
         if len(data) < size_bytes:
             raise self._damage(f"{size_bytes} bytes of sum {first} on", str(len(data)))
-        while len(self) >= self._max_chunks:
+        while len(self) >= MAX_CHUNKS:
             del self[next(iter(self))]
         chunk = self[number] = np.frombuffer(data, _SUM).astype(np.uint32).data  # in this machine's order of bytes
         return chunk

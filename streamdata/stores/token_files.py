@@ -10,12 +10,13 @@
 
 import logging
 import os
+import re
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from streamdata.errors import StoreError, one_line, place_of_io
+from streamdata.errors import StoreError, one_line, place_of_io, shown
 from streamdata.recipe.limits import open_regular
 from streamdata.stores.dtypes import stored_dtype
 from streamdata.stores.mmap_store import META
@@ -32,8 +33,7 @@ _LLMC_HEADER: Final = 1024
 _LLMC_EVAL: Final = 20240522
 _LLMC: Final = {20240520: (1, "uint16"), 20240801: (7, "uint32")}
 """The version and the dtype of each magic."""
-_DS_DTYPES: Final = {"2": "uint16", "4": "uint32"}
-_MAX_DIGITS: Final = 18
+_DS_METADATA: Final = re.compile(r".*\|([24])\n([0-9]{1,18})(\n|\Z)")
 _COPY_BOTH: Final = "One of the two was cut short or belongs to another: copy both again."
 
 
@@ -88,7 +88,7 @@ class TokenFileStore(Store):
                 f"{size_bytes} bytes in all", "It was cut short, or has another dtype: copy it again, or give dtype.",
             )  # fmt: skip
         data = StoredArray(file, layout.dtype, count, layout.offset, has_sums=has_sums(file))
-        ends = _document_ends(file, count) if is_ds and os.path.exists(f"{file}.index") else None
+        ends = self._document_ends(f"{file}.index", data) if is_ds else None
         sequence = Segment(data, ends or Even(1, count), documents=ends, is_undivided=ends is None)
         segments, loss = {"sequence": [sequence]}, f"{file}.loss"
         if is_ds and os.path.exists(loss):
@@ -98,6 +98,18 @@ class TokenFileStore(Store):
             mask = StoredArray(loss, np.dtype(np.bool_), count, has_sums=has_sums(loss))
             segments["loss_mask"] = [Segment(mask, sequence.records)]
         return Shard(file, segments)
+
+    def _document_ends(self, index: str, data: StoredArray) -> Offsets | None:
+        if not os.path.exists(index):
+            return None
+        size_bytes = os.path.getsize(index)
+        ends = StoredArray(index, np.dtype("<u8"), size_bytes // 8, has_sums=has_sums(index))
+        if not ends.count or size_bytes % 8:
+            raise StoreError.mismatch(f"file '{index}'", "8 bytes for the end of each document", f"{size_bytes} bytes")
+        if (last := self.values(ends)[-1]) != data.count:
+            expected = f"documents that end with the {data.count} tokens of '{data.file}'"
+            raise StoreError.mismatch(f"file '{index}'", expected, f"an end at {last}", _COPY_BOTH)
+        return Offsets(ends.count, ends, data.count, f"index '{index}'", has_zero=False)
 
     def _layout(self, file: str) -> TokenLayout:
         found = _LAYOUTS.get(os.path.splitext(file)[1], _bin_layout)(file)
@@ -144,15 +156,14 @@ def _ds_layout(file: str) -> TokenLayout | None:
     if not os.path.exists(path):
         return None
     with open_regular(path, StoreError) as opened, place_of_io(path):
-        lines = [*opened.read(1 << 16).decode("utf-8", "replace").split("\n"), ""]
-    size, count = lines[0].rpartition("|")[2], lines[1]
-    if size not in _DS_DTYPES or not count.isdecimal() or len(count) > _MAX_DIGITS:
+        text = opened.read(1 << 16).decode("utf-8", "replace")
+    if (found := _DS_METADATA.match(text)) is None:
         raise StoreError.mismatch(
             f"file '{path}'",
             "the bytes of a token (2 or 4) after the last | of its first line and a number of tokens in the second",
-            lines[:2], "Copy it again, or remove it and give dtype.",
+            shown(text), "Copy it again, or remove it and give dtype.",
         )  # fmt: skip
-    return TokenLayout(stored_dtype(_DS_DTYPES[size], path), 0, (int(count),))
+    return TokenLayout(np.dtype(f"<u{found[1]}"), 0, (int(found[2]),))
 
 
 def _bin_layout(file: str) -> TokenLayout | None:
@@ -177,19 +188,3 @@ def _bin_layout(file: str) -> TokenLayout | None:
 
 
 _LAYOUTS: Final = {".npy": npy_layout, ".ds": _ds_layout}
-
-
-def _document_ends(file: str, count: int) -> Offsets:
-    path = f"{file}.index"
-    documents, rest = divmod(os.path.getsize(path), 8)
-    if rest or not documents:
-        expected = "8 bytes for the end of each document"
-        raise StoreError.mismatch(f"file '{path}'", expected, f"{os.path.getsize(path)} bytes")
-    with open_regular(path, StoreError) as opened, place_of_io(path):
-        opened.seek(-8, os.SEEK_END)
-        last = int.from_bytes(opened.read(8), "little")
-    if last != count:
-        expected = f"documents that end with the {count} tokens of '{file}'"
-        raise StoreError.mismatch(f"file '{path}'", expected, f"an end at {last}", _COPY_BOTH)
-    ends = StoredArray(path, np.dtype("<u8"), documents, has_sums=has_sums(path))
-    return Offsets(documents, ends, count, f"index '{path}'", has_zero=False)

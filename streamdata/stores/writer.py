@@ -69,7 +69,7 @@ class StoreWriter:
         self._storage_type, self._items = storage_type, frozenset(items)
         self._max_tokens = max_tokens_per_shard
         self._rows = rows
-        self._train_types = possible_train_types(list(keys)) if train_types is None else train_types
+        self._train_types = possible_train_types(list(keys)) if train_types is None else list(train_types)
         self._check()
         self._directory.mkdir(parents=True, exist_ok=True)
         if found := sorted(path.name for pattern in _SHARDS for path in self._directory.glob(pattern)):
@@ -95,13 +95,11 @@ class StoreWriter:
         lengths: dict[str, list[int]] = {}
         item_lengths: dict[str, list[int]] = {}
         for key, dtype in self._dtypes.items():
-            if key in self._items:
-                runs = [fitted(item, dtype, self._whose[key]) for item in record[key]]
-                flat[key] = np.concatenate([np.empty(0, dtype), *runs])
-                lengths[key], item_lengths[key] = [len(runs)], [len(run) for run in runs]
-            else:
-                flat[key] = fitted(record[key], dtype, self._whose[key])
-                lengths[key] = [len(flat[key])]
+            is_list = key in self._items
+            runs = [fitted(run, dtype, self._whose[key]) for run in (record[key] if is_list else [record[key]])]
+            flat[key] = np.concatenate([np.empty(0, dtype), *runs]) if is_list else runs[0]
+            item_lengths[key] = [len(run) for run in runs]
+            lengths[key] = [len(runs)] if is_list else item_lengths[key]
         self.extend(flat, lengths, item_lengths, documents)
 
     def extend(
@@ -135,7 +133,7 @@ class StoreWriter:
                 spool = self._spool or self._open(with_documents=documents is not None)
                 end = self._fitting(parts, begin, num_records, spool)
                 for part, (values, cuts) in parts.items():
-                    spool.add(part, values[cuts[begin] : cuts[end]])
+                    spool.files[part].add(values[cuts[begin] : cuts[end]])
                 if end < num_records:
                     self._finish()
                 begin = end
@@ -169,8 +167,8 @@ class StoreWriter:
 
     def _open(self, *, with_documents: bool) -> Spool:
         temporary = temporary_beside(self._directory / f"shard_{len(self.shards):04d}")
-        options: dict[str, Any] = {"rows": self._rows, "documents": with_documents, "train_types": self._train_types}
-        self._spool = Spool(temporary, self._dtypes, self._items, **options)
+        about = {"rows": self._rows, "train_types": self._train_types}
+        self._spool = Spool(temporary, self._dtypes, self._items, about, documents=with_documents)
         return self._spool
 
     def _fitting(self, parts: Parts, begin: int, num_records: int, spool: Spool) -> int:
@@ -222,7 +220,12 @@ class StoreWriter:
             of_documents = _lengths(documents, f"{self._who}, documents")
             parts[first, "documents"] = of_documents, self._row_documents(of_documents, rows[first])
         if counts[first]:
-            self._check_documents(documents is not None)
+            given = documents is not None
+            if given and not self._rows:
+                raise StoreError(f"{self._who}: documents lie in packed rows, got rows=False\n  Each is a document.")
+            if self._with_documents not in (None, given):
+                raise StoreError(f"{self._who}: expected documents of all rows or of none\n  Give them with every row.")
+            self._with_documents = given
         return parts
 
     def _row_documents(self, lengths: Int64s, rows: Int64s) -> Int64s:
@@ -236,13 +239,6 @@ class StoreWriter:
             remedy = "Count a row's padding as a document."
             raise StoreError.mismatch(who, "documents that end with every row", found, remedy)
         return firsts
-
-    def _check_documents(self, given: bool) -> None:
-        if given and not self._rows:
-            raise StoreError(f"{self._who}: documents lie in packed rows, got rows=False\n  Each record is a document.")
-        if self._with_documents not in (None, given):
-            raise StoreError(f"{self._who}: expected documents of all rows or of none\n  Give them with every row.")
-        self._with_documents = given
 
     def _check_keys(self, record: Mapping[str, Any]) -> None:
         if record.keys() != self._dtypes.keys():

@@ -18,7 +18,7 @@ from itertools import takewhile
 from typing import Any, Final, Literal, NamedTuple
 
 from streamdata.errors import names_text, shown
-from streamdata.text.messages import TRAIN_KEY, Message, media_beside_text, messages_of, text_of
+from streamdata.text.messages import TRAIN_KEY, Message, messages_of, text_of
 
 Style = Literal["standard", "conversational"]
 Row = Mapping[str, Any]
@@ -48,7 +48,7 @@ _TURN: Final = ("user", "assistant")
 _FORMATS: Final = (
     "language-modeling", "prompt-only", "prompt-completion", "preference", "unpaired-preference", "sharegpt", "alpaca",
 )  # fmt: skip
-_AFTER_PROMPT: Final = ("completion", "chosen", "rejected")
+SIDES: Final = ("chosen", "rejected")
 
 
 def recognise(row: Row, choices: Sequence[str], who: str) -> RowFormat:
@@ -82,7 +82,32 @@ def recognise(row: Row, choices: Sequence[str], who: str) -> RowFormat:
 
 def fitting(row: Row, choices: Sequence[str]) -> list[RowFormat]:
     """All formats among these that the row's fields fit."""
-    return [RowFormat(name, style) for name in choices for style in _styles(name, row)]
+    found: list[RowFormat] = []
+    sides = (row.get("chosen"), row.get("rejected"))
+    for name in choices:
+        fields: list[tuple[Any, ...]] = []
+        match name:
+            case "language-modeling":
+                fields = [(row.get("messages"),), (row.get("text"),)]
+            case "prompt-only" if sides == (None, None) and row.get("completion") is None:
+                fields = [(row.get("prompt"),)]
+            # What has a label may be an example of what not to say.
+            case "prompt-completion" | "unpaired-preference" if (row.get("label") is None) is (
+                name == "prompt-completion"
+            ):
+                fields = [(row.get("prompt"), row.get("completion"))]
+            case "preference" if not has_own_prompt(row):
+                fields = [sides]
+            case "preference" if None not in sides:
+                found.append(RowFormat(name, "conversational"))
+            # With two answers to choose from it is a preference.
+            case "sharegpt" if is_chat(row.get("conversations")) and row.get("rejected") is None:
+                found.append(RowFormat(name, "conversational"))
+            case "alpaca" if isinstance(row.get("instruction"), str) and isinstance(row.get("output"), str):
+                found.append(RowFormat(name, "conversational"))
+        found += [RowFormat(name, "conversational") for values in fields if all(map(is_chat, values))]
+        found += [RowFormat(name, "standard") for values in fields if set(map(type, values)) == {str}]
+    return found
 
 
 def is_chat(value: Any) -> bool:
@@ -98,15 +123,15 @@ def training_said(row: Row, found: RowFormat, who: str, messages_key: str = "mes
     """
     match found:
         case ("language-modeling", "standard"):
-            return Texts("", _text(row, "text", who))
+            return Texts("", text_in(row, "text", who))
         case ("prompt-completion" | "unpaired-preference", "standard"):
-            return Texts(_text(row, "prompt", who), _text(row, "completion", who))
+            return Texts(text_in(row, "prompt", who), text_in(row, "completion", who))
         case ("prompt-completion" | "unpaired-preference", _):
             return [*as_prompt(messages_of(row, "prompt", who)), *messages_of(row, "completion", who)]
         case ("sharegpt", _):
             return _conversation(row, who)
         case ("alpaca", _):
-            return [*_instruction(row, who), {"role": "assistant", "content": _text(row, "output", who)}]
+            return [*_instruction(row, who), {"role": "assistant", "content": text_in(row, "output", who)}]
         case _:
             return messages_of(row, messages_key, who)
 
@@ -121,18 +146,35 @@ def prompt_said(row: Row, found: RowFormat, who: str) -> list[Message]:
     return messages
 
 
-def pair_said(row: Row, found: RowFormat, who: str) -> tuple[Said, Said]:
-    """Reads the preferred and the rejected side of a row with texts, or with a prompt of ShareGPT or Alpaca.
+def pair_said(
+    row: Row, found: RowFormat, who: str, prompt_key: str | None = "prompt", sides: tuple[str, str] = SIDES
+) -> tuple[Said, Said]:
+    """Reads the preferred and the rejected side of a row.
+
+    Args:
+        row: Has texts, a prompt of ShareGPT's or Alpaca's and two answers, or two conversations.
+        found: Its format.
+        who: Who asks, for the error.
+        prompt_key: The column that both conversations begin with, before a prompt of ShareGPT's or Alpaca's; rows may
+            lack the column "prompt", no other. None where both have the prompt already.
+        sides: The columns of both.
 
     Raises:
         ValueError: A field is missing or of another kind.
     """
     if found.style == "standard":
-        prompt = "" if row.get("prompt") is None else _text(row, "prompt", who)
-        return Texts(prompt, _text(row, "chosen", who)), Texts(prompt, _text(row, "rejected", who))
-    said = _conversation(row, who) if "conversations" in row else _instruction(row, who)
-    chosen, rejected = (_answer(row, key, who) for key in ("chosen", "rejected"))
-    return [*as_prompt(said), *chosen], [*as_prompt(said), *rejected]
+        before = "" if row.get("prompt") is None else text_in(row, "prompt", who)
+        return Texts(before, text_in(row, "chosen", who)), Texts(before, text_in(row, "rejected", who))
+    if has_own_prompt(row) and prompt_key not in row:
+        said = as_prompt(_conversation(row, who) if "conversations" in row else _instruction(row, who))
+        chosen, rejected = (_answer(row, key, who) for key in SIDES)
+        return [*said, *chosen], [*said, *rejected]
+    # The prompt goes before both first: what they share is compared over complete conversations.
+    prompt: str | Sequence[Message] = []
+    if prompt_key is not None and (row.get(prompt_key) or (prompt_key not in row and prompt_key != "prompt")):
+        value = row.get(prompt_key)
+        prompt = value if isinstance(value, str) else messages_of(row, prompt_key, who)
+    return mask_shared(*(with_prompt(prompt, messages_of(row, side, who)) for side in sides))
 
 
 def has_own_prompt(row: Row) -> bool:
@@ -162,7 +204,10 @@ def with_prompt(prompt: Sequence[Message] | str, messages: Sequence[Message]) ->
             return list(messages)
         # The prompt's last message would stand twice before the first answer.
         before = takewhile(lambda message: message.get("role") != "assistant", messages)
-        if prompt and any(_gist(message) == _gist(prompt[-1]) for message in before):
+        last, said = (
+            [(message.get("role"), text_of(message).strip()) for message in some] for some in (prompt[-1:], before)
+        )
+        if any(gist in said for gist in last):
             raise ValueError(
                 f"prompt: expected the conversation to begin with all of it or to answer it, got its last message "
                 f"again, {shown(text_of(prompt[-1]))}\n"
@@ -188,30 +233,12 @@ def mask_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> tuple
     return one, other
 
 
-def label_of(row: Row, who: str) -> bool:
-    """Whether an unpaired row is wanted.
+def text_in(row: Row, key: str, who: str) -> str:
+    """The text in a field.
 
     Raises:
-        ValueError: Its label is neither true nor false.
+        ValueError: There is none.
     """
-    label = row.get("label")
-    if label not in (0, 1):
-        raise ValueError(f"{who}: expected a label of true or false, got {shown(label)}\n  Store a boolean.")
-    return bool(label)
-
-
-def text_alone(row: Row, key: str, who: str) -> str:
-    """The text of a row that has nothing beside it.
-
-    Raises:
-        ValueError: There is none, or the row has media, which would be missing.
-    """
-    if media := media_beside_text(row, ()):
-        raise ValueError(f"{who}: expected text alone, got a row with media: {media}\n  Store messages with media.")
-    return _text(row, key, who)
-
-
-def _text(row: Row, key: str, who: str) -> str:
     value = row.get(key)
     if not isinstance(value, str):
         have = "" if key in row else f"; the row has {names_text(row)}"
@@ -222,7 +249,7 @@ def _text(row: Row, key: str, who: str) -> str:
 
 
 def _system(row: Row, who: str) -> list[Message]:
-    return [{"role": "system", "content": _text(row, "system", who)}] if row.get("system") else []
+    return [{"role": "system", "content": text_in(row, "system", who)}] if row.get("system") else []
 
 
 def _conversation(row: Row, who: str) -> list[Message]:
@@ -231,8 +258,8 @@ def _conversation(row: Row, who: str) -> list[Message]:
 
 def _instruction(row: Row, who: str) -> list[Message]:
     """Alpaca's prompt: an instruction, its input in the lines below, and the turns before."""
-    given = "" if row.get("input") is None else _text(row, "input", who)
-    asked = "\n".join(filter(None, (_text(row, "instruction", who), given)))
+    given = "" if row.get("input") is None else text_in(row, "input", who)
+    asked = "\n".join(filter(None, (text_in(row, "instruction", who), given)))
     history = row.get("history") or ()
     if wrong := [
         pair for pair in (history if isinstance(history, Sequence) else [[history]]) if len(pair) != len(_TURN)
@@ -257,35 +284,3 @@ def _all_said(messages: Sequence[Message]) -> list[Message]:
     ]
 
 
-def _gist(message: Message) -> tuple[object, str]:
-    return message.get("role"), text_of(message).strip()
-
-
-def _styles(name: str, row: Row) -> list[Style]:
-    """The styles of a format that the fields of a row fit."""
-    fields: list[tuple[Any, ...]] = []
-    sides = (row.get("chosen"), row.get("rejected"))
-    match name:
-        case "language-modeling":
-            fields = [(row.get("messages"),), (row.get("text"),)]
-        case "prompt-only" if all(row.get(key) is None for key in _AFTER_PROMPT):
-            fields = [(row.get("prompt"),)]
-        # What has a label may be an example of what not to say.
-        case "prompt-completion" | "unpaired-preference" if (row.get("label") is None) is (name == "prompt-completion"):
-            fields = [(row.get("prompt"), row.get("completion"))]
-        case "preference" if not has_own_prompt(row):
-            fields = [sides]
-        case "preference" if None not in sides:
-            return ["conversational"]
-        # With two answers to choose from it is a preference.
-        case "sharegpt" if is_chat(row.get("conversations")) and row.get("rejected") is None:
-            return ["conversational"]
-        case "alpaca" if isinstance(row.get("instruction"), str) and isinstance(row.get("output"), str):
-            return ["conversational"]
-    return [style for values in fields if (style := _style_of(values))]
-
-
-def _style_of(values: Sequence[Any]) -> Style | None:
-    if all(isinstance(value, str) for value in values):
-        return "standard"
-    return "conversational" if all(map(is_chat, values)) else None

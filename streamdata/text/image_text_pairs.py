@@ -15,6 +15,7 @@ from streamdata.sources.functions.images import (
     to_tensor_by_pillow,
 )
 from streamdata.text.tokenizer import tokenize
+from streamdata.text.truncation import check_positive
 
 TEXT_FIELDS: Final = ("txt", "caption")
 
@@ -53,10 +54,7 @@ class ImageTextPairProcessFnBuilder:
         who = "ImageTextPairProcessFnBuilder"
         self.img_size = img_size
         self._size = checked_size(who, "img_size", img_size)
-        if max_text_len < 1:
-            raise ValueError(
-                f"{who}: max_text_len is {max_text_len}, expected at least 1\n  Set it to a positive number."
-            )
+        check_positive(f"{who}: max_text_len", max_text_len)
         self.max_text_len = max_text_len
         self.tokenizer_name = tokenizer_name
         self.dtype = one_of(who, "dtype", dtype, get_args(ImageDtype))

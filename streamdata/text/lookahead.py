@@ -17,10 +17,11 @@ import numpy.typing as npt
 import torch
 
 from streamdata.errors import StateError, names_text, shown
-from streamdata.fields import CURSOR, SAMPLES, STATES, is_reserved
+from streamdata.fields import CURSOR, NUM_RECORDS, SAMPLES, STATES, is_reserved
 from streamdata.sources.source import Sample, describe_record
-from streamdata.text.packing import checked_counts, is_count, positions
+from streamdata.text.packing import checked_counts, positions
 from streamdata.text.plan import Plan, plan_alike, plan_alike_head, plan_bfd, plan_bfd_head
+from streamdata.text.truncation import check_choice, check_positive
 
 logger = logging.getLogger("streamdata")
 
@@ -68,21 +69,31 @@ class TokenPiece(NamedTuple):
 
 
 class Lookahead(ABC):
-    """A stateful stream function that plans over many samples at once.
+    """A stateful stream function that plans over many samples at once, and says of how many each output is the last.
 
     Args:
         max_tokens: Of one output.
         lookahead: How many samples it holds at most when it plans; more, while all that it holds are less than one
             output.
-        lookahead_bytes: It plans earlier, once the samples that it holds have about this size.
         field: Token ids of a sample: a 1-D tensor, an array or a list of integers.
         longer: What becomes of a sample of more tokens than `max_tokens`.
+        lookahead_bytes: It plans earlier, once the samples that it holds have about this size.
 
     Raises:
         ValueError: A setting is out of range.
     """
 
-    def __init__(self, max_tokens: int, lookahead: int, lookahead_bytes: int, field: str, longer: Longer) -> None:
+    gives_records = True
+
+    def __init__(
+        self,
+        max_tokens: int,
+        lookahead: int = 1000,
+        field: str = "input_ids",
+        longer: Longer = "error",
+        *,
+        lookahead_bytes: int = 1 << 28,
+    ) -> None:
         self._settings = {
             "max_tokens": max_tokens,
             "lookahead": lookahead,
@@ -91,16 +102,10 @@ class Lookahead(ABC):
             "longer": longer,
         }
         for name in ("max_tokens", "lookahead", "lookahead_bytes"):
-            if not is_count(self._settings[name]) or not self._settings[name]:
-                raise ValueError(
-                    f"{self._who}: {name} is {shown(self._settings[name])}, expected a whole number of at least 1\n"
-                    "  max_tokens is the size of an output; lookahead=1 takes samples as they come."
-                )
-        if longer not in get_args(Longer):
-            raise ValueError(
-                f"{self._who}: longer is {shown(longer)}, expected one of {get_args(Longer)}\n"
-                "  It says what becomes of a sample that has more tokens than one output may have."
-            )
+            remedy = "max_tokens is the size of an output; lookahead=1 takes samples as they come."
+            check_positive(f"{self._who}: {name}", self._settings[name], remedy)
+        remedy = "It says what becomes of a sample that has more tokens than one output may have."
+        check_choice(f"{self._who}: longer", longer, get_args(Longer), remedy)
         self._max_tokens, self._lookahead, self._lookahead_bytes = max_tokens, lookahead, lookahead_bytes
         self._field, self._longer = field, longer
         self._start = dict.fromkeys(_COUNTS, 0)
@@ -112,6 +117,8 @@ class Lookahead(ABC):
 
     def _begin(self) -> None:
         self._num_pulled, self._overlong = 0, self._start["overlong"]
+        self._without_pieces = 0
+        """Samples pulled since the last output that are in none."""
         self._hold([])
 
     def _hold(self, pieces: list[TokenPiece]) -> None:
@@ -160,9 +167,17 @@ class Lookahead(ABC):
         begins: Sequence[int] = (0,) if num_tokens else ()
         if num_tokens > self._max_tokens:
             begins = self._begins_in_longer(sample, num_tokens)
-        if not number and self._start["offset"]:
-            begins = self._begins_left(begins, sample, num_tokens)
+        if not number and (offset := self._start["offset"]):
+            # The first sample that is given again: its pieces before were in outputs.
+            if offset not in begins:
+                raise StateError(
+                    f"{self._who}: {describe_record(sample)} has {num_tokens} tokens, of which {offset} were given "
+                    "before\n  Its tokens have changed since the states were written; resume with "
+                    "reload_from_url_level=True."
+                )
+            begins = [begin for begin in begins if begin >= offset]
         if not begins:
+            self._without_pieces += 1
             return
         num_bytes, fields = _measured(sample, num_tokens)
         document = HeldSample(sample, num_tokens, num_bytes, fields, number, overlong)
@@ -172,16 +187,6 @@ class Lookahead(ABC):
             self._tokens += end - begin
             self._longest = max(self._longest, end - begin)
         self._bytes += num_bytes
-
-    def _begins_left(self, begins: Sequence[int], sample: Sample, num_tokens: int) -> list[int]:
-        """The pieces of the first sample that is given again; those before were in outputs."""
-        offset = self._start["offset"]
-        if offset not in begins:
-            raise StateError(
-                f"{self._who}: {describe_record(sample)} has {num_tokens} tokens, of which {offset} were given before\n"
-                "  Its tokens have changed since the states were written; resume with reload_from_url_level=True."
-            )
-        return [begin for begin in begins if begin >= offset]
 
     def _checked(self, sample: Sample) -> tuple[Sample, int]:
         """The sample, its token ids a tensor or an array; and how many they are."""
@@ -225,11 +230,21 @@ class Lookahead(ABC):
     def _planned(self, *, is_end: bool) -> Iterator[Sample]:
         pieces = self._pieces
         plan = self._plan(np.array([piece.end - piece.begin for piece in pieces], np.int64), is_end=is_end)
-        vectors = _common_vectors(pieces)
+        # The fields that have a value for each token in all documents that have them: by chance an image is as high as
+        # its document is long, so one document is not enough to tell.
+        kinds = {piece.document.fields for piece in pieces}
+        vectors = frozenset(chain.from_iterable(kind.vectors for kind in kinds))
+        vectors = vectors.difference(*(kind.others for kind in kinds))
         # Before the outputs: the function is asked what it carries over when it pulls again, after the last of them.
         self._hold(pieces[len(plan.document) :])
         for begin, end in zip(plan.rows[:-1].tolist(), plan.rows[1:].tolist(), strict=True):
-            yield self._output([pieces[piece] for piece in plan.document[begin:end].tolist()], vectors)
+            held = [pieces[piece] for piece in plan.document[begin:end].tolist()]
+            output = self._output(held, vectors)
+            is_whole = self._longer == "truncate"
+            last = sum(is_whole or piece.end == piece.document.num_tokens for piece in held)
+            output[NUM_RECORDS] = self._without_pieces + last
+            self._without_pieces = 0
+            yield output
 
     def state_dict(self) -> dict[str, Any]:
         """Say what is carried over, without its content; see `load_state_dict`."""
@@ -274,21 +289,10 @@ def _measured(sample: Sample, num_tokens: int) -> tuple[int, Fields]:
             (vectors if value.ndim and len(value) == num_tokens else others).append(name)
         elif value is not None:
             num_bytes += _bytes_of(value)
-            (vectors if _is_list_for_each(value, num_tokens) else others).append(name)
+            is_vector = isinstance(value, list) and len(value) == num_tokens
+            is_vector = is_vector and isinstance(value[0], int | float | np.generic)
+            (vectors if is_vector else others).append(name)
     return num_bytes, Fields(tuple(names), tuple(vectors), tuple(others))
-
-
-def _is_list_for_each(value: Any, num_tokens: int) -> bool:
-    return isinstance(value, list) and len(value) == num_tokens and isinstance(value[0], int | float | np.generic)
-
-
-def _common_vectors(pieces: Sequence[TokenPiece]) -> frozenset[str]:
-    """The fields that have a value for each token in all documents that have them.
-
-    By chance an image is as high as its document is long, so one document is not enough to tell.
-    """
-    kinds = {piece.document.fields for piece in pieces}
-    return frozenset(chain.from_iterable(kind.vectors for kind in kinds)).difference(*(kind.others for kind in kinds))
 
 
 def _bytes_of(value: Any) -> int:
@@ -355,17 +359,6 @@ class PackTokens(Lookahead):
         ValueError: A setting is out of range.
     """
 
-    def __init__(
-        self,
-        max_tokens: int,
-        lookahead: int = 1000,
-        field: str = "input_ids",
-        longer: Longer = "error",
-        *,
-        lookahead_bytes: int = 1 << 28,
-    ) -> None:
-        super().__init__(max_tokens, lookahead, lookahead_bytes, field, longer)
-
     def _is_more_than_one(self) -> bool:
         return self._tokens > self._max_tokens
 
@@ -400,29 +393,22 @@ class PackTokens(Lookahead):
                     f"got none for {describe_record(piece.document.sample)}\n"
                     "  Let a single_process_fn add it there or drop it elsewhere, or pack each source by itself."
                 )
-        parts = [_as_array(piece.part(name)) for piece in pieces]
+        parts = [piece.part(name) for piece in pieces]
+        for number, part in enumerate(parts):
+            if not isinstance(part, torch.Tensor):
+                array = np.asarray(part)
+                is_listed = isinstance(part, list) and array.dtype.kind == "f"
+                parts[number] = array.astype(np.float32) if is_listed else array
         for part, piece in zip(parts, pieces, strict=True):
             if isinstance(part, np.ndarray) and part.dtype.kind not in "biufc":
                 raise ValueError(
                     f"{self._who}: expected numbers in field {shown(name)}, which is as long as there are tokens, got "
                     f"{part.dtype} for {describe_record(piece.document.sample)}\n  Give a tensor or an array."
                 )
-        return _concatenated(parts)
-
-
-def _as_array(values: Any) -> Any:
-    """Values as an array; tensors as they are."""
-    if isinstance(values, torch.Tensor):
-        return values
-    array = np.asarray(values)
-    return array.astype(np.float32) if isinstance(values, list) and array.dtype.kind == "f" else array
-
-
-def _concatenated(parts: Sequence[Any]) -> torch.Tensor:
-    if isinstance(parts[0], np.ndarray) and all(part.dtype == parts[0].dtype for part in parts):
-        return _as_tensor(np.concatenate(parts))
-    # By torch's rules for several types: NumPy makes float64 of int64 and float32, and of tokens in int64 and uint64.
-    return torch.cat([part if isinstance(part, torch.Tensor) else _as_tensor(part.copy()) for part in parts])
+        if isinstance(parts[0], np.ndarray) and all(part.dtype == parts[0].dtype for part in parts):
+            return _as_tensor(np.concatenate(parts))
+        # By torch's rules for several types: NumPy makes float64 of int64 and float32, and of int64 and uint64.
+        return torch.cat([part if isinstance(part, torch.Tensor) else _as_tensor(part.copy()) for part in parts])
 
 
 def _as_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
@@ -467,7 +453,7 @@ class GroupByLength(Lookahead):
         *,
         lookahead_bytes: int = 1 << 28,
     ) -> None:
-        super().__init__(max_tokens_per_batch, lookahead, lookahead_bytes, field, longer)
+        super().__init__(max_tokens_per_batch, lookahead, field, longer, lookahead_bytes=lookahead_bytes)
 
     def _is_more_than_one(self) -> bool:
         return self._longest * len(self._pieces) > self._max_tokens

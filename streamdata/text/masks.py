@@ -20,25 +20,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import did_you_mean, shown
+from streamdata.errors import shown
 from streamdata.text.formats import Texts
 from streamdata.text.messages import TRAIN_KEY, Message
 from streamdata.text.probes import AddedTokens, Frame, Span, learn_frame
 from streamdata.text.spans import MessageSpans
 from streamdata.text.templates import ChatRenderer, Conversation
-from streamdata.text.tokenizer import tokenizer_of
+from streamdata.text.tokenizer import token_ids, tokenizer_of
+from streamdata.text.truncation import check_choice
 
 logger = logging.getLogger("streamdata")
 Int64s = npt.NDArray[np.int64]
 
 
 class EncodedChat(NamedTuple):
-    """A conversation in tokens.
+    """A conversation, or a text that a prompt begins, in tokens.
 
     Attributes:
         input_ids: int64, shape (n,).
         train: Which of them are trained, shape (n,).
-        text: The rendered conversation, which was tokenized.
+        text: The rendered conversation, or the text, which was tokenized.
     """
 
     input_ids: npt.NDArray[np.int64]
@@ -78,13 +79,6 @@ class LocatedChat(NamedTuple):
     messages: list[MessageTokens]
 
 
-class Trained(NamedTuple):
-    """Token ids, int64 (n,), and which of them are trained, bool (n,)."""
-
-    input_ids: Int64s
-    train: npt.NDArray[np.bool_]
-
-
 class ChatEncoder:
     """Encodes conversations, with the mask of what is trained.
 
@@ -120,7 +114,9 @@ class ChatEncoder:
                 f"ChatEncoder: expected a fast tokenizer, got {type(self._tokenizer).__name__}, which does not say "
                 "where its tokens lie in the text\n  Load it with use_fast=True, or convert it to a tokenizer.json."
             )
-        self._actions = _checked_actions({"assistant": "train"} if actions is None else actions)
+        self._actions = dict({"assistant": "train"} if actions is None else actions)
+        for role, action in self._actions.items():
+            check_choice(f"actions: that of role {shown(role)}", action, ("train", "mask"))
         self._renderer = ChatRenderer(tokenizer, template_kwargs=template_kwargs)
         self._tokens = AddedTokens(self._tokenizer.added_tokens_encoder)
         self._frames: dict[bool, Frame] = {}
@@ -139,10 +135,14 @@ class ChatEncoder:
             ValueError: The template fails, a message is invalid, or the template renders one in such a way that
                 its part cannot be distinguished from the others.
         """
-        conversation = self._renderer.conversation(_without_key(messages), tools)
+        conversation = self._conversation(messages, tools)
         trained = [number for number, message in enumerate(messages) if self._is_trained(number, message)]
         text, spans = self._spans(conversation, trained)
-        return self._encoded(text, spans)
+        ids, begins = self._tokenized(text)
+        said = np.zeros(len(text) + 1, dtype=np.bool_)  # by character
+        for begin, end in spans:
+            said[begin:end] = True
+        return EncodedChat(ids, said[begins], text)
 
     def locate(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None) -> LocatedChat:
         """Encodes a conversation, and finds all its messages, for somebody who looks at them.
@@ -154,11 +154,10 @@ class ChatEncoder:
         Raises:
             ValueError: The template fails, or a message is invalid.
         """
-        conversation = self._renderer.conversation(_without_key(messages), tools)
+        conversation = self._conversation(messages, tools)
         text = conversation.render(conversation.messages)
         spans = MessageSpans(conversation, text, self._tokens, self._frame(conversation))
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        begins = np.array([begin for begin, _ in encoded["offset_mapping"]], dtype=np.int64)
+        ids, begins = self._tokenized(text)
         located = []
         for number, message in enumerate(messages):
             try:
@@ -166,15 +165,20 @@ class ChatEncoder:
             except ValueError:  # what nobody trains need not be found
                 continue
             first, last = np.searchsorted(begins, (found[0][0], found[-1][1])).tolist()
-            trained = self._is_trained(number, message)
-            located.append(MessageTokens(number, message["role"], first, last, trained, self._because(message)))
-        return LocatedChat(np.array(encoded["input_ids"], dtype=np.int64), located)
+            role, trained = message["role"], self._is_trained(number, message)
+            action = self._actions.get(role)
+            because = f"actions say {action} for {role}" if action else f"no action for {role}"
+            if message.get(TRAIN_KEY) is not None:
+                because = f"the message says {TRAIN_KEY}: {str(trained).lower()}"
+            located.append(MessageTokens(number, role, first, last, trained, because))
+        return LocatedChat(ids, located)
 
-    def _because(self, message: Mapping[str, Any]) -> str:
-        if message.get(TRAIN_KEY) is not None:
-            return f"the message says {TRAIN_KEY}: {str(message[TRAIN_KEY]).lower()}"
-        role = message["role"]
-        return f"actions say {self._actions[role]} for {role}" if role in self._actions else f"no action for {role}"
+    def _conversation(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> Conversation:
+        """The conversation as the template sees it, without what only says what is trained."""
+        conversation = self._renderer.conversation(messages, tools)
+        for message in conversation.messages:  # copies
+            message.pop(TRAIN_KEY, None)
+        return conversation
 
     def _is_trained(self, number: int, message: Mapping[str, Any]) -> bool:
         train = message.get(TRAIN_KEY)
@@ -257,56 +261,34 @@ class ChatEncoder:
             self._frames[has_tools] = learn_frame(conversation, self._tokens) or Frame()
         return self._frames[has_tools]
 
-    def _encoded(self, text: str, spans: list[Span]) -> EncodedChat:
+    def _tokenized(self, text: str) -> tuple[Int64s, Int64s]:
+        """The ids of a rendered text, and the character at which each begins."""
         encoded = self._tokenizer(
             text, add_special_tokens=False, return_attention_mask=False, return_offsets_mapping=True, verbose=False
         )
-        trained = np.zeros(len(text) + 1, dtype=np.bool_)  # by character
-        for begin, end in spans:
-            trained[begin:end] = True
-        begins = np.array([begin for begin, _ in encoded["offset_mapping"]], dtype=np.int64)
-        return EncodedChat(np.array(encoded["input_ids"], dtype=np.int64), trained[begins], text)
+        begins = [begin for begin, _ in encoded["offset_mapping"]]
+        return np.array(encoded["input_ids"], dtype=np.int64), np.array(begins, dtype=np.int64)
 
 
-def _checked_actions(actions: Mapping[str, str]) -> dict[str, str]:
-    for role, action in actions.items():
-        if action not in {"train", "mask"}:
-            hint = did_you_mean(str(action), ("train", "mask"))
-            raise ValueError(
-                f"actions: role {shown(role)} has {shown(action)}{hint}\n  Give train or mask for each role."
-            )
-    return dict(actions)
+def encode_completions(tokenizer: Any, sides: Sequence[Texts]) -> list[EncodedChat]:
+    """Encodes a completion of a prompt, or two of one prompt, which is not trained.
 
-
-def _without_key(messages: Sequence[Mapping[str, Any]]) -> Any:
-    if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
-        return messages  # refused where messages are checked
-    return [{key: value for key, value in message.items() if key != TRAIN_KEY} for message in messages]
-
-
-def encode_text(tokenizer: Any, texts: Texts) -> Trained:
-    """A prompt and its completion; all of a text without a prompt is trained.
+    All of a text without a prompt is trained; of two, what the ids of both begin with is a prompt.
 
     Raises:
         ValueError: The tokenizer has no end token.
     """
-    ids = _ended(tokenizer, texts)
-    return _trained(ids, shared_ids(ids, _ids(tokenizer, texts.prompt)) if texts.prompt else 0)
-
-
-def encode_text_pair(tokenizer: Any, chosen: Texts, rejected: Texts) -> tuple[Trained, Trained]:
-    """Two completions of a prompt; without one, it is what the ids of both begin with.
-
-    Raises:
-        ValueError: The tokenizer has no end token.
-    """
-    one, other = _ended(tokenizer, chosen), _ended(tokenizer, rejected)
-    if chosen.prompt:
-        alone = _ids(tokenizer, chosen.prompt)
-        shared = min(shared_ids(one, alone), shared_ids(other, alone))
-    else:
-        shared = shared_ids(one, other)
-    return _trained(one, shared), _trained(other, shared)
+    end = tokenizer_of(tokenizer).eos_token
+    if end is None:
+        raise ValueError("text: expected a tokenizer with an end token, got one without\n  Set its eos_token.")
+    texts = [side.prompt + side.completion for side in sides]
+    texts = [text if text.endswith(end) else text + end for text in texts]
+    ids = [token_ids(tokenizer_of(tokenizer), text, with_special_tokens=True) for text in texts]
+    shared = shared_ids(ids[0], ids[1]) if len(ids) > 1 else 0
+    if sides[0].prompt:
+        alone = token_ids(tokenizer_of(tokenizer), sides[0].prompt, with_special_tokens=True)
+        shared = min(shared_ids(each, alone) for each in ids)
+    return [EncodedChat(each, np.arange(len(each)) >= shared, text) for each, text in zip(ids, texts, strict=True)]
 
 
 def shared_ids(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> int:
@@ -314,19 +296,3 @@ def shared_ids(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> int:
     size = min(len(one), len(other))
     differ = np.flatnonzero(one[:size] != other[:size])
     return int(differ[0]) if len(differ) else size
-
-
-def _ended(tokenizer: Any, texts: Texts) -> Int64s:
-    end = tokenizer_of(tokenizer).eos_token
-    if end is None:
-        raise ValueError("text: expected a tokenizer with an end token, got one without\n  Set its eos_token.")
-    text = texts.prompt + texts.completion
-    return _ids(tokenizer, text if text.endswith(end) else text + end)
-
-
-def _ids(tokenizer: Any, text: str) -> Int64s:
-    return np.array(tokenizer_of(tokenizer)(text, return_attention_mask=False, verbose=False)["input_ids"], np.int64)
-
-
-def _trained(ids: Int64s, begin: int) -> Trained:
-    return Trained(ids, np.arange(len(ids)) >= begin)

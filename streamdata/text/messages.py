@@ -7,8 +7,7 @@ parts.
 import copy
 import json
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -72,27 +71,23 @@ def read_chat(row: Mapping[str, Any], prompt_key: str, media_keys: Mapping[str, 
     """
     messages = messages_of(row, prompt_key, "prompt")
     if not typed:
-        typed_media = [kind for part in typed_parts(messages) if (kind := _medium_type(part))]
-        if given := [key for key in media_keys.values() if row.get(key)] + typed_media:
+        if given := [key for key in media_keys.values() if row.get(key)] + media_types(messages):
             raise ValueError(
                 f"prompt: expected text alone, got a row with media: {given}\n  Give the dataset a processor."
             )
         return MediaChat(messages, [])
     columns = {kind: _listed(row.get(key), key) for kind, key in media_keys.items()}
-    taken: Counter[str] = Counter()
-    messages = [_with_typed_parts(message) for message in messages]
+    for message in messages:
+        if isinstance(content := message.get("content"), str) and content:
+            texts = filter(None, _PLACEHOLDER.split(content))
+            message["content"] = [dict(_PLACEHOLDERS.get(text) or {"type": "text", "text": text}) for text in texts]
     # A template would pass over them, and the answer be about what is missing.
-    others = [_medium_type(part) for part in typed_parts(messages) if part.get("type") not in columns]
-    if others := [kind for kind in others if kind]:
+    if others := media_types(messages, but=columns):
         raise ValueError(
             f"prompt: expected parts with media of type {' or '.join(columns)}, got {others}\n"
             "  Write {'type': 'image', 'image': …} or {'type': 'video', 'video': …}; other media are not read."
         )
-    media = [_take(part, columns, taken) for part in typed_parts(messages) if part.get("type") in columns]
-    for kind, values in columns.items():
-        if taken[kind] < len(values):
-            raise _wrong_count(kind, taken[kind], len(values))
-    return MediaChat(messages, media)
+    return MediaChat(messages, _take_media(messages, columns))
 
 
 def messages_of(row: Mapping[str, Any], key: str, who: str) -> list[Message]:
@@ -113,10 +108,10 @@ def messages_of(row: Mapping[str, Any], key: str, who: str) -> list[Message]:
             f"{who}: expected a list of messages in {shown(key)}, got {shown(messages)}{have}\n"
             "  A message is a dict with role and content; the config names their column."
         )
-    return [with_role(without_nulls(dict(message))) for message in messages]
+    return [_with_role(without_nulls(dict(message))) for message in messages]
 
 
-def with_role(message: dict[str, Any]) -> dict[str, Any]:
+def _with_role(message: dict[str, Any]) -> dict[str, Any]:
     """The message with role and content; one that has a role already is returned unchanged.
 
     Raises:
@@ -128,12 +123,8 @@ def with_role(message: dict[str, Any]) -> dict[str, Any]:
     speaker, value = message["from"], message.get("value")
     if speaker not in _ROLES:
         raise ValueError(f"chat: expected `from` among {', '.join(_ROLES)}, got {shown(speaker)}\n  Rename who speaks.")
-    if speaker == "function_call":
-        return {**rest, "role": "assistant", "content": "", "tool_calls": _calls(value)}
-    return {**rest, "role": _ROLES[speaker], "content": value}
-
-
-def _calls(value: Any) -> list[dict[str, Any]]:
+    if speaker != "function_call":
+        return {**rest, "role": _ROLES[speaker], "content": value}
     try:
         calls = json.loads(value) if isinstance(value, str) else value
     except json.JSONDecodeError:
@@ -144,14 +135,27 @@ def _calls(value: Any) -> list[dict[str, Any]]:
             f"chat: expected a function_call to be JSON with a name and arguments, got {shown(value)}\n"
             "  Correct the row."
         )
-    return [{"type": "function", "function": call} for call in calls]
+    made = [{"type": "function", "function": call} for call in calls]
+    return {**rest, "role": "assistant", "content": "", "tool_calls": made}
 
 
 def media_beside_text(row: Mapping[str, Any], messages: Sequence[Any]) -> list[str]:
     """The media of a conversation: columns and keys of messages that hold some, and types of their parts."""
     holders = (row, *messages)
     keys = [key for holder in holders for key in holder if _MEDIA_KEY.fullmatch(key) and is_given(holder[key])]
-    return keys + [kind for part in typed_parts(messages) if (kind := _medium_type(part))]
+    return keys + media_types(messages)
+
+
+def check_text_alone(row: Mapping[str, Any], messages: Sequence[Any], who: str) -> None:
+    """Raises ValueError where a conversation or a text has media, which would be missing from its tokens.
+
+    Refused even where messages have no placeholder: the answers were written about what is missing.
+    """
+    if media := media_beside_text(row, messages):
+        raise ValueError(
+            f"{who}: expected text alone, got a row with media: {media}\n"
+            "  Give the dataset a processor for conversations with images; drop others, by max_bad or before."
+        )
 
 
 def with_images_first(messages: Sequence[Message], count: int) -> list[Message]:
@@ -173,8 +177,12 @@ def is_empty(row: Mapping[str, Any], prompt_key: str) -> bool:
     """Whether a prompt says nothing: it has no messages, or none with a content or a call."""
     if prompt_key not in row:
         return False  # not an empty prompt but a wrong setting, which the reader reports
-    messages = row[prompt_key]
-    return not messages or not any(_says_something(message) for message in messages)
+    for message in row[prompt_key] or ():
+        said = message if isinstance(message, dict) else {"content": message}
+        content = said.get("content")
+        if said.get("tool_calls") or (content.strip() if isinstance(content, str) else content):
+            return False
+    return True
 
 
 def without_nulls(value: Any) -> Any:
@@ -197,6 +205,16 @@ def typed_parts(messages: Sequence[Any]) -> list[dict[str, Any]]:
     """The typed parts of all messages."""
     contents = [content for message in messages if isinstance(content := message.get("content"), list)]
     return [part for content in contents for part in content if isinstance(part, dict)]
+
+
+def media_types(messages: Sequence[Any], but: Container[Any] = ()) -> list[str]:
+    """The types of parts that stand for media, as `image`, `image_url` or `input_audio`; templates take their keys."""
+    found: list[str] = []
+    for part in typed_parts(messages):
+        if part.get("type") not in but:
+            keys = [part.get("type"), *(key for key, value in part.items() if value is not None)]
+            found += [key for key in keys if isinstance(key, str) and _MEDIUM.fullmatch(key)][:1]
+    return found
 
 
 def text_of(message: Mapping[str, Any]) -> str:
@@ -229,47 +247,22 @@ def _listed(value: Any, key: str) -> list[Any]:
     raise ValueError(f"prompt: expected a list of media in {shown(key)}, got {type(value).__name__}\n  Store a list.")
 
 
-def _says_something(message: Any) -> bool:
-    content = message.get("content") if isinstance(message, dict) else message
-    return bool(content.strip() if isinstance(content, str) else content) or bool(
-        isinstance(message, dict) and message.get("tool_calls")
-    )
-
-
-def _medium_type(part: Mapping[str, Any]) -> str | None:
-    """The type of a part that stands for a medium, as `image`, `image_url` or `input_audio`; templates take its key."""
-    names = [part.get("type"), *(key for key, value in part.items() if value is not None)]
-    return next((name for name in names if isinstance(name, str) and _MEDIUM.fullmatch(name)), None)
-
-
-def _with_typed_parts(message: Message) -> Message:
-    content = message.get("content")
-    if not isinstance(content, str) or not content:
-        return message
-    texts = filter(None, _PLACEHOLDER.split(content))
-    return {**message, "content": [dict(_PLACEHOLDERS.get(text) or {"type": "text", "text": text}) for text in texts]}
-
-
-def _take(part: dict[str, Any], columns: Mapping[str, Sequence[Any]], taken: Counter[str]) -> Medium:
-    """The medium of a part, its own or the next of its column; nothing but the type stays in the part."""
-    own = own_medium(part)
-    kind = part.pop("type")
-    options = dict(part)
-    part.clear()  # templates take such keys for the medium itself, and would print it
-    part["type"] = kind
-    if own:
-        return own
-    taken[kind] += 1
-    if taken[kind] > len(columns[kind]):
-        raise _wrong_count(kind, taken[kind], len(columns[kind]), at_least=True)
-    return Medium(kind, columns[kind][taken[kind] - 1], options or None)
-
-
-def _wrong_count(kind: str, parts: int, media: int, *, at_least: bool = False) -> ValueError:
-    return ValueError(
-        f"prompt: expected as many {kind}s as parts for them, got {media} for {'at least ' * at_least}{parts}\n"
-        f"  Each <{kind}> in the text stands for one {kind} of the row, in order."
-    )
+def _take_media(messages: Sequence[Message], columns: Mapping[str, Sequence[Any]]) -> list[Medium]:
+    """The media of all parts, their own or the next of their columns; nothing but the type stays in a part."""
+    places = [(part, own_medium(part)) for part in typed_parts(messages) if part.get("type") in columns]
+    for kind, values in columns.items():
+        if (count := sum(part["type"] == kind and own is None for part, own in places)) != len(values):
+            raise ValueError(
+                f"prompt: expected as many {kind}s as parts for them, got {len(values)} for {count}\n"
+                f"  Each <{kind}> in the text stands for one {kind} of the row, in order."
+            )
+    waiting, media = {kind: iter(values) for kind, values in columns.items()}, []
+    for part, own in places:
+        kind = part.pop("type")
+        media.append(own or Medium(kind, next(waiting[kind]), dict(part) or None))
+        part.clear()  # templates take such keys for the medium itself, and would print it
+        part["type"] = kind
+    return media
 
 
 def read_tools(value: Any) -> list[dict[str, Any]] | None:
@@ -285,15 +278,13 @@ def read_tools(value: Any) -> list[dict[str, Any]] | None:
         tools = tools if isinstance(tools, list) else [tools]
         # A null in JSON is what its writer meant, and stays; only Arrow pads its dicts with nulls.
         read = [json.loads(tool) if isinstance(tool, str) else tool for tool in tools]
-    except json.JSONDecodeError as error:
-        raise _no_schemas(value) from error
+    except json.JSONDecodeError:
+        read = [None]
     if not all(isinstance(tool, dict) for tool in read):
-        raise _no_schemas(value)
+        raise ValueError(
+            f"tools: expected JSON schemas, got {shown(value)}\n  Store a list of dicts, or its JSON text."
+        )
     return read
-
-
-def _no_schemas(value: Any) -> ValueError:
-    return ValueError(f"tools: expected JSON schemas, got {shown(value)}\n  Store a list of dicts, or its JSON text.")
 
 
 def read_tool_file(path: str) -> list[dict[str, Any]]:

@@ -12,17 +12,15 @@ positions   0 1 2 3 | 0 1 2 3 | 0 1 0 1     from 0 in each row and each document
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StateError, shown
-from streamdata.fields import lacks
+from streamdata.fields import NUM_RECORDS, lacks
 from streamdata.text.tokenizer import end_token, tokenize, tokenizer_fingerprint
-
-if TYPE_CHECKING:
-    import torch
+from streamdata.text.truncation import check_choice, check_positive
 
 IGNORED_LABEL: Final = -100
 """The target where there is nothing to predict: what `torch.nn.functional.cross_entropy` ignores by default."""
@@ -42,6 +40,8 @@ class PackedRow(NamedTuple):
     position_ids: Int64s
     num_tokens: int
     """How many of `tokens` are the stream's; padding follows."""
+    num_documents: int
+    """How many documents have come to their end since the row before."""
 
 
 class RowPacker:
@@ -62,16 +62,12 @@ class RowPacker:
         self._held: deque[Int64s] = deque()
         self._num_tokens = -skip
         self._taken = skip
+        self._num_ended = 0
 
     @property
-    def num_held(self) -> int:
-        """How many of the last documents are still needed, empty ones among them counted."""
-        return len(self._held)
-
-    @property
-    def taken(self) -> int:
-        """How many tokens of the first document held were already in rows."""
-        return self._taken
+    def state(self) -> dict[str, int]:
+        """How many of the last documents are still needed, empty ones among them; and tokens of the first in rows."""
+        return {"rewind": len(self._held), "offset": self._taken}
 
     def add(self, tokens: Int64s) -> None:
         """Appends a document.
@@ -92,15 +88,15 @@ class RowPacker:
         self._num_tokens += len(document)
         self._release()
 
-    def next_row(self) -> PackedRow | None:
-        """Takes a row off the stream, or nothing while its last target has not come."""
-        return self._take(self._row_length) if self._num_tokens > self._row_length else None
+    def next_row(self, *, is_end: bool = False) -> PackedRow | None:
+        """Takes a row off the stream, or nothing while its last target has not come.
 
-    def last_row(self) -> PackedRow | None:
-        """Takes what is left, after the last document, filled up with padding; nothing if nothing is left."""
-        return self._take(self._num_tokens) if self._num_tokens > 0 else None
-
-    def _take(self, num_tokens: int) -> PackedRow:
+        Args:
+            is_end: After the last document: takes what is left, filled up with padding; nothing if nothing is left.
+        """
+        if self._num_tokens <= (0 if is_end else self._row_length):
+            return None
+        num_tokens = min(self._num_tokens, self._row_length)
         pieces = self._cut(num_tokens)
         lengths = [len(piece) for piece in pieces] + [self._row_length - num_tokens]
         missing = np.full(lengths[-1], self._end_token, dtype=np.int64)
@@ -110,7 +106,8 @@ class RowPacker:
         if self._held:
             targets[num_tokens - 1] = self._held[0][self._taken]
         position_ids = positions(np.array(lengths))
-        return PackedRow(tokens, targets, targets != IGNORED_LABEL, position_ids, num_tokens)
+        ended, self._num_ended = self._num_ended, 0
+        return PackedRow(tokens, targets, targets != IGNORED_LABEL, position_ids, num_tokens, ended)
 
     def _cut(self, num_tokens: int) -> list[Int64s]:
         """Removes the next tokens, as one piece per document."""
@@ -127,6 +124,7 @@ class RowPacker:
     def _release(self) -> None:
         while self._held and self._taken >= len(self._held[0]):
             self._taken -= len(self._held.popleft())
+            self._num_ended += 1
 
 
 def positions(lengths: Int64s) -> Int64s:
@@ -162,19 +160,16 @@ class TextJsonlProcessFnBuilder:
         ValueError: `max_sequence_length` is not positive, or there are no such `labels`.
     """
 
+    gives_records = True
+
     def __init__(
         self, max_sequence_length: int, tokenizer_name: str, text_key: str = "text", labels: Labels | None = None
     ) -> None:
-        if max_sequence_length < 1:
-            raise ValueError(
-                f"TextJsonlProcessFnBuilder: max_sequence_length is {max_sequence_length}, expected at least 1\n"
-                "  Set it to the number of tokens in a training row."
-            )
-        if labels not in (None, *get_args(Labels)):
-            raise ValueError(
-                f"TextJsonlProcessFnBuilder: labels is {shown(labels)}, expected one of {get_args(Labels)}\n"
-                "  Models of transformers shift labels themselves and want 'unshifted'; target_ids are there anyway."
-            )
+        remedy = "Set it to the number of tokens in a training row."
+        check_positive("TextJsonlProcessFnBuilder: max_sequence_length", max_sequence_length, remedy)
+        if labels is not None:
+            remedy = "Models of transformers shift labels themselves and want 'unshifted'; target_ids are there anyway."
+            check_choice("TextJsonlProcessFnBuilder: labels", labels, get_args(Labels), remedy)
         self.max_sequence_length = max_sequence_length
         self.tokenizer_name = tokenizer_name
         self.text_key = text_key
@@ -198,19 +193,19 @@ class TextJsonlProcessFnBuilder:
             packer.add(self._tokens(record))
             while (row := packer.next_row()) is not None:
                 yield self._sample(row)
-        if (row := packer.last_row()) is not None:
+        if (row := packer.next_row(is_end=True)) is not None:
             yield self._sample(row)
 
-    def _sample(self, row: PackedRow) -> dict[str, "torch.Tensor"]:
+    def _sample(self, row: PackedRow) -> dict[str, Any]:
         import torch
 
         arrays = row._asdict()
-        num_tokens = arrays.pop("num_tokens")
+        num_tokens, num_documents = arrays.pop("num_tokens"), arrays.pop("num_documents")
         if self.labels == "shifted":
             arrays["labels"] = row.target_ids.copy()
         elif self.labels == "unshifted":
             arrays["labels"] = np.where(np.arange(len(row.tokens)) < num_tokens, row.tokens, IGNORED_LABEL)
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()} | {NUM_RECORDS: num_documents}
 
     def num_tokens(self, record: dict[str, Any]) -> int:
         """How many tokens of rows a record becomes, its end token among them."""
@@ -234,8 +229,7 @@ class TextJsonlProcessFnBuilder:
 
     def state_dict(self) -> dict[str, int]:
         """Say what is held; no payload. See `load_state_dict`."""
-        held = {"rewind": self._packer.num_held, "offset": self._packer.taken} if self._packer else self._held_at_start
-        return {**held, **self._settings()}
+        return {**(self._packer.state if self._packer else self._held_at_start), **self._settings()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next call go on where the state was taken, given the last `rewind` records again.
@@ -262,7 +256,8 @@ def checked_counts(who: str, state: Any, counts: Sequence[str], settings: Mappin
     Raises:
         StateError: It was written with others, or is not such a state.
     """
-    if not isinstance(state, dict) or not all(is_count(state.get(name)) for name in counts):
+    found = state if isinstance(state, dict) else {}
+    if not all(type(found.get(name)) is int and found[name] >= 0 for name in counts):
         raise StateError(
             f"{who}: expected counts {list(counts)}, got {shown(state)}\n"
             "  Give the states as to_state made them, or reload_from_url_level=True to begin afresh."
@@ -274,8 +269,3 @@ def checked_counts(who: str, state: Any, counts: Sequence[str], settings: Mappin
                 "  Set it back, or give reload_from_url_level=True to begin afresh from the present windows."
             )
     return {name: state[name] for name in counts}
-
-
-def is_count(value: object) -> bool:
-    """Whether a value is a whole number of at least 0."""
-    return type(value) is int and value >= 0

@@ -147,24 +147,27 @@ class _Lesson:
         dangling = self._dangling(last, between, asked, answered)
         body = self._tokens.shared(prompted, asked) - len(dangling)
         header = prompted[body:].lstrip()  # a header at the start of a text may lack the space
+        called = self._rendered(_ASK, _CALL)
+        result = self._rendered(_ASK, _CALL, _RESULT) if called else None
+        # The stem stands before all answers, empty ones too, as far after the question as the header does.
+        offset = len(prompted) - len(header) - prompted.index(_ASKED)
+        answers = filter(None, (answered, again, self._rendered(_ASK, {**_SAY, "content": ""}), called))
+        shared = [self._tokens.shared(text[text.index(_ASKED) + offset :], header) for text in answers]
         endings = [last.removesuffix(dangling)]
         if header and (after := self._rendered(_ASK, _SAY, prompt=True)) and after.endswith(header):
             endings.append(after.split(_SAID)[1].removesuffix(header))
+        next_tool = ""
+        if called and result and result.startswith(called):
+            next_tool = self._tokens.at(result[len(called) :].lstrip(), 0)
         return Frame(
             header=header,
-            stem=self._stem(header, len(prompted) - len(header) - prompted.index(_ASKED), answered, again),
+            stem=header[: min(filter(None, shared), default=0)],
             dangling=dangling,
             endings=tuple(sorted({ending for ending in endings if ending}, key=len, reverse=True)),
             has_stop=self._has_stop(answered, dangling),
             next_user=self._tokens.at(between.lstrip(), 0),
-            next_tool=self._next_tool(),
+            next_tool=next_tool,
         )
-
-    def _stem(self, header: str, offset: int, *answered: str) -> str:
-        """The part of the header that stands before all answers, empty ones too, `offset` after the question."""
-        empty = (self._rendered(_ASK, {**_SAY, "content": ""}), self._rendered(_ASK, _CALL))
-        texts = [text[text.index(_ASKED) + offset :] for text in (*answered, *filter(None, empty))]
-        return header[: min(filter(None, (self._tokens.shared(text, header) for text in texts)), default=0)]
 
     def _dangling(self, last: str, between: str, asked: str, answered: str) -> str:
         """Text that the template writes after the last message, whoever's it is, and that an answer begins with.
@@ -184,12 +187,6 @@ class _Lesson:
             return bool(self._tokens.first(answered[begin:end]))
         _, marks = replace(self._conversation, messages=self._messages(_ASK, _SAY)).render_marked()
         return any(self._tokens.first(answered[max(begin, mark) : stop]) for mark, stop in marks)
-
-    def _next_tool(self) -> str:
-        called, result = self._rendered(_ASK, _CALL), self._rendered(_ASK, _CALL, _RESULT)
-        if not called or not result or not result.startswith(called):
-            return ""
-        return self._tokens.at(result[len(called) :].lstrip(), 0)
 
     def _rendered(self, *messages: Message, prompt: bool = False) -> str | None:
         """The messages as text; None if the template refuses them, or has not each content once."""
@@ -263,12 +260,6 @@ class Probes:
         pieces = (self.rendered(messages, add_generation_prompt=add_generation_prompt) or "").split(self.probe)
         return Around(*pieces) if len(pieces) == len(Around._fields) else None
 
-    def around_last(self, number: int, count: int, *, add_generation_prompt: bool = False) -> Around | None:
-        """The text around the content of a message where only the first ones are there."""
-        return self.around(
-            self.with_message(number, self.probed(number))[:count], add_generation_prompt=add_generation_prompt
-        )
-
     def around_full(self, number: int) -> Around | None:
         """The text around the content of a message in the full conversation."""
         if number not in self._full:
@@ -332,7 +323,10 @@ def find_turns(conversation: Conversation, text: str) -> dict[int, Turn]:
     Returns:
         By number of the message; nothing if contents cannot be distinguished from what is around them.
     """
-    numbers = _probed_messages(conversation)
+    # The last one is not probed: it may be rendered unlike those before it.
+    earlier = enumerate(conversation.messages[:-1])
+    said = [(number, message.get("content")) for number, message in earlier if message["role"] == "assistant"]
+    numbers = [number for number, content in said if isinstance(content, str) and content.strip()]
     if len(numbers) < _MIN_TURNS:
         return {}
     messages = list(conversation.messages)
@@ -348,15 +342,6 @@ def find_turns(conversation: Conversation, text: str) -> dict[int, Turn]:
     contents = _contents(text, between)
     before = zip(numbers, contents, between[:-1], strict=True) if contents else ()
     return {number: Turn(content, glue) for number, content, glue in before}
-
-
-def _probed_messages(conversation: Conversation) -> list[int]:
-    """The last one is not probed: it may be rendered unlike those before it."""
-    return [
-        number
-        for number, message in enumerate(conversation.messages[:-1])
-        if message["role"] == "assistant" and isinstance(message.get("content"), str) and message["content"].strip()
-    ]
 
 
 def _contents(text: str, between: Sequence[str]) -> list[Span] | None:

@@ -143,7 +143,8 @@ class MessageSpans:
         limit, stem = self._limit(number, content), self._frame.stem
         goes_on = number > 0 and self._messages[number - 1]["role"] in _SAME_TURN
         if start is None:
-            position = self._text.rfind(stem, self._content_end(number - 1), min(limit, (content or 0) + len(stem)))
+            content_end = len(self._text) - len(self._after(number - 1)) if number else 0
+            position = self._text.rfind(stem, content_end, min(limit, (content or 0) + len(stem)))
         else:
             nearby = self._text[start : start + _NEARBY]
             position = start + len(nearby) - len(nearby.lstrip())
@@ -163,16 +164,6 @@ class MessageSpans:
         message = self._messages[number]
         is_exact = content is not None and message.get("content") and without_thinking(message) == message
         return content if is_exact and content is not None else len(self._text)
-
-    def _content_end(self, number: int) -> int:
-        """Where the content of a message ends; the beginning of the text for none.
-
-        Raises:
-            ValueError: It is not rendered as it is, once.
-        """
-        if number < 0:
-            return 0
-        return len(self._text) - len(self._after(number))
 
     def _after(self, number: int) -> str:
         """The text that follows on the content of a message where a probe stands in its place."""
@@ -248,13 +239,14 @@ class MessageSpans:
     def _endings(self, number: int) -> Iterator[str]:
         """Texts that follow the content of a message where it is the last one, or comes before an answer."""
         header, is_refused = self._frame.header, True
+        probed = self._probes.with_message(number, self._probes.probed(number))
         results = takewhile(lambda message: message["role"] == "tool", self._messages[number + 1 :])
         for count in dict.fromkeys((1, 1 + len(list(results)))):  # with what tools answered
-            if (alone := self._probes.around_last(number, number + count)) is not None:
+            if (alone := self._probes.around(probed[: number + count])) is not None:
                 is_refused = False
                 yield alone.after
                 yield self._without_space(alone.after)
-        prompted = self._probes.around_last(number, number + 1, add_generation_prompt=True)
+        prompted = self._probes.around(probed[: number + 1], add_generation_prompt=True)
         if prompted is not None and header and prompted.after.endswith(header):
             is_refused = False
             yield prompted.after.removesuffix(header)

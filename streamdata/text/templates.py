@@ -31,6 +31,7 @@ _NOT_OF_THE_TEMPLATE: Final = {
     "truncation",
 }  # fmt: skip
 """Arguments that `apply_chat_template` takes for itself: no template would see them."""
+_A_MESSAGE: Final = "  A message is a dict such as {'role': 'user', 'content': 'Hello'}."
 _MARK_BEGIN, _MARK_END = "\ue0b1\ue0b2", "\ue0b3\ue0b4"
 _MARK = re.compile(f"({_MARK_BEGIN}|{_MARK_END})")
 _BLOCKS: Final = "(generation blocks)"  # a variable that no template can name: the text of each, if they are marked
@@ -96,19 +97,14 @@ class ChatRenderer:
         schemas = (
             None if tools is None else [_plain(_schema(tool), f"tool {number}") for number, tool in enumerate(tools)]
         )
-        variables = {**self._variables, "tools": schemas}
-        return Conversation(_plain_messages(messages), self._template(schemas), variables, self._name)
-
-    def _template(self, tools: list[Any] | None) -> "CompiledTemplate":
-        """The template with tools or without; the tokenizer is asked once."""
-        with_tools = tools is not None
-        if with_tools not in self._compiled:
-            source = template_source(self._tokenizer, self._template_name, tools)
+        plain, with_tools = _plain_messages(messages), tools is not None
+        if with_tools not in self._compiled:  # the tokenizer is asked once
+            source = template_source(self._tokenizer, self._template_name, schemas)
             try:
                 self._compiled[with_tools] = _compile(source)
             except Exception as error:  # jinja's own
                 raise _failure(self._name, error) from error
-        return self._compiled[with_tools]
+        return Conversation(plain, self._compiled[with_tools], {**self._variables, "tools": schemas}, self._name)
 
 
 class CompiledTemplate(NamedTuple):
@@ -288,31 +284,24 @@ def row_template_kwargs(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    if not isinstance(messages, list | tuple) or not messages:
-        raise _no_message("a list of messages, at least one", messages)
-    for number, message in enumerate(messages):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise _no_message(f"message {number} to be a dict with a role", message)
     from transformers.utils.chat_template_utils import _alias_reasoning_fields
 
+    if not isinstance(messages, list | tuple) or not messages:
+        raise ValueError(f"chat: expected a list of messages, at least one, got {shown(messages)}\n{_A_MESSAGE}")
+    plain: list[Message] = []
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise ValueError(
+                f"chat: expected message {number} to be a dict with a role, got {shown(message)}\n{_A_MESSAGE}"
+            )
+        plain.append({
+            key: _plain(value, None if _is_medium(key) else f"message {number}, key {shown(key)}")
+            for key, value in message.items()
+            if value is not None
+        })
     # A message's reasoning goes by each of the names that templates use for it.
-    aliased: list[Message] = _alias_reasoning_fields([_plain_message(*each) for each in enumerate(messages)])
+    aliased: list[Message] = _alias_reasoning_fields(plain)
     return aliased
-
-
-def _no_message(expected: str, got: Any) -> ValueError:
-    return ValueError(
-        f"chat: expected {expected}, got {shown(got)}\n"
-        "  A message is a dict such as {'role': 'user', 'content': 'Hello'}."
-    )
-
-
-def _plain_message(number: int, message: Mapping[str, Any]) -> Message:
-    return {
-        key: _plain(value, None if _is_medium(key) else f"message {number}, key {shown(key)}")
-        for key, value in message.items()
-        if value is not None
-    }
 
 
 def _plain(value: Any, where: str | None) -> Any:

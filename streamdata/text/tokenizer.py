@@ -56,14 +56,11 @@ class DirectoryTokenizer:
         self._backend = backend
         self._backend.encode_special_tokens = True  # what looks like a special token in a text is text
         self._truncation_side = config.get("truncation_side", "right")
-        self.eos_token_id: int | None = self._id_of(config.get("eos_token"))
-        self.pad_token_id: int | None = self._id_of(config.get("pad_token"))
+        tokens = (config.get("eos_token"), config.get("pad_token"))
+        ids: list[int | None] = [None if token is None else backend.token_to_id(token) for token in tokens]
+        self.eos_token_id, self.pad_token_id = ids
         self.cleans_up: bool = bool(config.get("clean_up_tokenization_spaces"))
         """Whether transformers would remove spaces before commas and the like from what it decodes."""
-
-    def _id_of(self, token: str | None) -> int | None:
-        found: int | None = None if token is None else self._backend.token_to_id(token)
-        return found
 
     def decode(self, ids: list[int]) -> str:
         """The text of tokens, special ones among them."""
@@ -129,29 +126,25 @@ def load_without_code(auto: Any, name: str | os.PathLike[str]) -> Any:
         raise
 
 
-def as_tokenizer(tokenizer: Any) -> Any:
-    """Returns the tokenizer of a name or path, loaded once in this process; any other object as it is."""
-    return load_tokenizer(os.fspath(tokenizer)) if isinstance(tokenizer, str | os.PathLike) else tokenizer
-
-
 def tokenizer_of(processor: Any) -> Any:
     """Returns a processor's tokenizer; a tokenizer as it is."""
     return getattr(processor, "tokenizer", processor)
 
 
-def token_ids(tokenizer: Any, text: str) -> npt.NDArray[np.int64]:
-    """Turns a text that a template rendered into token ids, shape (n,): its special tokens are special, none is added.
+def token_ids(tokenizer: Any, text: str, *, with_special_tokens: bool = False) -> npt.NDArray[np.int64]:
+    """Turns a text, such as one that a template rendered, into token ids, shape (n,): its special tokens are special.
 
     Args:
         tokenizer: The object.
         text: Any.
+        with_special_tokens: Whether the tokenizer adds those of its own format; a template writes them itself.
     """
     backend = _bare_backend(tokenizer)
     if backend is None:
-        encoded = tokenizer(text, add_special_tokens=False, return_attention_mask=False, verbose=False)
+        encoded = tokenizer(text, add_special_tokens=with_special_tokens, return_attention_mask=False, verbose=False)
         return np.array(encoded["input_ids"], dtype=np.int64)
     # The same ids in two thirds of the time: no mask, no offsets, no checks of settings that are not there.
-    (encoding,) = backend.encode_batch_fast([text], add_special_tokens=False)
+    (encoding,) = backend.encode_batch_fast([text], add_special_tokens=with_special_tokens)
     return np.array(encoding.ids, dtype=np.int64)
 
 
@@ -242,20 +235,14 @@ def tokenizer_digest(tokenizer: Any) -> str:
             rules.pop(state, None)
     parts = [rules, inner(_PROBE)["input_ids"], inner.special_tokens_map, inner.chat_template]
     if inner is not tokenizer:
-        parts += [getattr(tokenizer, "chat_template", None), *_media_settings(tokenizer)]
+        media = [getattr(tokenizer, name, None) for name in ("image_processor", "video_processor", "feature_extractor")]
+        settings = [part and part.to_dict() for part in media]
+        # What it is told beside its parts, such as the size of a patch: by it, it counts an image's tokens.
+        own = tokenizer.to_dict() if hasattr(tokenizer, "to_dict") else {}
+        settings.append({key: value for key, value in own.items() if isinstance(value, str | int | float)})
+        parts.append(getattr(tokenizer, "chat_template", None))
+        parts += [each and {key: value for key, value in each.items() if key[0] != "_"} for each in settings]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _media_settings(processor: Any) -> list[Any]:
-    parts = [getattr(processor, name, None) for name in ("image_processor", "video_processor", "feature_extractor")]
-    # What it is told beside its parts, such as the size of a patch: by it, it counts an image's tokens.
-    own = _settings(processor) if hasattr(processor, "to_dict") else {}
-    simple = {key: value for key, value in own.items() if isinstance(value, str | int | float)}
-    return [*(part and _settings(part) for part in parts), simple]
-
-
-def _settings(part: Any) -> dict[str, Any]:
-    return {key: value for key, value in part.to_dict().items() if key[0] != "_"}
 
 
 def load_directory(name: str) -> DirectoryTokenizer | None:
@@ -273,9 +260,21 @@ def load_directory(name: str) -> DirectoryTokenizer | None:
     names = {entry for entry in os.listdir(folder) if not entry.startswith(".")} if folder.is_dir() else set()
     if not {_RULES, _CONFIG} <= names <= _FILES:
         return None
-    config = _config_of(folder)
-    if config is None or (_OLD_MAP in names and "added_tokens_decoder" not in config):
-        return None  # transformers reads the old map where the configuration does not list its tokens
+    try:
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    is_known = (
+        isinstance(config, dict)
+        and config.keys() <= _KNOWN
+        and config.get("tokenizer_class") in _CLASSES
+        and config.get("backend", "tokenizers") == "tokenizers"
+        and all(config.get(f"{what}_side", "right") in ("left", "right") for what in ("padding", "truncation"))
+        # transformers reads the old map where the configuration does not list its tokens
+        and (_OLD_MAP not in names or "added_tokens_decoder" in config)
+    )
+    if not is_known:
+        return None
 
     from tokenizers import Tokenizer
 
@@ -305,22 +304,6 @@ def check_files(folder: Path) -> None:
     for path in folder.iterdir() if folder.is_dir() else [folder]:
         if path.exists() and (path.name in _FILES or not path.is_dir()):
             check_regular(path, ValueError)
-
-
-def _config_of(folder: Path) -> dict[str, Any] | None:
-    """The configuration, if all that it asks for is known here."""
-    try:
-        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    is_known = (
-        isinstance(config, dict)
-        and config.keys() <= _KNOWN
-        and config.get("tokenizer_class") in _CLASSES
-        and config.get("backend", "tokenizers") == "tokenizers"
-        and all(config.get(f"{what}_side", "right") in ("left", "right") for what in ("padding", "truncation"))
-    )
-    return config if is_known else None
 
 
 def _has_all_tokens(backend: Any, config: dict[str, Any]) -> bool:

@@ -19,24 +19,12 @@ if TYPE_CHECKING:
 
 Truncation = Literal["left", "right", "middle", "error"]
 TRUNCATIONS: Final[tuple[str, ...]] = get_args(Truncation)
+_TOKENS_OF_A_SAMPLE: Final = "Set it to the number of tokens that a sample may have."
 POLICIES: Final = ("drop", "truncate_left", "truncate_right", "error")
 
 
 class OverlongError(ValueError):
-    """A sequence is longer than allowed, and is not to be cut.
-
-    Attributes:
-        length: Tokens that it has.
-        limit: Tokens that it may have.
-    """
-
-    def __init__(self, who: str, length: int, limit: int, remedy: str) -> None:
-        super().__init__(f"{who}: expected at most {limit} tokens, got {length}\n  {remedy}")
-        self.length, self.limit = length, limit
-        self._made_from = (who, length, limit, remedy)
-
-    def __reduce__(self) -> tuple[type["OverlongError"], tuple[str, int, int, str]]:
-        return type(self), self._made_from  # errors cross from DataLoader workers by pickle
+    """A sequence is longer than allowed, and is not to be cut."""
 
 
 class Cut(NamedTuple):
@@ -51,18 +39,17 @@ class Cut(NamedTuple):
     lost: tuple[int, ...]
 
 
-def _check_choice(value: Any, choices: tuple[str, ...], what: str) -> None:
+def check_choice(what: str, value: Any, choices: tuple[str, ...], remedy: str = "Give one of these.") -> None:
+    """Raises ValueError where a setting is none of its choices; `what` names it."""
     if value not in choices:
         hint = did_you_mean(str(value), choices)
-        raise ValueError(f"{what} is {shown(value)}{hint}\n  Give one of {', '.join(choices)}.")
+        raise ValueError(f"{what} is {shown(value)}, expected one of {', '.join(choices)}{hint}\n  {remedy}")
 
 
-def _check_length(max_length: Any, who: str) -> None:
-    if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
-        raise ValueError(
-            f"{who}: max_length is {shown(max_length)}, expected a whole number of at least 1\n"
-            "  Set it to the number of tokens that a sample may have."
-        )
+def check_positive(what: str, value: Any, remedy: str = _TOKENS_OF_A_SAMPLE) -> None:
+    """Raises ValueError where a setting is no whole number above 0; `what` names it."""
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{what} is {shown(value)}, expected a whole number of at least 1\n  {remedy}")
 
 
 def cut(length: int, max_length: int, truncation: str, atomic: Sequence[tuple[int, int]] = ()) -> Cut:
@@ -78,8 +65,8 @@ def cut(length: int, max_length: int, truncation: str, atomic: Sequence[tuple[in
         OverlongError: The sequence is too long and `truncation` is "error".
         ValueError: A setting or a span is invalid.
     """
-    _check_choice(truncation, TRUNCATIONS, "cut: truncation")
-    _check_length(max_length, "cut")
+    check_choice("cut: truncation", truncation, TRUNCATIONS)
+    check_positive("cut: max_length", max_length)
     keep = np.zeros(length, dtype=np.bool_)
     for part in _parts(length, max_length, truncation):
         keep[part] = True
@@ -101,7 +88,10 @@ def _parts(length: int, max_length: int, truncation: str) -> list[slice]:
     if length <= max_length:
         return [slice(0, length)]
     if truncation == "error":
-        raise OverlongError("truncation", length, max_length, "Raise the limit, choose another truncation, or filter.")
+        raise OverlongError(
+            f"truncation: expected at most {max_length} tokens, got {length}\n"
+            "  Raise the limit, choose another truncation, or filter."
+        )
     head = {"left": 0, "right": max_length, "middle": max_length // 2}[truncation]
     parts = [slice(0, head), slice(length - (max_length - head), length)]
     return [part for part in parts if part.stop > part.start]
@@ -122,10 +112,10 @@ def fit_length(
         OverlongError: The sample is too long and the policy is "error".
         ValueError: A setting is invalid.
     """
-    _check_choice(policy, POLICIES, "fit_length: policy")
+    check_choice("fit_length: policy", policy, POLICIES)
     part = slice(0, len(train))
     if max_length is not None:
-        _check_length(max_length, "fit_length")
+        check_positive("fit_length: max_length", max_length)
         if len(train) > max_length and policy == "drop":
             return "too_long"
         (part,) = _parts(len(train), max_length, policy.removeprefix("truncate_"))
@@ -174,8 +164,8 @@ def postprocess_data(
         OverlongError: Rows are longer and `truncation` is "error".
         ValueError: A setting is invalid, or the shapes differ or are not two-dimensional.
     """
-    _check_choice(truncation, TRUNCATIONS, "postprocess_data: truncation")
-    _check_length(max_length, "postprocess_data")
+    check_choice("postprocess_data: truncation", truncation, TRUNCATIONS)
+    check_positive("postprocess_data: max_length", max_length)
     if input_ids.ndim != 2 or input_ids.shape != attention_mask.shape:  # noqa: PLR2004 (batch and seq)
         raise ValueError(
             f"postprocess_data: expected input_ids and attention_mask of one shape (batch, seq), got "

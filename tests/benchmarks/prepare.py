@@ -12,12 +12,13 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
 from typing import NamedTuple
+from unittest.mock import patch
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from streamdata.prepare.config import load_config
-from streamdata.prepare.encode import TextTokenizer, one_thread
+from streamdata.prepare.encode import TextTokenizer
 from streamdata.prepare.inputs import Task, plan_tasks
 from streamdata.prepare.run_directory import RunDirectory
 from streamdata.prepare.worker import RunSpec, Worker, run_local
@@ -131,7 +132,7 @@ class Prepared:
                 worker.do(task, lambda _: None)
 
         def encode() -> None:
-            with one_thread():
+            with patch.dict(os.environ, {"TOKENIZERS_PARALLELISM": "false"}):  # as a worker does
                 for begin in range(0, len(self.texts), BATCH):
                     tokenizer.encode_batch_fast(self.texts[begin : begin + BATCH], add_special_tokens=False)
 

@@ -3,6 +3,8 @@
 import os
 import re
 import socket
+import subprocess
+import sys
 import time
 from contextlib import contextmanager, suppress
 from threading import Thread
@@ -363,3 +365,58 @@ def test_what_waits_to_be_asked_again_holds_no_connection():
             assert not asked.done()
         finally:
             one.close()
+
+
+_LEFT = """
+import asyncio, gc, logging, sys
+from streamdata.io.remote.network import Network
+from streamdata.io.remote.requests import Patience
+
+def leave(patience):
+    signed = "reset by peer: https://b.s3.example/a?X-Amz-Signature=CANARY"
+    asyncio.get_running_loop().create_future().set_exception(ConnectionResetError(signed))
+
+log = logging.getLogger("streamdata.io.remote.network")
+log.setLevel(logging.DEBUG)
+log.addHandler(logging.StreamHandler(sys.stdout))
+Patience.succeeded = leave
+network = Network(2)
+network.submit(sys.argv[1], 0, 10).result(30)
+network.close()
+gc.collect()
+"""
+
+
+def python(code, *words):
+    """Run a program that ends as any other; what it wrote."""
+    command = [sys.executable, "-W", "ignore", "-c", code, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+
+
+def test_an_error_that_nobody_asks_for_is_a_line_of_the_log_at_debug():
+    """Whoever asked for bytes has an error of its own: what else the event loop reports is no line on stderr."""
+    with http_server({"a": DATA}) as server:
+        done = python(_LEFT, f"{server.url}/a")
+    assert done.stderr == ""
+    assert "Future exception was never retrieved: ConnectionResetError: reset by peer" in done.stdout
+    assert "CANARY" not in done.stdout
+
+
+_FORKED = """
+import os, sys
+from streamdata.io.remote.network import network
+
+def ask():
+    return len(network().submit(sys.argv[1], 0, 10).result(30).data)
+
+ask()
+if pid := os.fork():
+    print(os.waitpid(pid, 0)[1], ask())
+"""
+
+
+def test_a_forked_child_ends_without_a_word_to_its_parents_loop():
+    """It waited 15 s for that loop, which runs in the parent alone, and wrote a traceback."""
+    with http_server({"a": DATA}) as server:
+        done = python(_FORKED, f"{server.url}/a")
+    assert (done.stdout, done.stderr) == ("0 10\n", "")

@@ -26,8 +26,8 @@ JUDGED: dict[tuple[str, str, str], str] = {
     ("stores/datasets/blend_rule.py", "WORTH_COMPILING = 1 << 19", "WORTH_COMPILING = 1 << 20"): _ONLY_TIME,
     (
         "stores/datasets/blend_rule.py",
-        "return np.int64 if largest < 1 << 62 else object",
-        "return np.int64 if largest < 2 << 62 else object",
+        "integers = np.int64 if largest < 1 << 62 else object",
+        "integers = np.int64 if largest < 2 << 62 else object",
     ): "What stays below 2**63 fits into int64 too: the bound has a bit to spare.",
     (
         "stores/datasets/blendable.py",

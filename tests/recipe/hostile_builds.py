@@ -249,8 +249,8 @@ def main() -> None:
         parameters = parameters_of(import_target(target))
         assert parameters is not None, target
         for name in [name for name in parameters.names if name not in OF_ALL_SOURCES or not tried[name]]:
-            # What one target has refused, others with a parameter of that name are given by halves.
-            some = values[tried[name] % 2 :: 2] if tried[name] else values
+            # What one target has refused, others with a parameter of that name are given by quarters.
+            some = values[tried[name] % 4 :: 4] if tried[name] else values
             tried[name] += 1
             for value in some:
                 watch.doing = f"{target}, {name}: {value}"

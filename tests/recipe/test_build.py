@@ -169,12 +169,12 @@ def test_parameters_are_checked_before_anything_below_is_built(write: Write) -> 
 
 
 def test_an_included_bare_target_takes_no_attributes(write: Write) -> None:
-    """They would change the imported thing for everyone; also through two includes."""
+    """They would change the imported thing for everyone; told through two includes, before anything is imported."""
     write("target: zoo.Any", "inner.yaml")
     write("include: inner.yaml", "middle.yaml")
     with pytest.raises(RecipeError, match=r"recipe\.yaml:1:1: root: an included target without params"):
         instantiate_from_yaml(write("include: middle.yaml\nname: x\n"))
-    assert not hasattr(sys.modules["zoo"].Any, "name")
+    assert "zoo" not in sys.modules
 
 
 def test_an_include_of_an_object_takes_no_params(write: Write) -> None:

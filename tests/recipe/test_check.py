@@ -80,7 +80,7 @@ def test_a_package_that_is_named_is_imported_elsewhere(write: Write, named: dict
     ("code", "says"),
     [
         ("raise RuntimeError('no driver')", "importing 'sick' failed with RuntimeError: no driver"),
-        ("import os; os._exit(3)", "the process that imports it ended with exit code 3"),
+        ("import os; os._exit(3)", "the process that imports it failed: it died with exit code 3"),
         ("import sys; sys.exit(3)", "importing 'sick' failed with SystemExit: 3"),
     ],
 )

@@ -29,29 +29,32 @@ def test_sound_children_are_accepted(write: Write) -> None:
     assert problems_of(write, child(", name: a, percent: 1"), child(", name: b, percent: 2.5")) == []
 
 
+OURS = "{target: streamdata.CsvDataset, params: {path: x}%s}"
+
+
 def test_every_bad_child_is_reported(write: Write) -> None:
     """All at once, each with its location."""
     found = problems_of(
         write,
-        child(", name: a, percent: 1"),
-        child(", name: a, percent: 1"),
-        child(", name: a.b, percent: 0"),
-        child(", percent: .nan"),
-        child(", name: '', percent: -1"),
-        child(", name: d"),
-        child(", name: e, percent: yes"),
-        child(", name: f, percent: .inf"),
+        OURS % ", name: a, percent: 1",
+        OURS % ", name: a, percent: 1",
+        OURS % ", name: a.b, percent: 0",
+        OURS % ", percent: .nan",
+        OURS % ", name: '', percent: -1",
+        OURS % ", name: d",
+        OURS % ", name: e, percent: yes",
+        OURS % ", name: f, percent: .inf",
     )
     assert [line.removeprefix("recipe.yaml:") for line in found] == [
-        "5:49: params.datasets[1].name: expected a unique name, got 'a' again, first at recipe.yaml:4:49",
-        "6:49: params.datasets[2].name: expected text without '.' as a name, got 'a.b'",
+        "5:64: params.datasets[1].name: expected a unique name, got 'a' again, first at recipe.yaml:4:64",
+        "6:64: params.datasets[2].name: expected text without '.' as a name, got 'a.b'",
         "7:7: params.datasets[3]: expected a dataset with a name, got none",
-        "7:52: params.datasets[3].percent: expected a positive number as percent, got nan",
-        "8:49: params.datasets[4].name: expected text without '.' as a name, got ''",
-        "8:62: params.datasets[4].percent: expected a positive number as percent, got -1",
+        "7:67: params.datasets[3].percent: expected a positive number as percent, got nan",
+        "8:64: params.datasets[4].name: expected text without '.' as a name, got ''",
+        "8:77: params.datasets[4].percent: expected a positive number as percent, got -1",
         "9:7: params.datasets[5]: expected a dataset with a weight, got none",
-        "10:61: params.datasets[6].percent: expected a positive number as percent, got True",
-        "11:61: params.datasets[7].percent: expected a positive number as percent, got inf",
+        "10:76: params.datasets[6].percent: expected a positive number as percent, got True",
+        "11:76: params.datasets[7].percent: expected a positive number as percent, got inf",
     ]
 
 
@@ -133,7 +136,7 @@ def test_a_finite_mixture_within_an_endless_one_is_not_built(write: Write, tmp_p
 
 
 def test_what_only_building_tells_is_not_reported(write: Write) -> None:
-    """Dynamic children, unknown values, factories, and classes that name and weigh themselves."""
+    """Dynamic children, unknown values, and what others build, which may name and weigh itself."""
     assert problems_of(write, "${dynamic_objs:x}", child(", name: a, percent: 1")) == []
     assert problems_of(write, "{target: zoo.double, params: {x: 1}}") == []
     found = problems_of(write, child(", name: '${variables:n}', percent: '${variables:p}'"))

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from streamdata.recipe.signatures import Parameters, parameters_of
+from streamdata.recipe.yaml_tree import Locations, Problem
 
 
 def function(a: int, /, b: int, c: int = 0, *args: int, d: int, e: int = 0) -> None:
@@ -32,23 +33,28 @@ def test_what_python_does_not_know_is_not_checked(target: object) -> None:
     assert parameters_of(target) is None
 
 
+def problems_of(wanted: Parameters, *given: str) -> dict[str, str]:
+    """The messages by path."""
+    found: list[Problem] = []
+    wanted.check(given, (), Locations("r.yaml", on_problem=lambda problem, _: found.append(problem)), "target")
+    return {problem.path: problem.message for problem in found}
+
+
 def test_unknown_names_get_a_guess_among_what_is_not_given() -> None:
     """And the message lists what there is."""
-    wanted = Parameters(("img_size",), ("img_scale",))
-    messages = dict(wanted.mismatches(["img_siz", "img_scale"]))
-    assert (
-        messages["img_siz"] == "unknown parameter 'img_siz', did you mean 'img_size'?\n  It takes: img_size, img_scale."
-    )
-    assert messages[None] == "missing parameters: img_size; given: img_siz, img_scale"
+    assert problems_of(Parameters(("img_size",), ("img_scale",)), "img_siz", "img_scale") == {
+        "params.img_siz": "unknown parameter 'img_siz', did you mean 'img_size'?\n  It takes: img_size, img_scale.",
+        "root": "missing parameters: img_size; given: img_siz, img_scale",
+    }
 
 
 def test_keyword_catchers_accept_anything_but_still_miss() -> None:
     """`**kwargs` makes unknown names fine."""
     wanted = Parameters(("a",), accepts_any=True)
-    assert list(wanted.mismatches(["a", "b"])) == []
-    assert [key for key, _ in wanted.mismatches(["b"])] == [None]
+    assert problems_of(wanted, "a", "b") == {}
+    assert list(problems_of(wanted, "b")) == ["root"]
 
 
 def test_parameters_by_position_only_cannot_be_given() -> None:
     """A recipe calls by keywords."""
-    assert "cannot be given by name" in next(iter(Parameters(positional=("x",)).mismatches([])))[1]
+    assert "cannot be given by name" in problems_of(Parameters(positional=("x",)))["root"]

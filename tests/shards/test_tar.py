@@ -267,10 +267,19 @@ def test_members_that_are_no_files_are_named(write_tar, kind, name):
         TarShards([url])
 
 
-def test_pax_sparse_files_are_named(write_tar):
-    """A sparse file that pax records describe is an error, not its packed bytes."""
-    url = write_tar([("a.jpg", b"x")], tar_format=tarfile.PAX_FORMAT, pax_headers={"GNU.sparse.major": "1"})
-    with pytest.raises(ShardError, match="sparse"):
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [
+        ({}, "sparse file"),
+        ({"GNU.sparse.minor": "0", "GNU.sparse.name": "b.jpg"}, "'b.jpg'.*sparse file"),
+        ({"GNU.sparse.size": "no number"}, "a member with sound headers, got"),
+    ],
+)
+def test_pax_sparse_files_are_named(write_tar, more, match):
+    """A sparse file that pax records describe is an error, not its packed bytes, however little they say."""
+    records = {"GNU.sparse.major": "1", **more}
+    url = write_tar([("a.jpg", b"x")], tar_format=tarfile.PAX_FORMAT, pax_headers=records)
+    with pytest.raises(ShardError, match=match):
         TarShards([url])
 
 

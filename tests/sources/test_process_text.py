@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
@@ -72,7 +72,6 @@ texts_of = st.lists(st.text(st.sampled_from("the catso\n\u00e9"), max_size=25), 
 
 
 @given(texts=texts_of, length=st.integers(1, 24))
-@settings(deadline=None)
 def test_packer_resumes_exactly_after_every_row(tokenizer: str, texts: list[str], length: int) -> None:
     """From every cursor, and from those that a resumed run gives, the same rows and the same cursors follow."""
     function = TextJsonlProcessFnBuilder(length, tokenizer)
@@ -82,7 +81,6 @@ def test_packer_resumes_exactly_after_every_row(tokenizer: str, texts: list[str]
 
 
 @given(texts=texts_of, length=st.integers(1, 24))
-@settings(deadline=None)
 def test_packer_loses_and_repeats_no_token(tokenizer: str, texts: list[str], length: int) -> None:
     """All rows together hold every document's tokens, each followed by one end."""
     rows = run(TextJsonlProcessFnBuilder(length, tokenizer), records_of(texts))
@@ -160,7 +158,7 @@ def tiny_llama() -> Any:
 @pytest.mark.parametrize("labels", ["Shifted", "", True])
 def test_packer_refuses_unknown_labels(labels: Any) -> None:
     """At construction."""
-    with pytest.raises(ValueError, match=r"labels is .*, expected one of \('unshifted', 'shifted'\)\n.*transformers"):
+    with pytest.raises(ValueError, match=r"labels is .*, expected one of unshifted, shifted.*\n.*transformers"):
         TextJsonlProcessFnBuilder(8, "any", labels=labels)
 
 
@@ -241,7 +239,7 @@ def test_copies_of_a_packer_share_nothing(tokenizer: str) -> None:
 
 def test_packer_refuses_rows_of_no_length() -> None:
     """At construction."""
-    with pytest.raises(ValueError, match="max_sequence_length is 0, expected at least 1"):
+    with pytest.raises(ValueError, match="max_sequence_length is 0, expected a whole number of at least 1"):
         TextJsonlProcessFnBuilder(0, "any")
 
 

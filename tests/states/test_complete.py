@@ -7,7 +7,6 @@ import pytest
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, StateError, mixed_collate, to_state
-from streamdata.states.cursor import LaneKey
 from streamdata.states.progress import Progress
 from tests.mixing.test_resume import pairs
 from tests.streams import Numbers, loaded, resumed, through_json
@@ -192,7 +191,7 @@ def test_batches_that_nobody_counted_are_not_numbered_by_older_ones():
         states.update(to_state(mixed_collate(batch)))
     for batch in islice(loaded(resumed(weighed(2), states), 0, 4), 4):
         states.update(to_state(batch))
-    assert Progress(states).batches_before(LaneKey(0, 0, 0)) is None
+    assert None in Progress(states).batches_of_workers(0, 0).values()
 
 
 def test_states_of_two_iterations_over_one_pass_are_refused():

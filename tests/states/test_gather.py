@@ -144,8 +144,10 @@ def test_under_nccl_objects_travel_by_the_device_that_the_group_is_bound_to(monk
     entered = []
     monkeypatch.setattr(dist.group.__class__, "WORLD", SimpleNamespace(bound_device_id=torch.device("cuda", 3)))
     monkeypatch.setattr(torch.cuda, "device", lambda device: entered.append(device) or contextlib.nullcontext())
-    with ranks._device():
-        assert entered == [torch.device("cuda", 3)]
+    for name, found in {"is_initialized": True, "get_rank": 0, "get_world_size": 1, "all_gather_object": None}.items():
+        monkeypatch.setattr(dist, name, lambda *_, found=found: found)
+    ranks.gather("an object")
+    assert entered == [torch.device("cuda", 3)]
 
 
 def replicas(rank):

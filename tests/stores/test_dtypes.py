@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata.errors import StoreError
-from streamdata.stores.dtypes import delivered_dtype, fitted, stored_dtype, token_dtype
+from streamdata.stores.dtypes import fitted, stored_dtype, token_dtype
+from streamdata.stores.segments import Column, Even, Segment, StoredArray
 
 
 @pytest.mark.parametrize(
@@ -69,5 +70,9 @@ def test_dtypes_that_a_store_does_not_hold_are_refused(name):
 
 def test_integers_come_out_as_int64():
     """Bool and floats as they are."""
+
+    def delivered(name):
+        return Column("a", [Segment(StoredArray("a.bin", np.dtype(name), 3), Even(1, 3))]).dtype.name
+
     names = ["uint8", "int32", "bool", "float32"]
-    assert [delivered_dtype(np.dtype(name)).name for name in names] == ["int64", "int64", "bool", "float32"]
+    assert [delivered(name) for name in names] == ["int64", "int64", "bool", "float32"]

@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 from streamdata.errors import StoreError
-from streamdata.stores import spool
+from streamdata.stores import spool, stored_values
 from streamdata.stores.datasets.record_datasets import DatasetFactory
 from streamdata.stores.factory import open_store, verify
 from streamdata.stores.h5_store import H5Store
@@ -91,12 +91,14 @@ def test_verify_false_reads_what_is_there(tmp_path):
     assert DatasetFactory.load("seq", tmp_path, 6, verify=False)[0]["input_ids"].tolist() == [1, 7, 14, 700, 707, 714]
 
 
-def test_sums_are_read_by_chunks_of_which_some_are_kept(tmp_path):
+def test_sums_are_read_by_chunks_of_which_some_are_kept(tmp_path, monkeypatch):
     """Over their borders, in any order."""
     path = tmp_path / "file"
     path.write_bytes(np.random.default_rng(0).bytes(9 * BLOCK + 24))
     publish_sums(str(path))
-    found = Sums(str(path), path.stat().st_size, chunk_sums=2, max_chunks=2)
+    monkeypatch.setattr(stored_values, "CHUNK_SUMS", 2)
+    monkeypatch.setattr(stored_values, "MAX_CHUNKS", 2)
+    found = Sums(str(path), path.stat().st_size)
     data = path.read_bytes()
     blocks = [memoryview(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)]
     for first, last in [(0, 10), (3, 4), (1, 8), (9, 10), (0, 1), (5, 9)]:

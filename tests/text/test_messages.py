@@ -57,10 +57,10 @@ def test_parts_may_be_typed_already():
     ("text", "columns", "message"),
     [
         ("x", {"images": ["1"]}, "got 1 for 0"),
-        ("<image>", {"images": []}, "got 0 for at least 1"),
-        ("<image>", {}, "got 0 for at least 1"),
+        ("<image>", {"images": []}, "got 0 for 1"),
+        ("<image>", {}, "got 0 for 1"),
         ("<image><image>", {"images": ["1", "2", "3"]}, "got 3 for 2"),
-        ("<video>", {"images": ["1"]}, "videos"),
+        ("<video>", {"videos": ["1", "2"]}, "videos as parts for them, got 2 for 1"),
     ],
 )
 def test_a_count_that_does_not_match_is_an_error(text, columns, message):

@@ -18,7 +18,7 @@ def pack(documents: list[list[int]], row_length: int) -> list[PackedRow]:
         packer.add(np.array(document, dtype=np.int64))
         while (row := packer.next_row()) is not None:
             rows.append(row)
-    last = packer.last_row()
+    last = packer.next_row(is_end=True)
     return rows if last is None else [*rows, last]
 
 
@@ -36,8 +36,9 @@ def test_every_token_is_in_exactly_one_row(documents: list[list[int]], row_lengt
     assert tokens[: len(expected)] == expected
     assert len(rows) == -(-len(expected) // row_length)
     assert set(tokens[len(expected) :]) <= {END}
-    assert all(array.shape == (row_length,) for row in rows for array in row[:-1])
+    assert all(array.shape == (row_length,) for row in rows for array in row[:-2])
     assert sum(row.num_tokens for row in rows) == len(expected)
+    assert sum(row.num_documents for row in rows) == (len(documents) if expected else 0)
 
 
 @given(documents_of, st.integers(1, 9))
@@ -86,7 +87,7 @@ def test_a_packer_goes_on_in_the_middle_of_a_document() -> None:
     row = packer.next_row()
     assert row is not None
     assert row.tokens.tolist() == [4, 5]
-    assert packer.taken == 5
+    assert packer.state["offset"] == 5
 
 
 @pytest.mark.parametrize("document", [[], [1, 2]])
@@ -105,5 +106,5 @@ def test_a_packer_holds_no_more_than_it_needs(documents: list[list[int]], row_le
         while packer.next_row() is not None:
             pass
         held = [len(tokens) for tokens in packer._held]
-        assert sum(held) - packer.taken <= row_length
-        assert not held or packer.taken < held[0]
+        assert sum(held) - packer.state["offset"] <= row_length
+        assert not held or packer.state["offset"] < held[0]

@@ -91,7 +91,7 @@ def test_simple_makes_the_rows_of_a_stream(lengths, row_length):
         packer.add(np.full(length, number))
         while (row := packer.next_row()) is not None:
             rows.append(row.position_ids)
-    if (last := packer.last_row()) is not None:
+    if (last := packer.next_row(is_end=True)) is not None:
         rows.append(last.position_ids)
     assert len(rows) == plan.num_rows
     for pieces, positions in zip(rows_of(plan), rows, strict=True):

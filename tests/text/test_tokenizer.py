@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 from streamdata.text.tokenizer import (
-    as_tokenizer,
     end_token,
     load_tokenizer,
     token_ids,
@@ -80,28 +79,30 @@ def test_fingerprint_depends_on_the_tokenizer_alone(tmp_path: Path) -> None:
     assert tokenizer_fingerprint(here) == tokenizer_fingerprint(there) != tokenizer_fingerprint(other)
 
 
-def test_a_tokenizer_is_given_as_object_or_by_name(tmp_path: Path) -> None:
-    """A name or path is loaded once in this process; a processor has its tokenizer."""
+def test_a_processor_has_its_tokenizer(tmp_path: Path) -> None:
+    """Which is loaded once in this process."""
     name = save_tiny_tokenizer(tmp_path)
-    tokenizer = as_tokenizer(name)
-    assert as_tokenizer(Path(name)) is tokenizer is as_tokenizer(tokenizer) is load_tokenizer(name)
+    tokenizer = load_tokenizer(name)
+    assert tokenizer is load_tokenizer(name)
     processor = SimpleNamespace(tokenizer=tokenizer)
     assert tokenizer_of(processor) is tokenizer is tokenizer_of(tokenizer)
 
 
 def test_tokens_of_a_rendered_text_may_be_special(tmp_path: Path) -> None:
     """What a template wrote is what it means, and nothing is added."""
-    tokenizer = as_tokenizer(save_tiny_tokenizer(tmp_path, starts=True))
+    tokenizer = load_tokenizer(save_tiny_tokenizer(tmp_path, starts=True))
     ids = token_ids(tokenizer, f"{START}a{END}")
     assert (ids.dtype, ids.tolist()) == ("int64", [1, *tokenizer.encode("a", add_special_tokens=False), 0])
+    assert token_ids(tokenizer, "a", with_special_tokens=True).tolist() == tokenizer("a")["input_ids"]
 
 
 def test_digest_depends_on_what_decides_the_tokens(tmp_path: Path) -> None:
     """Not on the place or on calls before; on the vocabulary, special tokens and the chat template."""
-    here, there = (as_tokenizer(save_tiny_tokenizer(tmp_path / place)) for place in "ab")
+    here, there = (load_tokenizer(save_tiny_tokenizer(tmp_path / place)) for place in "ab")
     there("a text", truncation=True, max_length=2, padding=False)
     assert tokenizer_digest(here) == tokenizer_digest(there)
-    digests = {tokenizer_digest(here), tokenizer_digest(as_tokenizer(save_tiny_tokenizer(tmp_path / "c", text="fox")))}
+    other = load_tokenizer(save_tiny_tokenizer(tmp_path / "c", text="fox"))
+    digests = {tokenizer_digest(here), tokenizer_digest(other)}
     there.chat_template = "{{ messages }}"
     digests.add(tokenizer_digest(there))
     there.add_special_tokens({"pad_token": START})
@@ -123,7 +124,7 @@ class Media:
 
 def test_a_processors_digest_depends_on_its_media_too(tmp_path: Path) -> None:
     """And on its own template, but not on where it was loaded from."""
-    tokenizer = as_tokenizer(save_tiny_tokenizer(tmp_path))
+    tokenizer = load_tokenizer(save_tiny_tokenizer(tmp_path))
 
     def digest(size: int, template: str | None) -> str:
         return tokenizer_digest(
@@ -136,7 +137,7 @@ def test_a_processors_digest_depends_on_its_media_too(tmp_path: Path) -> None:
 
 def test_a_processors_digest_depends_on_its_own_settings(tmp_path: Path) -> None:
     """Such as the size of a patch, but not on what it keeps to itself."""
-    tokenizer = as_tokenizer(save_tiny_tokenizer(tmp_path))
+    tokenizer = load_tokenizer(save_tiny_tokenizer(tmp_path))
 
     def digest(**settings: object) -> str:
         own = {"_name_or_path": str(id(settings)), "object": object(), **settings}

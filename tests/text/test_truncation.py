@@ -1,5 +1,3 @@
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -90,9 +88,9 @@ def test_a_limit_below_one_is_an_error(limit):
 
 def test_an_unknown_truncation_is_an_error_with_the_nearest():
     """A misspelt one must not pass for another."""
-    with pytest.raises(ValueError, match="'midle', did you mean 'middle'"):
+    with pytest.raises(ValueError, match=r"'midle', .*, did you mean 'middle'"):
         postprocess_data(torch.ones(1, 2), torch.ones(1, 2), 3, 0, truncation="midle")
-    with pytest.raises(ValueError, match="'truncate_lft', did you mean 'truncate_left'"):
+    with pytest.raises(ValueError, match=r"'truncate_lft', .*, did you mean 'truncate_left'"):
         fit_length(np.array([True]), 3, "truncate_lft")
 
 
@@ -101,14 +99,6 @@ def test_shapes_that_do_not_match_are_an_error(mask_shape):
     """Both are (batch, seq)."""
     with pytest.raises(ValueError, match="one shape"):
         postprocess_data(torch.ones(1, 2), torch.ones(mask_shape), 3, 0)
-
-
-def test_an_overlong_error_crosses_processes_with_its_numbers():
-    """As from a DataLoader worker."""
-    with pytest.raises(OverlongError) as caught:
-        cut(7, 4, "error")
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert (again.length, again.limit, str(again)) == (7, 4, str(caught.value))
 
 
 def test_padding_a_sequence_leaves_a_long_one_alone():

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from streamdata.errors import ShardError
 from streamdata.io.cache.account import CacheAccount, Outlook, PageWorth
 from streamdata.io.cache.pages import PAGE_BYTES, PageDamageError, PageFiles, PageKey, Piece, shard_key
+from streamdata.io.remote.requests import then
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _KINDS: Final = frozenset((
@@ -178,9 +179,11 @@ class PageCache:
             return result
         self.counts.reads += 1
         data = _joined(found)
-        if begin:
-            return _done(data)
-        return _after(fetch(0, 1), data)
+        if not begin:
+            return then(fetch(0, 1), lambda _: data)
+        done: Future[bytes] = Future()
+        done.set_result(data)
+        return done
 
     def has(self, shard: str, pages: Iterable[int]) -> bool:
         """Whether all of these pages of a shard, which is named by `shard_key`, are there now."""
@@ -374,27 +377,3 @@ def _joined(found: Sequence[bytes | memoryview | None]) -> bytes:
     parts = [part for part in found if part is not None]
     assert len(parts) == len(found), "all was found or fetched"
     return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
-
-
-def _done(data: bytes) -> "Future[bytes]":
-    result: Future[bytes] = Future()
-    result.set_result(data)
-    return result
-
-
-def _after(answer: "Future[bytes]", data: bytes) -> "Future[bytes]":
-    """The bytes, once it is answered that they are of the right version."""
-    result: Future[bytes] = Future()
-
-    def finish(done: "Future[bytes]") -> None:
-        if not result.set_running_or_notify_cancel():
-            return
-        try:
-            done.result()
-        except BaseException as error:
-            result.set_exception(error)
-        else:
-            result.set_result(data)
-
-    answer.add_done_callback(finish)
-    return result

@@ -121,19 +121,14 @@ def write_page(temporary: Path, key: PageKey, data: bytes | memoryview) -> None:
         OSError: The disk is full, or failed.
     """
     view = memoryview(data)
-    sums = _checksums(view, key)
+    pieces = (view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES))
+    sums = array("Q", (xxh3_64_intdigest(piece, key.seed + chunk) for chunk, piece in enumerate(pieces)))
     with open(temporary, "r+b", buffering=0) as file:
         for part in (view, memoryview(sums).cast("B")):
             done = 0
             while done < len(part):
                 done += file.write(part[done:])
     os.replace(temporary, temporary.with_name(key.name))
-
-
-def _checksums(data: memoryview, key: PageKey) -> "array[int]":
-    starts = range(0, len(data), CHUNK_BYTES)
-    pieces = (data[start : start + CHUNK_BYTES] for start in starts)
-    return array("Q", (xxh3_64_intdigest(piece, key.seed + chunk) for chunk, piece in enumerate(pieces)))
 
 
 def files_below(folder: Path) -> Iterator[tuple[str, str, int]]:

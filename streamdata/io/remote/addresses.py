@@ -70,7 +70,8 @@ def options_of_source(value: Any, who: str) -> StorageOptions:
     Raises:
         ValueError: As `checked_options` has it.
     """
-    return checked_options(value, who).over(checked_options(default_of("storage_options"), who))
+    of_all = checked_options(default_of("storage_options"), who)
+    return of_all if value is None else checked_options(value, who).over(of_all)
 
 
 def checked_options(value: Any, who: str) -> StorageOptions:
@@ -139,21 +140,16 @@ def read_cache_settings(value: Any) -> CacheSettings | None:
     path = os.path.abspath(os.path.expanduser(value["path"]))
     if refusal := refusal_of_directory(path, *filter(None, [os.environ.get(CACHE_VARIABLE)])):
         raise ValueError(f"cache: {refusal}")
-    return CacheSettings(path, _read_bound(value.get("max_bytes")))
-
-
-def _read_bound(value: Any) -> int | None:
-    if value is None:
-        return None
+    bound = value.get("max_bytes")
     # 2e11 is how a large number is often written, and YAML reads it as a float.
-    is_whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
-    if not is_whole or value < _MIN_BYTES:
+    is_whole = isinstance(bound, int | float) and not isinstance(bound, bool) and bound == bound // 1
+    if bound is not None and (not is_whole or bound < _MIN_BYTES):
         raise ValueError(
             f"cache: expected a whole number of bytes as max_bytes, at least {_MIN_BYTES} (one page of 4 MiB, its "
-            f"checksums and the directory), got {shown(value)}\n"
+            f"checksums and the directory), got {shown(bound)}\n"
             "  200 GB are 200_000_000_000; without it a tenth of what is free is used."
         )
-    return int(value)
+    return CacheSettings(path, None if bound is None else int(bound))
 
 
 def bare_url(url: str) -> str:

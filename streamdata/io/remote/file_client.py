@@ -8,7 +8,9 @@ Bytes of the hub are asked for by huggingface_hub's session itself: its file sys
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -69,17 +71,13 @@ def file_range(asked: Asked) -> Answer:
         FailureError: It may succeed later.
         ShardError: It will not.
     """
-    try:
+    with _its_errors(asked):
         filesystem, path = fsspec.core.url_to_fs(asked.url)
         if "hf" in ((filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol):
             data = _from_hub(filesystem, path, asked)
         else:
             data = bytes(filesystem.cat_file(path, start=asked.begin, end=asked.end))
         size, version = _stat(filesystem, path)
-    except (FailureError, ShardError):
-        raise  # it says so itself
-    except Exception as error:
-        raise _translated(asked, error) from error
     check_version(asked, version)
     return Answer(data, version, size, 206, 0.0)
 
@@ -108,10 +106,8 @@ def file_stat(asked: Asked) -> Stat:
         FailureError: It may succeed later.
         ShardError: It will not.
     """
-    try:
+    with _its_errors(asked):
         return _stat(*fsspec.core.url_to_fs(asked.url))
-    except Exception as error:
-        raise _translated(asked, error) from error
 
 
 def file_put(asked: Asked) -> None:
@@ -121,11 +117,9 @@ def file_put(asked: Asked) -> None:
         FailureError: It may succeed later.
         ShardError: It will not.
     """
-    try:
+    with _its_errors(asked):
         filesystem, path = fsspec.core.url_to_fs(asked.url)
         filesystem.put_file(str(asked.body), path)
-    except Exception as error:
-        raise _translated(asked, error) from error
 
 
 def file_list(asked: Asked, *, deep: bool) -> list[Listed]:
@@ -135,12 +129,10 @@ def file_list(asked: Asked, *, deep: bool) -> list[Listed]:
         FailureError: It may succeed later.
         ShardError: It will not.
     """
-    try:
+    with _its_errors(asked):
         filesystem, path = fsspec.core.url_to_fs(asked.url)
         filesystem.invalidate_cache()
         found = filesystem.find(path, maxdepth=None if deep else 1, withdirs=not deep, detail=True)
-    except Exception as error:
-        raise _translated(asked, error) from error
     above, root = path.rstrip("/"), asked.url.rstrip("/")
     return [
         Listed(root + name[len(above) :] + "/" * (details["type"] != "file"), details.get("size") or 0, "")
@@ -160,15 +152,21 @@ def _stat(filesystem: Any, path: str) -> Stat:
     return Stat(size, next((str(details[name]) for name in _VERSIONS if details.get(name)), ""))
 
 
-def _translated(asked: Asked, error: Exception) -> Exception:
-    if isinstance(error, FileNotFoundError):
-        return GoneError(f"{asked.describe()}: expected a file, got none\n  Check the address.")
-    if isinstance(error, PermissionError):
-        return denied(asked, DenialError("no permission", 403))
-    if isinstance(error, _FINAL):
-        return error
-    status = getattr(getattr(error, "response", None), "status_code", None)  # as Hugging Face's errors have it
-    if isinstance(status, int):
-        return refusal(asked, status)
-    reason = getattr(error, "strerror", None)
-    return FailureError(f"{type(error).__name__}{f' ({reason})' if isinstance(reason, str) else ''}")
+@contextmanager
+def _its_errors(asked: Asked) -> Iterator[None]:
+    """Raise ours for errors of fsspec and its file systems."""
+    try:
+        yield
+    except (FailureError, ShardError, *_FINAL):
+        raise
+    except FileNotFoundError as error:
+        raise GoneError(f"{asked.describe()}: expected a file, got none\n  Check the address.") from error
+    except PermissionError as error:
+        raise denied(asked, DenialError("no permission", 403)) from error
+    except Exception as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)  # as Hugging Face's errors have it
+        if isinstance(status, int):
+            raise refusal(asked, status) from error
+        reason = getattr(error, "strerror", None)
+        word = f"{type(error).__name__}{f' ({reason})' if isinstance(reason, str) else ''}"
+        raise FailureError(word) from error

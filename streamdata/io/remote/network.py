@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from threading import Lock, Thread
 from typing import Any
 
-from streamdata.errors import ShardError, shown
+from streamdata.errors import ShardError, shown, without_secrets
 from streamdata.io.remote.addresses import StorageOptions, options_of, signed_url
 from streamdata.io.remote.hosts import health_of, kind_of
 from streamdata.io.remote.requests import STALL_S, Answer, Asked, FailureError, Patience, RangeClient
@@ -86,15 +86,10 @@ def connections_of_process(connections: int | None = None) -> int:
             )
         connections = int(text)
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    sharers = (int(ranks) if ranks.isdigit() else 1) * _num_workers()
-    return min(MAX_CONNECTIONS, max(min(_FEWEST, connections), connections // max(1, sharers)))
-
-
-def _num_workers() -> int:
-    """How many workers the DataLoader has whose worker this is; who has not imported torch is none."""
-    data = sys.modules.get("torch.utils.data")
+    data = sys.modules.get("torch.utils.data")  # who has not imported it is no worker
     info = data.get_worker_info() if data is not None else None
-    return 1 if info is None else int(info.num_workers)
+    sharers = (int(ranks) if ranks.isdigit() else 1) * (1 if info is None else int(info.num_workers))
+    return min(MAX_CONNECTIONS, max(min(_FEWEST, connections), connections // max(1, sharers)))
 
 
 class Network:
@@ -109,7 +104,6 @@ class Network:
         self.connections = connections
         self._lock = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: Thread | None = None
         self._clients: dict[tuple[str, StorageOptions], RangeClient] = {}
         self._session: Any = None
         self._free: asyncio.Semaphore | None = None
@@ -156,13 +150,16 @@ class Network:
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
+                loop.set_exception_handler(_note_unasked)
                 self._free = asyncio.Semaphore(self.connections)
-                self._thread = Thread(target=_run, args=(loop,), name="streamdata network", daemon=True)
+                thread = Thread(target=_run, args=(loop,), name="streamdata network", daemon=True)
                 try:
-                    self._thread.start()
+                    thread.start()
                 except BaseException:
                     loop.close()
                     raise
+                self._thread = thread
+                atexit.register(self.close)
                 self._loop = loop  # only now: without its thread there is nothing that `close` could end
             return self._loop
 
@@ -203,24 +200,23 @@ class Network:
 
     def _client(self, url: str, options: StorageOptions) -> RangeClient:
         kind = kind_of(url)
-        if (kind, options) not in self._clients:
-            self._clients[kind, options] = self._new_client(kind, options)
-        return self._clients[kind, options]
-
-    def _new_client(self, kind: str, options: StorageOptions) -> RangeClient:
+        if (client := self._clients.get((kind, options))) is not None:
+            return client
         if kind == "objects":
             from streamdata.io.remote.object_client import ObjectClient
 
-            return ObjectClient(options)
-        if kind == "files":
+            client = ObjectClient(options)
+        elif kind == "files":
             from streamdata.io.remote.file_client import FileClient
 
-            return FileClient(options, self.connections)
-        from streamdata.io.remote.web_client import WebClient, new_session
+            client = FileClient(options, self.connections)
+        else:
+            from streamdata.io.remote.web_client import WebClient, new_session
 
-        if self._session is None:
-            self._session = new_session(self.connections)
-        return WebClient(self._session, options)
+            self._session = self._session or new_session(self.connections)
+            client = WebClient(self._session, options)
+        self._clients[kind, options] = client
+        return client
 
     def close(self) -> None:
         """End what is in flight, and the loop."""
@@ -229,8 +225,7 @@ class Network:
         if loop is not None:
             asyncio.run_coroutine_threadsafe(self._end(), loop).result(STALL_S)
             loop.call_soon_threadsafe(loop.stop)
-            if self._thread is not None:
-                self._thread.join(STALL_S)
+            self._thread.join(STALL_S)
 
     async def _end(self) -> None:
         own = asyncio.current_task()
@@ -246,7 +241,8 @@ class Network:
         await asyncio.get_running_loop().shutdown_default_executor()
 
     def abandon(self) -> None:
-        """In a forked process: let go of the parent's connections without a word to them."""
+        """In a forked process: let go of the parent's connections, and at the end of its loop, without a word."""
+        atexit.unregister(self.close)
         if self._session is not None:
             self._session.detach()
 
@@ -260,18 +256,21 @@ def import_client(url: str) -> None:
         from streamdata.io.remote.web_client import WebClient  # noqa: F401
 
 
+def _note_unasked(loop: asyncio.AbstractEventLoop, report: dict[str, Any]) -> None:
+    """Log an error that nobody awaits, such as of a connection that was reset as it closed: who asked has his own."""
+    if "future" not in report:
+        loop.default_exception_handler(report)
+        return
+    error = report["exception"]
+    logger.debug("event loop: %s: %s: %s", report["message"], type(error).__name__, without_secrets(str(error)))
+
+
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
     loop.close()
 
 
-def _new_network() -> Network:
-    made = Network(connections_of_process())
-    atexit.register(made.close)
-    return made
-
-
-_network = PerProcess(_new_network, leave=Network.abandon)
+_network = PerProcess(lambda: Network(connections_of_process()), leave=Network.abandon)
 
 
 def network() -> Network:

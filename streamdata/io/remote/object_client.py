@@ -165,17 +165,12 @@ def _translated(asked: Asked, error: Exception) -> Exception:
     if isinstance(error, (kinds.UnauthenticatedError, kinds.PermissionDeniedError)):
         status = 401 if isinstance(error, kinds.UnauthenticatedError) else 403
         return denied(asked, DenialError(f"status {status}", status))
-    if isinstance(error, (kinds.GenericError, OSError)):
-        return ranges_ignored(asked) if _IGNORED in str(error) else _failure(asked, str(error))
-    return error
-
-
-def _failure(asked: Asked, text: str) -> Exception:
-    """Make an error of the status alone: other words may have the address, with its signature.
-
-    Errors of lists are all of this kind, also those that will not pass.
-    """
-    status = _STATUS.search(text)
-    if status is None:
-        return FailureError("a connection that failed, or a body that was cut")
-    return refusal(asked, int(status[1]))
+    if not isinstance(error, (kinds.GenericError, OSError)):
+        return error
+    if _IGNORED in str(error):
+        return ranges_ignored(asked)
+    # Of the status alone: other words may have the address, with its signature. Errors of lists are all of this kind,
+    # also those that will not pass.
+    found = _STATUS.search(str(error))
+    cut = FailureError("a connection that failed, or a body that was cut")
+    return cut if found is None else refusal(asked, int(found[1]))

@@ -6,14 +6,18 @@ however many wait for it: beyond the first ones they are spaced out, as probes.
 """
 
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from random import SystemRandom
 from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from streamdata.errors import ShardError
 from streamdata.io.remote.addresses import bare_url
 
+T = TypeVar("T")
+Taken = TypeVar("Taken")
 DEADLINE_S = 120.0
 STALL_S = 15.0  # without a byte
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 8.0
@@ -105,6 +109,25 @@ class RangeClient(Protocol):
     async def close(self) -> None:
         """Let go of connections."""
         ...
+
+
+def then(answer: "Future[T]", take: Callable[[T], Taken]) -> "Future[Taken]":
+    """A future of what `take` makes of an answer, or of the error of either; to cancel it cancels the answer."""
+    result: Future[Taken] = Future()
+
+    def finish(done: "Future[T]") -> None:
+        if not result.set_running_or_notify_cancel():
+            return
+        try:
+            found = take(done.result())
+        except BaseException as error:
+            result.set_exception(error)
+        else:
+            result.set_result(found)
+
+    answer.add_done_callback(finish)
+    result.add_done_callback(lambda done: done.cancelled() and answer.cancel())
+    return result
 
 
 class ReplacedError(ShardError):

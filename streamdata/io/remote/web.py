@@ -8,7 +8,7 @@ import http.client
 import re
 import ssl
 import threading
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -83,7 +83,10 @@ def promise(asked: Asked, status: int, headers: Headers) -> Promise:
     length = int(text) if text.isdigit() else None
     if status == HTTPStatus.OK:
         if headers.get("Content-Type", "").startswith("text/html"):
-            raise _page(asked)
+            raise RangesIgnoredError(
+                f"{asked.describe()}: expected its bytes, got a web page (HTML) with status 200\n"
+                "  It may be the page of a login, or of an address that has moved: open it in a browser."
+            )
         if asked.is_range:
             raise ranges_ignored(asked)
         found = Promise(length, version, length)
@@ -120,13 +123,6 @@ def ranges_ignored(asked: Asked) -> RangesIgnoredError:
     return RangesIgnoredError(
         f"{asked.describe()}: expected status 206 with these bytes, got status 200: its server ignores ranges\n"
         "  Serve it from a server that answers range requests, or copy it to a disk."
-    )
-
-
-def _page(asked: Asked) -> RangesIgnoredError:
-    return RangesIgnoredError(
-        f"{asked.describe()}: expected its bytes, got a web page (HTML) with status 200\n"
-        "  It may be the page of a login, or of an address that has moved: open it in a browser."
     )
 
 
@@ -268,7 +264,9 @@ class Sent:
                 connection.sock.settimeout(self._limit_s)
             try:
                 target = parts.path + (f"?{parts.query}" if parts.query else "")
-                with nullcontext() if self._body is None else self._body.open("rb") as body, self._refusals():
+                # The server may end a request with a body: it has answered before it read all of it.
+                refusals = () if self._body is None else (BrokenPipeError, ConnectionResetError)
+                with nullcontext() if self._body is None else self._body.open("rb") as body, suppress(*refusals):
                     connection.request(self._method, _target(self._url, target), body, self._headers)
                 self._response = connection.getresponse()
                 return self._response
@@ -280,10 +278,6 @@ class Sent:
                 connection.close()
                 raise
         raise AssertionError("a new connection either answers or raises")
-
-    def _refusals(self) -> AbstractContextManager[None]:
-        """Go on where the server ends a request with a body: it may have answered before it read all of it."""
-        return nullcontext() if self._body is None else suppress(BrokenPipeError, ConnectionResetError)
 
     def _finish(self) -> None:
         """Keep the connection where all of the answer was read."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 from streamdata.errors import shown
@@ -170,7 +170,10 @@ class ReadAhead:
             upcoming = sources[number]
             chunk = upcoming.next_chunk()
             if chunk is not None:
-                if not self._has_room(chunk):
+                # Beside what each source that holds nothing may need at any moment.
+                hold_nothing = sum(one.num_sources - sum(up.holds for up in one.upcoming) for one in self._lanes)
+                kept = max(0, hold_nothing - (not upcoming.holds)) * self.chunk_bytes()
+                if self.counts.held_bytes + chunk.num_bytes + kept > _most_bytes(self._lanes):
                     return
                 upcoming.asked()
                 self.ask_for(chunk)
@@ -178,14 +181,6 @@ class ReadAhead:
                 heapq.heapreplace(dues, (due, number))
             else:
                 heapq.heappop(dues)
-
-    def _has_room(self, chunk: Chunk) -> bool:
-        """Whether there is room for a chunk, beside what each source that holds nothing may need at any moment."""
-        lanes = self._lanes
-        hold_nothing = sum(lane.num_sources - sum(one.holds for one in lane.upcoming) for lane in lanes)
-        hold_nothing -= not chunk.upcoming.holds
-        kept = max(0, hold_nothing) * self.chunk_bytes()
-        return self.counts.held_bytes + chunk.num_bytes + kept <= _most_bytes(lanes)
 
     def make_room(self, num_bytes: int) -> None:
         """Let go of what was asked for ahead, the last due first, until there is room for what is needed now.
@@ -205,7 +200,8 @@ class ReadAhead:
 
     def ask_for(self, chunk: Chunk) -> None:
         """Send the requests of a chunk when it is their turn."""
-        requests, num_bytes = chunk.unasked(), chunk.num_bytes
+        requests, num_bytes = [one for one in chunk.requests if one.asked_of is None], chunk.num_bytes
+        requests.sort(key=attrgetter("first_use"))
         with self._lock:
             for request in requests:
                 request.asked_of = self

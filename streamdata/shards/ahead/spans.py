@@ -67,10 +67,12 @@ def read_spans(
     remote: list[_Piece] = []
     for shard, group in groupby(pieces, itemgetter(0)):  # one after the other, so that few files are open at once
         if is_remote(urls[shard]):
+            wanted = list(group)
             if from_cache:
-                remote += _not_cached(urls[shard], stamps[shard], list(group), memory)
-            else:
-                remote += group
+                places = [(begin, end, memory[at : at + end - begin]) for _, begin, end, at in wanted]
+                found = read_cached_into(urls[shard], *kept_as(urls[shard], stamps[shard]), places)
+                wanted = [piece for piece, is_found in zip(wanted, found, strict=True) if not is_found]
+            remote += wanted
         else:
             _read_local(opened_shard(urls[shard]), stamps[shard], list(group), memory, by_path=shard not in known)
             known.add(shard)
@@ -110,13 +112,6 @@ def _read_local(file: LocalShard, stamp: FileStamp, pieces: list[_Piece], memory
     file.check(stamp, by_path=by_path)
     if short:
         raise cut_short(file.url, *short[0])
-
-
-def _not_cached(url: str, stamp: FileStamp, pieces: list[_Piece], memory: memoryview) -> list[_Piece]:
-    """Pieces of a remote shard, of which those in its cache are read."""
-    wanted = [(begin, end, memory[at : at + end - begin]) for _, begin, end, at in pieces]
-    found = read_cached_into(url, *kept_as(url, stamp), wanted)
-    return [piece for piece, is_found in zip(pieces, found, strict=True) if not is_found]
 
 
 def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[_Piece], memory: memoryview) -> None:

@@ -250,10 +250,6 @@ class Chunk:
         """The requests that it needs."""
         return [self.shared.requests[number] for number in self.numbers]
 
-    def unasked(self) -> list[Request]:
-        """The requests that were not asked for with another chunk, in the order in which they are needed."""
-        return sorted((one for one in self.requests if one.asked_of is None), key=lambda request: request.first_use)
-
     @property
     def num_bytes(self) -> int:
         """How many bytes are to be asked for with it."""

@@ -78,10 +78,6 @@ def encode(header: IndexHeader, rows: Rows) -> list[bytes]:
     return [head, _CRC.pack(zlib.crc32(head)), body, crcs.tobytes()]
 
 
-def _chunks(count: int) -> int:
-    return -(-(count + 1) // CHUNK_ROWS)
-
-
 def _decode(head: bytes, size: int) -> IndexHeader:
     if len(head) < HEADER_BYTES:
         raise IndexDamageError(f"it has {len(head)} bytes, expected at least {HEADER_BYTES}")
@@ -93,7 +89,7 @@ def _decode(head: bytes, size: int) -> IndexHeader:
     if max(numbers) >= _END_OF_COUNTS:
         raise IndexDamageError(f"its header counts {max(numbers)}, expected less than 2^63")
     count = numbers[4]
-    expected = HEADER_BYTES + (count + 1) * row_bytes + 4 * _chunks(count)
+    expected = HEADER_BYTES + (count + 1) * row_bytes + 4 * (count // CHUNK_ROWS + 1)
     if size != expected:
         raise IndexDamageError(f"it has {size} bytes, expected {expected}")
     stamps = (FileStamp(*numbers[0:2]), FileStamp(*numbers[2:4]))
@@ -124,7 +120,7 @@ class IndexFile:
         # Another kind of index may lie at the path; its rows would be read at wrong offsets.
         if self.header.row_bytes != dtype.itemsize:
             raise IndexDamageError(f"its rows have {self.header.row_bytes} bytes, expected {dtype.itemsize}")
-        self._checked = bytearray(_chunks(self.header.num_records))
+        self._checked = bytearray(self.header.num_records // CHUNK_ROWS + 1)
 
     def runs(self, runs: Sequence[tuple[int, int]]) -> list[bytes]:
         """The rows of each run (first, count), and the row after them (which tells where the last record ends).

@@ -268,23 +268,24 @@ def _contents(jobs: Sequence[IndexJob], ahead: Ahead | None) -> list[Contents | 
     if jobs[0].kind in COUNT_KINDS:
         return [count_records(jobs[0].kind, url, jobs[0].stamp, ahead, limits)]
     assert all(job.kind == "tar" or job.sidecar for job in jobs), "a kind of index that nobody knows how to build"
+    sidecars = {job.sidecar: job.sidecar_stamp for job in jobs if job.sidecar}  # of several kinds, and read once
+    keys = {file: sidecar.SidecarKeys(file, stamp, limits.line_bytes) for file, stamp in sidecars.items()}
     own = TarRows(url)
-    joined = {job.sidecar: job.sidecar_stamp for job in jobs if job.sidecar}  # of several kinds, and read once
-    joins = {file: sidecar.JoinRows(url, file, stamp, limits) for file, stamp in joined.items()}
-    is_own_wanted = any(job.kind == "tar" for job in jobs)
-    takers: list[TarRows | sidecar.JoinRows] = [*([own] if is_own_wanted else []), *joins.values()]
-    source, fields = byte_source(url, jobs[0].stamp, ahead), ("id",) if joins else ()
+    takers: list[TarRows | sidecar.JoinRows] = [
+        sidecar.JoinRows(url, keys[job.sidecar], job.kind.partition("-")[2] or None) if job.sidecar else own
+        for job in jobs
+    ]
+    source, fields = byte_source(url, jobs[0].stamp, ahead), ("id",) if keys else ()
     for record in records(source, url, fields, own.skip, max_bytes=limits.member_bytes):
         for taker in takers:
             taker.add(record)
-    return [_tried(job, own, joins) for job in jobs]
-
-
-def _tried(job: IndexJob, own: TarRows, joins: dict[str, sidecar.JoinRows]) -> Contents | ShardError:
-    try:
-        return joins[job.sidecar].contents(job.kind.partition("-")[2] or None) if job.sidecar else own.contents()
-    except ShardError as error:
-        return error
+    found: list[Contents | ShardError] = []
+    for taker in takers:
+        try:
+            found.append(taker.contents())
+        except ShardError as error:
+            found.append(error)
+    return found
 
 
 def forget_cached(job: IndexJob) -> None:
@@ -293,14 +294,6 @@ def forget_cached(job: IndexJob) -> None:
         Path(_cached(job)).unlink(missing_ok=True)
     except OSError as error:  # a cache that is shared may be read-only
         logger.info("index '%s' stays in the cache: %s", one_line(_cached(job)), one_line(error))
-
-
-def warn_of_skipped(url: str, kind: str, skipped: int, first_skipped: int, noted: int) -> None:
-    """Log what a shard holds that is no record, or less than one."""
-    if skipped:
-        logger.warning("shard '%s': %d %s", one_line(url), skipped, KINDS[kind].skipped.format(first_skipped))
-    if noted and KINDS[kind].noted:
-        logger.warning("shard '%s': %d %s", one_line(url), noted, KINDS[kind].noted)
 
 
 Tasks = list[tuple[IndexJob, ...]]
@@ -323,20 +316,13 @@ def headers_of(jobs: Sequence[IndexJob], min_bytes: int | None = None) -> list[I
     found = {job: find(job) for job in jobs}
     if not all(found.values()):
         with locked("indexes", *sorted({job.url for job in jobs})):
-            _find_or_build(found, min_bytes)
+            # Looked for again: another process may have built them while this one waited.
+            build_missing([job for job in found if found[job] is None and find(job) is None], min_bytes=min_bytes)
+            found = {job: index or find(job) for job, index in found.items()}
+            for task in by_shard(job for job, index in found.items() if index is None):
+                # One that could not be indexed raises here what is wrong with it.
+                found.update(zip(task, build(*task), strict=True))
     return [index.header for job in jobs if (index := found[job]) is not None]
-
-
-def _find_or_build(found: dict[IndexJob, Found | None], min_bytes: int | None) -> None:
-    # Looked for again: another process may have built them while this one waited.
-    missing = [job for job, index in found.items() if index is None and find(job) is None]
-    build_missing(missing, min_bytes=min_bytes)
-    for job, index in found.items():
-        if index is None:
-            found[job] = find(job)
-    for task in by_shard([job for job, index in found.items() if index is None]):
-        # One that could not be indexed raises here what is wrong with it.
-        found.update(zip(task, build(*task), strict=True))
 
 
 def by_shard(jobs: Iterable[IndexJob]) -> Tasks:
@@ -373,7 +359,14 @@ def build_missing(
     count = min(num_processes or len(os.sched_getaffinity(0)), len(local), _MAX_PROCESSES)
     unbuilt: set[IndexJob] = set()
     if remote:
-        _build_in_threads(remote, work, report, unbuilt)
+        logger.info("indexing %d remote shards", len(remote))
+        at_once = min(_MAX_REQUESTS, len(remote))
+        with ThreadPoolExecutor(_MAX_REQUESTS) as fetching, ThreadPoolExecutor(at_once) as threads:
+            fetching.submit(import_client, remote[0][0].url)
+            in_threads = partial(work, ahead=Ahead(fetching, _MAX_REQUESTS // at_once))
+            for task, failed in zip(remote, threads.map(in_threads, remote), strict=True):
+                unbuilt.update(failed)
+                report(task)
     if count > 1 and size >= (_MIN_BYTES if min_bytes is None else min_bytes):
         logger.info("indexing %d shards of %d MB with %d processes", len(local), size >> 20, count)
         local = _build_in_processes(local, count, work, report, unbuilt)
@@ -381,17 +374,6 @@ def build_missing(
         unbuilt.update(work(task))
         report(task)
     return unbuilt
-
-
-def _build_in_threads(tasks: Tasks, work: Work, report: Report, unbuilt: set[IndexJob]) -> None:
-    logger.info("indexing %d remote shards", len(tasks))
-    count = min(_MAX_REQUESTS, len(tasks))
-    with ThreadPoolExecutor(_MAX_REQUESTS) as fetching, ThreadPoolExecutor(count) as threads:
-        fetching.submit(import_client, tasks[0][0].url)
-        ahead = Ahead(fetching, _MAX_REQUESTS // count)
-        for task, failed in zip(tasks, threads.map(partial(work, ahead=ahead), tasks), strict=True):
-            unbuilt.update(failed)
-            report(task)
 
 
 def _build_in_processes(tasks: Tasks, count: int, work: Work, report: Report, unbuilt: set[IndexJob]) -> Tasks:

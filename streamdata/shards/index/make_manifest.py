@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,11 +21,11 @@ from streamdata.io.remote.addresses import NO_OPTIONS, Address, StorageOptions, 
 from streamdata.io.remote.once import check_can_put, list_once, put_once
 from streamdata.io.remote.requests import DeniedError
 from streamdata.io.storage import (
+    NO_STAMP,
     FileStamp,
     is_pipe,
     is_remote,
     local_path,
-    stamps_of,
     stamps_there,
     version_of_stamp,
 )
@@ -56,8 +55,24 @@ from streamdata.shards.index.manifest import (
     place_of,
     rows_bytes,
 )
-from streamdata.shards.index.manifest_file import ROW_SIZES, ManifestRows, Manifests, RowRun, open_manifest
-from streamdata.shards.listing import JSONL_SUFFIXES, TAR_SUFFIXES, Listings, is_glob, is_sequential, sidecars_of
+from streamdata.shards.index.manifest_file import (
+    ROW_SIZES,
+    Known,
+    ManifestRows,
+    Manifests,
+    RowRun,
+    open_manifest,
+    stamps_for,
+)
+from streamdata.shards.listing import (
+    JSONL_SUFFIXES,
+    TAR_SUFFIXES,
+    Listings,
+    is_glob,
+    is_sequential,
+    sidecars_of,
+    with_slash,
+)
 from streamdata.shards.tar.sidecar import SIDECAR_KEYS
 from streamdata.shards.urls import as_listed, expand_home, find_shards
 
@@ -72,11 +87,6 @@ class Inventory(NamedTuple):
     suffixes: tuple[str, ...]  # of which these are all below the root
     stamps: dict[str, FileStamp]  # by url, of shards and sidecars
     sidecars: dict[str, str]  # by tar
-
-    @property
-    def is_beside(self) -> bool:
-        """Whether the manifest lies in the folder of the shards."""
-        return folder_of(self.target) == self.root
 
 
 def take_stock(paths: Sequence[str], target: str | None = None, options: StorageOptions = NO_OPTIONS) -> Inventory:
@@ -96,16 +106,14 @@ def take_stock(paths: Sequence[str], target: str | None = None, options: Storage
     folder = expand_home(paths[0])
     folder = Address(folder, options) if is_remote(folder) else folder
     is_whole = len(paths) == 1 and not is_glob(folder) and folder not in urls and listings.is_folder(folder)
-    root = as_listed(folder if folder.endswith("/") else beside(folder, f"{folder}/")) if is_whole else ""
-    root = root or _common_folder(urls)
+    root = as_listed(with_slash(folder)) if is_whole else _common_folder(urls)
     candidates = {url: sidecars_of(url) for url in urls if url.endswith(TAR_SUFFIXES)}
     there = _those_there([o for url, others in candidates.items() if url not in known for o in others], known)
     sidecars = {url: next((other for other in others if other in there), "") for url, others in candidates.items()}
     sidecars = {url: sidecar for url, sidecar in sidecars.items() if sidecar}
     files = sorted({*urls, *sidecars.values()})  # each an address, if it takes one: a list's own urls are none
-    unknown = [url for url in files if url not in known]
-    asked = dict(zip(unknown, stamps_of(unknown), strict=True))
-    stamps = {url: known[url] if url in known else asked[url] for url in files}
+    found = stamps_for(files, Known(stamps=known))
+    stamps = {url: found[url] for url in files}
     target = Address(target, options) if target and is_remote(target) else target
     return Inventory(
         target or beside(urls[0], root + NAME), beside(urls[0], root), suffixes if is_whole else (), stamps, sidecars
@@ -145,8 +153,7 @@ def _common_folder(urls: Sequence[str]) -> str:
     pipes = [url for url in urls if is_pipe(url)]
     folders = sorted({folder_of(url) for url in urls})
     # The first and the last differ soonest; what they have in common ends with the name of a folder.
-    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(folders[0], folders[-1], strict=False))))
-    root = folder_of(folders[0][:same])
+    root = folder_of(os.path.commonprefix([folders[0], folders[-1]]))  # noqa: RUF071  # of characters
     if pipes or (not root and any(map(is_remote, urls))):
         raise ShardError(
             f"index: expected shards in one folder, got {shown(pipes[0] if pipes else urls[0])} among {len(urls)}\n"
@@ -216,40 +223,30 @@ def make_manifest(
     Raises:
         ShardError: A shard is damaged.
     """
-    with _saying_where_else():  # now, not when all is indexed
-        _check_can_write(stock.target)
     # By its real path: under another name it is the same, and what it says of other files must be kept.
-    with locked("manifest", stock.target if is_remote(stock.target) else os.path.realpath(local_path(stock.target))):
-        old = _earlier(stock.target)
-        kept = _kept_from(old, stock) if old else {}
+    place = stock.target if is_remote(stock.target) else os.path.realpath(local_path(stock.target))
+    with _saying_where_else():  # now, not when all is indexed
+        folder = Path(place).parent
+        if is_remote(stock.target):
+            check_can_put(stock.target)
+        elif os.path.isdir(place) or not os.access(folder, os.W_OK):
+            got = "a folder" if os.path.isdir(place) else "no permission" if folder.is_dir() else "no such folder"
+            raise ShardError(f"manifest '{stock.target}': expected to write it there, got {got}\n  Look at its folder.")
+    with locked("manifest", place):
         wanted = [job._replace(limits=limits) for job in _jobs(stock)]
+        old = _earlier(stock.target)
+        whole, kept = _completed(stock, old, {(job.url, job.kind, job.sidecar) for job in wanted})
         jobs = [job for job in wanted if (job.url, job.kind) not in kept]
-        if old is not None and not jobs and _is_same(old[0], stock):
-            report(IndexProgress(0, 0, 0, 0))
-            return stock.target
+        if old is not None and not jobs:
+            is_whole = bool(stock.suffixes) and set(stock.suffixes) == set(old[0].directory.suffixes)
+            if is_whole and old[0].urls == sorted(stock.stamps) and not differences(stock, old[0]):
+                report(IndexProgress(0, 0, 0, 0))
+                return stock.target
         unbuilt = _build(jobs, report, num_processes)
-        indexes = [*kept.values(), *_built(jobs, unbuilt)]
-        if old is not None:
-            stock, indexes = _with_others(stock, old, indexes)
-        _publish(stock, indexes)
+        _publish(whole, [*kept.values(), *_built(jobs, unbuilt)])
         for job in jobs:
             forget_cached(job)
     return stock.target
-
-
-def _check_can_write(target: str) -> None:
-    if is_remote(target):
-        check_can_put(target)
-        return
-    path = Path(local_path(target)).absolute()
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        got = "a folder" if path.is_dir() else "no permission" if path.parent.is_dir() else "no such folder"
-        raise ShardError(f"manifest '{target}': expected to write it there, got {got}\n  Look at its folder.")
-
-
-def _is_same(manifest: Manifest, stock: Inventory) -> bool:
-    is_whole = bool(stock.suffixes) and set(stock.suffixes) == set(manifest.directory.suffixes)
-    return is_whole and manifest.urls == sorted(stock.stamps) and not differences(stock, manifest)
 
 
 def _jobs(stock: Inventory) -> list[IndexJob]:
@@ -328,54 +325,45 @@ def _earlier(target: str) -> tuple[Manifest, ManifestRows] | None:
     return None if found is None or found[0].is_copy else found
 
 
-def _kept_from(old: tuple[Manifest, ManifestRows], stock: Inventory) -> dict[tuple[str, str], _Index]:
-    """The indexes that an earlier manifest has of files that are the same, by url and kind."""
-    wanted = {(job.url, job.kind, job.sidecar) for job in _jobs(stock)}
+def _completed(
+    stock: Inventory, old: tuple[Manifest, ManifestRows] | None, wanted: set[tuple[str, str, str]]
+) -> tuple[Inventory, dict[tuple[str, str], _Index]]:
+    """The files with those others that an earlier manifest has; and by url and kind what it has of indexes that stay.
+
+    Files are complete where the manifest lists a whole folder of which only some were looked at: the others stay as
+    they were. Of files that were looked at indexes stay that are wanted, and of the same versions.
+    """
+    if old is None:
+        return stock, {}
+    manifest, whole = old[0], stock
+    if not stock.suffixes and manifest.root == stock.root:
+        stamps = dict(sorted({**manifest.stamps, **stock.stamps}.items()))
+        whole = stock._replace(stamps=stamps, suffixes=manifest.directory.suffixes)
     kept = {}
     for index in _indexes_in(*old):
-        named = (index.file, index.header.kind, index.sidecar)
-        stamps = (stock.stamps.get(index.file), stock.stamps.get(index.sidecar, index.header.stamps[1]))
-        if named in wanted and stamps == index.header.stamps:
+        is_wanted = (index.file, index.header.kind, index.sidecar) in wanted or index.file not in stock.stamps
+        stamps_now = (whole.stamps.get(index.file), whole.stamps.get(index.sidecar, index.header.stamps[1]))
+        if is_wanted and stamps_now == index.header.stamps:
             kept[index.file, index.header.kind] = index
-    return kept
+    return whole, kept
 
 
 def _indexes_in(manifest: Manifest, rows: ManifestRows) -> Iterator[_Index]:
-    directory, urls = manifest.directory, manifest.urls
-    stamps = list(map(FileStamp, directory.sizes.tolist(), directory.versions.tolist()))
-    for kind, entries in directory.indexes.items():
+    urls, stamps = manifest.urls, list(manifest.stamps.values())
+    for kind, entries in manifest.directory.indexes.items():
         row_bytes = ROW_SIZES[kind]
         for file, sidecar, num_records, skipped, first_skipped, noted, offset in entries.tolist():
-            pair = (stamps[file], stamps[sidecar] if sidecar != NO_FILE else FileStamp(0, 0))
-            header = IndexHeader(kind, row_bytes, pair, num_records, skipped, first_skipped, noted)
+            own, joined = (stamps[file], stamps[sidecar]) if sidecar != NO_FILE else (stamps[file], NO_STAMP)
+            header = IndexHeader(kind, row_bytes, (own, joined), num_records, skipped, first_skipped, noted)
             read = partial(_kept_rows, rows, RowRun(offset, num_records, 0, num_records), row_bytes)
-            yield _Index(
-                header, (urls[file], "kept", offset), read, urls[file], urls[sidecar] if sidecar != NO_FILE else ""
-            )
+            sidecar_url = urls[sidecar] if sidecar != NO_FILE else ""
+            yield _Index(header, (urls[file], "kept", offset), read, urls[file], sidecar_url)
 
 
 def _kept_rows(rows: ManifestRows, run: RowRun, row_bytes: int) -> bytes:
     """The rows of an index in an earlier manifest."""
     (found,) = rows.read([run], row_bytes)
     return encode_rows(found, row_bytes)
-
-
-def _with_others(
-    stock: Inventory, old: tuple[Manifest, ManifestRows], indexes: list[_Index]
-) -> tuple[Inventory, list[_Index]]:
-    """Complete the files of a manifest of which only some were looked at: the others stay as they were."""
-    manifest = old[0]
-    if stock.suffixes or manifest.root != stock.root:
-        return stock, indexes
-    directory = manifest.directory
-    before = zip(manifest.urls, map(FileStamp, directory.sizes.tolist(), directory.versions.tolist()), strict=True)
-    others = {url: stamp for url, stamp in before if url not in stock.stamps}
-    known = {(index.file, index.header.kind) for index in indexes}
-    indexes = indexes + [
-        index for index in _indexes_in(*old) if index.file in others and (index.file, index.header.kind) not in known
-    ]
-    stamps = dict(sorted({**others, **stock.stamps}.items()))
-    return stock._replace(stamps=stamps, suffixes=directory.suffixes), indexes
 
 
 def _publish(stock: Inventory, indexes: Sequence[_Index]) -> None:
@@ -400,8 +388,9 @@ def _publish(stock: Inventory, indexes: Sequence[_Index]) -> None:
         tables[kind] = table
     sizes, versions = np.array([stock.stamps[url] for url in urls], np.int64).reshape(-1, 2).T
     tags = [version_of_stamp(url, stock.stamps[url]) for url in urls]  # what the host calls versions, if anything
+    is_beside = folder_of(stock.target) == stock.root
     directory = Directory(
-        place_of(stock.root), stock.is_beside, stock.suffixes, [url[len(stock.root) :] for url in urls],
+        place_of(stock.root), is_beside, stock.suffixes, [url[len(stock.root) :] for url in urls],
         tags if any(tags) else [], sizes, versions, tables,
     )  # fmt: skip
     _write(stock.target, encode_directory(directory, ROW_SIZES, at), (index.rows() for index in in_order))
@@ -444,9 +433,7 @@ def differences(stock: Inventory, manifest: Manifest) -> list[str]:
         stock: What is there.
         manifest: What should be.
     """
-    directory = manifest.directory
-    said = dict(zip(manifest.urls, map(FileStamp, directory.sizes.tolist(), directory.versions.tolist()), strict=True))
-    lines = []
+    said, lines = manifest.stamps, list[str]()
     for url in sorted({*said, *stock.stamps}):
         expected, got = said.get(url), stock.stamps.get(url)
         if got is None and stock.suffixes:

@@ -27,7 +27,7 @@ import orjson
 from streamdata.errors import ShardError, shown
 from streamdata.io.remote.addresses import Address, beside
 from streamdata.io.remote.hosts import canonical_url
-from streamdata.io.storage import ANY_VERSION, FileStamp, Int64s, is_pipe, is_remote, local_path, note_version
+from streamdata.io.storage import ANY_VERSION, FileStamp, Int64s, is_pipe, is_remote, local_path
 from streamdata.shards.index.index_file import CHUNK_ROWS
 
 NAME = "streamdata.manifest"
@@ -312,13 +312,11 @@ class Manifest:
         """The number of each file, by url."""
         return dict(zip(self.urls, range(len(self.urls)), strict=True))
 
-    def note_tags(self) -> None:
-        """Let requests for the files say which version is meant."""
-        directory = self.directory
-        if not self.is_copy and directory.tags:
-            stamps = map(FileStamp, directory.sizes.tolist(), directory.versions.tolist())
-            for url, stamp, tag in zip(self.urls, stamps, directory.tags, strict=True):
-                note_version(url, stamp, tag)
+    @cached_property
+    def stamps(self) -> dict[str, FileStamp]:
+        """Sizes and versions of all files, as the manifest says them, by url."""
+        columns = self.directory.sizes.tolist(), self.directory.versions.tolist()
+        return dict(zip(self.urls, map(FileStamp, *columns), strict=True))
 
     @cached_property
     def versions(self) -> Int64s:
@@ -340,11 +338,3 @@ class Manifest:
             numbers = self.numbers
             self._last = urls, np.array([numbers.get(url, -1) for url in urls], np.int64)
         return self._last[1]
-
-    def entries_of(self, kind: str, files: Int64s) -> Int64s:
-        """The number of each file's entry among the indexes of a kind; -1 where there is none."""
-        by_file = np.full(len(self.directory.names) + 1, -1, np.int64)
-        if kind in self.directory.indexes:
-            entries = self.directory.indexes[kind]
-            by_file[entries["file"]] = np.arange(len(entries))
-        return by_file[files]  # -1 is the last, which is no file's

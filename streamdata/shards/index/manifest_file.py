@@ -20,7 +20,16 @@ from streamdata.io.remote.addresses import beside
 from streamdata.io.remote.network import network
 from streamdata.io.remote.once import fetch_once
 from streamdata.io.remote.requests import Answer, DeniedError, RangesIgnoredError
-from streamdata.io.storage import FileStamp, Int64s, Stamps, is_remote, opened, stamp_of_answer
+from streamdata.io.storage import (
+    FileStamp,
+    Int64s,
+    Stamps,
+    is_remote,
+    note_version,
+    opened,
+    stamp_of_answer,
+    stamps_of,
+)
 from streamdata.run.per_process import open_files
 from streamdata.shards.index.index_file import CHUNK_ROWS
 from streamdata.shards.index.indexing import KINDS
@@ -28,17 +37,19 @@ from streamdata.shards.index.manifest import (
     HEADER_BYTES,
     NAME,
     NO_FILE,
+    Entries,
     Manifest,
     ManifestError,
     decode_directory,
     decode_header,
     rows_bytes,
 )
-from streamdata.shards.index.manifest_pages import ManifestPages, key_of, opened_pages, replaced_manifest
+from streamdata.shards.index.manifest_pages import ManifestPages, key_of, open_pages, replaced_manifest
 
 logger = logging.getLogger(__name__)
 _HEAD_BYTES = 1 << 20
 _CRC_BYTES = 4
+_MAX_SEEN = 1 << 16
 _CLOSED = (errno.EACCES, errno.EPERM, errno.ELOOP)
 _Span = tuple[int, int]
 ROW_SIZES = {kind: details.dtype.itemsize for kind, details in KINDS.items()}
@@ -76,11 +87,14 @@ class ManifestRows:
         spans = self._spans(runs, row_bytes)
         different = dict.fromkeys(spans)  # short runs share their chunks
         pieces = self._remote(different, chunk_bytes) if is_remote(self.url) else self._local(different, chunk_bytes)
-        return [
-            _rows_in(pieces[span], chunk_bytes, run.first % CHUNK_ROWS * row_bytes, (run.num_read + 1) * row_bytes)
-            or self._damaged(span, pieces[span], chunk_bytes)
-            for run, span in zip(runs, spans, strict=True)
-        ]
+        found = []
+        for run, span in zip(runs, spans, strict=True):
+            piece, begin, size = pieces[span], run.first % CHUNK_ROWS * row_bytes, (run.num_read + 1) * row_bytes
+            chunks = [piece[at : at + chunk_bytes][:-_CRC_BYTES] for at in range(0, len(piece), chunk_bytes)]
+            found.append(b"".join(chunks)[begin : begin + size])
+            if len(found[-1]) != size:
+                self._damaged(span, piece, chunk_bytes)
+        return found
 
     def prefetch(self, runs: Sequence[RowRun], row_bytes: int) -> "list[Future[Answer]]":
         """Ask for the rows of each run where they lie on a host, and wait for nothing: `read` does, if it has to.
@@ -91,7 +105,9 @@ class ManifestRows:
         if not is_remote(self.url):
             return []
         pages, chunk_bytes = self._pages(), _chunk_bytes(row_bytes)
-        spans = pages.not_seen(self._spans(runs, row_bytes))
+        if len(pages.seen) > _MAX_SEEN:
+            pages.seen.clear()
+        spans = set(self._spans(runs, row_bytes)).difference(pages.seen)
         missing = [span for span in spans if not _is_sound(pages.read(*span), chunk_bytes)]
         pages.seen.update(spans.difference(missing))
         return pages.ask_for(missing) if missing else []  # where rows are few, all are asked for with any
@@ -149,23 +165,11 @@ class ManifestRows:
         return pieces
 
     def _pages(self) -> ManifestPages:
-        return opened_pages(key_of(self.url, self._tag, self.stamp, self.rows_at))
+        return open_pages.get(key_of(self.url, self._tag, self.stamp, self.rows_at), ManifestPages)
 
 
 def _chunk_bytes(row_bytes: int) -> int:
     return CHUNK_ROWS * row_bytes + _CRC_BYTES
-
-
-def _rows_in(piece: bytes, chunk_bytes: int, begin: int, size: int) -> bytes | None:
-    """The rows of some sound chunks from `begin` on, without the CRCs; None where they end early."""
-    if len(piece) <= chunk_bytes:
-        rows = piece[begin : min(begin + size, len(piece) - _CRC_BYTES)]
-    else:
-        chunks = (
-            piece[at : min(at + chunk_bytes, len(piece)) - _CRC_BYTES] for at in range(0, len(piece), chunk_bytes)
-        )
-        rows = b"".join(chunks)[begin : begin + size]
-    return rows if len(rows) == size else None
 
 
 def _unsound(pieces: dict[_Span, bytes], spans: Iterable[_Span], chunk_bytes: int) -> list[_Span]:
@@ -285,12 +289,15 @@ class Manifests:
         if manifest.url in self.used or found is None:
             return
         self.used[manifest.url] = found
-        manifest.note_tags()
+        directory = manifest.directory
+        if not manifest.is_copy and directory.tags:  # requests for the files say which version is meant
+            for (url, stamp), tag in zip(manifest.stamps.items(), directory.tags, strict=True):
+                note_version(url, stamp, tag)
         if manifest.is_copy:
             logger.warning(
                 "manifest '%s' was made for '%s', and was copied: sizes and checksums are compared, and the versions "
                 "of shards are those that are met first; `streamdata index %s` notes them",
-                *map(one_line, (manifest.url, manifest.directory.place, manifest.root)),
+                *map(one_line, (manifest.url, directory.place, manifest.root)),
             )  # fmt: skip
 
     def whole(self, folder: str, suffixes: Sequence[str]) -> Manifest | None:
@@ -323,21 +330,23 @@ class ListedFacts:
     def __init__(self, urls: Sequence[str], kind: str, manifests: ListedShards) -> None:
         count = len(urls)
         self.manifest_of: Int64s = np.full(count, -1, np.int64)
-        columns = [np.zeros(count, np.int64) for _ in range(9)]
+        columns = np.zeros((9, count), np.int64)
         self.num_records, self.skipped, self.first_skipped, self.noted, self.offsets = columns[:5]
         self.stamps, self.sidecar_stamps = Stamps(*columns[5:7]), Stamps(*columns[7:])
         self.sidecar_urls, self.is_remote = [""] * count, [False] * count
         for number, (manifest, _) in enumerate(manifests):
-            files = manifest.files_of(urls)
-            entries = manifest.entries_of(kind, files)
-            self._take(number, manifest, kind, np.where(self.manifest_of < 0, entries, -1))
+            if kind in manifest.directory.indexes:
+                self._take(number, manifest, manifest.directory.indexes[kind], manifest.files_of(urls))
 
-    def _take(self, number: int, manifest: Manifest, kind: str, entries: Int64s) -> None:
-        """Take in what a manifest says; -1 stands for a shard of which it has no such index."""
-        (shards,) = np.nonzero(entries >= 0)
+    def _take(self, number: int, manifest: Manifest, entries: Entries, files: Int64s) -> None:
+        """Take in what a manifest says of the shards, which are these of its files; -1 stands for none of them."""
+        by_file = np.full(len(manifest.directory.names) + 1, -1, np.int64)
+        by_file[entries["file"]] = np.arange(len(entries))
+        of_shard = by_file[files]  # -1 is the last, which is no file's
+        (shards,) = np.nonzero((of_shard >= 0) & (self.manifest_of < 0))
         if not len(shards):
             return
-        own = manifest.directory.indexes[kind][entries[shards]]
+        own = entries[of_shard[shards]]
         self.manifest_of[shards] = number
         for name in ("num_records", "skipped", "first_skipped", "noted", "offset"):
             column = self.offsets if name == "offset" else getattr(self, name)
@@ -365,3 +374,10 @@ def stamps_known(urls: Sequence[str], known: Known) -> dict[str, FileStamp]:
         said = Stamps(manifest.directory.sizes, manifest.versions)
         stamps = dict(zip(own, map(said.__getitem__, files[files >= 0].tolist()), strict=True)) | stamps
     return stamps
+
+
+def stamps_for(urls: Sequence[str], known: Known) -> dict[str, FileStamp]:
+    """The stamps of files; those that are not known are asked for."""
+    stamps = stamps_known(urls, known)
+    unknown = [url for url in urls if url not in stamps]
+    return {**stamps, **dict(zip(unknown, stamps_of(unknown), strict=True))}

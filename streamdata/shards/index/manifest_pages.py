@@ -27,7 +27,6 @@ _WHOLE_BYTES = 4 << 20
 """Rows of a remote manifest that has no more are fetched at once."""
 _MAX_OPEN = 16
 """Remote manifests whose pages stay open."""
-_MAX_SEEN = 1 << 16
 _Span = tuple[int, int]
 
 
@@ -80,12 +79,6 @@ class ManifestPages:
     def read(self, begin: int, end: int) -> bytes:
         """Read what is there of these bytes, with zeros in the holes."""
         return os.pread(self._fd, end - begin, begin).ljust(end - begin, b"\0")
-
-    def not_seen(self, spans: Iterable[_Span]) -> set[_Span]:
-        """Filter the spans that have not been seen to be there."""
-        if len(self.seen) > _MAX_SEEN:
-            self.seen.clear()
-        return set(spans).difference(self.seen)
 
     def write(self, data: bytes, offset: int) -> None:
         """Keep some bytes."""
@@ -163,9 +156,5 @@ def _pages_of(begin: int, end: int) -> range:
     return range(begin // _PAGE_BYTES, -(-end // _PAGE_BYTES))
 
 
-_open_pages: OpenFiles[PagesKey, ManifestPages] = OpenFiles(_MAX_OPEN)
-
-
-def opened_pages(key: PagesKey) -> ManifestPages:
-    """The pages of a manifest, which stay open."""
-    return _open_pages.get(key, ManifestPages)
+open_pages: OpenFiles[PagesKey, ManifestPages] = OpenFiles(_MAX_OPEN)
+"""The pages of manifests, which stay open."""

@@ -7,7 +7,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from streamdata.errors import ShardError, shown
 from streamdata.fields import KEY, SET_HERE, URL
@@ -46,16 +46,30 @@ def csv_records(
     csv.field_size_limit(max(csv.field_size_limit(), max_bytes))
     delimiter = delimiter or ("\t" if url.endswith(_TSV_SUFFIXES) else ",")
     lines = _CsvLines(stream, url, max_bytes)
-    rows = lines.rows(csv.reader(lines, strict=True, delimiter=delimiter))
-    names = _header(next(rows, []), url)
-    for number, row in enumerate(rows):
-        flaw = row if isinstance(row, str) else ""
-        if not flaw and len(row) != len(names):
-            flaw = f"expected {len(names)} fields, as the header has, got {len(row)}\n  {_QUOTE_IT}"
-        if flaw:
-            yield DamagedRecordError(f"{url}:{lines.number}: {flaw}").of(told, str(number))
+    reader = csv.reader(lines, strict=True, delimiter=delimiter)
+    names, number = list[str](), 0
+    while True:
+        lines.row_bytes, lines.flaw = 0, ""
+        try:
+            row: list[str] | None = next(reader, None)
+        except csv.Error as error:
+            row, lines.flaw = [], f"expected a row of CSV, got: {error}\n  {_QUOTE_IT}"
+        if row is None:
+            break
+        if not (row or lines.flaw):  # a blank line
+            continue
+        if not names:
+            names = _header(row, lines.flaw, url)
+            continue
+        if not lines.flaw and len(row) != len(names):
+            lines.flaw = f"expected {len(names)} fields, as the header has, got {len(row)}\n  {_QUOTE_IT}"
+        if lines.flaw:
+            yield DamagedRecordError(f"{url}:{lines.number}: {lines.flaw}").of(told, str(number))
         else:
             yield {**dict(zip(names, row, strict=True)), URL: told, KEY: str(number)}
+        number += 1
+    if not names:
+        _header([], "", url)
 
 
 class _CsvLines:
@@ -66,8 +80,8 @@ class _CsvLines:
         self._url, self._max_bytes = url, max_bytes
         self.number = 0
         """The number of the last line, from 1."""
-        self._row_bytes = 0
-        self._flaw = ""
+        self.row_bytes = 0
+        self.flaw = ""
         refuse_foreign(url, self._file.peek(HEAD_BYTES)[:HEAD_BYTES], "CSV")
 
     def __iter__(self) -> Iterator[str]:
@@ -78,34 +92,20 @@ class _CsvLines:
         if not line:
             raise StopIteration
         self.number += 1
-        self._row_bytes += len(line)
-        if self._row_bytes > self._max_bytes:
-            raise line_too_long(f"{self._url}:{self.number}", self._row_bytes, self._max_bytes)
+        self.row_bytes += len(line)
+        if self.row_bytes > self._max_bytes:
+            raise line_too_long(f"{self._url}:{self.number}", self.row_bytes, self._max_bytes)
         try:
             return line.decode("utf-8-sig" if self.number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             got = f"{error.reason} {shown(line[error.start : error.start + 1])}"
-            self._flaw = f"expected UTF-8, got {got}\n  Write the file as UTF-8."
+            self.flaw = f"expected UTF-8, got {got}\n  Write the file as UTF-8."
             return line.decode("utf-8", "replace")
 
-    def rows(self, reader: Any) -> Iterator[list[str] | str]:
-        """The rows of a reader that are not blank; in place of one that is no CSV, why it is none."""
-        while True:
-            self._row_bytes, self._flaw = 0, ""
-            try:
-                row = next(reader, None)
-                row = self._flaw or row
-            except csv.Error as error:
-                row = f"expected a row of CSV, got: {error}\n  {_QUOTE_IT}"
-            if row is None:
-                return
-            if row:
-                yield row
 
-
-def _header(names: list[str] | str, url: str) -> list[str]:
-    if isinstance(names, str):
-        raise ShardError(f"{url}:1: {names}")
+def _header(names: list[str], flaw: str, url: str) -> list[str]:
+    if flaw:
+        raise ShardError(f"{url}:1: {flaw}")
     twins = [name for name, count in Counter(names).items() if count > 1 or not name or name in SET_HERE]
     if not names or twins:
         raise ShardError(

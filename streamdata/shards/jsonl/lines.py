@@ -24,7 +24,6 @@ from streamdata.shards.jsonl.rows import doubtful_integers, integer_flaw
 
 BOM = b"\xef\xbb\xbf"
 BLANK = b" \t\r\n"  # the white space of JSON
-_FEW_LINES = 256  # which are looked at one by one
 _MEAN_LINE = 16  # bytes; where lines are shorter, many may be empty
 _CHUNK = 1 << 20
 MAX_LINE_BYTES = DEFAULT_LIMITS.line_bytes
@@ -66,10 +65,6 @@ class Lines(NamedTuple):
     end: int
     are_elements: bool = False
 
-    def line(self, index: int) -> bytes:
-        """The bytes of one of the lines that are not blank."""
-        return self.buffer[int(self.starts[index]) : int(self.ends[index])]
-
     def listed(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield the lines that are not blank: number in the file from 0, where it begins in the buffer, bytes."""
         for number, start, end in zip(self.numbers.tolist(), self.starts.tolist(), self.ends.tolist(), strict=True):
@@ -104,7 +99,7 @@ def lines_of(
     number = 0
     offset = at = 0
     begun: list[bytes] = []  # the line that has not ended yet; joined once, since it may be long
-    blanks = _BlankRun(url, max_bytes)
+    blank_from = 0, 0  # the offset and number of the first of the blank lines that come last of what was read
     while chunk := source.read(_CHUNK, at):
         if is_whole and not at and not chunk.startswith(b"{"):  # which no other format begins with
             refuse_foreign(url, chunk, JSONL)
@@ -117,7 +112,10 @@ def lines_of(
             lines = _split(offset, b"".join(begun), number, may_have_bom=is_whole)
             if len(lines.buffer) > max_bytes:
                 _check_lengths(url, lines, max_bytes)
-            blanks.go_on(lines)
+            if lines.offset + lines.end - blank_from[0] > max_bytes:
+                _check_blanks(url, lines, *blank_from, max_bytes)
+            if len(lines.ends):
+                blank_from = lines.offset + int(lines.ends[-1]) + 1, int(lines.numbers[-1]) + 1
             yield lines
             number = lines.stop
             begun = [lines.buffer[lines.end :]]
@@ -129,28 +127,14 @@ def lines_of(
         yield last._replace(buffer=last.buffer[:-1])
 
 
-class _BlankRun:
-    """The blank lines that come last of what was read so far."""
-
-    def __init__(self, url: str, max_bytes: int) -> None:
-        self._url, self._max_bytes = url, max_bytes
-        self._begin = self._number = 0  # its offset in the file, and the number of its first line
-
-    def go_on(self, lines: Lines) -> None:
-        """Take in the next lines: a ShardError if too many in a row are blank."""
-        end = lines.offset + lines.end
-        if end - self._begin > self._max_bytes:
-            self._check(lines)
-        if len(lines.ends):
-            self._begin, self._number = lines.offset + int(lines.ends[-1]) + 1, int(lines.numbers[-1]) + 1
-
-    def _check(self, lines: Lines) -> None:
-        begins = np.concatenate(([self._begin], lines.offset + lines.ends + 1))
-        sizes = lines.offset + np.concatenate((lines.starts, [lines.end])) - begins
-        if sizes.max() > self._max_bytes:
-            first = int((sizes > self._max_bytes).argmax())
-            number = int(lines.numbers[first - 1]) + 1 if first else self._number
-            raise too_many_blanks(f"{self._url}:{number + 1}", int(sizes[first]), self._max_bytes)
+def _check_blanks(url: str, lines: Lines, begin: int, number: int, max_bytes: int) -> None:
+    """Raise if too many lines in a row are blank; before these lines they are from line `number` at `begin` on."""
+    begins = np.concatenate(([begin], lines.offset + lines.ends + 1))
+    sizes = lines.offset + np.concatenate((lines.starts, [lines.end])) - begins
+    if sizes.max() > max_bytes:
+        first = int((sizes > max_bytes).argmax())
+        number = int(lines.numbers[first - 1]) + 1 if first else number
+        raise too_many_blanks(f"{url}:{number + 1}", int(sizes[first]), max_bytes)
 
 
 def _check_lengths(url: str, lines: Lines, max_bytes: int) -> None:
@@ -268,7 +252,10 @@ def _split(offset: int, buffer: bytes, first: int, *, may_have_bom: bool) -> Lin
     numbers += first
     maybe_blank = np.flatnonzero(_is_blank(text[starts]))  # a line of a byte order mark alone begins with its line feed
     if len(maybe_blank):
-        blank = maybe_blank[_are_blank(text, starts[maybe_blank], ends[maybe_blank])]
+        is_blank = _is_blank(text)
+        others = np.flatnonzero(is_blank[:-1] & ~is_blank[1:]) + 1  # the first of each run of other bytes
+        others = np.append(others, len(text))
+        blank = maybe_blank[others[np.searchsorted(others, starts[maybe_blank])] >= ends[maybe_blank]]
         starts, ends, numbers = (np.delete(column, blank) for column in (starts, ends, numbers))
     return Lines(offset, buffer, starts, ends, numbers, first, stop, size)
 
@@ -303,18 +290,6 @@ def _is_blank(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     return is_blank
 
 
-def _are_blank(text: npt.NDArray[np.uint8], starts: Int64s, ends: Int64s) -> npt.NDArray[np.bool_]:
-    """Tell the lines that hold nothing but white space, of lines that begin with it."""
-    if len(starts) <= _FEW_LINES:
-        spans = zip(starts.tolist(), ends.tolist(), strict=True)
-        return np.array([not text[start:end].tobytes().strip(BLANK) for start, end in spans], np.bool_)
-    is_blank = _is_blank(text)
-    others = np.flatnonzero(is_blank[:-1] & ~is_blank[1:]) + 1  # the first of each run of other bytes
-    others = np.append(others, len(text))
-    result: npt.NDArray[np.bool_] = others[np.searchsorted(others, starts)] >= ends
-    return result
-
-
 def numbered_lines(source: ByteSource, url: str, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, int, bytes]]:
     """The lines that are not blank: number from 1, offset in the file, bytes. Raises as `lines_of`."""
     for lines in lines_of(source, url, max_bytes=max_bytes):
@@ -347,14 +322,10 @@ def jsonl_rows(
         blanks, num_rows = blanks + piece.num_blank, num_rows + len(rows)
         if blanks > _MAX_BLANKS:
             raise ShardError(f"shard '{url}': {blanks} blank lines, expected at most {_MAX_BLANKS}\n  Remove them.")
-        long_integers += _long_integers(piece)
+        for line in np.unique(np.searchsorted(piece.ends, doubtful_integers(piece.buffer))).tolist():
+            if line < len(rows):  # after the last line there may be the beginning of another
+                text = piece.buffer[int(piece.starts[line]) : int(piece.ends[line])]
+                long_integers += integer_flaw(text) is not None
     end = np.zeros(1, JSONL_ROW)
     end["offset"], end["blanks"] = stop, blanks
     return Contents(np.concatenate([*parts, end]), blanks, first_blank, long_integers)
-
-
-def _long_integers(piece: Lines) -> int:
-    """How many of the lines hold an integer that 64 bits cannot."""
-    doubtful = np.unique(np.searchsorted(piece.ends, doubtful_integers(piece.buffer)))
-    whole = doubtful[doubtful < len(piece.ends)].tolist()  # after the last line there may be the beginning of another
-    return sum(integer_flaw(piece.line(line)) is not None for line in whole)

@@ -19,14 +19,14 @@ from streamdata.shards.readers import DamagedRecordError, Record
 
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
 _LONG_DIGITS = re.compile(rb"[0-9]{19}")
-_STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+\-]*', re.DOTALL)
+_STRING_OR_LONG = re.compile(
+    rb'"(?:[^"\\]|\\.)*"|(?<![0-9.eE+\-])(-?[0-9]{19,})(?![0-9.eE])', re.DOTALL
+)  # the latter is an integer
 _OF_INDEX = "Delete the index; it is then built again."
-_INTEGER = re.compile(rb"-?[0-9]+")
 _MAX_DIGITS = 20
 _SHOWN = 40  # characters of a value in a message
-_STRIDE = 8
-_HIGH_NIBBLES, _MAYBE_DIGITS = np.uint64(0xF0F0F0F0F0F0F0F0), np.uint64(0x3030303030303030)  # "0" to "?"
-_FURTHER = (11, 8, 0, 10, 9, 1, 2, 3, 4, 5, 6, 7)  # of 16 digits, those that are not at multiples of four
+_WORD = 4
+_HIGH_NIBBLES, _MAYBE_DIGITS = np.uint32(0xF0F0F0F0), np.uint32(0x30303030)  # "0" to "?"
 
 
 class Flaw(NamedTuple):
@@ -112,11 +112,8 @@ def integer_flaw(line: bytes) -> Flaw | None:
     """Whether a line, if it is JSON, holds an integer below -2^63 or above 2^64 - 1."""
     if _LONG_DIGITS.search(line) is None:
         return None
-    for token in _STRING_OR_NUMBER.finditer(line):
-        digits = token[0]
-        if len(digits) < _MAX_DIGITS or not _INTEGER.fullmatch(digits):
-            continue
-        if len(digits) > _MAX_DIGITS or not _MIN_INTEGER <= int(digits) <= _MAX_INTEGER:
+    for token in _STRING_OR_LONG.finditer(line):
+        if (digits := token[1]) and (len(digits) > _MAX_DIGITS or not _MIN_INTEGER <= int(digits) <= _MAX_INTEGER):
             column = len(line[: token.start()].decode("utf-8", "replace")) + 1
             got = digits.decode()
             return Flaw(column, "an integer from -2^63 to 2^64 - 1", got[:_SHOWN] + "…" * (len(got) > _SHOWN))
@@ -126,31 +123,22 @@ def integer_flaw(line: bytes) -> Flaw | None:
 def doubtful_integers(buffer: bytes | memoryview) -> Int64s:
     """Offsets within all runs of digits that may be integers beyond 64 bits, and within few others.
 
-    Such an integer has 20 digits, or 19 after a minus sign. Aligned words of eight bytes are looked at first: of 15
-    digits in a row, some eight are such a word. What remains is looked at byte by byte, for many rows at once.
+    Such an integer has 20 digits, or 19 after a minus sign: whatever it begins at, four aligned words of four bytes lie
+    within it. Runs of such words are looked for first; what is found is looked at byte by byte, for all rows at once.
     """
     text = np.frombuffer(buffer, np.uint8)
-    words = text[: len(text) // _STRIDE * _STRIDE].view("<u8")
-    found = np.flatnonzero((words & _HIGH_NIBBLES) == _MAYBE_DIGITS).astype(np.int64) * _STRIDE
-    for further in _FURTHER:
-        found = found[_is_digit_at(text, found + further)]
-    return _long_integers(text, found)
-
-
-def _long_integers(text: npt.NDArray[np.uint8], found: Int64s) -> Int64s:
-    """Filter offsets of 16 digits in a row, each among the first eight of a run or later: those of runs too long.
-
-    A run is too long with 20 digits, or 19 after a minus sign, unless they are a fraction.
-    """
-    start = found.copy()
-    for _ in range(_STRIDE - 1):
+    maybe = (text[: len(text) // _WORD * _WORD].view("<u4") & _HIGH_NIBBLES) == _MAYBE_DIGITS
+    are_four = maybe[:-3] & maybe[1:-2] & maybe[2:-1] & maybe[3:]
+    are_four[1:] &= ~are_four[:-1]  # the first ones of each run
+    start = np.flatnonzero(are_four).astype(np.int64) * _WORD
+    start += text[start] == ord(":")  # which is the one character like digits that may stand before a number
+    for _ in range(_WORD - 1):
         start -= _is_digit_at(text, start - 1) & (start > 0)
-    before = text.take(start - 1, mode="clip")
-    start, before = start[before != ord(".")], before[before != ord(".")]
-    for further in range(12, _MAX_DIGITS - 1):
-        inside = _is_digit_at(text, start + further)
-        start, before = start[inside], before[inside]
-    long: Int64s = start[_is_digit_at(text, start + _MAX_DIGITS - 1) | (before == ord("-"))]
+    start = start[text.take(start - 1, mode="clip") != ord(".")]  # no fractions
+    for further in range(_MAX_DIGITS - 1):
+        start = start[_is_digit_at(text, start + further)]
+    is_negative = text.take(start - 1, mode="clip") == ord("-")
+    long: Int64s = start[_is_digit_at(text, start + _MAX_DIGITS - 1) | is_negative]
     return long
 
 

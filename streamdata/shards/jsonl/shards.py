@@ -64,7 +64,7 @@ class JsonlShards(IndexedFiles):
 
     def anomalies(self) -> dict[str, int]:
         """How many lines are blank."""
-        return {"blank lines": self.skipped}
+        return {"blank lines": int(self.skipped.sum())}
 
 
 class JsonlWindow:
@@ -183,11 +183,4 @@ def _parsed(lines: Sequence[memoryview]) -> list[Any]:
     try:
         return list(map(orjson.loads, lines))
     except orjson.JSONDecodeError:
-        return [_parsed_or_none(line) for line in lines]
-
-
-def _parsed_or_none(line: memoryview) -> Any:
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
+        return [row for line in lines for row in _parsed([line])] if len(lines) > 1 else [None]

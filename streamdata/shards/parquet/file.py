@@ -13,12 +13,12 @@ from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
 
-from streamdata.errors import ShardError, did_you_mean, listing, needs, shown
+from streamdata.errors import ShardError, needs, shown
 from streamdata.io.one_pass import ByteSource
 from streamdata.io.signatures import refuse_foreign
 from streamdata.shards.parquet.pages import HEADER_BYTES, DictionaryPage, RangedFile, dictionary_page, longest_value
 from streamdata.shards.parquet.stored_rows import import_pyarrow
-from streamdata.shards.parquet.values import cast_batch, leaves_of, plain_schema
+from streamdata.shards.parquet.values import leaves_of, plain_schema
 
 PARQUET_SUFFIXES = (".parquet",)
 MAX_BATCH_ROWS = 1024
@@ -127,9 +127,12 @@ class OpenParquet:
         except (ValueError, NotImplementedError, OSError, MemoryError) as error:  # pyarrow's too
             if type(error).__module__.partition(".")[0] not in ("pyarrow", "builtins"):
                 raise
+            version = import_pyarrow().__version__
+            is_old = int(version.partition(".")[0]) < _READS_MISSING_FIXED_LISTS
             raise ShardError(
                 f"shard '{self._url}': expected {self._what}, got what pyarrow cannot read in {where}: {error}\n"
-                f"  The file is damaged or incomplete: copy or write it again.{_of_old_pyarrow()}"
+                "  The file is damaged or incomplete: copy or write it again."
+                + (f"\n  Or it misses a list of a fixed size: pyarrow {version} is here, 26 reads that." * is_old)
             ) from error
 
     def _footer(self) -> bytes:
@@ -137,7 +140,14 @@ class OpenParquet:
         size = self.file.size()
         tail = self.file.bytes_at(max(0, size - _TAIL_BYTES), min(size, _TAIL_BYTES))
         if not tail.endswith(_MAGIC) or size < _FOOTER_END + len(_MAGIC):
-            raise self._no_footer(size, tail)
+            head = self.file.bytes_at(0, min(size, 512))
+            if head and not head.startswith(_MAGIC):
+                refuse_foreign(self._url, head, "a parquet file")
+            got = f"one of {size} bytes that ends in {shown(tail[-4:])}, and so has no footer"
+            remedy = "The file is incomplete, or no parquet: copy or write it again."
+            if tail.endswith(_ENCRYPTED):
+                got, remedy = "an encrypted one", "Write it without encryption."
+            raise ShardError(f"shard '{self._url}': expected a parquet file, got {got}\n  {remedy}")
         length = int.from_bytes(tail[-_FOOTER_END:-4], "little")
         self._data_end = size - _FOOTER_END - length
         if self._data_end < len(_MAGIC):
@@ -149,32 +159,6 @@ class OpenParquet:
         if missing > 0:
             tail = self.file.bytes_at(self._data_end, missing) + tail
         return tail[-length - _FOOTER_END :]
-
-    def _no_footer(self, size: int, tail: bytes) -> ShardError:
-        head = self.file.bytes_at(0, min(size, 512))
-        if head and not head.startswith(_MAGIC):
-            refuse_foreign(self._url, head, "a parquet file")
-        got = f"one of {size} bytes that ends in {shown(tail[-4:])}, and so has no footer"
-        remedy = "The file is incomplete, or no parquet: copy or write it again."
-        if tail.endswith(_ENCRYPTED):
-            got, remedy = "an encrypted one", "Write it without encryption."
-        return ShardError(f"shard '{self._url}': expected a parquet file, got {got}\n  {remedy}")
-
-    def check_columns(self, columns: Sequence[str] | None) -> list[str]:
-        """The columns that are read: these, in this order, or all.
-
-        Raises:
-            ShardError: One of them is not there.
-        """
-        names = self.schema.names
-        for name in columns or ():
-            if name not in names:
-                guess = did_you_mean(name, names)
-                raise ShardError(
-                    f"shard '{self._url}': expected the column {shown(name)}, got none of this name{guess}\n"
-                    f"  It has: {listing(names)}."
-                )
-        return list(columns or names)
 
     def groups(self, columns: Sequence[str] | None = None) -> list[GroupFacts]:
         """The row groups that have rows.
@@ -276,7 +260,14 @@ class OpenParquet:
                 rows += batch.num_rows
                 # As it is, mostly: of long values a batch has few rows, and there are many.
                 chosen = batch if batch.schema.names == schema.names else batch.select(schema.names)
-                yield chosen if chosen.schema.equals(schema) else cast_batch(chosen, schema)
+                if not chosen.schema.equals(schema):
+                    # Only columns of other types: pyarrow fails to cast lists of nulls in structs, even to their own.
+                    columns = [
+                        column if column.type == field.type else column.cast(field.type)
+                        for column, field in zip(chosen.columns, schema, strict=True)
+                    ]
+                    chosen = import_pyarrow().record_batch(columns, schema=schema)
+                yield chosen
         if rows != num_rows:
             raise ShardError(
                 f"shard '{self._url}': {where}: expected {num_rows} rows, as its footer says, "
@@ -296,9 +287,10 @@ class OpenParquet:
             is_long = column.total_uncompressed_size >= _LONG_VALUE * column.num_values
             # Of lists, how many values the first rows have is not known, so that short ones may come to much as well.
             may_keep = (is_long or not leaf.is_flat) and leaf.path and _PLAIN_OR_KEPT.issuperset(column.encodings)
-            if may_keep and _rows_at_once(longest * values_per_row) < most:
+            most_values = _MAX_REPEATED_BYTES // values_per_row
+            if may_keep and most_values // longest < most:
                 longest = self._longest_in_dictionary(column)
-            at_once = _rows_at_once(longest * values_per_row)
+            at_once = max(1, most_values // max(1, longest))  # all values of a dictionary may be empty
             if at_once >= most:
                 continue
             rows = min(rows, at_once)
@@ -345,19 +337,6 @@ class OpenParquet:
             data = import_pyarrow().decompress(data, page.size, codec, asbytes=True)
         longest = longest_value(data, page.num_values)
         return max(page.size, page.stored) if longest is None else longest
-
-
-def _of_old_pyarrow() -> str:
-    """Name what else may be wrong where pyarrow is too old for a file."""
-    version = import_pyarrow().__version__
-    if int(version.partition(".")[0]) >= _READS_MISSING_FIXED_LISTS:
-        return ""
-    return f"\n  Or it misses a list of a fixed size: pyarrow {version} is here, 26 reads that."
-
-
-def _rows_at_once(row_bytes: int) -> int:
-    """How many rows may repeat values of so many bytes each."""
-    return max(1, _MAX_REPEATED_BYTES // row_bytes)
 
 
 def _first_byte(column: Any) -> int:

@@ -14,13 +14,13 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from streamdata.errors import ShardError, shown
+from streamdata.errors import ShardError, did_you_mean, listing, shown
 from streamdata.fields import SET_HERE
 from streamdata.io.one_pass import ByteSource, byte_source
 from streamdata.io.storage import FileStamp, Int64s, is_remote, local_path
 from streamdata.shards.parquet.file import MAX_BATCH_BYTES, MAX_BATCH_ROWS, PARQUET_SUFFIXES, GroupFacts, OpenParquet
 from streamdata.shards.parquet.stored_rows import import_pyarrow
-from streamdata.shards.parquet.values import are_alike
+from streamdata.shards.parquet.values import shape_of
 
 ARROW_SUFFIX = ".arrow"
 """Folders also hold such files that are no shards, such as caches: only those are taken that their notes name."""
@@ -181,7 +181,14 @@ class RowGroups:
 
 def _footer_of(url: str, stamp: FileStamp, columns: Sequence[str] | None) -> tuple[Any, list[GroupFacts]]:
     file = open_file(url, byte_source(url, stamp))
-    names = file.check_columns(columns)
+    for name in columns or ():
+        if name not in file.schema.names:
+            guess = did_you_mean(name, file.schema.names)
+            raise ShardError(
+                f"shard '{url}': expected the column {shown(name)}, got none of this name{guess}\n"
+                f"  It has: {listing(file.schema.names)}."
+            )
+    names = list(columns or file.schema.names)
     if taken := sorted(SET_HERE.intersection(names)):
         raise ShardError(
             f"shard '{url}': expected columns beside the fields that streamdata sets, got {taken}\n"
@@ -192,6 +199,7 @@ def _footer_of(url: str, stamp: FileStamp, columns: Sequence[str] | None) -> tup
 
 
 def _check_alike(files: Sequence[str], schemas: Sequence[Any]) -> None:
+    is_null = import_pyarrow().types.is_null
     types = dict(zip(schemas[0].names, schemas[0].types, strict=True))
     for url, schema in zip(files, schemas, strict=True):
         if set(schema.names) != set(types):
@@ -201,10 +209,11 @@ def _check_alike(files: Sequence[str], schemas: Sequence[Any]) -> None:
                 f"alone: {differing}\n  Name those that all files have in `columns`."
             )
         for name, kind in zip(schema.names, schema.types, strict=True):
-            if not are_alike(types[name], kind):
+            # A column of nulls alone has no type of its own in many writers: it goes with any.
+            if not is_null(types[name]) and not is_null(kind) and shape_of(types[name]) != shape_of(kind):
                 raise ShardError(
                     f"shard '{url}': column {shown(name)}: expected {types[name]}, as in '{files[0]}', got {kind}\n"
                     "  Give files of another schema a source of their own."
                 )
-            if import_pyarrow().types.is_null(types[name]):
+            if is_null(types[name]):
                 types[name] = kind

@@ -154,26 +154,19 @@ def _files(data_files: Any, options: StorageOptions) -> list[str]:
 
     Of a folder its parquet files, or, where it has none, its JSON Lines.
     """
-    patterns = _patterns(data_files)
-    found = {pattern: _expand(pattern, options) for pattern in dict.fromkeys(patterns)}
+    is_one = isinstance(data_files, str | os.PathLike)  # OmegaConf's lists and paths are welcome
+    if not is_one and not isinstance(data_files, Sequence):
+        raise ValueError(f"data_files: expected a path or a list of them, got {shown(data_files)}\n  Name the files.")
+    patterns = [os.fspath(pattern) for pattern in ([data_files] if is_one else data_files)]
+    found: dict[str, list[str]] = {}
+    for pattern in dict.fromkeys(patterns):
+        try:
+            found[pattern] = expand(pattern, PARQUET_SUFFIXES, None, options)
+        except FileNotFoundError:
+            found[pattern] = expand(pattern, SUFFIXES, None, options)
     expand([url for urls in found.values() for url in urls], SUFFIXES)  # by different words twice is an error
     # Where rows are chosen by number, they are those of whoever else reads the same list one file after another.
     return [url if is_remote(url) else local_path(url) for pattern in patterns for url in found[pattern]]
-
-
-def _expand(pattern: str, options: StorageOptions) -> list[str]:
-    try:
-        return expand(pattern, PARQUET_SUFFIXES, None, options)
-    except FileNotFoundError:
-        return expand(pattern, SUFFIXES, None, options)
-
-
-def _patterns(data_files: Any) -> list[str]:
-    """One text or a list of them; OmegaConf's lists and paths are welcome."""
-    is_one = isinstance(data_files, str | os.PathLike)
-    if not is_one and not isinstance(data_files, Sequence):
-        raise ValueError(f"data_files: expected a path or a list of them, got {shown(data_files)}\n  Name the files.")
-    return [os.fspath(pattern) for pattern in ([data_files] if is_one else data_files)]
 
 
 def _row_file(path: str, cache: FileCache, use_shm: bool, line_bytes: int) -> RowFile:
@@ -284,7 +277,13 @@ def convert(
     """
     try:
         if _suffix(path) in PARQUET_SUFFIXES:
-            _convert_parquet(path, target, batch_bytes)
+            file = OpenParquet(path, LocalShard(path))
+            groups = file.groups()
+            most = [max(1, batch_bytes * facts.num_rows // max(1, facts.num_bytes)) for facts in groups]
+            batches = (
+                batch for facts, rows in zip(groups, most, strict=True) for batch in file.batches([facts], None, rows)
+            )
+            write_rows(target, file.schema.names, sum(facts.num_rows for facts in groups), batches)
         else:
             _convert_lines(path, target, line_bytes)
     except (ValueError, NotImplementedError, OSError) as error:
@@ -295,14 +294,6 @@ def convert(
             f"'{name or path}': expected a file that becomes rows in '{target.parent}', got: {got}\n"
             "  Write it again if it cannot be read; make room, or set cache_dir, if the rows cannot be written."
         ) from error
-
-
-def _convert_parquet(path: str, target: Path, batch_bytes: int) -> None:
-    file = OpenParquet(path, LocalShard(path))
-    groups = file.groups()
-    most = [max(1, batch_bytes * facts.num_rows // max(1, facts.num_bytes)) for facts in groups]
-    batches = (batch for facts, rows in zip(groups, most, strict=True) for batch in file.batches([facts], None, rows))
-    write_rows(target, file.schema.names, sum(facts.num_rows for facts in groups), batches)
 
 
 def _convert_lines(path: str, target: Path, line_bytes: int) -> None:

@@ -180,12 +180,6 @@ class Picks(NamedTuple):
         return self.batch.take(import_pyarrow().array(self.rows[begin:end]))
 
 
-def _picks(batch: Any, rows: Int64s, slots: Int64s, numbers: Int64s, url: str) -> Picks:
-    if bool((np.diff(rows) == 1).all()):  # as they lie: nothing needs to be copied
-        return Picks(batch.slice(int(rows[0]), len(rows)), None, slots, numbers, url)
-    return Picks(batch, rows, slots, numbers, url)
-
-
 class RunDecoder:
     """Decodes runs of row groups.
 
@@ -201,8 +195,8 @@ class RunDecoder:
         self.confirmations = Confirmations()
         self._own = threading.local()
         self._ahead = DecodeAhead()
-        self._found_row_bytes: dict[int, int] = {}
-        """Bytes of a row of each group that was decoded, on average."""
+        self.row_bytes: list[int] = groups.row_bytes.tolist()
+        """Bytes of a row of each group on average: by its footer, or more where more was found when it was decoded."""
         self._too_large: set[GroupRun] = set()
         self._has_dropped = False
         self._together_bytes = min(_TOGETHER_BYTES, max_bytes)
@@ -214,8 +208,11 @@ class RunDecoder:
         self.__dict__.update(state)
         self._own = threading.local()
 
-    def kept_here(self) -> DecodedRuns:
-        """The runs that this thread keeps of all windows."""
+    def new_decoded(self) -> DecodedRuns:
+        """Make the place where a window keeps what it decodes: gone with it, unless all of the source stays."""
+        # What no later window needs is let go of first: memory that is used again costs less than new memory.
+        if not self._keeps_all:
+            return DecodedRuns(self._max_bytes)
         if not hasattr(self._own, "decoded"):
             self._own.decoded = DecodedRuns(self._max_bytes)
         found: DecodedRuns = self._own.decoded
@@ -279,8 +276,12 @@ class RunDecoder:
         for batch in batches:
             slots = np.flatnonzero((first <= numbers) & (numbers < first + batch.num_rows))
             if len(slots):
-                picks = _picks(batch, numbers[slots] - first, slots, in_file[slots], url)
-                yield picks if decoded is not None else picks.taken()
+                rows = numbers[slots] - first
+                if (np.diff(rows) == 1).all():  # as they lie: nothing needs to be copied
+                    found = Picks(batch.slice(int(rows[0]), len(rows)), None, slots, in_file[slots], url)
+                else:
+                    found = Picks(batch, rows, slots, in_file[slots], url)
+                yield found if decoded is not None else found.taken()
             first += batch.num_rows
             if first > last:
                 return
@@ -292,10 +293,6 @@ class RunDecoder:
             runs.make_room(runs.max_bytes - found.num_bytes)
             runs.add(run, found)
         return found or self.decode(run, runs)
-
-    def bytes_of_row(self, run: GroupRun) -> int:
-        """How many bytes a row takes on average: what was found where it was decoded, else what the footer says."""
-        return max(int(self._groups.row_bytes[run.shard]), self._found_row_bytes.get(run.shard, 0))
 
     def decode(
         self,
@@ -319,10 +316,17 @@ class RunDecoder:
         self._make_room(run, expected, runs)
         for batch in self._batches(run, held, begun):
             num_bytes, num_rows = num_bytes + batch.nbytes, num_rows + batch.num_rows
-            self._found_row_bytes[run.shard] = num_bytes // num_rows
+            self.row_bytes[run.shard] = max(int(self._groups.row_bytes[run.shard]), num_bytes // num_rows)
             self._make_room(run, num_bytes, runs)
             if num_bytes > runs.max_bytes:
-                self._note_too_large(run)
+                if not self._too_large:
+                    logger.warning(
+                        "shard '%s': row group %d decodes to more than the %d bytes that may be kept of a window, by "
+                        "max_open_bytes, of which its footer says nothing: it is decoded again for some records at a "
+                        "time. Raise max_open_bytes, or write smaller groups",
+                        self._groups.url_of(run.shard), self._groups.facts[run.shard].group, self._max_bytes,
+                    )  # fmt: skip
+                self._too_large.add(run)
                 return None
             batches.append(batch)
         return runs.add(run, DecodedRun(_joined(batches, runs.max_bytes - runs.num_bytes - num_bytes), num_bytes))
@@ -336,16 +340,6 @@ class RunDecoder:
                 "less: row groups are decoded again and again. Raise max_open_bytes, which leaves the order as it is",
                 self._groups.url_of(run.shard), runs.max_bytes,
             )  # fmt: skip
-
-    def _note_too_large(self, run: GroupRun) -> None:
-        if not self._too_large:
-            logger.warning(
-                "shard '%s': row group %d decodes to more than the %d bytes that may be kept of a window, by "
-                "max_open_bytes, of which its footer says nothing: it is decoded again for some records at a time. "
-                "Raise max_open_bytes, or write smaller groups",
-                self._groups.url_of(run.shard), self._groups.facts[run.shard].group, self._max_bytes,
-            )  # fmt: skip
-        self._too_large.add(run)
 
     def _batches(
         self, run: GroupRun, held: Sequence[tuple[int, memoryview]] = (), begun: Callable[[], object] | None = None

@@ -9,13 +9,13 @@ import numpy as np
 
 from streamdata.fields import KEY, URL
 from streamdata.io.remote.addresses import CacheSettings, keep_in
-from streamdata.io.storage import Int64s, base_name, close_unused, is_pipe, is_remote, stamps_of
+from streamdata.io.storage import Int64s, base_name, close_unused, is_pipe, is_remote
 from streamdata.shards.ahead.spans import FileSpans
 from streamdata.shards.ahead.windows import Chunk
-from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, stamps_known
+from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, stamps_for
 from streamdata.shards.parquet.file import MAX_COUNT
 from streamdata.shards.parquet.row_groups import RowGroups
-from streamdata.shards.parquet.run_decoder import DecodedRuns, GroupRun, Picks, RunDecoder
+from streamdata.shards.parquet.run_decoder import GroupRun, Picks, RunDecoder
 from streamdata.shards.parquet.values import VALUE_BYTES, values_of
 from streamdata.shards.readers import NO_FIELDS, DamagedRecordError, Record
 
@@ -47,9 +47,7 @@ class ParquetShards:
         for url in filter(is_pipe, urls):
             raise ValueError(f"parquet: expected files, got '{url}', which cannot be sought in\n  Write it to a file.")
         close_unused(urls)
-        stamps = stamps_known(urls, known)
-        unknown = [url for url in urls if url not in stamps]
-        stamps.update(zip(unknown, stamps_of(unknown), strict=True))
+        stamps = stamps_for(urls, known)
         self.urls, self.max_open_bytes = urls, max_open_bytes
         self.has_remote = any(map(is_remote, urls))
         self.groups = RowGroups(urls, [stamps[url] for url in urls], columns, at_once=self.has_remote)
@@ -65,10 +63,11 @@ class ParquetShards:
         self._kept_bytes = max_open_bytes if self.fits else max_open_bytes // 2
         self.decoder = RunDecoder(self.groups, self._kept_bytes, keeps_all=self.fits)
         self.cache: CacheSettings | None = None
-        self._asked: set[GroupRun] = set()
+        self.asked: set[GroupRun] = set()
+        """Runs whose spans were asked for in this process."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_asked": set()}
+        return {**self.__dict__, "asked": set()}
 
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Keep pages of the files there; None as the environment says."""
@@ -112,11 +111,6 @@ class ParquetShards:
         """The window of the runs [first, first + count) of the groups."""
         return ParquetWindow(self, shards, firsts, counts)
 
-    def new_decoded(self) -> DecodedRuns:
-        """Make the place where a window keeps what it decodes: gone with it, unless all of the source stays."""
-        # What no later window needs is let go of first: memory that is used again costs less than new memory.
-        return self.decoder.kept_here() if self.fits else DecodedRuns(self._kept_bytes)
-
     def decode_ahead(self, present: tuple[Int64s, Int64s], later: Sequence[tuple[Int64s, Int64s]]) -> None:
         """Decode in a thread what the windows that come later will need, and let go of what no window needs.
 
@@ -124,26 +118,17 @@ class ParquetShards:
             present: Group and first row of each run of the present window.
             later: Of other windows.
         """
-
-        def runs_of(shards: Int64s, firsts: Int64s) -> list[GroupRun]:
-            return [self.run_at(shard, row) for shard, row in zip(shards.tolist(), firsts.tolist(), strict=True)]
-
-        self.decoder.ask(runs_of(*present), list(dict.fromkeys(run for window in later for run in runs_of(*window))))
+        runs = [
+            [self.run_at(shard, row) for shard, row in zip(shards.tolist(), firsts.tolist(), strict=True)]
+            for shards, firsts in (present, *later)
+        ]
+        self.decoder.ask(runs[0], list(dict.fromkeys(chain.from_iterable(runs[1:]))))
 
     def run_at(self, shard: int, row: int) -> GroupRun:
         """The run in which a row of a group is decoded."""
         size = int(self.run_rows[shard])
         first = row // size * size
         return GroupRun(shard, first, min(size, int(self.num_records[shard]) - first))
-
-    def spans_of(self, run: GroupRun) -> Int64s:
-        """The spans that are asked for ahead of a run, (n, 3): none where that was done, and its rows stay here."""
-        if self.fits and run in self._asked:
-            return np.zeros((0, 3), np.int64)
-        self._asked.add(run)
-        file = int(self.groups.file_of[run.shard])
-        spans = self.groups.facts[run.shard].spans
-        return np.array([(file, begin, end) for begin, end in spans], np.int64).reshape(-1, 3)
 
 
 def _run_rows(groups: RowGroups, max_bytes: int) -> Int64s:
@@ -168,7 +153,7 @@ class ParquetWindow:
         self._asked: list[tuple[GroupRun, int, int, bool]] = []
         """Spans that were asked for: the run of each, where it begins, how long it is, whether it is the last."""
         self._done = 0
-        self._decoded = shards.new_decoded()
+        self._decoded = shards.decoder.new_decoded()
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -193,17 +178,19 @@ class ParquetWindow:
         shards = self._shards
         groups, _, begins = self._runs_of(positions)
         _, firsts = np.unique(np.stack([groups, begins], axis=1), axis=0, return_index=True)
-        spans = [np.zeros((0, 3), np.int64)]
+        spans: list[tuple[int, int, int]] = []
         for position in np.sort(firsts).tolist():
             run = shards.run_at(int(groups[position]), int(begins[position]))
             if not is_remote(shards.url_of(run.shard)):
                 continue
-            own = shards.spans_of(run)
-            spans.append(own)
-            sizes = (own[:, 2] - own[:, 1]).tolist()
-            for number, (begin, size) in enumerate(zip(own[:, 1].tolist(), sizes, strict=True), 1):
-                self._asked.append((run, begin, size, number == len(own)))
-        return FileSpans(shards.urls, shards.groups.stamps, np.concatenate(spans))
+            if shards.fits and run in shards.asked:  # its rows stay here
+                continue
+            shards.asked.add(run)
+            own = shards.groups.facts[run.shard].spans
+            spans += [(int(shards.groups.file_of[run.shard]), begin, end) for begin, end in own]
+            for number, (begin, end) in enumerate(own, 1):
+                self._asked.append((run, begin, end - begin, number == len(own)))
+        return FileSpans(shards.urls, shards.groups.stamps, np.array(spans, np.int64).reshape(-1, 3))
 
     def come(self, chunks: Iterator[Chunk | None]) -> None:
         """Note what brings the spans that were asked for."""
@@ -242,7 +229,7 @@ class ParquetWindow:
             self._wait_for(run)
             decoder.kept(run, self._decoded)
         # What the footer says may be too little.
-        row_bytes = max((decoder.bytes_of_row(run) for run, _ in used), default=1)
+        row_bytes = max((decoder.row_bytes[run.shard] for run, _ in used), default=1)
         at_once = max(1, _LOOK_AHEAD_BYTES // row_bytes)
         objects = row_bytes + VALUE_BYTES * len(self._shards.groups.names)
         step = max(1, min(_STEP_ROWS, _STEP_BYTES // objects), min(_LEAST_OF_RUN * len(used), at_once))
@@ -314,7 +301,10 @@ def _records(picks: Picks, begin: int, end: int, empty: Record) -> list[Record]:
     # An address, which may hold secrets, gets into no sample.
     filled = {**empty, URL: picks.url}
     records = [filled.copy() for _ in range(len(numbers))]
-    columns = zip(batch.schema.names, values_of(batch, picks.url, numbers), strict=True)
+    columns = [
+        (name, values_of(column, name, picks.url, numbers))
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
     for name, values in [*columns, (KEY, map(str, numbers.tolist()))]:
         for record, value in zip(records, values, strict=True):
             record[name] = value

@@ -14,8 +14,8 @@ elsewhere, a file cut short would end the process.
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,12 @@ def import_pyarrow() -> Any:
     return pa
 
 
+def is_list(kind: Any) -> bool:
+    """Whether a type is of lists, whatever their sizes are."""
+    types = import_pyarrow().types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
 class JsonObject(dict[str, Any]):
     """An object of a column of JSON: its nulls are its writer's, where Arrow pads the dicts of other columns."""
 
@@ -67,10 +73,10 @@ def json_decoder(kind: Any) -> Decoder | None:
         return _decoded
     if types.is_struct(kind):
         fields = {field.name: decode for field in kind if (decode := json_decoder(field.type))}
-        return partial(_decoded_fields, fields) if fields else None
-    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    of_item = json_decoder(kind.value_type) if is_list else None
-    return of_item and partial(_decoded_items, of_item)
+        of_fields = lambda row: row and {name: fields.get(name, _same)(value) for name, value in row.items()}  # noqa: E731
+        return of_fields if fields else None
+    of_item = json_decoder(kind.value_type) if is_list(kind) else None
+    return of_item and (lambda items: items and [of_item(item) for item in items])
 
 
 def _same(value: Any) -> Any:
@@ -82,14 +88,6 @@ def _decoded(text: str | None) -> Any:
         return None if text is None else json.loads(text, object_hook=JsonObject)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{shown(text)} in a column of JSON: {error}") from error
-
-
-def _decoded_fields(decoders: Mapping[str, Decoder], value: dict[str, Any] | None) -> dict[str, Any] | None:
-    return value and {name: decoders.get(name, _same)(part) for name, part in value.items()}
-
-
-def _decoded_items(decode: Decoder, value: list[Any] | None) -> list[Any] | None:
-    return value and [decode(item) for item in value]
 
 
 class StoredRows:
@@ -107,21 +105,17 @@ class StoredRows:
     def __init__(self, path: Path, source: str) -> None:
         self._path, self._source = path, source
         self._file = open_cached(path)
-        self._num_rows = self._read_header()
-        self.names: list[str] = orjson.loads(self._record(0)[0])
-
-    def _read_header(self) -> int:
         head = self._file.read(_ENTRIES_AT, 0)
         if len(head) < _ENTRIES_AT or zlib.crc32(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
             raise self._damaged(f"{self._file.size} bytes with the header {shown(head)}")
-        magic, num_rows = _HEADER.unpack_from(head)
-        end = self._file.read(8, _ENTRIES_AT + (num_rows + 1) * _ENTRY.size)
+        magic, self._num_rows = _HEADER.unpack_from(head)
+        end = self._file.read(8, _ENTRIES_AT + (self._num_rows + 1) * _ENTRY.size)
         if magic != _MAGIC or self._file.size != int.from_bytes(end, "little"):
             raise self._damaged(f"{self._file.size} bytes with the header {shown(head)}")
-        return int(num_rows)
+        self.names: list[str] = orjson.loads(self._record(0)[0])
 
     def __len__(self) -> int:
-        return self._num_rows
+        return int(self._num_rows)
 
     def row(self, number: int) -> Row:
         """Row `number`, in [0, len), as a dict of Python's own types.
@@ -182,14 +176,14 @@ def write_rows(path: Path, names: Sequence[str], num_rows: int, batches: Iterabl
 
 def write_objects(path: Path, names: Sequence[str], num_rows: int, batches: Iterable[Iterable[Row]]) -> None:
     """Write rows of JSON, whose missing fields are None. Raises as `write_rows`."""
-    records = ([(_dumped([row.get(name) for name in names]), b"") for row in rows] for rows in batches)
-    _write(path, names, num_rows, records)
 
+    def record(row: Row) -> tuple[bytes, bytes]:
+        values = [row.get(name) for name in names]
+        text = orjson.dumps(values)
+        # Some may be NaN, which orjson writes so.
+        return json.dumps(values, ensure_ascii=False).encode() if b"null" in text else text, b""
 
-def _dumped(values: list[Any]) -> bytes:
-    text = orjson.dumps(values)
-    # Some may be NaN, which orjson writes so.
-    return json.dumps(values, ensure_ascii=False).encode() if b"null" in text else text
+    _write(path, names, num_rows, (map(record, rows) for rows in batches))
 
 
 def _write(path: Path, names: Sequence[str], num_rows: int, batches: Iterable[Iterable[tuple[bytes, bytes]]]) -> None:
@@ -235,7 +229,10 @@ def _stream(batch: Any) -> bytes:
 
 def _as_json(array: Any) -> list[Any] | None:
     """The values of an array; None where JSON would change them."""
-    if not _has_json(array.type) or not all(map(_is_finite, _floats(array))):
+    compute = import_pyarrow().compute
+    if not _has_json(array.type):
+        return None
+    if any(compute.all(compute.is_finite(floats)).as_py() is False for floats in _floats(array)):
         return None
     try:
         values: list[Any] = array.to_pylist()
@@ -249,7 +246,7 @@ def _has_json(kind: Any) -> bool:
     types = import_pyarrow().types
     if types.is_struct(kind):
         return len({field.name for field in kind}) == kind.num_fields and all(_has_json(field.type) for field in kind)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         return _has_json(kind.value_type)
     is_text = types.is_string(kind) or types.is_large_string(kind)
     is_number = types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind)
@@ -266,8 +263,3 @@ def _floats(array: Any) -> Iterator[Any]:
         yield from _floats(array.values)
     elif types.is_floating(kind):
         yield array
-
-
-def _is_finite(floats: Any) -> bool:
-    compute = import_pyarrow().compute
-    return compute.all(compute.is_finite(floats)).as_py() is not False

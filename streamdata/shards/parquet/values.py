@@ -11,7 +11,7 @@ import numpy as np
 
 from streamdata.errors import shown
 from streamdata.io.storage import Int64s
-from streamdata.shards.parquet.stored_rows import import_pyarrow, json_decoder
+from streamdata.shards.parquet.stored_rows import import_pyarrow, is_list, json_decoder
 from streamdata.shards.readers import DamagedRecordError
 
 VALUE_BYTES = 64  # that a value takes as an object of Python's, beside what it holds
@@ -40,41 +40,14 @@ def has_dictionary(kind: Any) -> bool:
     return bool(import_pyarrow().types.is_dictionary(kind) or any(map(has_dictionary, within)))
 
 
-def cast_batch(batch: Any, schema: Any) -> Any:
-    """The batch in this schema."""
-    # Only columns of other types: pyarrow fails to cast lists of nulls in structs, even to their own type.
-    columns = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
-    return import_pyarrow().record_batch(columns, schema=schema)
-
-
-@lru_cache(maxsize=256)
-def is_integer_list(kind: Any) -> bool:
-    """Whether its values are lists of integers."""
-    types = import_pyarrow().types
-    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    return bool(is_list and types.is_integer(kind.value_type))
-
-
-def are_alike(one: Any, other: Any) -> bool:
-    """Whether rows of two files can be mixed in this column: their Python values are of the same types.
-
-    A column of nulls alone has no type of its own in many writers: it goes with any.
-    """
-    pyarrow = import_pyarrow()
-    return bool(pyarrow.types.is_null(one) or pyarrow.types.is_null(other) or _shape(one) == _shape(other))
-
-
-def _shape(kind: Any) -> str:
-    """A text that types of the same Python values share."""
+def shape_of(kind: Any) -> str:
+    """A text that types of the same Python values share: rows of two files can be mixed in columns of these."""
     types, kind = import_pyarrow().types, _plain_type(kind)
     if types.is_struct(kind):
         # By name: writers order the fields of a struct as they like.
-        return "{" + ",".join(sorted(f"{field.name}:{_shape(field.type)}" for field in kind)) + "}"
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return f"[{_shape(kind.value_type)}]"
+        return "{" + ",".join(sorted(f"{field.name}:{shape_of(field.type)}" for field in kind)) + "}"
+    if is_list(kind):
+        return f"[{shape_of(kind.value_type)}]"
     kinds = {
         "text": types.is_string(kind) or types.is_large_string(kind),
         "bytes": types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind),
@@ -109,23 +82,21 @@ def _plain_type(kind: Any, *, keep_dictionaries: bool = False) -> Any:
     return plain
 
 
-def values_of(batch: Any, url: str, numbers: Int64s) -> list[Sequence[Any]]:
-    """The values of each column.
+def values_of(column: Any, name: str, url: str, numbers: Int64s) -> Sequence[Any]:
+    """The values of a column.
 
     Args:
-        batch: Few rows; all of them become Python's objects.
-        url: Their file, for messages.
+        column: Of few rows; all of them become Python's objects.
+        name: Of the column, for messages.
+        url: Its file, for messages.
         numbers: Of the rows in it.
 
     Raises:
         DamagedRecordError: A value has no type of Python's, or a list of integers has one that is missing or too large.
     """
-    columns = zip(batch.schema.names, batch.columns, strict=True)
-    return [_values(name, column, url, numbers) for name, column in columns]
-
-
-def _values(name: str, column: Any, url: str, numbers: Int64s) -> Sequence[Any]:
-    convert = _tensors if is_integer_list(column.type) else _objects
+    convert = (
+        _tensors if is_list(column.type) and import_pyarrow().types.is_integer(column.type.value_type) else _objects
+    )
     try:
         return convert(column)
     except (ValueError, OverflowError, NotImplementedError):  # of nanoseconds, say; which row it is shows one by one
@@ -145,8 +116,7 @@ def _values(name: str, column: Any, url: str, numbers: Int64s) -> Sequence[Any]:
 def _objects(column: Any) -> list[Any]:
     """Convert as `to_pylist` does, with JSON decoded; a dictionary's value that comes several times is one object."""
     types, kind = import_pyarrow().types, column.type
-    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    if not has_dictionary(kind) or not (types.is_dictionary(kind) or types.is_struct(kind) or is_list):
+    if not has_dictionary(kind) or not (types.is_dictionary(kind) or types.is_struct(kind) or is_list(kind)):
         values: list[Any] = column.to_pylist()
         return [decode(value) for value in values] if (decode := json_decoder(kind)) else values
     if types.is_dictionary(kind):

@@ -1,9 +1,9 @@
 """The members of a tar archive, one header after another: `bytes at offsets → members → end-of-archive marker`.
 
-Format: POSIX.1-1988 ustar (IEEE Std 1003.1, "pax", section "ustar Interchange Format"). Headers of the simplest kind
-are read here, and short pax headers before them that say nothing of name and size; all others by the standard library's
-tarfile. Unlike that, this reader never takes damage for the end of the archive: every checksum must match, and the
-archive must end with two blocks of zeros and nothing but zeros after them.
+Format: POSIX.1-1988 ustar (IEEE Std 1003.1, "pax", section "ustar Interchange Format"). A member's headers are found
+here, and read if they are of the simplest kind, alone or behind a short pax header that says nothing of name and size;
+others are read by the standard library's tarfile. Unlike that, this reader never takes damage for the end of the
+archive: every checksum must match, and the archive must end with two blocks of zeros and nothing but zeros after them.
 """
 
 import io
@@ -27,8 +27,9 @@ ANY_SIZE = 1 << 63  # of archives whose members were looked at before
 MAX_MEMBER_BYTES = DEFAULT_LIMITS.member_bytes
 _ZEROS = bytes(BLOCK)
 _ZERO_STEP = 1 << 20
-_OCTAL = re.compile(rb" *([0-7]+)[ \0]*")
-_FILES, _PAX = (b"0", b"\0", b"7"), b"x"
+_OCTAL = re.compile(rb" *([0-7]*)[ \0]*")
+_PLAIN_SIZE = re.compile(rb"[0-7]{11}[ \0]")
+_FILES, _PAX, _EXTENSIONS = (b"0", b"\0", b"7"), b"x", (b"x", b"X", b"g", b"L", b"K")
 _SAYS_MORE = re.compile(rb" (?:path|size|GNU\.sparse\.[^=]*)=")  # in pax records
 
 
@@ -68,7 +69,7 @@ def members_of(
     """
     offset = start
     while stop is None or offset < stop:
-        header = _header(source, url, offset, None)
+        header = _header(source, url, offset, may_end=True)
         if header == _ZEROS:
             _check_end(source, url, offset)
             return
@@ -76,7 +77,9 @@ def members_of(
         if source.size is not None and member.end > source.size:
             _truncated(url, member, source.size - member.data)
         if member.size > max_bytes:  # before any of it is read
-            _too_large(url, member, max_bytes)
+            expected = f"a member of at most {max_bytes} bytes"
+            remedy = f"Split it, or allow more in the source: limits: {{member_bytes: {member.size}}}."
+            raise damaged(url, member.offset, member.name, expected, f"{member.size}", remedy=remedy)
         yield member
         offset = member.end
 
@@ -89,24 +92,32 @@ def data_of(source: ByteSource, url: str, member: Member) -> bytes:
     return data
 
 
-def _too_large(url: str, member: Member, max_bytes: int) -> NoReturn:
-    expected = f"a member of at most {max_bytes} bytes"
-    remedy = f"Split it, or allow more in the source: limits: {{member_bytes: {member.size}}}."
-    raise damaged(url, member.offset, member.name, expected, f"{member.size}", remedy=remedy)
-
-
 def _truncated(url: str, member: Member, got: int) -> NoReturn:
     expected = f"{member.size} bytes of the member, padded to {member.end - member.data}"
     raise damaged(url, member.data, member.name, expected, f"{max(got, 0)}, where the file ends")
 
 
-def _header(source: ByteSource, url: str, offset: int, member: bytes | None) -> bytes:
+def _header(source: ByteSource, url: str, offset: int, *, may_end: bool = False) -> bytes:
+    """The header at `offset`, whose bytes add up to its checksum field, which counts itself as spaces.
+
+    The lower half of an Adler-32 is 1 + the sum of the bytes modulo 65521, which 256 bytes cannot reach; it is ten
+    times as fast as adding them up here.
+    """
     header = source.read(BLOCK, offset)
+    if may_end and header == _ZEROS:
+        return header
+    blanked = header[:148] + b"        " + header[156:]
+    got = (zlib.adler32(blanked[:256]) & 0xFFFF) + (zlib.adler32(blanked[256:]) & 0xFFFF) - 2
+    field = _OCTAL.fullmatch(header[148:156])
+    if len(header) == BLOCK and field is not None and int(field[1] or b"0", 8) == got:
+        return header
+    if offset == 0:  # what does begin with a header may be named like anything
+        refuse_foreign(url, header, TAR)
     if len(header) < BLOCK:
-        _refuse_foreign(url, offset, header)
         expected = f"a header or an end-of-archive marker of {2 * BLOCK} zeros"
-        raise damaged(url, offset, member, expected, f"{len(header)} bytes, where the file ends")
-    return header
+        raise damaged(url, offset, None, expected, f"{len(header)} bytes, where the file ends")
+    expected = f"a header whose checksum field {shown(header[148:156])} is its sum"
+    raise damaged(url, offset, header[:100].split(b"\0", 1)[0], expected, f"the sum {got:o} (octal)")
 
 
 def _check_end(source: ByteSource, url: str, offset: int) -> None:
@@ -136,73 +147,44 @@ def _member(source: ByteSource, url: str, start: int, header: bytes) -> Member:
 
     webdataset's writer puts a short pax header before each member, for the fraction of a second in its mtime.
     """
-    _check_sum(url, start, header)
-    raw, read, offset = header, header, start
-    digits = _OCTAL.fullmatch(header[124:136])
-    if header[156:157] == _PAX and digits and (size := int(digits[1], 8)) <= BLOCK:
-        read += source.read(padded(size), start + BLOCK)
-        if len(read) == SHORT_PAX and not _SAYS_MORE.search(read, BLOCK):
-            offset, header = start + SHORT_PAX, _header(source, url, start + SHORT_PAX, None)
-            raw, read = read[: BLOCK + size] + header, read + header
-            _check_sum(url, offset, header)
-    name = header[:100].rstrip(b"\0")
-    is_simple = header[156:157] in _FILES and header[124:135].isdigit() and header[135] in b" \0"
-    if not is_simple or not name or b"\0" in name or name.endswith(b"/"):
-        return _other_member(_Headers(source, url, start, read), url, start)
-    size, data = int(header[124:135], 8), offset + BLOCK
+    held, raw, offset, num_extensions = b"", b"", start, 0
+    while header[156:157] in _EXTENSIONS:
+        digits, num_extensions = _OCTAL.fullmatch(header[124:136]), num_extensions + 1
+        size = int(digits[1] or b"0", 8) if digits else MAX_EXTENSION_BYTES + 1
+        if num_extensions > MAX_EXTENSIONS or len(raw) + size > MAX_EXTENSION_BYTES + MAX_EXTENSIONS * BLOCK:
+            most = f"{MAX_EXTENSIONS} extension headers before a member, of at most {MAX_EXTENSION_BYTES} bytes"
+            raise damaged(url, offset, None, f"at most {most}", "more of them")
+        payload = source.read(padded(size), offset + BLOCK)
+        if len(payload) < padded(size):
+            got = f"{len(payload)}, where the file ends"
+            raise damaged(url, offset + BLOCK, None, f"{padded(size)} bytes of headers of a member", got)
+        held, raw = held + header + payload, raw + header + payload[:size]
+        offset += BLOCK + len(payload)
+        header = _header(source, url, offset)
+    is_short = not held or (held[156:157] == _PAX and len(held) == SHORT_PAX and not _SAYS_MORE.search(held, BLOCK))
+    held, raw, data = held + header, raw + header, offset + BLOCK
+    name, digits = header[:100].rstrip(b"\0"), _PLAIN_SIZE.fullmatch(header[124:136])
+    if not (is_short and digits and name) or header[156:157] not in _FILES or b"\0" in name or name.endswith(b"/"):
+        return _other_member(url, start, held, raw, data)
+    size = int(header[124:135], 8)
     # Only ustar has a prefix; GNU keeps other things in its place.
     prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
     name = prefix + b"/" + name if prefix else name
     return Member(name, True, start, data, size, data + padded(size), raw, not prefix)
 
 
-class _Headers:
-    """The headers before a member's data, as the file that tarfile reads them from: they are few and small."""
-
-    def __init__(self, source: ByteSource, url: str, offset: int, read: bytes) -> None:
-        self._source, self._url, self._offset, self._read = source, url, offset, read
-        self._blocks: list[bytes] = []
-
-    def tell(self) -> int:
-        return self._offset
-
-    def read(self, size: int) -> bytes:
-        num_bytes = sum(map(len, self._blocks)) + size
-        if len(self._blocks) > 2 * MAX_EXTENSIONS or num_bytes > MAX_EXTENSION_BYTES + 2 * MAX_EXTENSIONS * BLOCK:
-            expected = (
-                f"at most {MAX_EXTENSIONS} extension headers before a member, of at most {MAX_EXTENSION_BYTES} bytes"
-            )
-            raise damaged(self._url, self._offset, None, expected, "more of them")
-        data, self._read = self._read[:size], self._read[size:]
-        if len(data) < size:
-            data += self._source.read(size - len(data), self._offset + len(data))
-        if len(data) < size:
-            got = f"{len(data)}, where the file ends"
-            raise damaged(self._url, self._offset, None, f"{size} bytes of headers of a member", got)
-        self._offset += size
-        self._blocks.append(data)
-        return data
-
-    @property
-    def raw(self) -> bytes:
-        """Each header, and after those of extensions what they hold, without what fills up its last block."""
-        *extensions, own = self._blocks
-        sizes = [int(header[124:136].strip(b" \0") or b"0", 8) for header in extensions[::2]]
-        pairs = zip(extensions[::2], extensions[1::2], sizes, strict=True)
-        return b"".join([header + payload[:size] for header, payload, size in pairs]) + own
-
-
 _KINDS = {b"1": "hard link", b"2": "symbolic link", b"3": "character device", b"4": "block device", b"6": "fifo"}
 
 
-def _other_member(headers: _Headers, url: str, start: int) -> Member:
-    """The member that begins there, by the standard library."""
-    archive = tarfile.TarFile(fileobj=io.BytesIO(bytes(2 * BLOCK)), encoding="utf-8", errors="surrogateescape")
-    archive.fileobj = headers  # type: ignore[assignment]  # all that a TarInfo asks of it
+def _other_member(url: str, start: int, held: bytes, raw: bytes, data: int) -> Member:
+    """The member of these headers, by the standard library."""
     try:
-        info = tarfile.TarInfo.fromtarfile(archive)
-    except tarfile.HeaderError as error:
+        file = io.BytesIO(held + b"0\n".ljust(BLOCK, b"\0"))  # the map of a sparse file would follow: here an empty one
+        archive = tarfile.TarFile(fileobj=file, encoding="utf-8", errors="surrogateescape")
+    except (tarfile.TarError, ValueError) as error:  # the latter of what is said of sparse files
         raise damaged(url, start, None, "a member with sound headers", str(error)) from error
+    info = archive.next()
+    assert info is not None, "the archive begins with a header"
     name = info.name.encode("utf-8", "surrogateescape")
     if said := sorted({"path", "size"} & archive.pax_headers.keys()):
         raise damaged(url, start, None, "a global pax header without path and size", said[0])
@@ -216,31 +198,9 @@ def _other_member(headers: _Headers, url: str, start: int) -> Member:
     size = info.size if is_file else 0
     if size < 0:
         raise damaged(url, start, name, "a size from 0 on", f"{size}")
-    return Member(name, is_file, start, info.offset_data, size, info.offset_data + padded(size), headers.raw, False)
+    return Member(name, is_file, start, data, size, data + padded(size), raw, False)
 
 
 def padded(size: int) -> int:
     """`size` rounded up to whole blocks."""
     return -(-size // BLOCK) * BLOCK
-
-
-def _check_sum(url: str, offset: int, header: bytes) -> None:
-    """Raise unless the header's bytes add up to its checksum field, which counts itself as spaces.
-
-    The lower half of an Adler-32 is 1 + the sum of the bytes modulo 65521, which 256 bytes cannot reach; it is ten
-    times as fast as adding them up here.
-    """
-    blanked = header[:148] + b"        " + header[156:]
-    got = (zlib.adler32(blanked[:256]) & 0xFFFF) + (zlib.adler32(blanked[256:]) & 0xFFFF) - 2
-    field = _OCTAL.fullmatch(header[148:156])
-    if field is None or int(field[1], 8) != got:
-        _refuse_foreign(url, offset, header)
-        expected = f"a header whose checksum field {shown(header[148:156])} is its sum"
-        name = header[:100].split(b"\0", 1)[0]
-        raise damaged(url, offset, name, expected, f"the sum {got:o} (octal)")
-
-
-def _refuse_foreign(url: str, offset: int, header: bytes) -> None:
-    """Say what a file is that does not begin with a header; one that does may be named like anything."""
-    if offset == 0:
-        refuse_foreign(url, header, TAR)

@@ -168,36 +168,32 @@ def records(
     record: TarRecord | None = None
     num_members = 0  # since it began, those between it and the next one too
     for member in members_of(source, url, start, stop, max_bytes):
-        num_members += 1
-        parts = _split_name(member.name) if member.is_file else None
-        if parts is None:
-            if member.is_file and skipped is not None:
-                skipped(member)
-            if record is not None:
-                record.add(member, plain=False)
-            _check_count(url, record, member, num_members)
-            continue
-        key = _as_text(parts[0])
-        if record is None or record.key != key:
+        base = member.name.rfind(b"/") + 1
+        dot = member.name.find(b".", base)
+        key = _as_text(member.name[:dot]) if member.is_file and dot > base else None
+        if key is not None and (record is None or record.key != key):
             if record is not None:
                 yield record
-            record, num_members = TarRecord(key, member.offset, member.end), 1
-        _check_count(url, record, member, num_members)
-        record.add(member, plain=member.plain and len(parts[1]) <= _MAX_PLAIN_FIELD)
-        name = _checked_field(url, record, member, parts[1])
-        if fields is None or name in fields:
-            record.fields[name] = data_of(source, url, member)
+            record, num_members = TarRecord(key, member.offset, member.end), 0
+        num_members += 1
+        if num_members > MAX_MEMBERS:
+            where = f"of record {shown(record.key)} and up to the next one" if record else "before the first record"
+            raise damaged(
+                url, member.offset, member.name, f"at most {MAX_MEMBERS} members {where}", "more of them",
+                remedy="A key is a member's name up to the first dot of its base name: give each record its own.",
+            )  # fmt: skip
+        if record is not None:
+            record.add(
+                member, plain=key is not None and member.plain and len(member.name) - dot <= _MAX_PLAIN_FIELD + 1
+            )
+        if record is not None and key is not None:
+            name = _checked_field(url, record, member, member.name[dot + 1 :])
+            if fields is None or name in fields:
+                record.fields[name] = data_of(source, url, member)
+        elif member.is_file and skipped is not None:
+            skipped(member)
     if record is not None:
         yield record
-
-
-def _check_count(url: str, record: TarRecord | None, member: Member, num_members: int) -> None:
-    if num_members > MAX_MEMBERS:
-        where = f"of record {shown(record.key)} and up to the next one" if record else "before the first record"
-        raise damaged(
-            url, member.offset, member.name, f"at most {MAX_MEMBERS} members {where}", "more of them",
-            remedy="A key is a member's name up to the first dot of its base name: give each record a key of its own.",
-        )  # fmt: skip
 
 
 def _checked_field(url: str, record: TarRecord, member: Member, suffix: bytes) -> str:
@@ -212,13 +208,6 @@ def _checked_field(url: str, record: TarRecord, member: Member, suffix: bytes) -
         raise damaged(url, member.offset, member.name, "another field name", shown(name), remedy=remedy)
     record.names.add(name)
     return name
-
-
-def _split_name(name: bytes) -> tuple[bytes, bytes] | None:
-    """Key and field of a member; None where its base name has no dot or begins with one."""
-    base = name.rfind(b"/") + 1
-    dot = name.find(b".", base)
-    return (name[:dot], name[dot + 1 :]) if dot > base else None
 
 
 def _as_text(name: bytes) -> str:
@@ -274,7 +263,14 @@ class TarRows:
             ShardError: Two records have one key, or the archive is larger than 2 TiB.
         """
         url, end, offsets, skipped = self._url, self._end, self._offsets, self._skipped
-        _check_keys_differ(url, np.array(self._hashes, np.uint64), offsets)
+        hashes = np.array(self._hashes, np.uint64)
+        order = np.argsort(hashes, kind="stable")
+        for twin in np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]]).tolist():
+            begins = [offsets[int(order[index])] for index in (twin, twin + 1)]
+            source = byte_source(url)  # equal hashes may be chance
+            keys = {next(records(source, url, (), None, begin, max_bytes=ANY_SIZE)).key for begin in begins}
+            if len(keys) == 1:
+                raise interleaved(url, keys.pop(), begins[1], begins[0])
         if end >= BLOCK << 32:
             raise ShardError(f"shard '{url}': expected at most 2 TiB, got {end} bytes\n  Split it into several shards.")
         rows = np.zeros(len(offsets) + 1, TAR_ROW)
@@ -282,17 +278,3 @@ class TarRows:
         rows["block"][-1] = end // BLOCK
         rows["crc"][:-1] = self._crcs
         return Contents(rows, len(skipped), skipped[0] if skipped else 0)
-
-
-def _check_keys_differ(url: str, hashes: "np.ndarray[tuple[int], np.dtype[np.uint64]]", offsets: "array[int]") -> None:
-    """Raise if two records have one key; equal hashes are looked at again, since they may be chance."""
-    order = np.argsort(hashes, kind="stable")
-    twins = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
-    for twin in twins.tolist():
-        first, second = (_key_at(url, offsets[int(order[index])]) for index in (twin, twin + 1))
-        if first == second:
-            raise interleaved(url, first, offsets[int(order[twin + 1])], offsets[int(order[twin])])
-
-
-def _key_at(url: str, offset: int) -> str:
-    return next(records(byte_source(url), url, (), None, offset, max_bytes=ANY_SIZE)).key

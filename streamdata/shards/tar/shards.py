@@ -23,7 +23,7 @@ from streamdata.shards.jsonl.rows import doubtful_integers
 from streamdata.shards.readers import NO_FIELDS, Record
 from streamdata.shards.tar.headers import BLOCK, damaged, members_of
 from streamdata.shards.tar.records import plain_record, records
-from streamdata.shards.tar.sidecar import checked_names, checked_sidecar_key, join
+from streamdata.shards.tar.sidecar import checked_meta, join
 
 _MAX_LOOK_AHEAD = 128
 _LOOK_AHEAD_BYTES = 8 << 20
@@ -54,8 +54,7 @@ class TarShards(IndexedFiles):
         known: Known = NOTHING_KNOWN,
         limits: ShardLimits = DEFAULT_LIMITS,
     ) -> None:
-        self.meta_names = checked_names(meta_names)
-        self.sidecar_key = checked_sidecar_key(sidecar_key, meta_names)
+        self.meta_names, self.sidecar_key = checked_meta(meta_names, sidecar_key), sidecar_key
         super().__init__(urls, "tar", known, limits=limits)
         self.sidecars: IndexedFiles | None = None
         if meta_names:
@@ -86,9 +85,9 @@ class TarShards(IndexedFiles):
 
     def anomalies(self) -> dict[str, int]:
         """How many members belong to no record, how many records have no line in their sidecar, and the reverse."""
-        found = {"members without key and field": self.skipped}
+        found = {"members without key and field": int(self.skipped.sum())}
         if self.sidecars is not None:
-            found["records without a sidecar line"] = self.sidecars.skipped
+            found["records without a sidecar line"] = int(self.sidecars.skipped.sum())
             found["sidecar lines without a record"] = int(self.sidecars.noted.sum())
         return found
 
@@ -102,8 +101,12 @@ class TarWindow:
         offsets = rows["block"].astype(np.int64) * BLOCK
         self._bytes = RecordBytes(shards, runs, offsets[own], offsets[own + 1], shards.buffer)
         self._crcs, size = rows["crc"][own], self._bytes.num_bytes
-        if size > shards.limits.member_bytes:
-            self._check_members(shards.limits.member_bytes)
+        # The index may have been built under other limits, or come with the shard.
+        for position in np.flatnonzero(self._bytes.sizes > shards.limits.member_bytes).tolist():
+            url, source = self._urls[int(self._bytes.shards[position])], self._bytes.source(position)
+            span = int(self._bytes.begins[position]), int(self._bytes.ends[position])
+            for _ in members_of(source, url, *span, shards.limits.member_bytes):  # which raises if one is too large
+                pass
         self.look_ahead = max(1, min(_MAX_LOOK_AHEAD, _LOOK_AHEAD_BYTES * len(own) // (size or 1)))
         # A request takes about as long for all records of a window as for some of them.
         is_remote = any(map(shards.is_remote.__getitem__, set(runs.shards.tolist())))
@@ -113,14 +116,6 @@ class TarWindow:
             lines, _ = shards.sidecars.rows(runs)
             self._lines = np.stack([lines["offset"][own], lines["length"][own]], axis=1).astype(np.int64)
             self._check_lines(shards.sidecars, runs, shards.limits.line_bytes)
-
-    def _check_members(self, max_bytes: int) -> None:
-        """Raise if one is too large: the index may have been built under other limits, or come with the shard."""
-        for position in np.flatnonzero(self._bytes.sizes > max_bytes).tolist():
-            url, located = self._urls[int(self._bytes.shards[position])], self._bytes
-            begin, end = int(located.begins[position]), int(located.ends[position])
-            for _ in members_of(located.source(position), url, begin, end, max_bytes):
-                pass
 
     def _check_lines(self, sidecars: IndexedFiles, runs: Runs, max_bytes: int) -> None:
         """Raise if a line of a sidecar is too large, or does not lie within its sidecar."""
@@ -176,8 +171,8 @@ class TarWindow:
             memories, begins = repeat(view.obj), offsets.tolist()  # its slices are bytes, the view's would be views
         else:
             memories, begins = chunk.located(0, chosen)
-        urls, columns = self._urls, (chosen, located.shards[chosen], located.sizes[chosen], self._crcs[chosen])
-        rows = zip(memories, begins, *[column.tolist() for column in columns], strict=False)
+        urls, shards, sizes = self._urls, located.shards[chosen].tolist(), located.sizes[chosen].tolist()
+        rows = zip(memories, begins, chosen.tolist(), shards, sizes, self._crcs[chosen].tolist(), strict=False)
         for memory, begin, position, shard, size, crc in rows:
             end = begin + size
             record = plain_record(memory, begin, end, crc, urls[shard])
@@ -200,38 +195,32 @@ class TarWindow:
         self, found: Iterator[Record], chosen: Int64s, all_lines: Int64s, chunk: Chunk | None
     ) -> Iterator[Record]:
         """The records, each joined with its line of its shard's sidecar."""
-        sidecars = self._shards.sidecars
+        sidecars, shards = self._shards.sidecars, self._bytes.shards[chosen]
         assert sidecars is not None, "there are sidecar lines, so there are sidecars"
-        shards, lines = self._bytes.shards[chosen].tolist(), all_lines[chosen].tolist()
-        texts = list(self._lines_read(shards, lines) if chunk is None else _lines_in(chunk, chosen, lines))
-        names, by = self._shards.meta_names, self._shards.sidecar_key
+        offsets, sizes = all_lines[chosen].T
+        memories: Iterator[Any]
+        if chunk is None:
+            spans = np.stack([shards, offsets, offsets + sizes], axis=1)
+            urls, stamps, is_cached = sidecars.sidecar_urls, sidecars.sidecar_stamps, self._bytes.is_cached
+            memory, starts = read_spans(urls, stamps, spans[sizes > 0], from_cache=is_cached)
+            begins = np.zeros(len(sizes), np.int64)
+            begins[sizes > 0] = starts
+            memories, located = repeat(memory), begins.tolist()
+        else:
+            memories, located = chunk.located(1, chosen)
+        texts = [
+            bytes(memory[begin : begin + size]) if size else None
+            for memory, begin, size in zip(memories, located, sizes.tolist(), strict=False)
+        ]
         # Searched for large integers together: line by line this took a sixth of the time of small records.
         ends = np.cumsum([len(text or b"") + 1 for text in texts])
         long = doubtful_integers(b"\n".join(text or b"" for text in texts))
         doubtful = set(np.searchsorted(ends, long, side="right").tolist())
-        for number, (record, text, shard, (offset, _)) in enumerate(zip(found, texts, shards, lines, strict=True)):
-            sidecar = sidecars.sidecar_urls[shard]
+        rows = zip(found, texts, shards.tolist(), offsets.tolist(), strict=True)
+        for number, (record, text, shard, offset) in enumerate(rows):
+            names, by, sidecar = self._shards.meta_names, self._shards.sidecar_key, sidecars.sidecar_urls[shard]
             join(record, text, names, by, sidecar, offset, doubtful=number in doubtful)
             yield record
-
-    def _lines_read(self, shards: list[int], lines: list[list[int]]) -> Iterator[bytes | None]:
-        """The sidecar's line for each record, None where it has none; all are read at the first one."""
-        sidecars = self._shards.sidecars
-        assert sidecars is not None, "there are sidecar lines, so there are sidecars"
-        spans = [(shard, begin, begin + length) for shard, (begin, length) in zip(shards, lines, strict=True) if length]
-        wanted = np.array(spans, np.int64).reshape(-1, 3)
-        stamps, is_cached = sidecars.sidecar_stamps, self._bytes.is_cached
-        memory, offsets = read_spans(sidecars.sidecar_urls, stamps, wanted, from_cache=is_cached)
-        starts = iter(offsets.tolist())
-        for _, length in lines:
-            yield bytes(memory[(start := next(starts)) : start + length]) if length else None
-
-
-def _lines_in(chunk: Chunk, chosen: Int64s, lines: list[list[int]]) -> Iterator[bytes | None]:
-    """Yield the sidecar's line for each record of a chunk, None where it has none."""
-    memories, begins = chunk.located(1, chosen)
-    for memory, begin, (_, length) in zip(memories, begins, lines, strict=True):
-        yield memory[begin : begin + length] if length else None
 
 
 class _Buffer:

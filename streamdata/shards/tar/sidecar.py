@@ -1,7 +1,7 @@
 """The sidecar of a tar shard: JSON lines that add fields to its records.
 
 1. sidecar → `SidecarKeys` → which line is for which key
-2. tar, its keys → `build_rows` → the index: where each record's line is
+2. records, these keys → `JoinedLines` → where each record's line is; `JoinRows` → the index of it
 3. record, line → `join` → the record with the fields of `meta_names`
 
 The `key` of a line is the text of a record's `.id` member, or the record's own key. Where a recipe does not say which
@@ -10,8 +10,8 @@ and by keys others do, an error asks for it: neither is chosen silently.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,15 +20,13 @@ import numpy.typing as npt
 from streamdata.errors import ShardError, shown
 from streamdata.fields import KEY, URL, is_reserved
 from streamdata.io.one_pass import byte_source
-from streamdata.io.storage import FileStamp, Int64s, stamps_there
-from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
+from streamdata.io.storage import FileStamp, stamps_there
 from streamdata.shards.index.index_file import Contents, Rows
 from streamdata.shards.jsonl.lines import MAX_LINE_BYTES, lines_of, numbered_lines
 from streamdata.shards.jsonl.rows import doubtful_integers, parse_row
 from streamdata.shards.listing import SIDECAR_SUFFIXES, sidecars_of
 from streamdata.shards.readers import DamagedRecordError, Record
-from streamdata.shards.tar.headers import ANY_SIZE
-from streamdata.shards.tar.records import TarRecord, key_hash, records
+from streamdata.shards.tar.records import TarRecord, key_hash
 
 BY_ID, BY_KEY = SIDECAR_KEYS = ("id", "key")
 _COUNTED_AT_ONCE = 1 << 20
@@ -36,11 +34,12 @@ _COUNTED_AT_ONCE = 1 << 20
 DTYPE = np.dtype([("offset", "<u8"), ("length", "<u4")])
 
 
-def checked_names(meta_names: Sequence[str]) -> tuple[str, ...]:
-    """The names as a tuple.
+def checked_meta(meta_names: Sequence[str], sidecar_key: str | None) -> tuple[str, ...]:
+    """Check what a recipe says of sidecars; the names of the fields as a tuple.
 
     Raises:
-        ValueError: One is not a name, comes twice, or is reserved.
+        ValueError: A name is none, comes twice, or is reserved; or `sidecar_key` is neither of the two, or there are no
+            fields to join.
     """
     if isinstance(meta_names, str):
         raise ValueError(
@@ -52,15 +51,6 @@ def checked_names(meta_names: Sequence[str]) -> tuple[str, ...]:
                 f"meta_names: expected different names, without two underscores at both ends, got {shown(name)}\n"
                 "  Name each field of the sidecar once."
             )
-    return tuple(meta_names)
-
-
-def checked_sidecar_key(sidecar_key: str | None, meta_names: Sequence[str]) -> str | None:
-    """Check what the keys of sidecars are; None where each shard has to tell.
-
-    Raises:
-        ValueError: It is neither of the two, or there are no fields to join.
-    """
     if sidecar_key not in (None, *SIDECAR_KEYS):
         raise ValueError(
             f"sidecar_key: expected {' or '.join(map(repr, SIDECAR_KEYS))}, got {shown(sidecar_key)}\n"
@@ -71,7 +61,7 @@ def checked_sidecar_key(sidecar_key: str | None, meta_names: Sequence[str]) -> s
             f"sidecar_key: expected meta_names with it, got {shown(sidecar_key)} alone\n"
             "  Name the fields of the sidecar, or drop it."
         )
-    return sidecar_key
+    return tuple(meta_names)
 
 
 def find_sidecars(urls: Iterable[str], known: Mapping[str, FileStamp]) -> dict[str, tuple[str, FileStamp]]:
@@ -92,16 +82,13 @@ def find_sidecars(urls: Iterable[str], known: Mapping[str, FileStamp]) -> dict[s
             stamps = stamps_there(left.values()) if there is None else there
             found |= {url: (name, stamps[name]) for url, name in left.items() if name in stamps}
     if missing := [url for url in candidates if url not in found]:
-        raise _no_sidecar(missing[0], candidates[missing[0]])
+        url, names = missing[0], candidates[missing[0]]
+        raise ShardError(
+            f"shard '{url}': meta_names are asked for, expected a sidecar {' or '.join(map(repr, names))}, "
+            f"got {'none' if names else 'a pipe, which has none'}\n"
+            "  Put the sidecar beside the shard, or leave meta_names out."
+        )
     return found
-
-
-def _no_sidecar(url: str, candidates: Sequence[str]) -> ShardError:
-    return ShardError(
-        f"shard '{url}': meta_names are asked for, expected a sidecar {' or '.join(map(repr, candidates)) or ''}, "
-        f"got {'none' if candidates else 'a pipe, which has none'}\n"
-        "  Put the sidecar beside the shard, or leave meta_names out."
-    )
 
 
 class RecordNames(NamedTuple):
@@ -179,15 +166,16 @@ class SidecarKeys:
                 lengths.append(len(line))
                 numbers.append(number + 1)
         order = np.argsort(np.array(hashes, np.uint64), kind="stable")  # lines of one key in their sequence
-        self._hashes = np.array(hashes, np.uint64)[order]
-        rows: Rows = np.zeros(len(order) + 1, DTYPE)  # the last row is for records without a line
-        rows["offset"][:-1], rows["length"][:-1] = np.array(offsets)[order], np.array(lengths)[order]
-        is_again = np.append(False, self._hashes[1:] == self._hashes[:-1])[: len(order)]
+        hashed = np.array(hashes, np.uint64)[order]
+        rows: Rows = np.zeros(len(order), DTYPE)
+        rows["offset"], rows["length"] = np.array(offsets)[order], np.array(lengths)[order]
+        is_again = np.append(False, hashed[1:] == hashed[:-1])[: len(order)]
         if is_again.any():
             self._merge(rows, is_again, np.array(numbers)[order])
-        self._hashes, self.rows = self._hashes[~is_again], rows[np.append(~is_again, True)]
-        self.num_broken = len(broken)
-        self._others: Rows = np.array(broken or [(0, 0)], DTYPE)
+        self._hashes, rows = array("Q", hashed[~is_again].tobytes()), rows[~is_again]
+        self._offsets, self._lengths = array("Q", rows["offset"].tobytes()), array("I", rows["length"].tobytes())
+        self.broken = broken
+        """Where broken lines begin, and their lengths."""
 
     def _merge(self, rows: Rows, is_again: npt.NDArray[np.bool_], numbers: npt.NDArray[np.uint64]) -> None:
         """Let the first line of a key stand for all of them; of equal ones it is enough."""
@@ -216,18 +204,15 @@ class SidecarKeys:
     def __len__(self) -> int:
         return len(self._hashes)
 
-    def find(self, hashes: Sequence[int]) -> Int64s:
-        """The index in `rows` of each line for a key of these hashes; len(self) where there is none."""
-        wanted = np.array(hashes, np.uint64)
-        lines = np.searchsorted(self._hashes, wanted)
-        if not len(self):
-            return lines
-        is_known = self._hashes[np.minimum(lines, len(self) - 1)] == wanted
-        return np.where(is_known, lines, len(self))
+    def find(self, key: str) -> int:
+        """The number of the line for a key, in the order of their hashes; len(self) where there is none."""
+        wanted = key_hash(key)
+        line = bisect_left(self._hashes, wanted)
+        return line if line < len(self) and self._hashes[line] == wanted else len(self)
 
-    def row_without(self, number: int) -> Any:
-        """The row of record `number`, from 0, of those for which no line has the key."""
-        return self._others[min(number, len(self._others) - 1)]
+    def place(self, line: int) -> tuple[int, int]:
+        """Where a line that was found begins, and its length."""
+        return self._offsets[line], self._lengths[line]
 
     def unfit(self, url: str, first: RecordNames | None, by: str | None) -> ShardError:
         """The error for a sidecar of which no line joins a record of the shard; the first of these, if it has any."""
@@ -255,84 +240,93 @@ def _described(names: RecordNames) -> str:
     return f"record {shown(names.record)}" + (f" with the id {shown(names.by_id)}" if names.has_id else "")
 
 
-class JoinRows:
-    """Joins the records of a tar, as these come, with lines of its sidecar.
+class JoinedLines:
+    """Finds the line of each record of a tar, as these come.
 
     Args:
         url: The tar.
-        sidecar: Its sidecar.
-        stamp: The sidecar's version.
-
-    Raises:
-        ShardError: The sidecar is damaged.
+        keys: The lines of its sidecar.
+        by: What the keys of the lines are, one of SIDECAR_KEYS; None where the shard has to tell.
     """
 
-    def __init__(
-        self, url: str, sidecar: str, stamp: FileStamp | None = None, limits: ShardLimits = DEFAULT_LIMITS
-    ) -> None:
-        self._url, self._keys, self._limits = url, SidecarKeys(sidecar, stamp, limits.line_bytes), limits
-        self._ids, self._own, self._has_id = array("Q"), array("Q"), bytearray()
-        self._broken_id: ShardError | None = None
+    def __init__(self, url: str, keys: SidecarKeys, by: str | None) -> None:
+        self._url, self._keys, self._by = url, keys, by
+        self._is_used = bytearray(len(keys))
+        self._num_missing = 0
+        self._first: RecordNames | None = None
+        self._with_id: RecordNames | None = None  # the first record with a line by its id
+        self._other: RecordNames | None = None  # the first with a line by its key alone
+
+    def next(self, key: str, identifier: bytes | None) -> tuple[int, int]:
+        """Where the next record's line begins, and its length, 0 where it has none.
+
+        Raises:
+            ShardError: It is in doubt which line it is, or the id is no text.
+        """
+        names, keys = names_of(key, identifier, self._url, self._by), self._keys
+        self._first = self._first or names
+        line = by_key = keys.find(names.by_id)
+        if names.by_key != names.by_id:
+            by_key = keys.find(names.by_key)
+        if names.has_id and line < len(keys):
+            self._with_id = self._with_id or names
+        if by_key not in (line, len(keys)):
+            self._other = self._other or names
+        if self._with_id and self._other:
+            raise keys.ambiguous(self._url, self._with_id, self._other)
+        if line == len(keys):
+            line = by_key
+        if line == len(keys):
+            self._num_missing += 1
+            return keys.broken[min(self._num_missing, len(keys.broken)) - 1] if keys.broken else (0, 0)
+        self._is_used[line] = 1
+        return keys.place(line)
+
+    def num_unused(self) -> int:
+        """How many lines are of no record, once all of these came.
+
+        Raises:
+            ShardError: No line is of a record.
+        """
+        keys, num_used = self._keys, self._is_used.count(1)
+        if not num_used and (len(keys) or self._first):
+            raise keys.unfit(self._url, self._first, self._by)
+        return len(keys) - num_used + max(0, len(keys.broken) - self._num_missing)
+
+
+class JoinRows:
+    """The rows of the index of a tar's sidecar. Arguments as of `JoinedLines`."""
+
+    def __init__(self, url: str, keys: SidecarKeys, by: str | None) -> None:
+        self._lines = JoinedLines(url, keys, by)
+        self._error: ShardError | None = None
+        self._offsets, self._lengths = array("Q"), array("I")
 
     def add(self, record: TarRecord) -> None:
         """Take in the next record."""
+        if self._error is not None:
+            return
         try:
-            names = names_of(record.key, record.fields.get("id"), self._url, None)
-        except ShardError as error:  # it is one only where ids are asked for
-            self._broken_id = self._broken_id or error
-            names = names_of(record.key, None, self._url, None)
-        own = key_hash(record.key)
-        self._own.append(own)
-        self._ids.append(key_hash(names.by_id) if names.has_id else own)
-        self._has_id.append(names.has_id)
+            offset, length = self._lines.next(record.key, record.fields.get("id"))
+        except ShardError as error:  # other indexes of the shard can be built yet
+            self._error = error
+            return
+        self._offsets.append(offset)
+        self._lengths.append(length)
 
-    def contents(self, by: str | None) -> Contents:
+    def contents(self) -> Contents:
         """Rows of the records and one more; the records without a line (the first from 0), the lines without one.
-
-        Args:
-            by: What the keys of the lines are, one of SIDECAR_KEYS; None where the shard has to tell.
 
         Raises:
             ShardError: No line joins a record, it is in doubt which does, or an id is no text.
         """
-        if self._broken_id is not None and by != BY_KEY:
-            raise self._broken_id
-        keys, own = self._keys, self._keys.find(self._own)
-        ids = own if by == BY_KEY else keys.find(self._ids)
-        has_id = np.frombuffer(self._has_id, np.bool_)
-        has_id = np.zeros_like(has_id) if by == BY_KEY else has_id
-        lines = _lines_of(self._url, keys, by, (ids, ids if by == BY_ID else own), has_id)
-        missing = np.flatnonzero(lines == len(keys))
-        rows: Rows = np.zeros(len(lines) + 1, DTYPE)
-        rows[:-1] = keys.rows[lines]
-        unused = len(keys) - len(np.unique(lines[lines < len(keys)]))
-        if keys.num_broken:
-            for number, record in enumerate(missing.tolist()):
-                rows[record] = keys.row_without(number)
-            unused += max(0, keys.num_broken - len(missing))
-            missing = missing[:0]
-        return Contents(rows, len(missing), int(missing[0]) if len(missing) else 0, unused)
-
-
-def _names(url: str, by: str | None) -> Iterator[RecordNames]:
-    for record in records(byte_source(url), url, ("id",), max_bytes=ANY_SIZE):
-        yield names_of(record.key, record.fields.get("id"), url, by)
-
-
-def _lines_of(
-    url: str, keys: SidecarKeys, by: str | None, found: tuple[Int64s, Int64s], has_id: npt.NDArray[np.bool_]
-) -> Int64s:
-    """The index of each record's line, of those found by ids and by keys."""
-    by_id, by_key = found
-    with_line = np.flatnonzero(has_id & (by_id < len(keys)))
-    others = np.flatnonzero((by_key != by_id) & (by_key < len(keys)))
-    if len(with_line) and len(others):
-        first, other = (next(islice(_names(url, by), int(which[0]), None)) for which in (with_line, others))
-        raise keys.ambiguous(url, first, other)
-    lines = by_id if len(with_line) else by_key
-    if (len(lines) or len(keys)) and not (lines < len(keys)).any():
-        raise keys.unfit(url, next(_names(url, by), None), by)
-    return lines
+        if self._error is not None:
+            raise self._error
+        num_unused = self._lines.num_unused()
+        rows: Rows = np.zeros(len(self._offsets) + 1, DTYPE)
+        rows["offset"][:-1], rows["length"][:-1] = self._offsets, self._lengths
+        missing = np.flatnonzero(rows["length"][:-1] == 0)
+        return Contents(rows, len(missing), int(missing[0]) if len(missing) else 0, num_unused)
 
 
 def join(

@@ -75,19 +75,15 @@ class _Sample(NamedTuple):
 
     def num_bytes(self) -> int:
         """How much of an archive it takes: of each field its headers, and its bytes in whole blocks."""
-        return sum(_header_bytes(f"{self.key}.{name}") + padded(len(data)) for name, data in self.fields.items())
-
-
-def _header_bytes(name: str) -> int:
-    """How much the headers of a member take; a name that its own header cannot say has another before it."""
-    if name.isascii() and len(name) <= tarfile.LENGTH_NAME:
-        return BLOCK
-    return len(tarfile.TarInfo(name).tobuf(tarfile.PAX_FORMAT))
-
-
-def archive_bytes(num_bytes: int) -> int:
-    """The size of an archive of so many bytes, with its end and what it is filled up with."""
-    return -(-(num_bytes + 2 * BLOCK) // _RECORD_BYTES) * _RECORD_BYTES
+        names = [f"{self.key}.{name}" for name in self.fields]
+        # A name that its own header cannot say has another before it.
+        headers = (
+            BLOCK
+            if name.isascii() and len(name) <= tarfile.LENGTH_NAME
+            else len(tarfile.TarInfo(name).tobuf(tarfile.PAX_FORMAT))
+            for name in names
+        )
+        return sum(headers) + sum(map(padded, map(len, self.fields.values())))
 
 
 class _OpenTar:
@@ -131,7 +127,8 @@ class _OpenTar:
             path.unlink(missing_ok=True)
 
     def is_full_for(self, sample: _Sample, max_records: int | None, max_bytes: int | None) -> bool:
-        size = archive_bytes(self._size + sample.num_bytes())
+        size = self._size + sample.num_bytes() + 2 * BLOCK
+        size += -size % _RECORD_BYTES  # the archive is filled up
         return len(self._keys) == max_records or (max_bytes is not None and size > max_bytes)
 
     def add(self, sample: _Sample, number: int) -> None:

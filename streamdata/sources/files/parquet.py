@@ -52,16 +52,11 @@ class RowGroupSource(BlockSource):
             blocks = later.popleft()
             # While a window is delivered, the next ones are decoded in a thread: Arrow computes without Python's lock.
             if not later or self._num_bytes(later) < most // 2:
-                later += self._more(windows, most - self._num_bytes(later))
+                later.extend(islice(windows, 1))  # at least one, and more up to so many bytes
+                while later and self._num_bytes(later) < most and (one := next(windows, None)) is not None:
+                    later.append(one)
                 self.shards.decode_ahead(self._runs(blocks)[:2], [self._runs(one)[:2] for one in later])
             yield blocks
-
-    def _more(self, windows: Iterator[Indices], num_bytes: int) -> list[Indices]:
-        """At least one of these windows, if there are any, and more up to so many bytes."""
-        more = list(islice(windows, 1))
-        while more and self._num_bytes(more) < num_bytes and (window := next(windows, None)) is not None:
-            more.append(window)
-        return more
 
     def _num_bytes(self, windows: Iterable[Indices]) -> int:
         """Bytes of these windows when they are decoded, as far as footers say it."""

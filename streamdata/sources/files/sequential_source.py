@@ -1,8 +1,8 @@
 """Shards that can only be read from their start, as a source: each is a block, shuffled in groups."""
 
 from collections.abc import Iterator
-from functools import cached_property
-from itertools import chain, count, islice, repeat
+from functools import cached_property, partial
+from itertools import chain, count, islice, repeat, takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from streamdata.run import shuffled, stable_seed
 from streamdata.shards.ahead.windows import MAX_REQUEST_BYTES, ChunkBytes, PlannedWindow
 from streamdata.shards.readers import DamagedRecordError, SequentialShards
 from streamdata.sources.order.blocks import BlockOrder, Part, describe_content, shard_seeds
-from streamdata.sources.source import ReadTask, Record, Source, Stretch, check_position
+from streamdata.sources.source import ReadTask, Record, Source, Stretch, check_position, walk
 from streamdata.states.cursor import Position
 
 _RECORDS_AT_ONCE = 256
@@ -56,28 +56,28 @@ class SequentialSource(Source):
         return f"{self._kind}, {shards}, shuffle {shuffle}, groups of {group}"
 
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
-        epoch: int | None = position[0]
-        _, window, taken, _ = position
         without_records: set[int] = set()
-        while epoch is not None:
-            task.fields[SEED] = task.order.seed(epoch)
-            while len(blocks := task.order.blocks(epoch, window, window + 1)):
-                seed = stable_seed(task.order.seed(epoch), task.order.number(epoch, window))
-                found = taken
-                for record, found in self._read_shard(task, int(blocks[0]), (epoch, window, taken, 0), seed):
-                    yield record, (epoch, window, found, 0)
-                if not found:  # only now: how many records a shard has shows at its end
-                    without_records.add(int(blocks[0]))
-                window, taken = window + 1, 0
-            epoch, window = task.next_epoch(epoch), 0
+
+        def next_epoch(epoch: int) -> int | None:
+            following = task.next_epoch(epoch)
             # It would look on without end, or train on nothing; one lane of several may have nothing.
-            if (epoch is not None or task.lane.count == 1) and len(without_records) == self.num_blocks:
+            if (following is not None or task.lane.count == 1) and len(without_records) == self.num_blocks:
                 what = "" if task.part is None else f" of the {task.part}"
                 raise SourceError(
                     f"source {shown(task.name)}: expected records{what}, got none in its {self.num_blocks} "
                     "shards, of which "
                     f"the first is {self.shards.urls[0]}\n  Remove the source, or give it records."
                 )
+            return following
+
+        for start, blocks in walk(partial(_windows, task.order), position, next_epoch):
+            epoch, window, found, _ = start
+            task.fields[SEED] = task.order.seed(epoch)
+            seed = stable_seed(task.order.seed(epoch), task.order.number(epoch, window))
+            for record, found in self._read_shard(task, int(blocks[0]), start, seed):
+                yield record, (epoch, window, found, 0)
+            if not found:  # only now: how many records a shard has shows at its end
+                without_records.add(int(blocks[0]))
 
     def _read_shard(self, task: ReadTask, shard: int, start: Position, seed: int) -> Iterator[tuple[Record, int]]:
         """Its records from the one that comes after those taken, each with how many are taken after it."""
@@ -116,18 +116,13 @@ class SequentialSource(Source):
 
     def _planned(self, stretches: Iterator[Stretch]) -> Iterator[PlannedWindow]:
         """All shards from here on, by their chunks."""
-        for order, (first, first_window, _, _) in stretches:
-            epoch: int | None = first
-            window = first_window
-            while epoch is not None:
-                while len(blocks := order.blocks(epoch, window, window + 1)):
-                    chunks = self.shards.chunks(int(blocks[0]))
-                    files = [] if chunks is None else [chunks]
-                    order_inside = np.arange(0 if chunks is None else len(chunks.spans))
-                    # Let go of one by one: the shard may be larger than any memory.
-                    yield PlannedWindow((epoch, window), None, files, order_inside, MAX_REQUEST_BYTES)
-                    window += 1
-                epoch, window = order.next_epoch(epoch), 0
+        for order, position in stretches:
+            for start, blocks in walk(partial(_windows, order), position, order.next_epoch):
+                chunks = self.shards.chunks(int(blocks[0]))
+                files = [] if chunks is None else [chunks]
+                order_inside = np.arange(0 if chunks is None else len(chunks.spans))
+                # Let go of one by one: the shard may be larger than any memory.
+                yield PlannedWindow(start[:2], None, files, order_inside, MAX_REQUEST_BYTES)
 
     def _of_part(self, part: Part | None, shard: int) -> Iterator[bool]:
         """Yields for each record of a shard whether it is of the part."""
@@ -173,3 +168,8 @@ class CountedSource(SequentialSource):
 def _order_inside(count: int, size: int, seed: int) -> Int64s:
     """The order in which the records of a group are read, which has up to `size`."""
     return np.arange(count) if size == 1 else shuffled(count, seed)
+
+
+def _windows(order: BlockOrder, epoch: int, window: int) -> Iterator[Int64s]:
+    """The windows of an epoch from one of a number on: each is a block, which is a shard."""
+    return takewhile(len, (order.blocks(epoch, number, number + 1) for number in count(window)))

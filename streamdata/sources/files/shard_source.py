@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, count, islice, repeat
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from streamdata.sources.alone import SourceAlone
 from streamdata.sources.files.sequential_source import SequentialSource as SequentialSource  # noqa: PLC0414  for others
 from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
 from streamdata.sources.order.blocks import BlockOrder, Part, SourceOutlook, describe_content, describe_cut, shard_seeds
-from streamdata.sources.source import ReadTask, Record, Source, Stretch, check_position
+from streamdata.sources.source import ReadTask, Record, Source, Stretch, check_position, walk
 from streamdata.states.cursor import Position
 from streamdata.states.headers import UNIT, BlockCut
 
@@ -37,15 +37,8 @@ _ROWS_AHEAD = 32
 
 _Runs = tuple[Indices, Indices, Indices]
 """Shard, first record in the shard, and number of records of each run."""
-
-
-class _Unopened(NamedTuple):
-    """A window that comes."""
-
-    order: BlockOrder
-    start: Position
-    runs: _Runs
-
+_Unopened = tuple[BlockOrder, Position, _Runs]
+"""A window that comes: its order, where it begins, and its runs."""
 
 class OpenedWindow(NamedTuple):
     """A window, and what of it is read."""
@@ -152,23 +145,22 @@ class BlockSource(Source):
         return chain.from_iterable(self._takes(task, position))
 
     def _takes(self, task: ReadTask, position: Position) -> Iterator[Iterator[tuple[Record, Position]]]:
-        epoch: int | None = position[0]
-        _, window, taken, _ = position
-        while epoch is not None:
-            task.fields[SEED] = task.order.seed(epoch)
-            for blocks in self._windows(task.order, epoch, window):
-                opened, chunks = self._next(task, (epoch, window, taken, 0), blocks)
-                if taken:  # only a resume begins within a window
-                    where = f"at record {taken} of window {window} in epoch {epoch}"
-                    check_position(task.name, where, taken, len(opened.window))
-                for counts, records in self._read_window(task, opened, chunks):
-                    yield zip(records, zip(repeat(epoch), repeat(window), counts, repeat(0), strict=False), strict=True)
-                if self.shards.has_remote:
-                    self.shards.confirm(wait=False)
-                window, taken = window + 1, 0
+        def next_epoch(epoch: int) -> int | None:
             if self.shards.has_remote:
                 self.shards.confirm(wait=True)
-            epoch, window = task.next_epoch(epoch), 0
+            return task.next_epoch(epoch)
+
+        for start, blocks in walk(partial(self._windows, task.order), position, next_epoch):
+            epoch, window, taken, _ = start
+            task.fields[SEED] = task.order.seed(epoch)
+            opened, chunks = self._next(task, start, blocks)
+            if taken:  # only a resume begins within a window
+                where = f"at record {taken} of window {window} in epoch {epoch}"
+                check_position(task.name, where, taken, len(opened.window))
+            for counts, records in self._read_window(task, opened, chunks):
+                yield zip(records, zip(repeat(epoch), repeat(window), counts, repeat(0), strict=False), strict=True)
+            if self.shards.has_remote:
+                self.shards.confirm(wait=False)
 
     def _next(self, task: ReadTask, start: Position, blocks: Indices) -> tuple["OpenedWindow", Iterable[Chunk | None]]:
         """The window that begins there, and its chunks; None is the whole of it, which was not asked for."""
@@ -191,15 +183,9 @@ class BlockSource(Source):
             yield PlannedWindow(start[:2], opened, spans, opened.positions, is_advice=is_advice)
 
     def _walk(self, stretches: Iterator[Stretch]) -> Iterator[_Unopened]:
-        # The same walk as that of `_takes`, whose ends of epochs also judge what was read: that must not happen early.
-        for order, (first, first_window, first_taken, _) in stretches:
-            epoch: int | None = first
-            window, taken = first_window, first_taken
-            while epoch is not None:
-                for blocks in self._windows(order, epoch, window):
-                    yield _Unopened(order, (epoch, window, taken, 0), self._runs(blocks))
-                    window, taken = window + 1, 0
-                epoch, window = order.next_epoch(epoch), 0
+        for order, position in stretches:
+            for start, blocks in walk(partial(self._windows, order), position, order.next_epoch):
+                yield order, start, self._runs(blocks)
 
     def _asked_early(self, windows: Iterator[_Unopened]) -> Iterator[_Unopened]:
         """Yields the windows, and asks for index rows of those that follow, of three times as many as were opened.
@@ -213,7 +199,7 @@ class BlockSource(Source):
             for num_opened in count():
                 asked = [one for one in asked if not one.done()]
                 for window in islice(windows, min(3 * num_opened + 2, _ROWS_AHEAD) - len(coming)):
-                    asked += self.shards.prefetch_rows(*window.runs)
+                    asked += self.shards.prefetch_rows(*window[2])
                     coming.append(window)
                 if not coming:
                     return

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from streamdata.errors import SourceError, shown
 from streamdata.fields import DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID
 from streamdata.recipe.named_source import SEED as SEED_PARTS
-from streamdata.recipe.named_source import Span
+from streamdata.recipe.named_source import PartRange, Span
 from streamdata.run import Permutation, stable_seed
 from streamdata.sources.functions.tally import raise_noted
-from streamdata.sources.order.blocks import MAP_STYLE_SEED, BlockOrder, Part, range_of
+from streamdata.sources.order.blocks import MAP_STYLE_SEED, BlockOrder, Part, selection_of
 from streamdata.sources.source import DamagedRecord, ReadTask, Record, Source, check_position, fields_of, no_record
 from streamdata.states.cursor import Position
 from streamdata.states.headers import UNIT, BlockCut
@@ -64,7 +64,8 @@ class MapStyleSource(Source):
                 f"got {self._num_all}\n  Give each block as many records."
             )
 
-        self._parts = range_of(dataset)
+        selected = selection_of(dataset)  # what is held out, the lane asks for
+        self._parts = selected if isinstance(selected, PartRange) else None
         num_blocks = self._num_all // self.records_per_block
         self._first, self._last = Span(0, num_blocks) if self._parts is None else self._parts.span(num_blocks)
         self.num_blocks = self._last - self._first

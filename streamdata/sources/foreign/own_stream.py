@@ -19,6 +19,7 @@ from streamdata.errors import SourceError, StateError, shown, text_of
 from streamdata.fields import CURSOR, SEED
 from streamdata.run import Lane, stable_seed
 from streamdata.sources.foreign.named import is_of_grain
+from streamdata.sources.functions.starts import is_stateful
 from streamdata.sources.functions.tally import raise_noted
 from streamdata.sources.order.blocks import BlockOrder
 from streamdata.sources.source import ReadTask, Record, Source, fields_of, no_record
@@ -79,12 +80,12 @@ class OpenStream:
 
     def _begun(self, dataset: Any, state: list[Any] | None) -> tuple[Iterator[Any], Any]:
         """The iterator, and who says where it is: itself, else the dataset, else nobody."""
-        has_state = _is_stateful(dataset)
+        has_state = is_stateful(dataset)
         # The iterator's state comes first, as in torchdata's StatefulDataLoader.
         stateful = iterator = self._as_in_lane(iter, dataset)
         if is_of_grain(iterator, "DatasetIterator"):  # which has other names for it than torch
             stateful = SimpleNamespace(state_dict=iterator.get_state, load_state_dict=iterator.set_state)
-        if _is_stateful(stateful):
+        if is_stateful(stateful):
             if state is not None:
                 stateful.load_state_dict(state[0])
         else:
@@ -157,10 +158,6 @@ class OpenStream:
             "  Return dicts with texts as keys, lists, texts and numbers; or have no state_dict, and a resume skips by "
             "reading."
         )
-
-
-def _is_stateful(value: Any) -> bool:
-    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
 SELF, STRIDE, _SHARD = "self", "stride", "shard"

@@ -1,7 +1,7 @@
 """Images of records as tensors: decoding with Pillow or simplejpeg, within bounds, and resizing."""
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
@@ -97,7 +97,8 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS, formats: tuple[str, 
         image = Image.open(io.BytesIO(data), formats=formats)
     except Image.DecompressionBombError as error:  # of twice as many as Pillow warns of
         raise _too_large(max_pixels, f"more ({error})") from error
-    _check_size(image.width, image.height, max_pixels)
+    if image.width * image.height > max_pixels:
+        raise _too_large(max_pixels, f"{image.width} x {image.height}")
     return image
 
 
@@ -112,11 +113,6 @@ def load_pixels(image: Image.Image) -> Image.Image:
     except SyntaxError as error:  # so Pillow says that chunks of a PNG are broken
         raise _damaged(str(error)) from error
     return image
-
-
-def _check_size(width: int, height: int, max_pixels: int) -> None:
-    if width * height > max_pixels:
-        raise _too_large(max_pixels, f"{width} x {height}")
 
 
 def _too_large(max_pixels: int, got: str) -> ValueError:
@@ -189,20 +185,17 @@ def jpeg_to_tensor(data: bytes, size: Size, dtype: ImageDtype = "uint8", max_pix
 
     if not data.startswith(_JPEG_START):
         return to_tensor_by_pillow(data, size, dtype, max_pixels)
-    height, width, color, _ = _by_turbo(decode_jpeg_header, data)
-    _check_size(width, height, max_pixels)
-    if color not in _TURBO_COLORS:
-        return to_tensor_by_pillow(data, size, dtype, max_pixels)
     wanted = checked_size("image", "size", size)
     least = {"min_height": wanted[0] * _OVERSAMPLING, "min_width": wanted[1] * _OVERSAMPLING}
-    return _resized(_by_turbo(decode_jpeg, data, **least), wanted, dtype)
-
-
-def _by_turbo(function: Callable[..., Any], data: bytes, **settings: int) -> Any:
     try:
-        return function(data, **settings)
+        height, width, color, _ = decode_jpeg_header(data)
+        is_of_turbo = color in _TURBO_COLORS and width * height <= max_pixels  # Pillow refuses what is too large
+        pixels = decode_jpeg(data, **least) if is_of_turbo else None
     except ValueError as error:
         raise _damaged(str(error)) from error
+    if pixels is None:
+        return to_tensor_by_pillow(data, size, dtype, max_pixels)
+    return _resized(pixels, wanted, dtype)
 
 
 def _resized(pixels: npt.NDArray[np.uint8], size: tuple[int, int], dtype: ImageDtype) -> Any:

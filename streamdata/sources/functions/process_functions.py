@@ -18,7 +18,7 @@ import numpy as np
 from torch.utils.data import get_worker_info
 
 from streamdata.errors import StateError, shown, text_of
-from streamdata.fields import is_reserved
+from streamdata.fields import NUM_RECORDS, is_reserved
 from streamdata.sources.functions.starts import fresh, is_stateful
 from streamdata.sources.functions.tally import Tally, raise_noted
 from streamdata.sources.source import DamagedRecord, Record, Sample, describe_record
@@ -68,7 +68,8 @@ def call_per_record(
             tally.fail(record.error, describe_record(record), record.what)
             skip = 0
             continue
-        if not (skip or tally.replaying):  # what is read again was counted before
+        is_new = not (skip or tally.replaying)  # what is read again was counted before
+        if is_new and not tally.counts_outputs:
             tally.records += 1
         if note is not None:
             note(record)
@@ -76,11 +77,13 @@ def call_per_record(
             output = function(record)
         except (Exception, SystemExit) as error:  # a user's function may raise anything; the tally decides
             tally.fail(error, describe_record(record), "single_process_fn")
+            tally.records += is_new and tally.counts_outputs
             skip = 0
             continue
         outputs = output if isinstance(output, list) else [] if output is None else [output]
         if not outputs:
             tally.drop(describe_record(record), "single_process_fn gave no sample")
+            tally.records += is_new and tally.counts_outputs
         last = len(outputs)
         # Nothing of the function was saved within a record: it runs again, and what was delivered of it is skipped.
         for number, sample in enumerate(outputs, 1):
@@ -159,6 +162,9 @@ class Feed(Generic[StreamPosition]):
         """Records of the present burst that were pulled so far, those held from bursts before among them."""
         self._replayed, self.tally, self.what = replayed, tally, what
         self._is_one_burst = is_one_burst
+        self._ends: deque[bool] = deque()
+        """Where outputs say of which records they are the last: whether each that was pulled, and is in none yet, was
+        the last of what a record became."""
         # While a burst is replayed, failures and drops in it are not counted: they were, when it was first fed.
         tally.replaying = replayed > 0
 
@@ -184,6 +190,8 @@ class Feed(Generic[StreamPosition]):
             self.error = error
             raise
         self.num_pulled += 1
+        if self.tally.counts_outputs:
+            self._ends.append(not after[-1])  # a `Position`: of a source, not of a mixture
         if self.stateful is None and self._held:
             self._held[-1] = self._fold(self._held[-1], after)  # it can ask for none of them again
         else:
@@ -198,8 +206,10 @@ class Feed(Generic[StreamPosition]):
         """Say how much of the present burst gave nothing, for an error message."""
         return f"{self.what} passed over {self.num_pulled} records, the last: {describe_record(self.last)}"
 
-    def count_output(self) -> bool:
-        """Count an output; return whether it is a new one, not one of a replay."""
+    def count_output(self, num_records: int | None) -> bool:
+        """Count an output, the last one of so many records; return whether it is a new one, not one of a replay."""
+        if num_records is not None and self.tally.counts_outputs:
+            self._count_records(num_records)
         self.given += 1
         self.outputs += 1
         if self.tally.replaying:
@@ -207,9 +217,14 @@ class Feed(Generic[StreamPosition]):
             return False
         return True
 
+    def _count_records(self, number: int) -> None:
+        ended = sum(self._ends.popleft() for _ in range(min(number, len(self._ends))))
+        self.tally.records += 0 if self.tally.replaying else ended
+
     def forget(self) -> int:
         """Begin a burst after all that was pulled, with nothing held; return how many records that passes over."""
         self._advance(0)
+        self._count_records(len(self._ends))
         self.given, self.state = 0, None
         lost, self.num_pulled = self.num_pulled, 0
         return lost
@@ -307,9 +322,10 @@ def run_bursts(function: StreamFns, feed: Feed[Any], state: FunctionState | None
         outputs = _call(function, feed, state)
         state = None  # for the first start alone: one after a failure begins with nothing held
         try:
-            for sample in outputs:
-                if feed.count_output():
-                    yield complete(sample, feed.last, feed.what)
+            for output in outputs:
+                sample = complete(output, feed.last, feed.what)
+                if feed.count_output(sample.pop(NUM_RECORDS, None)):
+                    yield sample
         except (Exception, SystemExit) as error:  # a user's function may raise anything; the tally decides
             if feed.error is not None:
                 raise

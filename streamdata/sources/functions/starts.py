@@ -47,8 +47,8 @@ def fresh(function: Function, who: str) -> Function:
 
 
 def is_stateful(function: Any) -> bool:
-    """Whether a stream function says what it holds from one burst to the next."""
-    return hasattr(function, "state_dict") and hasattr(function, "load_state_dict")
+    """Whether a stream function, or an iterable, says what it holds, and takes it back."""
+    return callable(getattr(function, "state_dict", None)) and callable(getattr(function, "load_state_dict", None))
 
 
 def _twin(value: Any, memo: dict[int, Any]) -> Any:

@@ -46,20 +46,20 @@ def end_where_batches_are_lost() -> None:
     Of what a collate function makes nothing else is known here. Without this there is a traceback on stderr, and the
     batch is missing: a pass ends as if it were whole, or the trainer waits for ever.
     """
-    Queue._on_queue_feeder_error = staticmethod(_end_at_loss)  # type: ignore[attr-defined]  # noqa: SLF001  # its hook
 
+    def end(error: Exception, item: Any) -> None:
+        traceback.print_exception(error)
+        match item:
+            case (int(), _):  # torch's, not of a queue of somebody else's
+                sys.stderr.write(
+                    "streamdata: expected a batch that can be sent to the trainer, got one that cannot be pickled; the "
+                    "worker ends, or the batch would be missing\n"
+                    "  Let the collate function return, and raise, what can be pickled.\n"
+                )
+                sys.stderr.flush()
+                os._exit(1)
 
-def _end_at_loss(error: Exception, item: Any) -> None:
-    traceback.print_exception(error)
-    match item:
-        case (int(), _):  # torch's, not of a queue of somebody else's
-            sys.stderr.write(
-                "streamdata: expected a batch that can be sent to the trainer, got one that cannot be pickled; the "
-                "worker ends, or the batch would be missing\n"
-                "  Let the collate function return, and raise, what can be pickled.\n"
-            )
-            sys.stderr.flush()
-            os._exit(1)
+    Queue._on_queue_feeder_error = staticmethod(end)  # type: ignore[attr-defined]  # noqa: SLF001  # its hook
 
 
 logger = logging.getLogger("streamdata")
@@ -100,6 +100,8 @@ class Tally:
         self.name, self.max_bad, self.dropped, self.bad = name, max_bad, dropped, bad
         self.skipped, self.records = skipped, records
         self._last = ""
+        self.counts_outputs = False
+        """Whether records count once the outputs that they are in are delivered, not when they are read."""
         self.note: Callable[[Any], None] | None = None
         """Called with each record that a function is about to be given, where somebody wants to know."""
         self.replaying = False
@@ -159,13 +161,13 @@ counts_of: Callable[[Tally], tuple[int, int, int, int]] = attrgetter(*COUNTS)
 
 def num_tokens(ids: Any) -> int:
     """How many token ids a sample has: of a tensor or array of any shape all, of what is not a collection none."""
-    try:
-        return ids.size if type(ids) is ndarray else len(ids) if type(ids) is list else _num_others(ids)
-    except TypeError:
-        return 0
-
-
-def _num_others(ids: Any) -> int:
+    if type(ids) is ndarray:
+        return ids.size
+    if type(ids) is list:
+        return len(ids)
     if isinstance(ids, str | bytes | Mapping):  # a record's text may be called so
         return 0
-    return int(ids.numel()) if hasattr(ids, "numel") else len(ids)
+    try:
+        return int(ids.numel()) if hasattr(ids, "numel") else len(ids)
+    except TypeError:
+        return 0

@@ -38,7 +38,7 @@ class Part:
     holdout: float
     """The share of the records that is held out."""
     name: str
-    """One of `PARTS`."""
+    """`train` or `valid`."""
 
     def __str__(self) -> str:
         return f"part {self.name} of holdout {self.holdout:g}"
@@ -60,28 +60,14 @@ class Part:
         return is_held_out if self.name == VALID else ~is_held_out
 
 
-def part_of(dataset: Any) -> Part | None:
-    """The part of a source that its attributes `holdout` and `part` ask for; None for all of it.
+def selection_of(dataset: Any) -> Part | PartRange | None:
+    """The part of a source that its attributes `holdout` or `parts`, `parts_by`, and `part` ask for; None for all.
 
     Raises:
         ValueError: They are not valid.
     """
-    read = _selection_of(dataset)
-    return None if read is None or isinstance(read, PartRange) else Part(*read)
-
-
-def range_of(dataset: Any) -> PartRange | None:
-    """The part of a map-style dataset that its attributes `parts`, `parts_by` and `part` ask for; None for all of it.
-
-    Raises:
-        ValueError: They are not valid.
-    """
-    read = _selection_of(dataset)
-    return read if isinstance(read, PartRange) else None
-
-
-def _selection_of(dataset: Any) -> tuple[float, str] | PartRange | None:
-    return read_selection(**{key: getattr(dataset, key, None) for key in HOLDOUT_KEYS})
+    read = read_selection(*(getattr(dataset, key, None) for key in HOLDOUT_KEYS))
+    return Part(*read) if isinstance(read, tuple) else read
 
 
 # Not with the source's name: training and validation may call the same data by two.
@@ -152,18 +138,18 @@ def check_cut(block_size: int | None, block_bytes: int | None, shuffle_buffer: i
         raise ValueError(
             f"expected block_size (records) or block_bytes, got both: {block_size} and {block_bytes}\n  Remove one."
         )
-    given: dict[str, Any] = {"block_size": block_size, "block_bytes": block_bytes}
-    for name, value in [*given.items(), ("shuffle_buffer", shuffle_buffer)]:
+    given: dict[str, Any] = {"block_size": block_size, "block_bytes": block_bytes, "shuffle_buffer": shuffle_buffer}
+    for name, value in given.items():
+        if value is None and name != "shuffle_buffer":
+            continue
         # A fraction would be cut by, and fail only where records are read.
-        if (value is not None or name not in given) and (isinstance(value, bool) or not isinstance(value, Integral)):
+        if isinstance(value, bool) or not isinstance(value, Integral):
             raise ValueError(f"expected a whole number as {name}, got {shown(value)}")
-    wrong = {name: value for name, value in given.items() if value is not None and value < 1}
-    if wrong or shuffle_buffer < 0:
-        raise ValueError(
-            "expected block_size >= 1 and shuffle_buffer >= 0 (records), or block_bytes >= 1, "
-            f"got {wrong | {'shuffle_buffer': shuffle_buffer}}\n"
-            "  shuffle_buffer=0 keeps the order inside blocks."
-        )
+        if value < (0 if name == "shuffle_buffer" else 1):
+            raise ValueError(
+                "expected block_size >= 1 and shuffle_buffer >= 0 (records), or block_bytes >= 1, "
+                f"got {name}={value}\n  shuffle_buffer=0 keeps the order inside blocks."
+            )
 
 
 def describe_content(shards: IndexedShards | SequentialShards) -> str:
@@ -357,15 +343,14 @@ class SourceOutlook:
         # Of the next epochs it is the same until this one ends, and is asked for at each read of the page.
         later = self._known.get((shard, begin, end))
         blocks, sizes = self._blocks(shard, begin, end)
+        found = []
+        for each in range(epoch, epoch + 1 + (_EPOCHS_AHEAD if later is None else 0)):
+            numbers, lanes = self._order.dealt(each, blocks)
+            is_read = (lanes >= self._own.start) & (lanes < self._own.stop) & (numbers > self.now)
+            found.append(float(is_read @ sizes))
         if later is None:
-            later = [self._read_in(epoch + 1 + ahead, blocks, sizes) for ahead in range(_EPOCHS_AHEAD)]
-            self._known[shard, begin, end] = later
-        return [self._read_in(epoch, blocks, sizes), *later]
-
-    def _read_in(self, epoch: int, blocks: Indices, sizes: npt.NDArray[np.float64]) -> float:
-        numbers, lanes = self._order.dealt(epoch, blocks)
-        is_read = (lanes >= self._own.start) & (lanes < self._own.stop) & (numbers > self.now)
-        return float(is_read @ sizes)
+            later = self._known[shard, begin, end] = found[1:]
+        return [found[0], *later]
 
     def _blocks(self, shard: int, begin: int, end: int) -> tuple[Indices, npt.NDArray[np.float64]]:
         """The blocks that have some of the bytes, and how many of them each has."""

@@ -4,10 +4,12 @@
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -124,15 +126,17 @@ class DealtLane:
         lane = Lane(dp_size=deal.lanes, dp_rank=index, num_workers=1, worker=0)
         self.order = BlockOrder(dealt.source.num_blocks, lane, dealt.seeds, dealt.shuffle, dealt.epochs, left.offset)
         """Its blocks from the offset on."""
-        own = slice(*np.searchsorted(deal.of_stretches[0], [index, index + 1]))
-        self.leftovers = self._leftovers(deal.stretches[own], *deal.of_stretches[1:, own])
+        self.leftovers: tuple[Leftover, ...] = ()
         """Its share of what earlier sizes left, in the sequence in which it is read."""
-        bursts = np.flatnonzero(deal.of_bursts[0] == index)
-        self.bursts = tuple(map(partial(self._burst, deal), bursts.tolist()))
+        self.bursts: tuple[Burst, ...] = ()
         """Its open bursts of earlier lanes, which it reads before these."""
+        if len(deal.stretches) or len(left.bursts):  # most sources have none, and there may be thousands
+            own = slice(*np.searchsorted(deal.of_stretches[0], [index, index + 1]))
+            self.leftovers = self._leftovers(deal.stretches[own], *deal.of_stretches[1:, own])
+            self.bursts = tuple(map(partial(self._burst, deal), np.flatnonzero(deal.of_bursts[0] == index).tolist()))
         self._epoch = int(min(left.offset // dealt.source.num_blocks, dealt.epochs.end - 1))
-        numbers = np.append(deal.of_bursts[1, bursts], deal.of_stretches[1, own])
-        self.start: Position = (self._epoch, int(numbers.min(initial=0)), 0, 0)
+        first = min([0, *map(attrgetter("number"), (*self.bursts, *self.leftovers))])
+        self.start: Position = (self._epoch, first, 0, 0)
         """Where the lane begins."""
 
     def _leftovers(self, stretches: Stretches, numbers: Numbers, windows: Numbers) -> tuple[Leftover, ...]:
@@ -360,21 +364,18 @@ class _Leap:
             elif several > 1:  # it lies among these
                 several = -(-several // 2)
             else:
-                return epoch, window, self._taken(epoch, window, count), 0
+                return epoch, window, self._taken(epoch, window), 0
         return None
 
-    def _taken(self, epoch: int, window: int, count: int) -> int:
+    def _taken(self, epoch: int, window: int) -> int:
         """How many records of the window are done when so many of the part are."""
         if self._part is None:
             return self.left
-        least, most = self.left, max(1, count)
-        while self._of_part(epoch, window, most) < self.left:
-            least, most = most + 1, 2 * most
-        while least < most:  # the smallest number of records of which enough are of the part
-            middle = (least + most) // 2
-            is_enough = self._of_part(epoch, window, middle) >= self.left
-            least, most = (least, middle) if is_enough else (middle + 1, most)
-        return least
+        source, order = self._source, self._order
+        num_records = source.count(order.blocks(epoch, window * self._size, (window + 1) * self._size), None)
+        assert num_records is not None, "whoever counts one block counts all"
 
-    def _of_part(self, epoch: int, window: int, taken: int) -> int:
-        return self._source.count_taken(self._order, (epoch, window, taken, 0), self._part)
+        def of_part(taken: int) -> int:
+            return source.count_taken(order, (epoch, window, taken, 0), self._part)
+
+        return bisect_left(range(num_records), self.left, key=of_part)

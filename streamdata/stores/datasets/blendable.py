@@ -20,7 +20,7 @@ from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.run import Permutation, stable_seed
 from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.stores.datasets.base_dataset import position_of
-from streamdata.stores.datasets.blend_rule import BlendWeights, blend, blend_weights
+from streamdata.stores.datasets.blend_rule import NEARLY_EQUAL, BlendWeights, blend, blend_weights
 from streamdata.stores.datasets.from_megatron import megatron_blend
 
 logger = logging.getLogger("streamdata")
@@ -51,6 +51,9 @@ class BlendIndex:
         size: The number of samples.
         megatron: Whether the rule is Megatron-Core's.
         distance: The samples from one stored count to the next; None for 4,096, or 128 times the number of datasets.
+
+    Attributes:
+        dtype: Of the ids.
     """
 
     def __init__(self, weights: BlendWeights, size: int, *, megatron: bool, distance: int | None = None) -> None:
@@ -62,6 +65,7 @@ class BlendIndex:
         ids = np.empty(self.period, np.min_scalar_type(self.num_datasets - 1))
         counts = np.empty((-(-self.period // self.distance), self.num_datasets), np.int64)
         blend(weights, ids, counts, self.distance, megatron=megatron)
+        self.dtype = ids.dtype
         self._ids, self._counts = torch.from_numpy(ids), torch.from_numpy(counts)
         self._per_period = self._given(self.period)
 
@@ -69,12 +73,6 @@ class BlendIndex:
     def size_bytes(self) -> int:
         """The bytes that are stored."""
         return int(self._ids.nbytes + self._counts.nbytes + self._per_period.nbytes)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the ids."""
-        dtype: np.dtype[Any] = self._ids.numpy().dtype
-        return dtype
 
     def totals(self) -> Positions:
         """How many samples each dataset gives, int64 (n,)."""
@@ -107,7 +105,13 @@ class BlendIndex:
                 ranks[some] += [self._count(ids, at, ids[at]) for at in within[some].tolist()]
             else:
                 row = int(rows[some[0]])
-                ranks[some] += self._ranks_of_row(ids, row)[within[some] - row * self.distance]
+                numbers = ids[row * self.distance : (row + 1) * self.distance]
+                # Stable: samples of one dataset stand side by side then, in their order: their ranks are consecutive.
+                by_dataset, each = np.argsort(numbers, kind="stable"), np.bincount(numbers, minlength=self.num_datasets)
+                first = self._counts[row].numpy() - (np.cumsum(each) - each)
+                of_row = np.empty(len(numbers), np.int64)
+                of_row[by_dataset] = np.arange(len(numbers)) + first[numbers[by_dataset]]
+                ranks[some] += of_row[within[some] - row * self.distance]
         return ranks
 
     def _given(self, end: int) -> Positions:
@@ -121,17 +125,6 @@ class BlendIndex:
         row = within // self.distance
         since = ids[row * self.distance : within]
         return int(self._counts[row, int(number)]) + int(np.count_nonzero(since == number))
-
-    def _ranks_of_row(self, ids: npt.NDArray[Any], row: int) -> Positions:
-        """The ranks of all samples between two stored counts."""
-        numbers = ids[row * self.distance : (row + 1) * self.distance]
-        # Stable: samples of one dataset stand side by side then, in their order, so that their ranks are consecutive.
-        order = np.argsort(numbers, kind="stable")
-        each = np.bincount(numbers, minlength=self.num_datasets)
-        first = self._counts[row].numpy() - (np.cumsum(each) - each)
-        ranks = np.empty(len(numbers), np.int64)
-        ranks[order] = np.arange(len(numbers)) + first[numbers[order]]
-        return ranks
 
 
 class BlendColumn:
@@ -208,6 +201,8 @@ class BlendableDataset(NamedSource, Dataset[Any]):
             of the lengths.
         seed: Read each dataset in an order of its own, and each time in another one. None reads them as they are.
         compat: "megatron" gives exactly the order of Megatron-Core: `max(j, 1)` in place of `j + 1`, always in float64.
+            The exception: weights that differ by less than 1e-5 as shares (the largest and the smallest of them) count
+            as exactly equal, so that 0.333333, 0.333333, 0.333334 take turns.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
@@ -225,7 +220,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
     def __init__(
         self,
         datasets: Sequence[Any],
-        weights: Sequence[Any],
+        weights: Sequence[Any] | BlendWeights,
         size: int | None = None,
         seed: int | None = None,
         compat: Literal["megatron"] | None = None,
@@ -246,10 +241,21 @@ class BlendableDataset(NamedSource, Dataset[Any]):
                 "BlendableDataset: compat='megatron' needs size, got None\n"
                 "  Without a size Megatron-Core draws exactly weight[i] samples from each dataset, by another rule."
             )
-        self._weights = checked = blend_weights(weights, len(self.datasets), exact=compat is None)
-        self._index = BlendIndex(checked, _checked_size(size, self._lengths), megatron=compat == "megatron")
+        size = int(self._lengths.sum()) if size is None else size
+        if isinstance(size, bool) or not hasattr(size, "__index__") or not 0 <= size <= _MAX_SAMPLES:
+            raise ValueError(f"BlendableDataset: expected an int from 0 to 2**53 as size, or None, got {shown(size)}")
+        if not isinstance(weights, BlendWeights):  # those of `from_megatron` are checked already
+            tolerance = 0.0 if compat is None else NEARLY_EQUAL
+            weights = blend_weights(weights, len(self.datasets), exact=compat is None, tolerance=tolerance)
+        self._weights = weights
+        self._index = BlendIndex(weights, operator.index(size), megatron=compat == "megatron")
         self.shares = self._index.totals() / max(len(self), 1)
-        _log_shares(checked, self.shares, len(self))
+        wanted = weights.normalised()
+        furthest = sorted(np.argsort(-np.abs(self.shares - wanted), kind="stable")[:_LISTED].tolist())
+        listed = [f"{number}: {self.shares[number]:.6g} of {wanted[number]:.6g}" for number in furthest]
+        some = f"the {_LISTED} furthest from it of {len(wanted)}, " if len(wanted) > _LISTED else ""
+        message = "BlendableDataset: shares in %d samples of what was asked for: %s%s"
+        logger.info(message, len(self), some, ", ".join(listed))
 
     @classmethod
     def from_megatron(
@@ -280,7 +286,8 @@ class BlendableDataset(NamedSource, Dataset[Any]):
             size: The number of samples; see the class.
             seed: Of the order in which each pair is read; see the class.
             compat: "megatron" gives Megatron-Core's samples in its order, for its `--seed`; see `SeqDataset`. With
-                weights it needs a size, and has some samples more, as there.
+                weights it needs a size, and has some samples more, as there. The exception: weights that are nearly
+                equal count as equal; see the class.
             name: Its name in a mixture, without a ".".
             percent: Its weight there.
             options: Of `SeqDataset`: `eod_token`, `eod_mask_loss`, `reset_position_ids`, `reset_attention_mask`,
@@ -420,21 +427,3 @@ def _checked_lengths(datasets: Sequence[Any]) -> npt.NDArray[np.int64]:
                 "got an empty dataset\n  Leave it out, with its weight."
             )
     return np.array([len(dataset) for dataset in datasets], np.int64)
-
-
-def _checked_size(size: int | None, lengths: npt.NDArray[np.int64]) -> int:
-    if size is None:
-        return int(lengths.sum())
-    if isinstance(size, bool) or not hasattr(size, "__index__") or not 0 <= size <= _MAX_SAMPLES:
-        raise ValueError(f"BlendableDataset: expected an int from 0 to 2**53 as size, or None, got {shown(size)}")
-    return operator.index(size)
-
-
-def _log_shares(weights: BlendWeights, shares: npt.NDArray[np.float64], size: int) -> None:
-    wanted = weights.normalised()
-    furthest = np.argsort(-np.abs(shares - wanted), kind="stable")[:_LISTED]
-    listed = ", ".join(
-        f"{number}: {shares[number]:.6g} of {wanted[number]:.6g}" for number in sorted(furthest.tolist())
-    )
-    some = f"the {_LISTED} furthest from it of {len(shares)}, " if len(shares) > _LISTED else ""
-    logger.info("BlendableDataset: shares in %d samples of what was asked for: %s%s", size, some, listed)

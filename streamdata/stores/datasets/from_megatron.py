@@ -2,21 +2,23 @@
 
 `--data-path 0.3 a 0.7 b --split 969,30,1` cuts each pair into ranges of its sequences, and blends the ranges of one
 part. With `compat="megatron"` the samples, the weights and the number of samples of each pair are those of
-Megatron-Core's builder, too: `megatron/core/datasets/blended_megatron_dataset_builder.py` of version 0.16.1.
+Megatron-Core's builder, too: `megatron/core/datasets/blended_megatron_dataset_builder.py` of version 0.16.1. The
+exception: given weights that are nearly equal count as equal (`NEARLY_EQUAL`).
 """
 
 import math
 import os
 import shlex
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from contextlib import suppress
+from typing import Any, Final
 
 import numpy as np
 
 from streamdata.errors import StoreError, shown
 from streamdata.recipe.named_source import PartRange, read_parts
 from streamdata.stores.datasets.base_dataset import positive
-from streamdata.stores.datasets.blend_rule import blend_weights
+from streamdata.stores.datasets.blend_rule import NEARLY_EQUAL, BlendWeights, blend_weights
 from streamdata.stores.datasets.window_datasets import TOKENS, SeqDataset
 from streamdata.stores.factory import open_store
 
@@ -26,12 +28,9 @@ _SURPLUS: Final = 0.005
 _LOADING: Final = {"verify", "mapped", "dtype"}
 """The options that open a store, and are not for a dataset over one that is open."""
 
-Blend: TypeAlias = tuple[list[SeqDataset], list[Any], int | None]
-
-
 def megatron_blend(
     paths: str | os.PathLike[str] | Sequence[Any], parts: Any, part: str, size: int | None, options: dict[str, Any]
-) -> Blend:
+) -> tuple[list[SeqDataset], list[Any] | BlendWeights, int | None]:
     """The datasets of a command line, and their weights.
 
     Args:
@@ -52,13 +51,35 @@ def megatron_blend(
     if parts is None and part != "train":
         raise ValueError(f"{_WHO}: expected parts, such as '969,30,1', for part {shown(part)}, got None")
     try:
-        records = None if parts is None else read_parts(parts, part, "tail")
+        chosen = None if parts is None else read_parts(parts, part, "tail")
     except ValueError as error:
         raise ValueError(f"{_WHO}: {error}") from None
-    if options["compat"] is not None:
-        return _samples_of_megatron(prefixes, weights, size, records, options)
-    datasets = [_dataset(prefix, records, options) for prefix in prefixes]
-    return datasets, weights or [len(dataset) for dataset in datasets], size
+    if options["compat"] is None:
+        datasets = [_dataset(prefix, chosen, options) for prefix in prefixes]
+        return datasets, weights or [len(dataset) for dataset in datasets], size
+    if size is not None:
+        positive(size, "size", _WHO)
+    if weights is None:
+        # A pair alone goes round as often as is asked for; of several each is read once, in proportion to its length.
+        is_alone = len(prefixes) == 1
+        datasets = [_dataset(prefix, chosen, options, num_samples=size if is_alone else None) for prefix in prefixes]
+        lengths = [len(dataset) for dataset in datasets]
+        size = sum(lengths) if size is None or is_alone else min(size, sum(lengths))
+        # Without a tolerance: of pairs that are nearly equally long each sample still comes once.
+        return datasets, blend_weights(lengths, len(lengths), exact=False), size
+    if size is None:
+        raise ValueError(f"{_WHO}: compat='megatron' with weights needs size, got None\n  Or leave the weights out.")
+    checked = blend_weights(weights, len(prefixes), exact=False, tolerance=NEARLY_EQUAL)
+    given = np.array([float(weight) for weight in weights])
+    if checked.exact and np.ptp(given):
+        given[:] = 1
+    # Megatron-Core divides by the sum here and once more in the blend: the last bits of these shares decide ties.
+    shares = (given / given.sum()).tolist()
+    # Rounded up for each pair, so that the blend has some samples more than were asked for.
+    targets = [math.ceil(size * share) for share in shares]
+    built = [math.ceil(target * (1 + _SURPLUS)) for target in targets]
+    datasets = [_dataset(pair, chosen, options, num_samples=count) for pair, count in zip(prefixes, built, strict=True)]
+    return datasets, blend_weights(shares, len(shares), exact=False), sum(targets)
 
 
 def _terms(paths: str | os.PathLike[str] | Sequence[Any]) -> tuple[list[str], list[Any] | None]:
@@ -73,25 +94,21 @@ def _terms(paths: str | os.PathLike[str] | Sequence[Any]) -> tuple[list[str], li
             f"{_WHO}: expected weights and prefixes, or prefixes, as paths, got {shown(paths)}{why}\n"
             "  Such as '0.3 a 0.7 b', or a list; in text, quotes go around a prefix with spaces."
         )
-    are_numbers = [_is_number(term) for term in given]
+    numbers = set()  # the places of what reads as a number
+    for place, term in enumerate(given):
+        with suppress(TypeError, ValueError):
+            float(term)
+            numbers.add(place)
     # As Megatron tells the two forms apart: by what stands at even places, not by what lies on disk.
-    if len(given) % 2 == 0 and all(are_numbers[::2]):
+    if len(given) % 2 == 0 and numbers.issuperset(range(0, len(given), 2)):
         return [str(prefix).strip() for prefix in given[1::2]], given[::2]
-    if any(are_numbers) and len(given) > 1:
-        number = are_numbers.index(True)
+    if numbers and len(given) > 1:
+        number = given[min(numbers)]
         raise ValueError(
             f"{_WHO}: expected a weight before each prefix, or none at all, got {given}\n"
-            f"  If {shown(given[number])} is a prefix, write './{given[number]}'."
+            f"  If {shown(number)} is a prefix, write './{number}'."
         )
     return [str(prefix).strip() for prefix in given], None
-
-
-def _is_number(term: Any) -> bool:
-    try:
-        float(term)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _dataset(prefix: str, part: PartRange | None, options: dict[str, Any], **more: Any) -> SeqDataset:
@@ -112,30 +129,3 @@ def _dataset(prefix: str, part: PartRange | None, options: dict[str, Any], **mor
     except StoreError as error:
         error.add_note(f"  in part {shown(part.name)} of {part.text}")
         raise
-
-
-def _samples_of_megatron(
-    prefixes: list[str], weights: list[Any] | None, size: int | None, part: PartRange | None, options: dict[str, Any]
-) -> Blend:
-    if weights is not None and size is None:
-        raise ValueError(f"{_WHO}: compat='megatron' with weights needs size, got None\n  Or leave the weights out.")
-    if size is not None:
-        positive(size, "size", _WHO)
-    if weights is None:
-        # A pair alone goes round as often as is asked for; of several each is read once, in proportion to its length.
-        is_alone = len(prefixes) == 1
-        datasets = [_dataset(prefix, part, options, num_samples=size if is_alone else None) for prefix in prefixes]
-        lengths = [len(dataset) for dataset in datasets]
-        return datasets, lengths, sum(lengths) if size is None or is_alone else min(size, sum(lengths))
-    assert size is not None, "weights without a size"
-    blend_weights(weights, len(prefixes), exact=False)  # the checks of the blend, before sizes are made of weights
-    # Megatron-Core divides by the sum here and once more in the blend: the last bits of these shares decide ties.
-    shares = np.array([float(weight) for weight in weights])
-    shares = (shares / shares.sum()).tolist()
-    # Rounded up for each pair, so that the blend has some samples more than were asked for.
-    targets = [math.ceil(size * share) for share in shares]
-    datasets = [
-        _dataset(prefix, part, options, num_samples=math.ceil(target * (1 + _SURPLUS)))
-        for prefix, target in zip(prefixes, targets, strict=True)
-    ]
-    return datasets, shares, sum(targets)

@@ -85,40 +85,19 @@ def build_indices(lengths: npt.NDArray[np.int32], rule: SampleRule) -> SampleInd
     """
     size, count = rule.window_size, rule.last - rule.first
     tokens = int(lengths[rule.first : rule.last].sum(dtype=np.int64))
-    wanted = 0 if rule.num_samples is None else rule.num_samples * size + 1
-    epochs = max(1, -(-wanted // tokens)) if tokens else 1
+    asked = rule.num_samples or 0
+    epochs = -(-(asked * size + 1) // tokens) if tokens else 1
     num_samples = (epochs * tokens - 1) // size
     if num_samples < 1:
         raise ValueError(f"expected at least {size + 1} tokens for one sample, got {tokens} in {count} documents")
-    whole = _samples_before_last_epoch(rule, epochs, tokens)
-    random = np.random.RandomState(rule.seed)
     documents = np.tile(np.arange(rule.first, rule.last, dtype=np.int32), epochs)
-    _shuffle_apart(random, documents, (epochs - 1) * count if whole is not None else len(documents))
-    samples = _sample_index(lengths, documents, size, num_samples)
     shuffle = np.arange(num_samples, dtype=np.uint32 if num_samples < _UINT32_MAX - 1 else np.int64)
-    _shuffle_apart(random, shuffle, num_samples if whole is None else whole)
-    return SampleIndices(documents, samples, shuffle)
-
-
-def _samples_before_last_epoch(rule: SampleRule, epochs: int, tokens: int) -> int | None:
-    """How many samples the epochs before the last give, where that one is shuffled apart; else None."""
-    if epochs == 1 or rule.num_samples is None:
-        return None
-    before = ((epochs - 1) * tokens - 1) // rule.window_size
-    per_epoch = (tokens - 1) // rule.window_size
-    return before if rule.num_samples - before < int(_APART * per_epoch) else None
-
-
-def _shuffle_apart(random: np.random.RandomState, values: npt.NDArray[Any], border: int) -> None:
-    """Shuffle what is before a border, then what is behind it; each is a view, so all of it happens in place."""
-    random.shuffle(values[:border])
-    if border < len(values):
-        random.shuffle(values[border:])
-
-
-def _sample_index(
-    lengths: npt.NDArray[np.int32], documents: npt.NDArray[np.int32], size: int, num_samples: int
-) -> npt.NDArray[Any]:
+    before = ((epochs - 1) * tokens - 1) // size  # samples of the epochs before the last
+    is_apart = epochs > 1 and asked - before < int(_APART * ((tokens - 1) // size))
+    random = np.random.RandomState(rule.seed)
+    for values, border in ((documents, (epochs - 1) * count), (shuffle, before)):
+        for part in (values[:border], values[border:]) if is_apart else (values,):
+            random.shuffle(part)  # a view: it happens in place
     ends = np.cumsum(lengths[documents], dtype=np.int64)
     cuts = np.arange(num_samples + 1, dtype=np.int64) * size
     # The document that holds the token at a cut: empty ones are passed over, but for the first of all.
@@ -126,7 +105,8 @@ def _sample_index(
     places[0] = 0
     offsets = cuts - np.where(places > 0, ends[places - 1], 0)
     widest = max(len(documents), int(lengths.max()))
-    return np.stack((places, offsets), axis=1).astype(np.int32 if widest <= _INT32_MAX else np.int64)
+    samples = np.stack((places, offsets), axis=1).astype(np.int32 if widest <= _INT32_MAX else np.int64)
+    return SampleIndices(documents, samples, shuffle)
 
 
 class MegatronSamples:

@@ -17,6 +17,7 @@ from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.stores.datasets.base_dataset import BaseDataset, Sample
 from streamdata.stores.datasets.window_datasets import SeqDataset, SFTDataset, WindowDataset
 from streamdata.stores.dtypes import TRAIN_TYPES
+from streamdata.stores.factory import enter
 from streamdata.stores.store import RecordValues
 
 Batch = dict[str, torch.Tensor]
@@ -249,14 +250,9 @@ class DatasetFactory:
         """
 
         def registered(dataset: D) -> D:
-            if not (isinstance(dataset, type) and issubclass(dataset, BaseDataset)):
-                raise ValueError(f"DatasetFactory.register: expected a subclass of BaseDataset, got {shown(dataset)}")
-            if cls._datasets.get(name, dataset) is not dataset:
-                taken = f"{shown(name)} is {cls._datasets[name].__name__} already"
-                raise ValueError(f"DatasetFactory.register: {taken}\n  Choose another name.")
+            enter(cls._datasets, name, dataset, BaseDataset, "DatasetFactory.register")
             if not hasattr(dataset, "train_type"):
                 dataset.train_type = name
-            cls._datasets[name] = dataset
             return dataset
 
         return registered

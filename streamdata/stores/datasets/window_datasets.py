@@ -307,7 +307,7 @@ class WindowDataset(BaseDataset):
             expected = f"packed rows in all shards of '{self.store.path}' or in none"
             raise StoreError.mismatch(self._who, expected, "both", "Give the two kinds their own directories.")
         in_rows = with_rows.pop()
-        begin, end = self._token_range(in_rows=in_rows)
+        begin, end = self._token_range()
         tokens = end - begin
         windows = (
             RowWindows(self.store, TOKENS, self._size, self.stride)
@@ -329,17 +329,16 @@ class WindowDataset(BaseDataset):
     @property
     def num_tokens(self) -> int:
         """How many tokens the store has, or those of its records that windows are cut from."""
-        if self._records is None:
-            return super().num_tokens
-        begin, end = self._token_range(in_rows=False)
+        begin, end = self._token_range()
         return end - begin
 
-    def _token_range(self, *, in_rows: bool) -> tuple[int, int]:
+    def _token_range(self) -> tuple[int, int]:
         """Where the tokens that windows are cut from begin and end."""
+        column = self.store.column(TOKENS)
         if self._records is None:
-            return 0, len(self.store.column(TOKENS))
-        count, (first, last) = self.store.column(TOKENS).num_records, self._records
-        if in_rows or not 0 <= first < last <= count:
+            return 0, len(column)
+        count, (first, last) = column.num_records, self._records
+        if column.segments[0].rows is not None or not 0 <= first < last <= count:
             raise StoreError(
                 f"{self._who}: expected records within 0 to {count} of a store without packed rows, got {first} to "
                 f"{last} of '{self.store.path}'"

@@ -25,9 +25,9 @@ from streamdata.tools.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from streamdata.tools.trace import Totals, TracedStep
+    from streamdata.tools.trace import StepCount, Totals, TracedStep
 
-_COUNTS: Final = ("records", "dropped", "bad", "skipped")
+_COUNTS: Final = ("records", "dropped", "bad", "skipped", "left_out", "padded")
 
 
 def state(
@@ -98,11 +98,13 @@ def _joined(paths: Sequence[Path]) -> tuple[Mapping[str, Any], str]:
 def _sources(totals: "Totals") -> str:
     from streamdata.tools.view.tree import percent_text, table
 
-    rows = [["source", "samples", "tokens", "epochs", "wanted", "achieved", *_COUNTS, ""]]
+    # What nothing was counted of has no column: a terminal is narrow.
+    counted = [name for name in _COUNTS if name == "records" or any(getattr(s, name) for s in totals.sources)]
+    rows = [["source", "samples", "tokens", "epochs", "wanted", "achieved", *counted, ""]]
     for source in totals.sources:
         epochs = "not known" if source.epochs is None else f"{source.epochs:.4g}"
         shares = percent_text(source.wanted), percent_text(source.achieved)
-        counts = (f"{getattr(source, name):,}" for name in _COUNTS)
+        counts = (f"{getattr(source, name):,}" for name in counted)
         rows.append([source.name, f"{source.samples:,}", f"{source.tokens:,}", epochs, *shares, *counts, ""])
     in_steps = f" in {totals.steps:,} steps" if totals.steps else ""  # which a run without our collate does not count
     return f"{table(rows)}\n{totals.samples:,} samples, {totals.tokens:,} tokens{in_steps}"
@@ -114,13 +116,13 @@ def trace(
         list[Path],
         typer.Argument(
             metavar="FILE…",
-            help="States: files, or the folders of steps. Of several times, the nearest counts. For a step before the "
-            "number of ranks or workers last changed: also some saved under that number, or those that it began from.",
+            help="States: files, or the folders of steps. For a step before the number of ranks or workers last "
+            "changed: also some that were saved at that step or later, before the change.",
             exists=True,
         ),
     ],
     step: Annotated[
-        int | None, typer.Option(min=0, max=MAX_COUNT, metavar="K", help="Counts from 0, over all resumes.")
+        int | None, typer.Option(min=1, max=MAX_COUNT, metavar="N", help="Counted from 1, over all resumes.")
     ] = None,
     find: Annotated[
         str | None, typer.Option(metavar="URL#KEY", help="Or SOURCE#INDEX: at which steps this record came or comes.")
@@ -128,7 +130,13 @@ def trace(
     batch: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MAX_COUNT, metavar="B", help="Samples in one rank's batch; by default as in the states."
+            min=1, max=MAX_COUNT, metavar="B", help="Samples in one rank's batch to come; by default as in the states."
+        ),
+    ] = None,
+    batches_per_step: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MAX_COUNT, metavar="K", help="Batches in a step, where neither saves nor states tell: 1 if not."
         ),
     ] = None,
     var: Variables = None,
@@ -145,22 +153,31 @@ def trace(
     given = given_recipe(recipe, var, allow, include_root)
     with messages(Exception, with_traceback=traceback):
         from streamdata.states.loading import read_states
-        from streamdata.tools.trace import Trace
+        from streamdata.tools.trace import Trace, count_steps
 
-        states = [dict(read.states) for group in _together(files) for read in read_states(group)]
-        traced = Trace(given.build(), states, batch)
+        found = [read for group in _together(files) for read in read_states(group)]
+        steps = count_steps([(read.step, read.states) for read in found], batches_per_step)
+        traced = Trace(given.build(), [read.states for read in found], batch, steps=steps)
+        if steps != (1, 0):
+            say(f"step N has {steps.batches:,} batches, the first of them number {_first_batch(steps)}", err=True)
         with Ticker(Console(stderr=True), plain_interval_s=2.0) as ticker:
             traced.on_progress = lambda done, total: ticker.tick(lambda: f"looked through {done:,} of {total:,}")
             if find is None:
-                made = traced.at(step or 0)
+                made = traced.at(step or 1)
             else:
                 url, _, key = find.rpartition("#")
                 is_index = key.isdecimal() and traced.is_indexed(url)
-                steps = traced.find(url, index=int(key)) if is_index else traced.find(url=url, key=key)
+                came = traced.find(url, index=int(key)) if is_index else traced.find(url=url, key=key)
         if find is not None:
-            _show_steps(find, steps, traced.num_steps, as_json=as_json)
-            raise typer.Exit(0 if steps else 1)
+            _show_steps(find, came, traced.num_steps, as_json=as_json)
+            raise typer.Exit(0 if came else 1)
         _show_records(made, as_json=as_json)
+
+
+def _first_batch(steps: "StepCount") -> str:
+    """The number of a step's first batch, counted from 1, as a formula."""
+    factor = "(N - 1)" if steps.batches == 1 else f"{steps.batches:,} (N - 1)"
+    return f"{factor} {'-' if steps.offset < 0 else '+'} {abs(steps.offset + 1):,}"
 
 
 def _together(paths: Sequence[Path]) -> Iterator[list[Path]]:
@@ -193,7 +210,7 @@ def _show_steps(name: str, steps: Sequence[int], num_delivered: int, *, as_json:
         typer.echo(json.dumps({"find": name, "steps": steps, "delivered": num_delivered}))
     elif steps:
         typer.echo(
-            "\n".join(f"step {step}{'' if step < num_delivered else ', which is still to come'}" for step in steps)
+            "\n".join(f"step {step}{'' if step <= num_delivered else ', which is still to come'}" for step in steps)
         )
     else:
         typer.echo(f"{one_line(name)}: it came at no step, and does not come", err=True)

@@ -17,11 +17,11 @@ from streamdata.errors import RecipeError, ShardError, StreamdataError, printabl
 from streamdata.fields import DATASET_NAME, DP_RANK, SEED, WORKER_ID
 from streamdata.io.remote.addresses import options_of_source, signed_url
 from streamdata.recipe.build import authorised_recipe, build_node
-from streamdata.recipe.limits import ShardLimits, read_limits, under_allow
+from streamdata.recipe.limits import ShardLimits, read_limits
 from streamdata.recipe.load import Recipe, RecipeFile, attributes
 from streamdata.recipe.named_source import FOR_ALL, for_all
-from streamdata.recipe.resolve import Dynamic, References
-from streamdata.recipe.targets import MIXTURE, public_name, validated_allow
+from streamdata.recipe.resolve import Dynamic
+from streamdata.recipe.targets import MIXTURE, public_name
 from streamdata.recipe.yaml_tree import Path
 from streamdata.run.processes import ForkReport, ProcessDiedError
 from streamdata.shards.sequential import SequentialTar
@@ -82,10 +82,10 @@ class RecipeSource:
         Raises:
             RecipeError: It cannot be built; the cause is the original error.
         """
-        values = {name: Dynamic(name, value) for name, value in params.items()}
+        values = {name: Dynamic(value) for name, value in params.items()}
         file, node = _changed(self.file, self.path, values)
-        with self.settings(), under_allow(self.allow, self.variables):
-            return build_node(file, node, self.path, self.allow)
+        with self.settings():
+            return build_node(file, node, self.path, self.allow, self.variables)
 
     @contextmanager
     def settings(self) -> Iterator[None]:
@@ -104,8 +104,7 @@ def recipe_sources(
     Raises:
         RecipeError: The recipe cannot be read, or names a target that may not be imported.
     """
-    allow = validated_allow(allow)
-    file = authorised_recipe(recipe, References(variables, {}), allow, include_roots)
+    file = authorised_recipe(recipe, variables, {}, allow, include_roots)
     if not isinstance(file.value, dict):
         return []
     top = RecipeSource(name="", file=file, path=(), above=(), variables=variables, allow=allow)

@@ -66,7 +66,7 @@ def delivered(dataset: MergedDataset, place: Place) -> Iterator[Delivered]:
 
 def _traced(dataset: MergedDataset, place: Place) -> Iterator[Delivered]:
     trace = Trace(dataset, place.states, batch=place.batch, dp_size=place.dp_size or 1)
-    first = trace.num_steps if place.step is None else place.step
+    first = trace.num_steps + 1 if place.step is None else place.step
     for step, samples in trace.batches(first, place.rank):
         for sample in samples:
             if _is_of(sample, place.source):

@@ -14,6 +14,6 @@
 """
 
 from streamdata.tools.trace.totals import SourceTotals, Totals, report, totals_of
-from streamdata.tools.trace.trace import Trace, TracedStep
+from streamdata.tools.trace.trace import StepCount, Trace, TracedStep, count_steps
 
-__all__ = ["SourceTotals", "Totals", "Trace", "TracedStep", "report", "totals_of"]
+__all__ = ["SourceTotals", "StepCount", "Totals", "Trace", "TracedStep", "count_steps", "report", "totals_of"]

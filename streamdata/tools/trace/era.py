@@ -1,11 +1,12 @@
 """One generation of a run as its lanes read it: its tree, its topology, any lane from any point, and ranks' batches."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from streamdata.fields import DATASET_NAME, INDEX, KEY, URL
 from streamdata.mixing.deals import Deals
@@ -19,7 +20,7 @@ from streamdata.run.lane_link import LaneLink
 from streamdata.sources import MapStyleSource
 from streamdata.sources.source import Sample
 from streamdata.states.headers import header
-from streamdata.states.progress import Progress
+from streamdata.states.progress import Progress, batches_by_size
 from streamdata.tools.trace.seek import must_be_read, seek
 
 
@@ -109,6 +110,11 @@ class Era:
             self._deals[key] = progress, Deals(progress, epoch_pass, self.dp_size * self.num_workers)
         return self._deals[key][1]
 
+    def sharing(self, epoch_pass: int, rank: int) -> list[int]:
+        """The workers of a rank that have a share of a pass."""
+        deals, first = self._dealt(self.begins, epoch_pass), rank * self.num_workers
+        return [worker for worker in range(self.num_workers) if deals.has_share(self.top, first + worker)]
+
     def _has_given_all(self, run: Run) -> bool:
         return run.progress.has_given_all(run.key, self.tree)
 
@@ -133,13 +139,48 @@ class Era:
 OnProgress = Callable[[int, int], None]
 
 
+class LaneSizes(NamedTuple):
+    """The sizes of a lane's batches from where it is begun on."""
+
+    runs: Sequence[Sequence[int]]
+    """Runs of batches of one size in the lane's pass, as of `Batches`."""
+    begun: int
+    """How many batches there were before."""
+    known: int
+    """How many of those that follow states tell of."""
+    size: int
+    """Samples of each batch after these."""
+
+    def samples(self, batches: int) -> int:
+        """How many samples so many batches have."""
+        known = min(batches, self.known)
+        counts = batches_by_size(self.runs, self.begun, self.begun + known)
+        return sum(size * count for size, count in counts.items()) + (batches - known) * self.size
+
+    def of_batch(self, number: int) -> int:
+        """How many samples a batch has, counted from 0."""
+        return self.samples(number + 1) - self.samples(number)
+
+    def batch_of(self, sample: int) -> int:
+        """The batch that has a sample, both counted from 0."""
+        beyond = sample - self.samples(self.known)
+        if beyond >= 0:
+            return self.known + beyond // self.size
+        return bisect_right(range(1, self.known + 1), sample, key=self.samples)
+
+    def total(self, samples: float) -> float:
+        """How many batches so many samples make."""
+        return self.known + math.ceil((samples - self.samples(self.known)) / self.size)
+
+
 class RankStream:
     """Batches in the sequence in which the workers' turns bring them.
 
     Args:
         era: The generation.
         runs: The rank's lanes where they are begun, in the sequence of their turns.
-        batch_size: Samples in a batch.
+        sizes: The sizes of each one's batches.
+        is_open: Whether batches follow those of which states tell.
         gives_one: As of `must_be_read`, of one of the lanes, by its number here.
         on_progress: Called with how many batches were passed over by reading, and of how many.
     """
@@ -148,11 +189,14 @@ class RankStream:
         self,
         era: Era,
         runs: Sequence[Run],
-        batch_size: int,
+        sizes: Sequence[LaneSizes],
         gives_one: Callable[[int, Node], bool],
         on_progress: OnProgress | None = None,
+        *,
+        is_open: bool,
     ) -> None:
-        self._era, self.runs, self._size, self._on_progress = era, list(runs), batch_size, on_progress
+        self._era, self.runs, self._sizes, self._on_progress = era, list(runs), sizes, on_progress
+        self._is_open = is_open
         self.is_read = any(must_be_read(run, era.top, partial(gives_one, i)) for i, run in enumerate(runs))
         """Whether it has to be read, and is not sought."""
         self._lanes: dict[int, Iterator[Sample]] = {}
@@ -162,7 +206,7 @@ class RankStream:
 
     def skip(self, batches: int) -> int:
         """Pass over so many, before any was given; return how many there were."""
-        if not self._era.top.is_endless and self.is_read:
+        if self._is_open and not self._era.top.is_endless and self.is_read:
             return self._read_over(batches)
         totals = self._totals()
         there = int(min(batches, sum(totals)))
@@ -171,7 +215,7 @@ class RankStream:
 
     def step_of(self, lane: int, sample: int) -> int:
         """The batch, counted from where the lanes are begun, that has a lane's sample of that number."""
-        batch, totals = sample // self._size, self._totals()
+        batch, totals = self._sizes[lane].batch_of(sample), self._totals()
         return int(sum(min(total, batch + (other < lane)) for other, total in enumerate(totals)))
 
     def has_more(self) -> bool:
@@ -183,34 +227,39 @@ class RankStream:
         turns = self._turns
         while turns:
             lane = turns.pop(0)
+            given, sizes = self._given[lane], self._sizes[lane]
+            if given == sizes.known and not self._is_open:
+                continue
             if lane not in self._lanes:
-                self._lanes[lane] = self._opened(self.runs[lane], self._given[lane] * self._size, bare=bare)
-            batch = list(islice(self._lanes[lane], self._size))
+                self._lanes[lane] = self._opened(lane, given, bare=bare)
+            batch = list(islice(self._lanes[lane], sizes.of_batch(given)))
             self._given[lane] += 1
             # Of a lane that gave all of a batch, only its next turn shows whether there is more.
-            if len(batch) == self._size:
+            if len(batch) == sizes.of_batch(given):
                 turns.append(lane)
             if batch:
                 yield batch
 
     def _totals(self) -> list[float]:
         """How many batches each lane has, where that is known without reading."""
+        if not self._is_open:
+            return [sizes.known for sizes in self._sizes]
         if self._era.top.is_endless:
             return [math.inf] * len(self.runs)
-        return [-(-self._era.left(run) // self._size) for run in self.runs]
+        return [sizes.total(self._era.left(run)) for sizes, run in zip(self._sizes, self.runs, strict=True)]
 
-    def _opened(self, run: Run, samples: int, *, bare: bool) -> Iterator[Sample]:
-        era = self._era
+    def _opened(self, lane: int, batches: int, *, bare: bool) -> Iterator[Sample]:
+        era, run, samples = self._era, self.runs[lane], self._sizes[lane].samples(batches)
         if not self.is_read:
             if not era.top.is_endless and samples >= era.left(run):
                 return iter(())
             run = era.after(run, samples)
             return era.records(run) if bare else era.samples(run)
-        stream, total = era.samples(run), samples // self._size
-        for done in range(total):
+        stream = era.samples(run)
+        for done in range(batches):
             if self._on_progress is not None:
-                self._on_progress(done, total)
-            for _ in islice(stream, self._size):
+                self._on_progress(done, batches)
+            for _ in islice(stream, self._sizes[lane].of_batch(done)):
                 pass
         return stream
 

@@ -7,6 +7,7 @@ the lane has given by then is found by halving: where a source stands after so m
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -123,8 +124,8 @@ class Search:
         return self._open(self._stretch)
 
     def past_steps(self) -> Iterator[int]:
-        """The steps that were delivered."""
-        end, done = self._stretch.points[-1], self._stretch.end - self._stretch.first
+        """The batches that were delivered, by number."""
+        end, done = self._stretch.points[-1], self._stretch.own
         if not self._nodes or not done:
             return
         if self._stream.is_read:
@@ -132,11 +133,11 @@ class Search:
             return
         for lane, run in enumerate(self._stream.runs):
             samples = end.samples[run.lane.worker] - self._stretch.points[0].samples[run.lane.worker]
-            for node in self._nodes:
-                yield from self._in_lane(lane, run, node, samples)
+            steps = chain.from_iterable(self._in_lane(lane, run, node, samples) for node in self._nodes)
+            yield from (step for step in steps if step < self._stretch.first + done)
 
     def comes(self, most: int) -> Iterator[int]:
-        """The first step from the beginning of the stretch on; where it has to be read, of at most so many."""
+        """The first batch from the beginning of the stretch on; where it has to be read, of at most so many."""
         if not self._nodes:
             return
         if self._stream.is_read:

@@ -20,7 +20,7 @@ from streamdata.tools.view.tree import counted
 
 _RECORDS: Final = re.compile(r"(?:map-style, (\d+) records|[^,]+, (\d+) records in )")
 _HOLDOUT: Final = re.compile(r", part (train|valid) of holdout ([^,]+)")
-_SUMS: Final = ("samples", "tokens", "records", "dropped", "bad", "skipped")
+_SUMS: Final = ("samples", "tokens", "records", "dropped", "bad", "skipped", "left_out", "padded")
 _REPORTED: Final = (*_SUMS, "epochs", "wanted", "achieved")
 
 
@@ -39,6 +39,8 @@ class SourceTotals:
         dropped: Records for which `single_process_fn` gave nothing.
         bad: Failures forgiven under `max_bad`.
         skipped: Records left out by `skip`.
+        left_out: Samples that were read and left out by `uneven="drop"`.
+        padded: Samples that `uneven="pad"` repeated to fill batches up.
     """
 
     name: str
@@ -51,6 +53,8 @@ class SourceTotals:
     dropped: int = 0
     bad: int = 0
     skipped: int = 0
+    left_out: int = 0
+    padded: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +136,11 @@ def totals_of(states: Mapping[str, Any]) -> Totals:
 def _source(path: str, node: str, sums: Mapping[str, Any], drawn: float, wanted: Mapping[str, float]) -> SourceTotals:
     samples = int(sums["samples"])
     # Where no function is in between, only those that failed are no samples.
-    records = int(sums["records"] or samples + sums["bad"])
+    records = int(sums["records"] or samples + sums["left_out"] + sums["bad"])
     size = num_records(node)
     return SourceTotals(
         name=path,
-        **{name: int(sums[name]) for name in ("tokens", "dropped", "bad", "skipped")},
+        **{name: int(sums[name]) for name in ("tokens", "dropped", "bad", "skipped", "left_out", "padded")},
         samples=samples,
         records=records,
         epochs=(records + int(sums["skipped"])) / size if size else None,
@@ -189,7 +193,8 @@ def report(states: Mapping[str, Any]) -> dict[str, float]:
     Returns:
         `samples`, `tokens` and `steps`; and of each source `samples/NAME`, `tokens/NAME`, `records/NAME`,
         `epochs/NAME` where it is known how many records it has, `wanted/NAME` and `achieved/NAME`, the shares of the
-        stream, `dropped/NAME`, `bad/NAME` and `skipped/NAME`; all since the run's beginning.
+        stream, `dropped/NAME`, `bad/NAME`, `skipped/NAME`, and of `uneven` `left_out/NAME` and `padded/NAME`; all
+        since the run's beginning.
 
     Raises:
         StateError: They do not come from `to_state`.
@@ -247,7 +252,7 @@ def describe_states(states: Mapping[str, Any], sources: str) -> str:
 
 def _generations(history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for line, following in zip_longest(history, history[1:]):
-        began = "" if line is history[0] else f"; from step {line['step']} on"
+        began = "" if line is history[0] else f"; from step {line['step'] + 1} on"
         given = "" if following is None else f"; {line['samples']:,} samples were drawn"
         topology = f"{counted(line['dp_size'], 'rank')} with {counted(line['num_workers'], 'worker')} each"
         weights = ", ".join(f"{path} {_weight(weight)}" for path, weight in line.get("weights", {}).items())

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 from streamdata.errors import SourceError, StateError
@@ -12,6 +12,7 @@ from streamdata.mixing.tree import Node
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.source import Sample
 from streamdata.states.cursor import LaneKey, NodeState
+from streamdata.states.progress import Progress
 from streamdata.states.table import COUNTS
 from streamdata.tools.trace.course import Course, Point, Stretch, point_of
 from streamdata.tools.trace.era import RankStream, record_of
@@ -24,12 +25,63 @@ _MAX_SAMPLES = 2**52
 """Samples of a rank: a clock from there on moves by whole samples alone, and at last not at all."""
 
 
+class StepCount(NamedTuple):
+    """The batches of a rank that make a step of the training loop, whose steps are counted from 1."""
+
+    batches: int = 1
+    """In a step: more than 1 where gradients are accumulated."""
+    offset: int = 0
+    """Batches before the first step; below 0 where the loop began with a later step than the first."""
+
+    def first(self, step: int) -> int:
+        """The number of a step's first batch among those of the job, from 0."""
+        return (step - 1) * self.batches + self.offset
+
+    def of(self, batch: int) -> int:
+        """The step that a batch is of."""
+        return (batch - self.offset) // self.batches + 1
+
+
+def count_steps(saved: Sequence[tuple[int | None, Mapping[str, Any]]], batches_per_step: int | None) -> StepCount:
+    """Find out how a training loop counts, by the steps that it gave to saves.
+
+    Args:
+        saved: Steps, None where nobody knows them, each with the states.
+        batches_per_step: As the user says.
+
+    Raises:
+        StateError: It does not follow from them.
+    """
+    pairs = sorted({(step, Progress(states).step()) for step, states in saved if step is not None})
+    found = {StepCount(batches_per_step, number - step * batches_per_step) for step, number in pairs} if (
+        batches_per_step
+    ) else {_between(*both) for both in pairwise(pairs)}
+    if all(step == number for step, number in pairs) and not batches_per_step:
+        return StepCount()
+    if batches_per_step and not pairs:
+        return StepCount(batches_per_step)
+    if len(found) == 1 and None not in found:
+        (count,) = found
+        assert count is not None, "it was looked for"
+        return count
+    told = ", ".join(f"{number} batches at step {step}" for step, number in pairs)
+    raise StateError(
+        f"states: expected one number of batches for each step, got {told}\n"
+        "  Give --batches-per-step, or states of two steps between which it was the same."
+    )
+
+
+def _between(begin: tuple[int, int], end: tuple[int, int]) -> StepCount | None:
+    batches, rest = divmod(end[1] - begin[1], max(1, end[0] - begin[0]))
+    return StepCount(batches, end[1] - end[0] * batches) if batches > 0 and not rest else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class TracedStep:
     """A step.
 
     Attributes:
-        step: Its number.
+        step: Its number, from 1.
         records: What its batches are made of, by rank, then as delivered: `source`, and `url` and `key`, or `index`.
         how: `seek` where what came before was counted, `read` where it was read.
         origin: The step of the states from which that began, of ranks the lowest.
@@ -42,11 +94,12 @@ class TracedStep:
 
 
 class FoundBatches(NamedTuple):
-    """The batches of a rank from a step on."""
+    """The batches of a rank from one on."""
 
     stretch: Stretch
     stream: RankStream
     origin: int
+    """How many batches there were before the states from which reading began."""
 
 
 class Trace:
@@ -54,11 +107,12 @@ class Trace:
 
     Args:
         dataset: What the recipe builds; it is not changed.
-        states: Of the run, at one time or several; empty: of a run that has not begun. For steps of an earlier size:
-            also some that were saved under it, or those that it began from.
-        batch: Samples in the batch of one rank; by default what the states say, else 1.
+        states: Of the run, at one time or several; empty: of a run that has not begun. Of steps of an earlier size they
+            tell as far as some were saved under it.
+        batch: Samples in the batch of one rank from now on; by default what the states say, else 1.
         dp_size: Ranks of a run that has not begun.
         num_workers: Of each of them.
+        steps: How the training loop counts.
 
     Raises:
         StateError: The states are not of one run, or of another recipe.
@@ -71,8 +125,10 @@ class Trace:
         batch: int | None = None,
         dp_size: int = 1,
         num_workers: int = 1,
+        steps: StepCount = StepCount(),  # noqa: B008  it does not change
     ) -> None:
         self._course = Course(dataset, states, batch, dp_size, num_workers)
+        self.steps = steps
         self.on_progress: Callable[[int, int], None] | None = None
         """Called with how far it is, of how much, where that may take long: batches, or a rank's lanes."""
 
@@ -82,10 +138,15 @@ class Trace:
         return self._course.shape.dp_size
 
     @cached_property
-    def num_steps(self) -> int:
-        """How many steps the states say were delivered, by the rank that is furthest."""
+    def num_batches(self) -> int:
+        """How many batches the states say were delivered, by the rank that is furthest."""
         ranks = range(max(era.dp_size for era in self._course.eras.values()))
         return max((stretch.end for rank in ranks for stretch in self._course.stretches(rank)), default=0)
+
+    @property
+    def num_steps(self) -> int:
+        """The last step of which the states say that it was delivered."""
+        return self.steps.of(self.num_batches - 1)
 
     def is_indexed(self, source: str) -> bool:
         """Whether there is a source of that path whose records have an index, not a url and a key."""
@@ -96,82 +157,86 @@ class Trace:
         """The records of a step.
 
         Raises:
-            StateError: The states do not reach back to it, or contradict the recipe; or the stream ends before it.
+            StateError: The states do not tell of it, or contradict the recipe; or the stream ends before it.
+            ValueError: The run began with a later step.
         """
-        found = [one for rank in range(self._num_ranks(step)) if (one := self._find(step, rank)) is not None]
+        first, found = self._first(step), []
+        for batch in range(first, first + self.steps.batches):
+            of_ranks = [self._find(batch, rank) for rank in range(self._course.num_ranks(batch))]
+            found += [one for one in of_ranks if one is not None]
         if not found:
-            raise self._beyond(step)
-        batches = (next(one.stream.batches(bare=not one.stream.is_read), []) for one in found)
-        records = [record_of(sample) for batch in batches for sample in batch]
-        is_read = any(one.stream.is_read for one in found)
-        origin = min(one.origin for one in found)
-        return TracedStep(step=step, how=READ if is_read else SEEK, origin=origin, records=records)
+            raise StateError(f"step {step}: the stream ends before it")
+        batches = [next(one.stream.batches(bare=not one.stream.is_read), []) for one in found]
+        return TracedStep(
+            step=step,
+            how=READ if any(one.stream.is_read for one in found) else SEEK,
+            origin=self.steps.of(min(one.origin for one in found) - 1),
+            records=[record_of(sample) for batch in batches for sample in batch],
+        )
 
     def batches(self, step: int, rank: int = 0) -> Iterator[tuple[int, list[Sample]]]:
-        """Yield the samples of a rank at a step and at each later one, as they were delivered.
+        """Yield the samples of a rank's batches at a step and at each later one, as they were delivered.
 
         Raises:
-            StateError: The states do not reach back to it, or contradict the recipe; or the stream ends before it.
-            ValueError: There is no such rank.
+            StateError: The states do not tell of it, or contradict the recipe; or the stream ends before it.
+            ValueError: There is no such rank; or the run began with a later step.
         """
-        if not 0 <= rank < self._num_ranks(step):
-            raise ValueError(f"step {step}: expected a rank from 0 to {self._num_ranks(step) - 1}, got {rank}")
-        if self._find(step, rank) is None:
-            raise self._beyond(step)
-        return self._batches(step, rank)
+        first = self._first(step)
+        if not 0 <= rank < self._course.num_ranks(first):
+            raise ValueError(f"step {step}: expected a rank from 0 to {self._course.num_ranks(first) - 1}, got {rank}")
+        if self._find(first, rank) is None:
+            raise StateError(f"step {step}: the stream ends before it")
+        return ((self.steps.of(number), samples) for number, samples in self._batches(first, rank))
 
-    def _batches(self, step: int, rank: int) -> Iterator[tuple[int, list[Sample]]]:
-        while (found := self._find(step, rank)) is not None:
-            end = None if found.stretch.is_open else found.stretch.end - step
-            before = step
-            for batch in islice(found.stream.batches(), end):
-                yield step, batch
-                step += 1
-            if step == before:
+    def _first(self, step: int) -> int:
+        first = self.steps.first(step)
+        if step < 1 or first < 0:
+            began = max(1, self.steps.of(0))
+            raise ValueError(f"step {step}: expected {began} or a later one; steps are counted from 1, as loops do")
+        return first
+
+    def _batches(self, number: int, rank: int) -> Iterator[tuple[int, list[Sample]]]:
+        while (found := self._find(number, rank)) is not None:
+            stretch, before = found.stretch, number
+            left = None if stretch.is_open else stretch.first + stretch.own - number
+            for batch in islice(found.stream.batches(), left):
+                yield number, batch
+                number += 1
+            if number == before:
                 return
+            number = number if stretch.is_open else max(number, stretch.end)
 
-    def _num_ranks(self, step: int) -> int:
-        """How many ranks there were at a step."""
-        return next((dp_size for dp_size, first in reversed(self._sizes) if first <= step), 0)
+    def _find(self, batch: int, rank: int) -> FoundBatches | None:
+        """A rank's batches from one on; None where it has none there.
 
-    @cached_property
-    def _sizes(self) -> list[tuple[int, int]]:
-        """The number of ranks of each era, with its first step."""
-        found, most = [], 0
-        for number, era in self._course.eras.items():
-            most = max(most, self._course.first_of(number))
-            found.append((era.dp_size, most))
-            stretches = (each for rank in range(era.dp_size) for each in self._course.stretches(rank))
-            most = max([most, *(stretch.end for stretch in stretches if stretch.era is era)])
-        return found
+        Raises:
+            StateError: The states do not say.
+        """
+        stretches = self._course.stretches(rank)
+        for stretch in stretches:
+            if stretch.first <= batch < stretch.end:
+                return self._open(stretch, batch) if batch < stretch.first + stretch.own else None
+        last = stretches[-1] if stretches else None
+        if last is not None and last.is_open and batch >= last.first:
+            return self._in_later_pass(last, batch)
+        before = [stretch for stretch in stretches if stretch.first <= batch]
+        if before and before[-1].has_ended and batch < self._course.following(before[-1]):
+            return None
+        step = self.steps.of(batch)
+        raise StateError(
+            f"states: they do not say where rank {rank} stood at step {step}\n"
+            f"  Give states, too, of step {step} or a later one, saved before the number of ranks or workers changed."
+        )
 
-    def _beyond(self, step: int) -> StateError:
-        if step < self.num_steps:
-            return StateError(
-                f"states: they do not say where the ranks stood around step {step}\n"
-                "  Give states that were saved under that number of ranks and workers, or those that it began from\n"
-                "  (enough while weights, batch and pass stay the same). Later states say nothing of it."
-            )
-        return StateError(f"step {step}: the stream ends before it")
-
-    def _find(self, step: int, rank: int) -> FoundBatches | None:
-        """A rank's batches from a step on; None where it has none."""
-        last = None
-        for stretch in self._course.stretches(rank):
-            if stretch.first <= step < stretch.end:
-                return self._open(stretch, step)
-            last = stretch
-        return None if last is None or not last.is_open else self._in_later_pass(last, step)
-
-    def _in_later_pass(self, stretch: Stretch, step: int) -> FoundBatches | None:
+    def _in_later_pass(self, stretch: Stretch, batch: int) -> FoundBatches | None:
         """Look in what follows the newest states: the rest of the pass, and the passes after it."""
         empty = 0
-        while empty < _EMPTY_PASSES and step >= stretch.first:
-            found = self._open(stretch, step)
+        while empty < _EMPTY_PASSES and batch >= stretch.first:
+            found = self._open(stretch, batch)
             if found is not None:
                 return found
             if self.on_progress is not None:  # a far step may be many passes away
-                self.on_progress(stretch.first, step)
+                self.on_progress(stretch.first, batch)
             following = self._next_pass(stretch)
             empty = 0 if following.first > stretch.first else empty + 1
             stretch = following
@@ -182,15 +247,15 @@ class Trace:
         first = stretch.end + self._stream(stretch, stretch.points[-1], None).skip(2**53)
         era, epoch_pass = stretch.era, stretch.epoch_pass + 1
         begin = point_of(era.begins, epoch_pass, stretch.rank, era.num_workers)
-        return stretch._replace(epoch_pass=epoch_pass, first=first, points=(begin,), is_open=True)
+        return stretch._replace(epoch_pass=epoch_pass, first=first, points=(begin,), is_open=True, uneven=0)
 
-    def _open(self, stretch: Stretch, step: int) -> FoundBatches | None:
-        """The batches from a step on, begun at the nearest states before it; None where the pass ends before it."""
-        wanted, size = step - stretch.first, stretch.size
-        if wanted * size >= _MAX_SAMPLES:
+    def _open(self, stretch: Stretch, batch: int) -> FoundBatches | None:
+        """The batches from one on, begun at the nearest states before it; None where the pass ends before it."""
+        wanted = batch - stretch.first - (stretch.uneven if batch >= stretch.end else 0)
+        if wanted * stretch.size >= _MAX_SAMPLES:
             raise StateError(
-                f"step {step}: expected fewer than 2**52 samples of a rank before it, got {wanted * size}\n"
-                "  Name an earlier step, or a smaller batch."
+                f"step {self.steps.of(batch)}: expected fewer than 2**52 samples of a rank before it, got "
+                f"{wanted * stretch.size}\n  Name an earlier step, or a smaller batch."
             )
         done = [stretch.done(point) for point in stretch.points]
         number = max(i for i, count in enumerate(done) if count <= wanted)
@@ -201,13 +266,12 @@ class Trace:
         return FoundBatches(stretch, stream, stretch.first + done[number])
 
     def _stream(self, stretch: Stretch, point: Point, later: Point | None) -> RankStream:
-        era, progress = stretch.era, point.progress
-        assert progress is not None, "a point from which lanes can be begun"
-        workers = stretch.turns(progress)
-        runs = [era.run(progress, stretch.epoch_pass, stretch.rank, worker) for worker in workers]
+        era = stretch.era
+        workers = stretch.turns(point.progress)
+        runs = [era.run(point.progress, stretch.epoch_pass, stretch.rank, worker) for worker in workers]
 
         def gives_one(lane: int, node: Node) -> bool:
-            if later is None or later.progress is None:
+            if later is None:
                 return False
             key = LaneKey(stretch.epoch_pass, stretch.rank, workers[lane])
             before, after = (
@@ -217,12 +281,13 @@ class Trace:
             counts = runs[lane].deals.counts(node.path, runs[lane].lane.index)
             return _gave_one(node, before, after, dict(zip(COUNTS, counts, strict=True)))
 
-        return RankStream(era, runs, stretch.size, gives_one, self.on_progress)
+        sizes = [stretch.sizes(worker, point) for worker in workers]
+        return RankStream(era, runs, sizes, gives_one, self.on_progress, is_open=stretch.is_open)
 
     def find(
         self, source: str | None = None, *, url: str | None = None, key: str | None = None, index: int | None = None
     ) -> list[int]:
-        """The steps at which a record came, and the next one at which it comes.
+        """The steps at which a record came, as far as states tell of them, and the next one at which it comes.
 
         Where steps have to be read, those that were delivered are, and at least a thousand that follow.
 
@@ -237,21 +302,21 @@ class Trace:
         """
         wanted = WantedRecord(source, url, key, index)
         search = partial(Search, wanted=wanted, opened=self._opened, on_progress=self.on_progress)
-        steps: set[int] = set()
-        newest = self.num_steps
+        batches: set[int] = set()
+        newest = self.num_batches
         for rank in range(max(era.dp_size for era in self._course.eras.values())):
             for stretch in self._course.stretches(rank):
-                steps.update(search(stretch).past_steps())
+                batches.update(search(stretch).past_steps())
                 if stretch.is_open:
-                    ahead = stretch._replace(points=stretch.points[-1:], first=stretch.end)
+                    ahead = stretch._replace(points=stretch.points[-1:], first=stretch.end, uneven=0)
                     found = set(search(ahead).comes(max(_LOOK_AHEAD, newest)))
                     if not found and wanted.is_known and not stretch.era.top.is_endless:
                         found.update(search(self._next_pass(stretch)).comes(max(_LOOK_AHEAD, newest)))
-                    steps.update(found)
+                    batches.update(found)
         if not wanted.is_known:
             raise SourceError(f"find: expected a record of a source of the recipe, got {wanted}")
-        past, future = sorted(s for s in steps if s < newest), sorted(s for s in steps if s >= newest)
-        return [*past, *future[:1]]
+        future = sorted(batch for batch in batches if batch >= newest)[:1]
+        return sorted({self.steps.of(batch) for batch in (*(b for b in batches if b < newest), *future)})
 
     def _opened(self, stretch: Stretch) -> RankStream:
         later = stretch.points[-1] if len(stretch.points) > 1 else None

@@ -13,7 +13,7 @@ from streamdata.mixing.tree import Node, NodeShare, node_shares, tree_of
 from streamdata.recipe.named_source import STEPS
 from streamdata.sources.files.sequential_source import SequentialSource
 from streamdata.sources.foreign.own_stream import OwnStreamSource
-from streamdata.sources.order.blocks import range_of
+from streamdata.sources.order.blocks import selection_of
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -182,7 +182,7 @@ def _options(node: Node) -> list[str]:
     if isinstance(node.source, OwnStreamSource):
         return [node.source.describe(node.shuffle)]
     options = ["shuffled" if node.shuffle else "not shuffled"]
-    if part := node.part or range_of(node.dataset):
+    if part := selection_of(node.dataset):
         options.append(str(part))
     if isinstance(node.source, SequentialSource):
         return ["read from the start", *options]

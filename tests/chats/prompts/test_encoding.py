@@ -1,9 +1,12 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from streamdata.chats.encoding import Encoder, media_by_kind, training_features
-from streamdata.text.tokenizer import token_ids
+from streamdata.text.tokenizer import load_tokenizer, token_ids
 from tests.sources.tiny_processors import picture, tiny_tokenizer
+from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
 QWEN_IMAGE, QWEN_VIDEO = "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"
 VIDEO = np.stack([np.asarray(picture(16, 16, shade)) for shade in range(4)])
@@ -56,7 +59,16 @@ def test_token_ids_are_those_of_transformers(prepare):
     prepare(tokenizer)
     if prepare is splitting:
         prepare(fresh)
-    assert token_ids(tokenizer, text).tolist() == fresh(text, add_special_tokens=False)["input_ids"]
+    for special in (False, True):
+        ids = token_ids(tokenizer, text, with_special_tokens=special)
+        assert ids.tolist() == fresh(text, add_special_tokens=special)["input_ids"]
+
+
+def test_a_tokenizer_is_given_as_object_or_by_name(tmp_path):
+    """A name or path is loaded once in this process."""
+    name = save_tiny_tokenizer(tmp_path)
+    tokenizer = Encoder(name).tokenizer
+    assert Encoder(Path(name)).tokenizer is tokenizer is Encoder(tokenizer).tokenizer is load_tokenizer(name)
 
 
 def test_a_tokenizer_with_its_own_call_is_asked():

@@ -41,6 +41,7 @@ def test_integer_rule_is_the_exact_loop(rule, weights):
     assert told(rule, blend_weights(weights, len(weights), exact=True)) == exact_loop(weights, SIZE)[0]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("num_datasets", [17, 300])
 @pytest.mark.parametrize("kind", ["any", "few", "integers", "one large", "pairs"])
 @pytest.mark.parametrize("megatron", [False, True])
@@ -81,9 +82,10 @@ def test_rules_differ_in_ties():
 def test_without_numba_a_long_blend_is_warned_of(monkeypatch, caplog):
     """It is built by NumPy, and a warning names the extra."""
     monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.setattr(blend_rule, "WORTH_COMPILING", 10)
     compiled_rules.cache_clear()
     ids, counts = np.zeros(50, np.uint8), np.zeros((1, 2), np.int64)
-    blend_rule.blend(blend_weights([0.3, 0.7], 2, exact=True), ids, counts, 64, megatron=False, worth_compiling=10)
+    blend_rule.blend(blend_weights([0.3, 0.7], 2, exact=True), ids, counts, 64, megatron=False)
     compiled_rules.cache_clear()
     assert ids.tolist() == float_loop([0.3, 0.7], 50)[0]
     assert "pip install torch-streamdata[fast]" in caplog.text

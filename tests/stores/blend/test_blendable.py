@@ -57,6 +57,25 @@ def test_equal_weights_are_round_robin():
         assert list(BlendableDataset([range(9)] * 3, weights, 7).dataset_index) == [0, 1, 2, 0, 1, 2, 0]
 
 
+@pytest.mark.parametrize(
+    "weights", [[0.333333, 0.333333, 0.333334], [333334, 333333, 333333], ["1/3", 0.33333, 0.33333], [1, 1, 1.0000299]]
+)
+def test_nearly_equal_weights_take_turns_with_compat(weights):
+    """Within 1e-5 of each other as shares, of whatever kind; without compat the rule says how they differ."""
+    blended = BlendableDataset([range(9)] * 3, weights, 100_000, compat="megatron")
+    assert blended.dataset_index[:].tolist() == [number % 3 for number in range(100_000)]
+    assert blended.weights.tolist() == [1 / 3] * 3
+    assert BlendableDataset([range(9)] * 3, weights, 100_000).weights.tolist() != [1 / 3] * 3
+
+
+@pytest.mark.parametrize("weights", [[0.33333, 0.33333, 0.3333402], [1, 1, 1.0000302], [6, 6.0001, 5.9999]])
+def test_weights_that_differ_by_more_follow_the_rule_with_compat(weights):
+    """From 1e-5 on, as shares."""
+    blended = BlendableDataset([range(9)] * 3, weights, 60_000, compat="megatron")
+    assert blended.dataset_index[:].tolist() == float_loop(weights, 60_000, megatron=True)[0]
+    assert blended.dataset_index[:].tolist() != [number % 3 for number in range(60_000)]
+
+
 def test_a_blend_has_its_size_and_weights():
     """As Megatron's has; the weights add to 1."""
     blended = BlendableDataset([range(9)] * 2, [3, 1], 8)
@@ -245,6 +264,7 @@ def test_a_resume_with_another_blend_is_refused(change):
         make(**change).set_dataloader_states(states)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("num_workers", [0, 2, 3])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_resume_of_a_mixture_with_a_blend_is_exact(num_workers, shuffle):

@@ -66,6 +66,23 @@ def test_parts_are_ranges_of_sequences(pairs):
     assert spans == {"train": (0, 18), "valid": (19, 31), "test": (33, 39)}
 
 
+@pytest.mark.parametrize("size", [4, 30])
+def test_nearly_equal_weights_are_equal_with_compat(pairs, size):
+    """In the number of samples of each pair, too."""
+    options = {"window_size": 4, "size": size, "seed": 3, "compat": "megatron"}
+    nearly, equal = (BlendableDataset.from_megatron(paths, **options) for paths in ("0.500001 a 0.499999 b", "1 a 1 b"))
+    assert inputs(nearly) == inputs(equal)
+    assert list(nearly.dataset_index) == [0, 1] * (size // 2)
+
+
+def test_numbers_of_samples_are_not_rounded_with_compat(tmp_path):
+    """They are no weights that somebody gave: of pairs of nearly equal lengths each sample still comes once."""
+    for pair, num_tokens in (("a", 100_001), ("b", 100_002)):
+        write_old_megatron(tmp_path / pair, [range(1, 1 + num_tokens)], 4, "int32", [0, 1])
+    blend = BlendableDataset.from_megatron([tmp_path / "a", tmp_path / "b"], 1, seed=1, compat="megatron")
+    assert np.bincount(blend.dataset_index).tolist() == [100_000, 100_001]
+
+
 ERRORS = [
     ({"paths": "a 0.7 b"}, "expected a weight before each prefix, or none at all"),
     ({"paths": "0.3 a b"}, "If '0.3' is a prefix, write './0.3'"),

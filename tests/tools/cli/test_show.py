@@ -21,12 +21,12 @@ def test_the_first_samples_are_in_the_order_of_delivery(streamdata, write_recipe
 
 def test_json_is_one_document(streamdata, write_recipe):
     """In ASCII, with the sources by name, and the step where one was asked for."""
-    done = streamdata("show", write_recipe(), "-n", 2, "--step", 3, "--json")
+    done = streamdata("show", write_recipe(), "-n", 2, "--step", 4, "--json")
     shown = json.loads(done.stdout)
     assert done.stdout.isascii()
     assert shown["sources"] == [{"name": "a"}, {"name": "b"}]
     first = shown["samples"][0]
-    assert (first["step"], first["source"], first["url"][-8:]) == (3, "a", "/a.jsonl")
+    assert (first["step"], first["source"], first["url"][-8:]) == (4, "a", "/a.jsonl")
     assert first["fields"] == [{"name": "value", "kind": "numbers", "type": "int", "text": "38", "summary": ""}]
 
 

@@ -130,7 +130,7 @@ def test_stages_are_shares_of_the_time_of_one_process():
     assert [rate.workers for rate in profile.rates] == [0, 1]
     assert {stage.stage for stage in profile.stages} == {READ, PROCESS, PACK, MIXING} <= set(STAGES)
     assert sum(stage.share for stage in profile.stages) == pytest.approx(1)
-    assert 0.1 < profile.busy_s < 2
+    assert 0.1 < profile.busy_s < 10
     assert next(stage.function for stage in profile.stages if stage.stage == PROCESS) == "large"
     assert profile.enough_workers is None
     assert "more than was measured" in " ".join(profile_text(profile).split())

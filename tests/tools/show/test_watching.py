@@ -93,7 +93,7 @@ def test_a_step_of_a_rank_is_what_it_was_given():
         steps.append(plain(sample))
         states.update(to_state([sample]))
     found = [(step, plain(sample)) for sample, step in islice(delivered(mixture(), Place(step=4, states=[states])), 5)]
-    assert found == list(enumerate(steps))[4:]
+    assert found == list(enumerate(steps, 1))[3:8]
     ((_, step),) = islice(delivered(mixture(), Place(states=[states])), 1)
-    assert step == 9
+    assert step == 10
     assert len(list(islice(delivered(mixture(), Place(step=2, rank=1, dp_size=2, batch=3)), 4))) == 4

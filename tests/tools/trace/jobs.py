@@ -23,14 +23,28 @@ class SteppedJob:
 
     def __init__(self, mix, config):
         self.mix, self.config, self.steps, self.states, self.saved = mix, config, [], {}, []
+        self.marks, self.refusals = [], []
+
+    def change(self, **changes):
+        """Resume, changed or not."""
+        self.config = replace(self.config, **changes)
 
     def go(self, steps, **changes):
         """Resume, changed or not, and deliver so many steps."""
-        self.config = replace(self.config, **changes)
-        ranks = [self._rank(rank, steps) for rank in range(self.config.dp_size)]
+        self.change(**changes)
+        self.note([self._rank(rank, steps) for rank in range(self.config.dp_size)])
+
+    def note(self, ranks):
+        """Note the states of all ranks and the batches of each."""
         self.steps += [list(chain(*batches)) for batches in zip(*(batches for _, batches in ranks), strict=True)]
         self.states = json.loads(json.dumps(merge_states(*[states for states, _ in ranks])))
         self.saved.append(self.states)
+        self.marks.append((len(self.steps), self.config))
+
+    def give_up(self, number):
+        """Go back to where it was after so many legs; what was saved since stays there."""
+        del self.steps[self.marks[number - 1][0] :]
+        self.states, self.config = self.saved[number - 1], self.marks[number - 1][1]
 
     def _rank(self, rank, steps):
         dataset, states = self.mix.build(self.config), dict(self.states)
@@ -50,7 +64,7 @@ class SteppedJob:
         """Each step that was delivered, by the last states of each size."""
         trace = self.trace(with_all=True)
         assert trace.num_steps == len(self.steps)
-        for step, want in enumerate(self.steps):
+        for step, want in enumerate(self.steps, 1):
             got = trace.at(step)
             assert got.records == want, f"step {step} by {got.how} from {got.origin}"
             assert how in (None, got.how), f"step {step} by {got.how}"
@@ -58,7 +72,7 @@ class SteppedJob:
     def check_found(self, rng, number):
         """Some records, at all steps at which they came; and at the next one."""
         came = {}
-        for step, records in enumerate(self.steps):
+        for step, records in enumerate(self.steps, 1):
             for record in records:
                 came.setdefault(tuple(record.items()), set()).add(step)
         trace = self.trace(with_all=True)
@@ -72,7 +86,7 @@ class SteppedJob:
 def random_job(rng, *, function="plain"):
     """A tree, a topology, and some resumes."""
     cyclic, stop = rng.random() < 0.6, rng.choice(["all_exhausted", "first_exhausted"])
-    leaves = [_leaf(rng, name) for name in "abcd"[: rng.randint(2, 4)]]
+    leaves = [random_leaf(rng, name) for name in "abcd"[: rng.randint(2, 4)]]
     if function != "plain":
         leaves[0] = Leaf("a", 120, "map", function)
     children = leaves
@@ -80,21 +94,22 @@ def random_job(rng, *, function="plain"):
         goes_on = cyclic or (stop == "first_exhausted" and rng.random() < 0.4)
         children = [leaves[0], Mix(tuple(leaves[1:]), "inner", cyclic=goes_on, stop=stop, seed=3)]
     mix = Mix(tuple(children), cyclic=cyclic, stop=stop, shuffle=rng.random() < 0.8)
-    job = SteppedJob(mix, Config(rng.randint(1, 3), rng.randint(0, 3), rng.randint(1, 3), _weights(rng, mix)))
+    job = SteppedJob(mix, Config(rng.randint(1, 3), rng.randint(0, 3), rng.randint(1, 3), random_weights(rng, mix)))
     for number in range(rng.randint(1, 3)):
         changes = {"dp_size": rng.randint(1, 3), "num_workers": rng.randint(0, 3)} if rng.random() < 0.5 else {}
-        changes |= {"weights": _weights(rng, mix)} if rng.random() < 0.5 else {}
+        changes |= {"weights": random_weights(rng, mix)} if rng.random() < 0.5 else {}
         job.go(rng.randint(1, 20), **changes if number else {})
     return job
 
 
-def _leaf(rng, name):
+def random_leaf(rng, name):
+    """A source of some kind."""
     kind = rng.choice(["map", "ahead", "copies", "jsonl", "tar"])
     size = rng.choice([1, 2, 5, 30, 60] if kind in ("map", "ahead") else [12, 30, 60])
     return Leaf(name, size, kind, "plain", 3 if kind == "copies" else rng.choice([1, 3]), rng.choice([0, 6, 12]))
 
 
-def _weights(rng, mix):
+def random_weights(rng, mix):
     """Numbers, of which some give ties, and now and then a schedule in the top."""
     is_scheduled = {path: "." not in path and rng.random() < 0.2 for path in mix.paths()}
     return {path: rng.choice(SCHEDULES if is_scheduled[path] else [0.3, 1, 3, 1 / 3]) for path in mix.paths()}

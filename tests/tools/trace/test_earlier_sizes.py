@@ -1,4 +1,4 @@
-"""Steps of sizes before the last one: by states saved under them, or by those that they were resumed from."""
+"""Steps of sizes before the last one: by states saved under them."""
 
 import logging
 
@@ -10,9 +10,7 @@ from tests.elastic.worlds import Config, Leaf, Mix
 from tests.tools.trace.jobs import SteppedJob
 
 TREE = Mix((Leaf("a", 60, "tar", shuffle_buffer=6), Mix((Leaf("b", 30), Leaf("c", 50, "jsonl")), "inner")))
-NOTHING_SAID = (
-    "not say where the ranks stood around step {}\n  Give states .* saved under .*, or those that it began from"
-)
+NOTHING_SAID = "not say where rank 0 stood at step {step}\n  Give states, too, of step {step} or a later one"
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +38,7 @@ FIRST, MIDDLE, LAST = (
 
 @pytest.fixture(scope="module")
 def job():
-    """Steps 0 to 7, 8 to 18 and 19 to 22, each size but the last saved once in between: at 5, and at 13."""
+    """Steps 1 to 8, 9 to 19 and 20 to 23, each size but the last saved once in between: at 5, and at 13."""
     return job_of((5, FIRST), (3, FIRST), (5, MIDDLE), (6, MIDDLE), (4, LAST))
 
 
@@ -50,66 +48,74 @@ def traced(job, states, steps):
     return [trace.at(step).records for step in steps]
 
 
-@pytest.mark.parametrize("saved", [[1], [2], [3], [1, 2], [0, 1, 3]])
-def test_a_size_is_traced_by_its_own_states_or_those_before_it(job, saved):
-    """Saved within it, at its end, or what it began from: each of its steps, also after the last one that was saved."""
-    assert traced(job, [job.saved[number] for number in saved], range(8, 19)) == job.steps[8:19]
+@pytest.mark.parametrize(
+    ("saved", "first", "last"), [([3], 9, 19), ([2], 9, 13), ([2, 3], 9, 19), ([1], 1, 8), ([0], 1, 5), ([1, 3], 1, 19)]
+)
+def test_a_size_is_traced_by_states_saved_under_it(job, saved, first, last):
+    """Each of its steps up to the last one that was saved."""
+    states = [job.saved[number] for number in saved]
+    assert traced(job, states, range(first, last + 1)) == job.steps[first - 1 : last]
 
 
-def test_the_first_size_needs_no_states_but_the_newest(job):
-    """It began with the run."""
-    assert traced(job, [], [*range(8), *range(19, 23)]) == job.steps[:8] + job.steps[19:]
+def test_the_newest_size_needs_no_other_states(job):
+    """What it began with is in its own."""
+    assert traced(job, [], range(20, 24)) == job.steps[19:]
 
 
-def test_other_states_than_a_size_began_from_are_refused(job):
-    """Of a step before, of one rank alone, or of a run that drew otherwise."""
-    of_rank = {key: value for key, value in job.saved[1].items() if not key.startswith(("worker/0/0/1", "lane/0/0/1"))}
-    of_rank = {key: value for key, value in of_rank.items() if not key.startswith(("cursor/0/0/1", "drawn/0/0/1"))}
-    other = job_of((8, FIRST | {"weights": {"a": 3}}))
-    for states in ([], [job.saved[0]], [of_rank], [other.states]):
-        with pytest.raises(StateError, match=NOTHING_SAID.format(8)):
-            traced(job, states, [8])
+@pytest.mark.parametrize(("saved", "step"), [([], 1), ([], 9), ([], 19), ([0], 6), ([1], 9), ([2], 14), ([3], 8)])
+def test_a_step_of_which_no_states_tell_is_refused(job, saved, step):
+    """It names what is needed; the size of batches, or where lanes stood, is not guessed."""
+    with pytest.raises(StateError, match=NOTHING_SAID.format(step=step)):
+        traced(job, [job.saved[number] for number in saved], [step])
 
 
-def test_records_are_found_in_a_size_that_was_computed(job):
+def test_states_of_one_rank_alone_are_refused(job):
+    """Others had delivered something, too."""
+    others = ("worker/0/0/1", "cursor/0/0/1")
+    of_rank = {key: value for key, value in job.saved[1].items() if not key.startswith(others)}
+    with pytest.raises(StateError, match="hold nothing of rank 1 of 2"):
+        traced(job, [of_rank], [3])
+
+
+@pytest.mark.parametrize("change", [MIDDLE, {"weights": {"a": 5}}, {"batch_size": 4}])
+def test_states_that_were_given_up_are_refused(job, change):
+    """Those of steps after the one that the run went on from in another way: which of both it was, they do not say."""
+    job = job_of((4, FIRST), (3, FIRST))
+    job.give_up(1)
+    job.go(3, **change)
+    with pytest.raises(StateError, match=r"Leave out states of steps that the run went back from|not of one run"):
+        Trace(job.mix.build(job.config), job.saved)
+    assert traced(job, [job.saved[0]], range(1, 8)) == job.steps
+
+
+def test_records_are_found_in_an_earlier_size(job):
     """At the steps at which they came."""
-    trace = Trace(job.mix.build(job.config), [job.saved[1], job.states])
-    for step in (9, 18):
-        for record in job.steps[step]:
+    trace = Trace(job.mix.build(job.config), [job.saved[3], job.states])
+    for step in (9, 19):
+        for record in job.steps[step - 1][::3]:
             assert step in trace.find(**record)
 
 
-def test_a_size_that_changed_its_weights_is_told_up_to_that(job):
-    """Its lanes' places at that time are in its own states alone."""
-    job = job_of((4, FIRST), (5, MIDDLE), (5, {"weights": {"a": 0.1}}), (3, LAST))
-    assert traced(job, [job.saved[0]], range(4, 9)) == job.steps[4:9]
-    with pytest.raises(StateError, match=NOTHING_SAID.format(9)):
-        traced(job, [job.saved[0]], [9])
-    assert traced(job, [job.saved[1], job.saved[2]], range(4, 14)) == job.steps[4:14]
+@pytest.mark.parametrize("change", [{"weights": {"a": 0.1}}, {"batch_size": 5}, {"batch_size": 1}])
+def test_a_size_may_have_changed_its_weights_or_batches(change):
+    """Its own states say when, and of which size its batches were."""
+    job = job_of((4, FIRST), (5, MIDDLE), (5, change), (3, LAST))
+    assert traced(job, [job.saved[1], job.saved[2]], range(5, 15)) == job.steps[4:14]
+    assert traced(job, [job.saved[2]], range(5, 15)) == job.steps[4:14]
 
 
-@pytest.mark.parametrize("change", [{"batch_size": 5}, {"batch_size": 1}])
-def test_a_size_of_several_batch_sizes_is_not_guessed_at(change):
-    """A line has their mean."""
-    job = job_of((4, FIRST), (5, MIDDLE), (4, change), (3, LAST))
-    with pytest.raises(StateError, match=NOTHING_SAID.format(5)):
-        traced(job, [job.saved[0]], [5])
-
-
-def test_a_size_in_which_a_pass_ended_is_not_guessed_at():
-    """Where its short batches came, a line does not say."""
+def test_passes_that_ended_have_short_batches():
+    """Of an earlier size, too."""
     mix = Mix((Leaf("a", 20), Leaf("b", 11)), cyclic=False)
     job = job_of((2, FIRST), (9, MIDDLE), (3, LAST), mix=mix)
-    with pytest.raises(StateError, match=NOTHING_SAID.format(3)):
-        traced(job, [job.saved[0]], [3])
-    assert traced(job, [job.saved[1]], range(2, 11)) == job.steps[2:11]
+    assert traced(job, [job.saved[1]], range(3, 12)) == job.steps[2:11]
 
 
 def test_a_yield_function_over_all_is_told_too():
     """Its batches are of what it gave, not of what was drawn."""
     mix = Mix((Leaf("a", 20), Leaf("b", 11)), function="pairs")
     job = job_of((3, FIRST), (4, MIDDLE), (3, LAST), mix=mix)
-    assert traced(job, [job.saved[0]], range(10)) == job.steps
+    assert traced(job, job.saved, range(1, 11)) == job.steps
 
 
 def test_what_lanes_count_on_from_is_not_theirs():
@@ -117,4 +123,4 @@ def test_what_lanes_count_on_from_is_not_theirs():
     mix = Mix((Leaf("a", 120, function="split"), Leaf("b", 30), Leaf("c", 1), Leaf("d", 60)))
     weights = {"a": 3, "b": 3, "c": 3}
     job = job_of((4, {"dp_size": 3, "num_workers": 3, "weights": weights}), (11, {"num_workers": 1}), mix=mix)
-    assert traced(job, [job.saved[0]], range(15)) == job.steps
+    assert traced(job, [job.saved[0]], range(1, 16)) == job.steps

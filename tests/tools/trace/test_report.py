@@ -1,11 +1,13 @@
 """Numbers for a logger: what was delivered, and how long it took."""
 
+from collections import Counter
 from itertools import islice
 
+import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from streamdata import MergedDataset, StreamLoader, merge_states, mixed_collate, report, to_state
+from streamdata import MergedDataset, PackTokens, StreamLoader, merge_states, mixed_collate, report, to_state
 from tests.streams import Numbers
 
 
@@ -52,6 +54,29 @@ def test_tokens_go_on_over_resumes_and_changes_of_topology():
         states = merge_states(*own)
     assert report(states)["tokens/b"] == tokens > 0
     assert report(states)["samples"] == 20 * 6
+
+
+def document(record):
+    """1 to 7 token ids."""
+    return {"input_ids": np.full(1 + record["value"] % 7, record["value"])}
+
+
+@pytest.mark.parametrize("longer", ["error", "split"])
+def test_records_of_a_packer_are_those_in_rows(longer):
+    """However far it pulls ahead: here it holds its source fifteen times; also after a resume within a burst."""
+    delivered, states = Counter(), {}
+    size = 7 if longer == "error" else 5
+    for steps in (23, 30, 200):
+        packer = PackTokens(size, lookahead=300, longer=longer)
+        dataset = MergedDataset([Numbers("a", 20, single_process_fn=document, process_fn=packer)], seed=1)
+        dataset.set_dataloader_states(states)
+        for sample in islice(dataset, steps):
+            states = {**states, **to_state(sample)}
+            ids = sample["input_ids"].tolist()
+            delivered.update(ids)
+        whole = sum(delivered[value] // (1 + value % 7) for value in range(20))
+        assert abs(report(states)["records/a"] - whole) <= 3
+        assert report(states)["epochs/a"] == report(states)["records/a"] / 20
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

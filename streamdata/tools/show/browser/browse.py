@@ -53,20 +53,21 @@ def browsed_mixture(
         StepMark(Trace(dataset, [states], place.batch, dp_size).num_steps, name)
         for name, states in zip(state_names, place.states, strict=True)
     ]
-    first = trace.num_steps if place.step is None else place.step
+    first = trace.num_steps + 1 if place.step is None else place.step
 
     def mixture() -> object:
-        samples = islice(chain.from_iterable(batch for _, batch in trace.batches(0, 0)), _DRAWS)
+        samples = islice(chain.from_iterable(batch for _, batch in trace.batches(1, 0)), _DRAWS)
         return mixture_view(facts, [views.view(sample, number) for number, sample in enumerate(samples)])
 
     return Browsed(
         name=name,
-        steps=BrowseSteps(trace.batches, views.view, per_page),
+        steps=BrowseSteps(trace.batches, views.view, per_page, first=1),
         jobs=jobs,
         begin=PagePlace(step=first, rank=place.rank, source=place.source),
         sources=source_paths(dataset),
         ranks=trace.dp_size,
         marks=marks,
+        first=1,
         num_steps=trace.num_steps,
         find=lambda record: trace.find(**_named_record(record)),
         mixture=mixture,

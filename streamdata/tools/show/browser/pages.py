@@ -64,6 +64,7 @@ class Browsed:
         ranks: How many there are.
         unit: What a step is called: Step, or Record of a store.
         marks: Steps with a name, such as those of saved states.
+        first: The number of the first step.
         num_steps: Up to where the run has come; of a store its records.
         find: From what was typed in, the steps at which a record comes; None where nothing can be looked for.
         mixture: Makes the fields of the mixture's page; None where there is no mixture.
@@ -77,6 +78,7 @@ class Browsed:
     ranks: int = 1
     unit: str = "Step"
     marks: Sequence[StepMark] = ()
+    first: int = 0
     num_steps: int = 0
     find: Callable[[str], Sequence[int]] | None = None
     mixture: Callable[[], object] | None = None
@@ -125,7 +127,7 @@ class BrowsePages:
             "samples",
             self._heading(page),
             shown=page,
-            back=self._href(page.place, before=True) if page.place.step else None,
+            back=self._href(page.place, before=True) if page.place.step > self._browsed.first else None,
             forth=None if page.after is None else self._href(replace(page.place, step=page.after)),
             ranks=self._browsed.ranks,
             notice=self._notice(page),
@@ -141,7 +143,8 @@ class BrowsePages:
         begin = self._browsed.begin
         if not query:
             return begin
-        step = _whole(query.get("before", query.get("step", "0")), self._browsed.unit.lower(), _MAX_STEP)
+        first = self._browsed.first
+        step = _whole(query.get("before", query.get("step", str(first))), self._browsed.unit.lower(), _MAX_STEP, first)
         rank = _whole(query.get("rank", str(begin.rank)), "rank", self._browsed.ranks)
         source = query.get("source", "")
         if source and not any(f"{path}.".startswith(f"{source}.") for path in self._browsed.sources):
@@ -209,14 +212,14 @@ def _static(name: str) -> bytes:
     return files("streamdata.tools.show").joinpath("web", name).read_bytes()
 
 
-def _whole(text: str, what: str, bound: int) -> int:
-    """A whole number from 0 to below a bound.
+def _whole(text: str, what: str, bound: int, first: int = 0) -> int:
+    """A whole number from the first one to below a bound.
 
     Raises:
         ValueError: It is something else.
     """
-    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS) or int(text) >= bound:
-        raise ValueError(f"{what}: expected a whole number from 0 to {bound - 1:,}, got {shown(text)}")
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS) or not first <= int(text) < bound:
+        raise ValueError(f"{what}: expected a whole number from {first} to {bound - 1:,}, got {shown(text)}")
     return int(text)
 
 

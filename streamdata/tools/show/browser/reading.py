@@ -58,10 +58,11 @@ class BrowseSteps:
         read: Reads the stream from a step on, of one rank.
         view_of: Makes the view of a sample.
         per_page: Samples on a page at least, unless the stream ends; a step is never divided.
+        first: The number of the first step.
     """
 
-    def __init__(self, read: ReadSteps, view_of: ViewOf, per_page: int) -> None:
-        self._read, self._view_of, self._per_page = read, view_of, per_page
+    def __init__(self, read: ReadSteps, view_of: ViewOf, per_page: int, first: int = 0) -> None:
+        self._read, self._view_of, self._per_page, self._first = read, view_of, per_page, first
         self._kept: OrderedDict[PagePlace, StepsPage] = OrderedDict()
         self._begins: dict[PagePlace, PagePlace] = {}
         """Where the page began that ended before a place."""
@@ -111,8 +112,8 @@ class BrowseSteps:
         """Where as many samples begin as fill a page."""
         begin, num_steps, found = place.step, self._per_page, [place.step]
         deadline = time.monotonic() + _PATIENCE_S
-        while begin > 0 and len(found) <= self._per_page and time.monotonic() < deadline:
-            end, begin = begin, max(0, begin - num_steps)
+        while begin > self._first and len(found) <= self._per_page and time.monotonic() < deadline:
+            end, begin = begin, max(self._first, begin - num_steps)
             found = [*self._steps_of_samples(begin, end, place), *found]
             num_steps *= 2
         first = found[-1 - self._per_page] if len(found) > self._per_page else begin
