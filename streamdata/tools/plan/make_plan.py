@@ -32,6 +32,7 @@ NOT_COUNTED: Final = (
 )
 _ENDED: Final = 0.99
 """Sources that are read as far as this part of what is read of any have ended with it."""
+_FUNCTIONS: Final = ("single_process_fn", "process_fn")
 _MAX_LISTED: Final = 4
 _MAX_SCHEDULES: Final = 32
 _TAKEN_BYTES: Final = 8 << 20
@@ -192,7 +193,7 @@ class _Planner:
         mixtures = [node.dataset for node in self._top.walk() if node.is_mixture]
         self._has_costs = any(each.cost is not None for each in mixtures)
         self._uncounted = [path for path, size in self._rates.epochs.items() if math.isinf(size)]
-        self._varying = {*self._uncounted, *(node.path for node in self._leaves if node.may_leave_out)}
+        self._varying = {*self._uncounted, *(node.path for node in self._leaves if _has(node, *_FUNCTIONS, "max_bad"))}
         """Sources of which it is estimated how many samples an epoch has."""
         joins = any(each.customized_yield_fn is not None for each in mixtures)
         is_rough = self._has_costs or joins or dataset.skip is not None or course.lanes < self._lane.count
@@ -213,7 +214,7 @@ class _Planner:
             if num_records:
                 mixtures = above[node.path][:-1]
                 self._sampled[node.path] = sample_source(node, num_records, mixtures, averages, len(self._leaves))
-            elif records and tokens is not None and not _has_function(node):
+            elif records and tokens is not None and not _has(node, *_FUNCTIONS):
                 averages.tokens[node.path] = tokens / records
         pools = {path: recycled(found.samples) for path, found in self._sampled.items() if found.samples}
         for node in reversed(list(self._top.walk())):  # those below come first
@@ -377,13 +378,13 @@ class _Planner:
             yield f"the stream ends before the run: {listed(self._ended)} at their end"
 
     def _notes_on_functions(self) -> Iterator[str]:
-        functions = [node.path for node in self._leaves if _has_function(node)]
+        functions = [node.path for node in self._leaves if _has(node, *_FUNCTIONS)]
         if functions and self._sampled:
             what = f"samples, epochs, repeats and bytes of {listed(functions)}"
             yield f"estimated of a sample, since functions decide how many records become one: {what}"
         elif functions:
             yield f"as if each record became one sample: {listed(functions)} have functions, and nothing was sampled"
-        if any(getattr(node.dataset, "process_fn", None) is not None for node in self._leaves):
+        if any(_has(node, "process_fn") for node in self._leaves):
             yield "tokens are those of records before packing"
         if self._has_costs:
             yield "shares count costs" + ("" if self._sampled else ", taken to be alike, since nothing was sampled")
@@ -394,8 +395,8 @@ class _Planner:
                 yield f"a sample takes {number} draws {who}, by its yield function"
 
 
-def _has_function(node: Node) -> bool:
-    return any(getattr(node.dataset, name, None) for name in ("single_process_fn", "process_fn"))
+def _has(node: Node, *names: str) -> bool:
+    return any(getattr(node.dataset, name, None) for name in names)
 
 
 def listed(names: Sequence[str]) -> str:
