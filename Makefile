@@ -57,6 +57,7 @@ test-long: venv
 	$(BIN)/python -m tests.faults.changed_files
 	$(BIN)/python -m tests.faults.power_loss
 	$(BIN)/python -m tests.shards.many_local_shards
+	$(BIN)/python -m tests.tools.plan.compare --recipes 30
 
 # What these versions need in turn comes as new as they take it: uv knows how to resolve so, pip does not. A torch that is
 # there before uv runs stays, and brings no CUDA if it is the CPU build.

@@ -252,7 +252,7 @@ def profile(
     include_root: IncludeRoot = None,
     traceback: Traceback = False,
 ) -> None:
-    """Say where a worker's time goes, how fast 0, 1, 2 … workers are, and what would help most."""
+    """Say where the time goes, how fast 0, 1, 2 … workers are, and what would help most."""
     given = given_recipe(recipe, var, allow, include_root)
     with messages(Exception, with_traceback=traceback):
         from streamdata.tools.profile.make_profile import make_profile, profile_json, profile_text
