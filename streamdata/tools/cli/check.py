@@ -134,9 +134,9 @@ def _check_data(given: GivenRecipe, jobs: int | None) -> bool:
     for task in tasks:  # in the recipe's order, whichever process was faster
         found.join(parts[task])
     for line in _lines(found):
-        typer.echo(line)
+        say(line)
     sources = _counted(len(check.sources), "source")
-    typer.echo(f"data: {_counted(found.num_records, 'record')} of {sources} read: {_summary(found)}")
+    say(f"data: {_counted(found.num_records, 'record')} of {sources} read: {_summary(found)}")
     return not found.counts
 
 

@@ -13,7 +13,7 @@ COMMANDS = [
     ["check"],
     ["check", "--resume"],
     ["check", "--data", "-j", 1],
-    ["plan", "--samples", 10, "--sample", 1],
+    ["plan", "--samples", 10, "--read", 1],
     ["profile", "--seconds", 0.1, "--workers", 0],
     ["run", "--batches", 2],
     ["show", "-n", 1],

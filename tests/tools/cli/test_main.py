@@ -62,7 +62,7 @@ def test_the_version_is_that_of_the_distribution(streamdata: Streamdata) -> None
 def test_help_names_every_option(streamdata: Streamdata) -> None:
     """Of both commands."""
     run, check = (words(streamdata(command, "--help").stdout) for command in ("run", "check"))
-    assert all(option in run for option in ("--var", "--batches", "--batch-size", "--workers", "--allow"))
+    assert all(option in run for option in ("--var", "--batches", "--batch", "--workers", "--allow"))
     assert all(option in check for option in ("--var", "--allow", "--resume"))
 
 
@@ -185,9 +185,9 @@ def test_the_bound_of_ranks_is_that_of_states() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(["show", "--dp"], ["show", "--rank"], ["show", "--step"], ["show", "--batch"], ["show", "-n"]),
-        *(["plan", "--dp"], ["plan", "--samples"], ["plan", "--tokens"], ["plan", "--batch"], ["plan", "--sample"]),
-        *(["plan", "--draws"], ["run", "--batches"], ["run", "--batch-size"], ["profile", "--batch-size"]),
+        *(["show", "--ranks"], ["show", "--rank"], ["show", "--step"], ["show", "--batch"], ["show", "-n"]),
+        *(["plan", "--ranks"], ["plan", "--samples"], ["plan", "--tokens"], ["plan", "--batch"], ["plan", "--read"]),
+        *(["plan", "--draws"], ["run", "--batches"], ["run", "--batch"], ["profile", "--batch"]),
         *(["index", "--line-bytes"], ["index", "--member-bytes"], ["trace", "--step"], ["trace", "--batch"]),
         ["prepare", "--dry-run"],
     ],

@@ -21,7 +21,7 @@ def test_json_is_one_document(streamdata: Streamdata, write_recipe: Callable[...
     assert {stage["stage"] for stage in document["stages"]} <= {"read", "decode", "process", "wait", "pack", "mixing"}
 
 
-@pytest.mark.parametrize("options", [["--seconds", 0], ["--workers", -1], ["--step-time", 0], ["--batch-size", 0]])
+@pytest.mark.parametrize("options", [["--seconds", 0], ["--workers", -1], ["--step-time", 0], ["--batch", 0]])
 def test_a_wrong_call_is_usage(
     streamdata: Streamdata, write_recipe: Callable[..., Path], options: list[object]
 ) -> None:

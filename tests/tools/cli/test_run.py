@@ -29,6 +29,12 @@ Streamdata = Callable[..., Result]
 WriteRecipe = Callable[..., Path]
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal on which nothing is shortened."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 def row(output: str, name: str) -> list[str]:
     """The cells of the summary's line of a source."""
     return next(line.split() for line in reversed(output.splitlines()) if line.startswith(f"{name} "))
@@ -36,7 +42,7 @@ def row(output: str, name: str) -> list[str]:
 
 def test_a_run_shows_the_tree_and_ends_after_its_batches(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
     """With wanted and achieved shares, and a number for each source."""
-    done = streamdata("run", write_recipe(), "--batches", "5", "--batch-size", "8")
+    done = streamdata("run", write_recipe(), "--batches", "5", "--batch", "8")
     assert (done.exit_code, done.stderr) == (0, "")
     assert re.search(r"├─ a +3 +75 % +75 % +40 +40 +JsonlIterableDataset, 1 shard, shuffled", done.stdout)
     assert "40 samples, 0.00032 MB in " in done.stdout
@@ -53,7 +59,7 @@ def test_a_finite_stream_runs_to_its_end(streamdata: Streamdata, write_recipe: W
 
 def test_workers_deliver_the_same_counts(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
     """What they read ahead counts nothing."""
-    done = streamdata("run", write_recipe(), "--batches", "10", "--batch-size", "4", "--workers", "2")
+    done = streamdata("run", write_recipe(), "--batches", "10", "--batch", "4", "--workers", "2")
     assert done.exit_code == 0
     assert row(done.stdout, "a")[5] == "30"
 
@@ -92,7 +98,7 @@ def test_damaged_data_ends_the_run_with_its_message_and_the_summary(
     recipe = write_recipe("cyclic: false\nshuffle_streaming_subsets: false")
     (recipe.parent / "a.jsonl").write_text('{"value": 1}\n' * 300 + '{"value": \n')
     (recipe.parent / "b.jsonl").write_text('{"value": 1}\n' * 300)
-    done = streamdata("run", recipe, "--batch-size", "1")
+    done = streamdata("run", recipe, "--batch", "1")
     assert done.exit_code == 1
     assert f"{recipe.parent}/a.jsonl:301:" in done.stderr
     assert int(row(done.stdout, "b")[5]) > 0
