@@ -16,6 +16,7 @@ from streamdata.delivery.even_ranks import MORE_PASSES, NUM_KEPT, EvenRanks, Rec
 from streamdata.delivery.tensor_collate import TensorCollate
 from streamdata.errors import StateError, did_you_mean, listing, shown
 from streamdata.fields import CURSOR, STATE, STATES
+from streamdata.mixing.checks import checked_stall_s
 from streamdata.mixing.merged import top_of
 from streamdata.mixing.tree import tree_of
 from streamdata.run.lane_link import Traffic
@@ -67,6 +68,7 @@ class StreamLoader:
             the same size, and all ranks to as many batches, by repeating the rank's last records. Batches have then a
             field `__padding__`, bool (B,). The sources must give one sample for each record, and states must be of all
             ranks. After a resume between its last batch and that of others, a rank repeats other records of its own.
+        stall_s: As of MergedDataset, in place of what the dataset says.
 
     Raises:
         ValueError: Not a source, a number out of range, or an option that the stream cannot bear.
@@ -81,10 +83,13 @@ class StreamLoader:
         *,
         steps_per_epoch: int | None = None,
         uneven: str = "error",
+        stall_s: float | None = None,
         **options: Any,
     ) -> None:
         _check_settings(batch_size, steps_per_epoch, uneven, options)
         self.dataset = dataset = top_of(dataset, "StreamLoader")
+        if stall_s is not None:
+            self.dataset.stall_s = checked_stall_s(stall_s, "StreamLoader")
         self.batch_size, self.num_workers = batch_size, num_workers
         self.steps_per_epoch, self.uneven = steps_per_epoch, uneven
         collate = partial(filled, collate, batch_size) if uneven == "pad" else collate
