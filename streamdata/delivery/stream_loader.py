@@ -6,7 +6,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from inspect import signature
-from itertools import islice
 from traceback import clear_frames
 from typing import Any, Final, NoReturn
 
@@ -178,7 +177,11 @@ class StreamLoader:
             StateError: So many were not received, or more than 256 were since.
         """
         is_asked.set()
-        return dict(self._states.after(n))
+        return dict(self.peek(n))
+
+    def peek(self, n: int) -> LoadedStates:
+        """The states after the n-th batch for who only looks on, from any thread: nobody has asked for them by that."""
+        return self._states.after(n)
 
     def state_dict(self) -> States:
         """The states after the last batch that the loop received."""
@@ -426,7 +429,8 @@ class RecentStates:
         self._kept.append(states)
         self.num_batches += 1
         if len(self._kept) > NUM_KEPT:
-            self._forgotten.update(self._kept.popleft())
+            self._forgotten.update(self._kept[0])  # before it goes: another thread may look on
+            self._kept.popleft()
 
     def forget_last(self, count: int) -> None:
         """Let the last batches not have been received."""
@@ -447,7 +451,8 @@ class RecentStates:
         Raises:
             StateError: More than were received, or fewer than are kept.
         """
-        first = self.num_batches - len(self._kept)
+        kept = tuple(self._kept)  # at once: another thread may look on while batches come
+        first = self.num_batches - len(kept)
         if type(num_batches) is not int or not first <= num_batches <= self.num_batches:
             raise StateError(
                 f"state_after: expected a number of batches from {first} to {self.num_batches}, got "
@@ -456,7 +461,7 @@ class RecentStates:
                 f"states after the last {NUM_KEPT} are kept."
             )
         states = LoadedStates(self._loaded)
-        for part in (self._forgotten, *islice(self._kept, num_batches - first)):
+        for part in (self._forgotten, *kept[: num_batches - first]):
             states.update(part)
         return states
 
