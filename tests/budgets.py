@@ -3,8 +3,8 @@
 from typing import Final
 
 CODE_LINES: Final = {"core": 20_510, "beside": 6_760, "above": 8_760}
-"""Of the rooms of each floor (`tests/test_house.py`), by `python -m tests.count_code`. Above, 110 lines more than before
-are `streamdata.metrics`, for Prometheus."""
+"""Of the rooms of each floor (`tests/test_house.py`), by `python -m tests.count_code`. Above, 110 lines more
+than before are `streamdata.metrics`, for Prometheus."""
 
 FILES: Final = 250
 """Of the package. Two more than before: `run/stalls.py` (`stall_s`), and `tools/trace/metrics.py` (Prometheus)."""

@@ -15,6 +15,7 @@ from streamdata import (
     MergedDataset,
     MetaDistributedWebDataset,
     StreamLoader,
+    instantiate_from_yaml,
     mixed_collate,
     named,
 )
@@ -216,6 +217,18 @@ def test_it_is_a_number_of_seconds(value) -> None:
         MergedDataset([Numbers("a", 3)], stall_s=value)
     with pytest.raises(ValueError, match=r"StreamLoader: expected a positive number of seconds as stall_s, got"):
         StreamLoader(MergedDataset([Numbers("a", 3)]), 2, stall_s=value)
+
+
+def test_a_recipe_has_it(tmp_path: Path, log: Path) -> None:
+    """As a key of the mixture."""
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"value": {number}}}\n' for number in range(12)))
+    rows = {"target": "streamdata.JsonlIterableDataset", "params": {"path": str(tmp_path / "rows.jsonl")}}
+    source = {**rows, "name": "rows", "percent": 1}
+    settings = {"stall_s": STALL_S, "cyclic": False, "datasets": [source]}
+    dataset = instantiate_from_yaml({"target": "streamdata.MergedDataset", "params": settings})
+    dataset.datasets[0].single_process_fn = slow_fn
+    assert len(list(dataset)) == 6
+    assert named_in(log) == [f"source 'rows', {tmp_path}/rows.jsonl, key 7"]
 
 
 def test_it_is_of_the_top_alone() -> None:
