@@ -119,6 +119,20 @@ def is_length(value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < math.inf
 
 
+def checked_stall_s(stall_s: Any, who: str) -> float | None:
+    """Return a `stall_s` as it is.
+
+    Raises:
+        ValueError: It is neither None nor a positive, finite number.
+    """
+    if stall_s is not None and not is_length(stall_s):
+        raise ValueError(
+            f"{who}: expected a positive number of seconds as stall_s, got {shown(stall_s)}\n"
+            "  A record that takes longer is named in the log; None watches nothing."
+        )
+    return None if stall_s is None else float(stall_s)
+
+
 def _check_division(dataset: Any) -> None:
     """Check what says which records are read, and how lanes share them."""
     part, lanes = selection_of(dataset), getattr(dataset, "lanes", None)
@@ -187,7 +201,7 @@ def _check_nested(parent: MixtureSettings, child: Node) -> None:
     Nor may it have a schedule whose time nobody could tell: what a yield function will pull, the top has not drawn yet.
     """
     mixture = child.dataset
-    for setting in ("skip", "read_ahead_bytes", "connections"):
+    for setting in ("skip", "read_ahead_bytes", "connections", "stall_s"):
         if (value := getattr(mixture, setting)) is not None:
             raise ValueError(
                 f"MergedDataset, mixture {shown(mixture.name)}{in_recipe(mixture)}: expected no `{setting}` in a "

@@ -22,6 +22,7 @@ from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink, announce, log_once, warn_once
+from streamdata.run.stalls import StallWatch
 from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead
 from streamdata.sources.functions.tally import Tally, counts_of, num_tokens
 from streamdata.sources.skip import Skips
@@ -68,6 +69,7 @@ class Reading:
     control: Control
     skips: Skips
     ahead: AheadSettings
+    stall_s: float | None = None
 
     def plan(self, progress: Progress, loaded: LaneState | None) -> LanePlan:
         """Plan what the lane is about to read, as far as can be said now.
@@ -143,8 +145,11 @@ class Reading:
                 log_once(self.control.name, limit)
 
         link = LaneLink(progress.batches_before(key), beginning, note_batches, meter.report)
-        run = replace(plan.run, ahead=ahead, times=meter.times, place=place, link=link)
+        watch = None if self.stall_s is None else StallWatch(self.stall_s, lane)
+        run = replace(plan.run, ahead=ahead, times=meter.times, place=place, watch=watch, link=link)
         samples = iter(()) if plan.gave_all else lane_samples(run, self.top)
+        if watch is not None:
+            samples = watch.over(samples)
         if place is not None:
             samples = _cleared_by_errors(samples, place)
 
