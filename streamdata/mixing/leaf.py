@@ -95,7 +95,7 @@ class Run:
         )
 
     def node_key(self, path: str) -> NodeKey:
-        """The part that all entries of a node share."""
+        """The `NodeKey` that all entries of a node in this lane share."""
         return NodeKey(self.header, self.generation, self.key, path, self.link)
 
     def tally(self, node: Node) -> Tally:

@@ -48,7 +48,7 @@ def own_traffic() -> Traffic:
 
 
 class Meter:
-    """Observes a lane while it is read.
+    """Measures a lane's traffic and waiting while it is read, and finds how stores limit it.
 
     Args:
         dataset: Unlike any other.
