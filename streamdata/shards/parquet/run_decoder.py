@@ -47,7 +47,7 @@ class GroupRun(NamedTuple):
 
 
 class DecodedRun(NamedTuple):
-    """The rows of a run."""
+    """The decoded rows of one run of a row group."""
 
     batches: list[Any]
     """Mostly one."""
