@@ -235,7 +235,7 @@ os.register_at_fork(after_in_child=_Hosts.forget)
 
 
 def door_of(url: str, options: StorageOptions) -> Door:
-    """The door of a url of the web or of S3."""
+    """The `Door` for a url of a web server or an S3 API."""
     kind = kind_of(url)
     assert kind in ("web", "s3"), kind
     # setdefault of a dict is one step, also among threads
