@@ -33,7 +33,7 @@ _MAX_LOOKED_AT: Final = 10_000  # characters of a value, most of which are cut o
 
 
 class StreamdataError(Exception):
-    """Any error that streamdata itself raises. A terminal obeys nothing of its message, which has no password."""
+    """Base of all errors that streamdata raises. Messages are safe to print, and free of passwords."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(without_secrets(printable(arg)) if isinstance(arg, str) else arg for arg in args))
@@ -52,12 +52,12 @@ class StoreError(StreamdataError, ValueError):
 
     @classmethod
     def mismatch(cls, who: str, expected: str, got: object, remedy: str = "Copy it again.") -> Self:
-        """The error for something that is not as expected."""
+        """Make the error for something in a store that is not as expected."""
         return cls(f"{who}: expected {expected}, got {got}\n  {remedy}")
 
 
 class PrepareError(StreamdataError, ValueError):
-    """A run of `prepare` cannot go on: because of its output directory, its inputs, a worker, or a bad record."""
+    """A run of `prepare` cannot continue because of its output directory, an input, a worker, or a bad record."""
 
 
 class StateError(StreamdataError, ValueError):

@@ -285,41 +285,41 @@ class SFTChatConfig(ChatConfig):
 
 
 class SFTChatDataset(ChatDataset):
-    """A map-style dataset of conversations in parquet files, each of any number of turns, or of texts.
+    """Map-style dataset of conversations or texts for supervised fine-tuning, from parquet or JSON files.
 
-    Rows are conversations (`messages`), a prompt and its completion, ShareGPT's or Alpaca's, or texts (`text`, or a
-    prompt and a completion), of which all is trained but the prompt, and which end with the tokenizer's end token.
+    Rows are conversations (`messages`, a prompt and its completion, ShareGPT's or Alpaca's) or texts (`text`, or a
+    prompt and a completion). A text ends with the tokenizer's end token; all of it is trained except the prompt.
 
     An item has tensors of shape (max_length,), or (n,) without padding:
 
     - `input_ids` int64, padded on the right;
     - `attention_mask` int64, 0 at padding;
     - `position_ids` int64, counting tokens from 0; at padding that of the last token;
-    - `loss_mask` bool: which of `input_ids` are trained. That is what `actions` says of a message's role, or its own
+    - `loss_mask` bool: which of `input_ids` are trained, by `actions` for the message's role, or by the message's own
       `loss_mask` (0 or 1); see `streamdata.text.masks.ChatEncoder`;
     - with a processor `mm_token_type_ids` int64 (0 text, 1 image, 2 video), `multi_modal_inputs`, the processor's
       tensors, empty for a row of text, and for processors like Qwen2-VL's `position_ids` of shape (3, …).
 
-    A row that cannot be encoded, is too long or trains nothing is a ValueError, which a source's `max_bad` counts.
+    A row that cannot be encoded, is too long or trains nothing raises a ValueError, which a source's `max_bad` counts.
 
     Args:
         data_files: Files of parquet, JSON Lines or JSON arrays, here or in a store: a path, glob, brace expression or
             directory, or a list of these, whose order they keep.
-        tokenizer: A fast one of transformers, or a name or directory for its `AutoTokenizer`.
+        tokenizer: A fast tokenizer of transformers, or a name or directory for its `AutoTokenizer`.
         config: A mapping or DictConfig with the keys of `SFTChatConfig`.
-        processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
+        processor: A processor of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
-        storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
-        limits: `line_bytes` (64 MiB), what a line of JSON Lines may have at most.
+        storage_options: Options of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `line_bytes` (64 MiB), the longest line of JSON Lines allowed.
 
     Raises:
         ValueError: The config has an unknown key or a value that is not allowed.
         SourceError: A file is not parquet.
         FileNotFoundError: A pattern matches nothing.
-        ImportError: Pyarrow is missing.
+        ImportError: pyarrow is missing.
     """
 
     config: SFTChatConfig
@@ -348,36 +348,36 @@ class PreferenceConfig(ChatConfig):
 
 
 class PreferenceDataset(ChatDataset):
-    """A map-style dataset of pairs of conversations or texts in parquet files, or of single ones with a label.
+    """Map-style dataset of preference pairs of conversations or texts, or of single labelled ones, in parquet files.
 
-    An item has `chosen_` and `rejected_` each of `input_ids`, `attention_mask`, `position_ids` and `loss_mask`, and of
-    what a processor adds, as `SFTChatDataset` has them. What both conversations begin with is a prompt, and not
-    trained; of texts that is their prompt, or the tokens that both begin with.
+    An item has the fields of `SFTChatDataset` (`input_ids`, `attention_mask`, `position_ids`, `loss_mask`, and what a
+    processor adds) twice, prefixed with `chosen_` and `rejected_`. The common beginning of both conversations is the
+    prompt, and not trained; for texts it is their prompt, or the tokens that both begin with.
 
-    Of rows with a prompt, a completion and a label (unpaired-preference) an item has these fields once, without
-    `chosen_` or `rejected_`, and `label`, a bool.
+    For rows with a prompt, a completion and a label (unpaired preference) an item has the fields once, without a
+    prefix, and `label`, a bool.
 
-    A row that cannot be encoded, is too long or trains nothing on one side is a ValueError, which a source's `max_bad`
-    counts.
+    A row that cannot be encoded, is too long or trains nothing on one side raises a ValueError, which a source's
+    `max_bad` counts.
 
     Args:
         data_files: Files of parquet, JSON Lines or JSON arrays, here or in a store: a path, glob, brace expression or
             directory, or a list of these, whose order they keep.
-        tokenizer: A fast one of transformers, or a name or directory for its `AutoTokenizer`.
+        tokenizer: A fast tokenizer of transformers, or a name or directory for its `AutoTokenizer`.
         config: A mapping or DictConfig with the keys of `PreferenceConfig`.
-        processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
+        processor: A processor of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
-        storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
-        limits: `line_bytes` (64 MiB), what a line of JSON Lines may have at most.
+        storage_options: Options of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `line_bytes` (64 MiB), the longest line of JSON Lines allowed.
 
     Raises:
         ValueError: The config has an unknown key or a value that is not allowed.
         SourceError: A file is not parquet.
         FileNotFoundError: A pattern matches nothing.
-        ImportError: Pyarrow is missing.
+        ImportError: pyarrow is missing.
     """
 
     config: PreferenceConfig

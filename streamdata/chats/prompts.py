@@ -47,9 +47,9 @@ _NEVER_CALLED: Final = ("_download", "_read_files_and_tokenize", "maybe_filter_o
 
 
 class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
-    """A map-style dataset of prompts in parquet files: messages, a text, or the prompt of ShareGPT's or Alpaca's rows.
+    """Map-style dataset of prompts in parquet or JSON files: messages, texts, or ShareGPT's or Alpaca's rows.
 
-    An item has the row's columns but those of the prompt and its media, and
+    An item has the row's columns, except those of the prompt and its media, and
 
     - `input_ids`, `attention_mask`: int64 (max_prompt_length,), padded on the left with the pad token and 0;
     - `position_ids`: int64 (max_prompt_length,), counting tokens; for processors like Qwen2-VL's (`position_rows`,
@@ -61,10 +61,10 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
       tokens are of text or padding (0), an image (1), a video (2);
     - `index`, `tools_kwargs`, `interaction_kwargs` from the column `extra_info`, which is a dict even where the row has
       none; a missing index is the row's number;
-    - `uid`: 32 hexadecimal digits that depend on the file's content and the row's number there alone.
+    - `uid`: 32 hexadecimal digits that depend only on the file's content and the row's number in it.
 
-    In mode `raw` there is nothing made of tokens: messages, with their opened media in the typed parts, index, uid,
-    kwargs and the row's columns but those of media; the prompt stays as the row has it.
+    In mode `raw` nothing is tokenized: an item has messages, with opened media in the typed parts, index, uid, kwargs
+    and the row's columns except those of media; the prompt stays as the row has it.
 
     It pickles as paths and settings, and works in DataLoader workers of every start method. A subclass may override
     `__getitem__` and verl's hooks: `_build_messages`, for each row before it is measured, which then happens at each
@@ -73,27 +73,27 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
     Args:
         data_files: Files of parquet, JSON Lines or JSON arrays, here or in a store: a path, glob, brace expression or
             directory, or a list of these, whose order they keep.
-        tokenizer: Of transformers, or a name or directory for its `AutoTokenizer`.
+        tokenizer: A tokenizer of transformers, or a name or directory for its `AutoTokenizer`.
         config: A mapping or DictConfig with the keys of `PromptConfig`.
-        processor: Of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
-        max_samples: Where it is not -1, the config's `max_samples`: verl's trainer passes it here.
+        processor: A processor of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
+        max_samples: Overrides the config's `max_samples` if it is not -1; verl's trainer passes it here.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
-        storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
-        limits: `line_bytes` (64 MiB), what a line of JSON Lines may have at most.
+        storage_options: Options of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `line_bytes` (64 MiB), the longest line of JSON Lines allowed.
 
     Raises:
         ValueError: The config has an unknown key or a value that is not allowed, or a row is not a prompt.
-        SourceError: No row stays, or a file is not one of rows.
+        SourceError: No row is left after filtering, or a file does not hold rows.
         FileNotFoundError: A pattern matches nothing.
         ImportError: pyarrow is missing.
 
     Attributes:
-        tokenizer: As it was given, perhaps by name.
-        processor: As it was given, perhaps by name; None for text alone.
-        media_keys: The columns of `image` and `video`.
+        tokenizer: The tokenizer as given, perhaps a name.
+        processor: The processor as given, perhaps a name; None for text alone.
+        media_keys: The names of the columns of `image` and `video`.
     """
 
     _builds_messages: ClassVar[bool] = False
@@ -199,12 +199,12 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         image_patch_size: int,
         config: Any,  # noqa: ARG003
     ) -> tuple[list[Any] | None, list[tuple[torch.Tensor, dict[str, Any]]] | None]:
-        """Opens the media of messages, as verl's agent loops ask for it.
+        """Opens the media of messages; verl's agent loops call it.
 
         Args:
-            messages: Of `raw_prompt`; media that are opened already stay so.
-            image_patch_size: Of the processor.
-            config: verl's section `data`.
+            messages: The messages of `raw_prompt`; media that are open already stay open.
+            image_patch_size: The patch size of the processor.
+            config: The section `data` of verl's config.
 
         Returns:
             Images, and videos with their metadata, uint8 (frames, 3, height, width); None where there are none.
@@ -217,24 +217,24 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
 
     @property
     def records_per_block(self) -> int:
-        """The number of items that belong together: the copies of one prompt. A mixture keeps them side by side."""
+        """The number of consecutive items that are copies of one prompt. A mixture keeps them together."""
         return self.config.repeat
 
     @property
     def source_identity(self) -> str:
-        """The hashes of what determines the items: the files' content, and which of their rows stay."""
+        """Hashes that identify the items: of the files' content, and of the selection of rows."""
         return f"prompts {self.content}, rows {self._kept.digest}"
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Counts of the rows that did not stay, by reason: empty, overlong, media cut."""
+        """The number of filtered rows by reason: empty, overlong, media cut."""
         return dict(self._kept.dropped)
 
     def resume_dataset_state(self) -> None:
-        """Reads the original paths again, after unpickling, perhaps on another machine.
+        """Reopens the original paths after unpickling, perhaps on another machine.
 
         Raises:
-            StateError: The files' content is not what it was.
+            StateError: The files' content has changed.
         """
         rows = self._rows()
         if rows.digest != self.content:
@@ -271,10 +271,10 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         return made
 
     def row(self, item: int) -> Row:
-        """Returns the row of item `item`, in [-len, len), as it lies in its file.
+        """Returns the stored row of item `item`, in [-len, len), unprocessed.
 
         Raises:
-            IndexError: There is no such item.
+            IndexError: The item does not exist.
         """
         return self._reader.rows[self._row_number(item)]
 
@@ -395,14 +395,14 @@ def _copied(value: Any) -> Any:
 
 
 def prompt_collate(data_list: Sequence[Mapping[str, Any]], fill: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Makes one dict of a batch: tensors of one shape and dtype are stacked, all else becomes an object array.
+    """Collates samples into one dict: tensors of equal shape and dtype are stacked, other values become object arrays.
 
     Args:
         data_list: The samples.
-        fill: Keys that a sample may lack, and what it has instead.
+        fill: Keys that a sample may lack, with the value used instead.
 
     Returns:
-        By key a tensor (batch, …) or an array of objects (batch,); row i of each belongs to sample i.
+        For each key a tensor (batch, …) or an array of objects (batch,); row i belongs to sample i.
 
     Raises:
         ValueError: The batch is empty, or a sample lacks a key that another has and `fill` does not name.

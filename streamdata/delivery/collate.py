@@ -44,7 +44,7 @@ _PINNING_THREAD: Final = "_pin_memory_loop"
 
 
 def mixed_collate(batch: Sequence[dict[str, Any]], possible_keys: Iterable[str] | None = None) -> Any:
-    """Makes a batch that arrives in the trainer as an ordinary list of ordinary dicts.
+    """Collates samples into a plain list of dicts, which a worker sends to the trainer in one buffer.
 
     Tensors and arrays keep dtype, shape and values and arrive writable and row-major, as views of one buffer, at any
     depth of dicts, lists, tuples and objects; two that share memory arrive apart, unless they are one object. A leaf
@@ -72,10 +72,10 @@ def mixed_collate(batch: Sequence[dict[str, Any]], possible_keys: Iterable[str] 
 
 
 def listed(who: str, batch: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A list of a batch's samples, for `who` to change.
+    """Return a batch's samples as a new list, for `who` to change.
 
     Raises:
-        ValueError: They are not dicts.
+        ValueError: `batch` is not a list of dicts.
     """
     if isinstance(batch, Mapping):
         raise ValueError(
@@ -92,7 +92,7 @@ def listed(who: str, batch: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Parcel:
-    """A packed batch on its way; what is unpickled from it is the batch: a list of samples, or a dict of tensors."""
+    """A packed batch in transit to the trainer; unpickles as the batch: a list of samples, or a dict of tensors."""
 
     __slots__ = ("_buffer", "_stream_bytes", "_tensor_bytes")
 
@@ -105,7 +105,7 @@ class Parcel:
 
 
 def pack(batch: Batch, links: Sequence[LaneLink] = ()) -> Parcel:
-    """Copies a batch into one buffer, at once: a segment of shared memory, or if it is small, one for the pipe.
+    """Copies a batch into one buffer immediately: a shared-memory segment, or a bytearray for the pipe if it is small.
 
     The queue's feeder thread would pickle later, and an error there is only printed, and the trainer waits forever.
 
@@ -246,7 +246,7 @@ class _Memories(NamedTuple):
 
 
 def memory_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor's values in row-major order, uint8, shape (bytes,); a view if they lie so."""
+    """The bytes of a tensor's values in row-major order, uint8, shape (bytes,); a view where possible."""
     row_major = tensor.detach().resolve_conj().resolve_neg().contiguous()
     # Not `reshape(-1)`: a tensor of one element, or none, counts as contiguous with any stride, and keeps that stride.
     return row_major.as_strided((row_major.numel(),), (1,)).view(torch.uint8)
@@ -305,10 +305,10 @@ def _values(batch: Batch) -> Iterator[tuple[str, Any]]:
 
 
 class GroupCollate:
-    """Makes a batch of the samples of a group, as `GroupByLength` gives it, and passes its state on.
+    """Collates the samples of a group that `GroupByLength` made, and keeps the group's state.
 
     Args:
-        collate: What makes a batch of a list of samples, such as `mixed_collate`.
+        collate: A function that makes a batch of a list of samples, such as `mixed_collate`.
 
     Raises:
         ValueError: `collate` cannot be called.

@@ -45,7 +45,7 @@ class Received(NamedTuple):
 
 
 class RestOfPass:
-    """The rest of a pass on this rank, and how many batches it is to deliver.
+    """The remainder of a pass on this rank, and the number of batches to deliver from it.
 
     Args:
         own: How many samples each of its lanes has left, int64 (num_workers,).
@@ -61,16 +61,16 @@ class RestOfPass:
 
     @property
     def samples(self) -> int:
-        """How many samples are left."""
+        """The number of samples left in the pass on this rank."""
         return sum(self._left)
 
     @property
     def own_batches(self) -> int:
-        """How many batches these make."""
+        """The number of batches that this rank's remaining samples fill."""
         return sum(-(-left // self.batch_size) for left in self._left)
 
     def samples_of(self, states: Mapping[str, Any]) -> dict[int, int]:
-        """How many of them the next batch has, by the worker that its states name; none where it only fills up."""
+        """The number of real samples in the next batch, by the worker that `states` names; empty for padding."""
         workers: list[int] = [worker for key, worker in states.items() if key.startswith("worker/")]
         return {worker: min(self.batch_size, self._left[worker]) for worker in workers}
 
@@ -82,7 +82,7 @@ class RestOfPass:
             self._left[worker] -= samples
 
     def go_back(self, count: int) -> None:
-        """Note that the last batches were not delivered."""
+        """Undo `count` for the last batches: they were not delivered."""
         for _ in range(count):
             self.num_batches += 1
             for worker, samples in self._counted.pop().items():
@@ -90,7 +90,7 @@ class RestOfPass:
 
 
 class EvenRanks:
-    """Finds how many batches each rank is to deliver of a pass.
+    """Computes how many batches of a pass each rank delivers.
 
     Args:
         dataset: The stream.
@@ -108,7 +108,7 @@ class EvenRanks:
         """Whether each rank is known to have a share."""
 
     def next_pass(self, progress: Progress) -> int:
-        """The pass that a finite stream goes on with: if it is to be padded, one that some rank has not ended."""
+        """The pass that a finite stream reads next; under `pad`, one that some rank has not ended comes first."""
         found = self._dataset.next_pass(self._num_workers)
         passes = progress.passes if progress and progress.is_under(self._lane()) else []
         if self._uneven != "pad" or not passes or passes[-1] >= found:
@@ -120,7 +120,7 @@ class EvenRanks:
         return found
 
     def begin(self, epoch_pass: int | None, progress: Progress) -> None:
-        """Find the rest of a pass that is about to be read, unless it is known.
+        """Compute what is left of a pass that is about to be read, unless it is known already.
 
         Raises:
             ValueError: Ranks have different numbers of batches, under `error`; or how many is not known; or one has
@@ -152,7 +152,7 @@ class EvenRanks:
         self.rest = RestOfPass(left[lane.dp_rank], least if self._uneven == "drop" else most, self._batch_size)
 
     def has_share(self, epoch_pass: int, progress: Progress) -> bool:
-        """Whether this rank has a share of a pass that nobody had begun; what functions drop of it is not known."""
+        """Whether this rank has a share of a pass that nobody has begun; functions may still drop all of it."""
         # Ranks go through passes by themselves, so that of several others may have had what would be this one's.
         if epoch_pass in {*progress.passes, *progress.before.finished} or progress.base(epoch_pass).left:
             return False
@@ -203,9 +203,9 @@ def _check_step(progress: Progress, epoch_pass: int, left: npt.NDArray[np.int64]
 
 
 def dropped(received: Iterator[Received], rest: RestOfPass) -> Iterator[Received]:
-    """Yield as many batches as the rank with the fewest has; read the others with the last of them, for their states.
+    """Yield as many batches as the shortest rank has; the last one also carries the states of all that are left out.
 
-    They are read so that states say that the pass has ended: what was dropped would come after a change of topology.
+    The others are read so that states mark the pass as ended: else they would come after a change of topology.
     """
     while rest.num_batches > 1:  # whoever takes one counts it
         yield next(received)
@@ -218,7 +218,7 @@ def dropped(received: Iterator[Received], rest: RestOfPass) -> Iterator[Received
 
 
 def padded(received: Iterator[Received], rest: RestOfPass, last: Any) -> Iterator[Received]:
-    """Yield as many batches as the rank with the most has, each with the field that says what is padding.
+    """Yield as many batches as the longest rank has, each with the field that marks padding.
 
     Args:
         received: The rank's own batches, all of them full.
@@ -242,7 +242,7 @@ def _marked(batch: Any, num_real: int, batch_size: int) -> Any:
 
 
 def filled(collate: Callable[[list[Any]], Any], batch_size: int, samples: list[Any]) -> Any:
-    """Collate a full batch: the last sample is repeated, with its state, which says how often."""
+    """Collate a full batch by repeating the last sample; its state records how often."""
     missing, last = batch_size - len(samples), samples[-1]
     if missing:
         last = {**last, CURSOR: marked(last[CURSOR], padded={last[DATASET_NAME]: missing})}

@@ -19,7 +19,7 @@ _INDICES_PER_CHUNK = 4096
 
 
 class ResumableDistributedSampler(Sampler[int]):
-    """This replica's indices of one epoch, from where the job stood; once an iteration has ended, of the next epoch.
+    """Yields this replica's indices of an epoch, from where the job stood; later iterations yield the next epochs.
 
     All replicas go through one sequence together: the permutation of the epoch, then (unless `drop_last`) its beginning
     once more, until each has equally many. Replica r takes numbers r, r + num_replicas, … of what is left of it. Since
@@ -51,13 +51,13 @@ class ResumableDistributedSampler(Sampler[int]):
         shuffle: True lists `torch.randperm` of a generator with that seed, 8 bytes per sample while iterating. "lazy"
             computes an order of its own instead and holds next to nothing. False is the natural order.
         drop_last: Leave out what does not make up a sample for each replica, instead of repeating samples.
-        num_replicas: From torch.distributed or WORLD_SIZE where not given.
-        rank: Likewise, or from RANK.
+        num_replicas: By default taken from torch.distributed or WORLD_SIZE.
+        rank: By default taken from torch.distributed or RANK.
         data_source: AstrAI's name of `dataset`, instead of it.
         process_group: Of torch.distributed, the replicas, instead of `num_replicas` and `rank`.
 
     Raises:
-        TypeError: There is no dataset, or two.
+        TypeError: Not exactly one of `dataset` and `data_source` is given.
         ValueError: An argument is invalid: the message says which.
     """
 
@@ -104,14 +104,14 @@ class ResumableDistributedSampler(Sampler[int]):
 
     @property
     def delivered(self) -> int:
-        """How many samples of this epoch this replica counts as delivered when it begins: what to count from.
+        """The number of samples of this epoch that this replica had delivered at its start: count on from it.
 
         After a change of `num_replicas` it is what the job has delivered, divided by the present number, rounded down.
         """
         return self._begin() // self.num_replicas
 
     def set_epoch(self, epoch: int) -> None:
-        """Iterate over `epoch` next: from its start, or from where this sampler was told to start in it.
+        """Iterate over `epoch` next: from its start, or in `start_epoch` from `start_iter`.
 
         Without it epochs count up by themselves: an iteration that came to its end is followed by the next epoch. Until
         that begins, `epoch`, `delivered` and `state_dict` describe the one that ended, because a DataLoader reaches

@@ -54,12 +54,12 @@ _PIECES_PER_CALL: Final = 1000
 
 
 def can_lend() -> bool:
-    """Whether this system has files in memory: Linux does."""
+    """Whether this system supports files in memory (`memfd_create`); Linux does."""
     return hasattr(os, "memfd_create")
 
 
 class SharedSegment:
-    """A worker's side of a segment."""
+    """A segment of shared memory, as the worker that owns it sees it."""
 
     def __init__(self, number: int, capacity: int) -> None:
         self.number = number
@@ -71,7 +71,7 @@ class SharedSegment:
         self.is_new = True
 
     def fill(self, pieces: list[memoryview]) -> None:
-        """Copy a batch in; the segment must not be in use."""
+        """Copy a batch's pieces into the segment, which must be free."""
         self.memory[_IN_USE] = 1
         pieces = [piece.cast("B") for piece in pieces if piece.nbytes]
         if self.is_new:
@@ -86,7 +86,7 @@ class SharedSegment:
 
 
 class Loan:
-    """A filled segment on its way; what is unpickled from it is a view of the batch."""
+    """A filled segment in transit to the trainer; unpickling it gives a view of the batch."""
 
     def __init__(self, lender: "_Lender", segment: SharedSegment, num_bytes: int) -> None:
         self._lender = lender
@@ -111,7 +111,7 @@ class _Lender:
         self._numbers = itertools.count()
 
     def take(self, num_bytes: int) -> SharedSegment:
-        """The smallest free segment that is large enough, else a new one, in the place of one that is not."""
+        """Return the smallest free segment that is large enough; else make one, and retire another if needed."""
         free = [segment for segment in self.segments if not segment.memory[_IN_USE]]
         fitting = [segment for segment in free if segment.capacity >= num_bytes]
         if fitting:
@@ -150,7 +150,7 @@ _forks = 0
 
 
 def borrow(lender: bytes, pid: int, number: int, num_bytes: int, file: Any) -> memoryview:
-    """A view of a batch, in the trainer; the segment goes back when nothing views the batch any more.
+    """Map a lent segment in the trainer, and return a view; the segment is free again when no view is left.
 
     Args:
         lender: The unique name of the worker's set of segments.

@@ -41,7 +41,7 @@ _OF_STATES: Final = frozenset([CURSOR, STATE, STATES])
 
 
 class StreamLoader:
-    """Batches of a mixture for a trainer, and the state after each. Wraps a torch DataLoader; it is not a subclass.
+    """Delivers batches of a mixture, and the state after each. Wraps a torch DataLoader; it is not a subclass.
 
     Batches come without their states, which the loader keeps: a trainer's own count of batches says what it trained on,
     whatever it or its wrappers pull ahead, and `state_after(count)` is the checkpoint.
@@ -53,7 +53,7 @@ class StreamLoader:
     Args:
         dataset: The stream: a MergedDataset, or a source alone, which is read as the mixture of it.
         batch_size: Samples per batch.
-        num_workers: As of the stock DataLoader, and so are `options`.
+        num_workers: Passed to the DataLoader, as are `options`.
         collate: Makes the batch, of which `to_state` must be able to read the states.
         steps_per_epoch: Cuts the stream into stretches of so many batches, each an iteration; what was resumed inside
             one gives its rest first. The place in it follows from the states: all batches that this rank has delivered,
@@ -68,7 +68,7 @@ class StreamLoader:
         stall_s: As of MergedDataset, in place of what the dataset says.
 
     Raises:
-        ValueError: Not a source, a number out of range, or an option that the stream cannot bear.
+        ValueError: `dataset` is not a source, a number is out of range, or the stream does not support an option.
     """
 
     def __init__(
@@ -138,24 +138,24 @@ class StreamLoader:
 
     @property
     def num_batches(self) -> int:
-        """How many batches were received since the resume."""
+        """The number of batches received since the resume."""
         return self._states.num_batches
 
     @property
     def traffic(self) -> Traffic:
-        """Requests to remote stores for its batches, as in `MergedDataset.traffic`; not only since the resume."""
+        """Requests to remote stores for this loader's batches, also before the resume; see `MergedDataset.traffic`."""
         return self.dataset.traffic()
 
     def times(self) -> dict[str, float]:
-        """`MergedDataset.times`, and `waiting_s`: how long the loop waited for batches since the resume, in seconds."""
+        """Reading times (see `MergedDataset.times`), and `waiting_s`: seconds waited for batches since the resume."""
         return {"waiting_s": self.wait_s, **self.dataset.times()}
 
     @property
     def batches_left(self) -> int:
-        """How many batches are left of the present stretch: all of the next one where nothing is.
+        """The number of batches left in the present stretch of `steps_per_epoch`; at its end, the whole next one.
 
         Raises:
-            TypeError: There are no stretches.
+            TypeError: The stream is not cut into stretches.
         """
         length = len(self)
         if self._batches_before is None:
@@ -166,13 +166,13 @@ class StreamLoader:
         """The states after the n-th batch since the resume, for `load_state_dict` and `set_dataloader_states`.
 
         Args:
-            n: Counts batches, not the optimizer's steps; 0 is what was resumed from.
+            n: A number of batches, not of optimizer steps; 0 gives the states that were resumed from.
 
         Returns:
-            Plain JSON, what was resumed from included: of the other ranks it holds what was loaded.
+            Plain JSON. It includes the states that were resumed from, so it has the other ranks' entries as loaded.
 
         Raises:
-            StateError: So many were not received, or more than 256 were since.
+            StateError: Fewer than `n` batches were received, or more than 256 since the n-th.
         """
         is_asked.set()
         return dict(self.peek(n))
@@ -186,20 +186,20 @@ class StreamLoader:
         return self.state_after(self.num_batches)
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Go on where states say that a trainer stood: this rank's own, or after a change of topology those of all.
+        """Continue where a trainer stood: given this rank's states or, after a change of topology, those of all ranks.
 
         Raises:
-            StateError: As `MergedDataset.set_dataloader_states`.
+            StateError: See `MergedDataset.set_dataloader_states`.
         """
         self.dataset.set_dataloader_states(states)
         self.dataset.set_epoch(None)
         self._take_states()
 
     def go_back(self, n: int) -> None:
-        """Let the batches after the n-th since the resume come again, which were pulled ahead and not trained on.
+        """Deliver again the batches after the n-th since the resume: they were received, and not trained on.
 
         Raises:
-            StateError: As `state_after`.
+            StateError: See `state_after`.
         """
         self._states.after(n)
         count = self.num_batches - n
@@ -216,7 +216,7 @@ class StreamLoader:
             self._even.rest.go_back(count)
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the pass of the next iteration.
+        """Choose the pass of the next iteration.
 
         The first call after a load names the pass in which the states go on, whatever the number: a trainer may count
         from 0 in each process. Later calls count from it; without a load the number is the pass. What is left of the
@@ -224,7 +224,7 @@ class StreamLoader:
         names the next stretch: nothing depends on it.
 
         Raises:
-            ValueError: Not an int from 0 on.
+            ValueError: `epoch` is negative or not an int.
         """
         if type(epoch) is not int or not 0 <= epoch < 2**53:
             raise ValueError(f"set_epoch: expected an int >= 0 and below 2**53, got {shown(epoch)}")
@@ -401,7 +401,7 @@ class StreamLoader:
 
 
 def check_reader(who: str, reader: object, last: object) -> None:
-    """Raise RuntimeError unless an iteration's mark is that of the last one that began."""
+    """Raise RuntimeError unless `reader` is the iteration that began last."""
     if reader is not last:
         raise RuntimeError(
             f"{who}: another iteration began, or states were loaded, since this one began\n"
@@ -410,7 +410,7 @@ def check_reader(who: str, reader: object, last: object) -> None:
 
 
 class RecentStates:
-    """The states that were resumed from, and those of each batch since.
+    """The states that a loader resumed from, and those after each of its recent batches.
 
     Args:
         loaded: What was resumed from.
@@ -425,7 +425,7 @@ class RecentStates:
         """Received since the resume."""
 
     def add(self, states: Mapping[str, Any]) -> None:
-        """Note what `to_state` gave of the next batch."""
+        """Keep the states of the next batch."""
         self._kept.append(states)
         self.num_batches += 1
         if len(self._kept) > NUM_KEPT:
@@ -433,23 +433,23 @@ class RecentStates:
             self._kept.popleft()
 
     def forget_last(self, count: int) -> None:
-        """Let the last batches not have been received."""
+        """Drop the states of the last `count` batches, as if they had not been received."""
         for _ in range(count):
             self._kept.pop()
         self.num_batches -= count
 
     def amend(self, states: Mapping[str, Any]) -> None:
-        """Note what `to_state` gave of what came after the last batch, and is none."""
+        """Add states that came after the last batch without a batch, as where a pass ends."""
         if self._kept:
             self._kept[-1] = {**self._kept[-1], **states}
         else:
             self._forgotten.update(states)
 
     def after(self, num_batches: int) -> LoadedStates:
-        """The states after so many batches since the resume; after 0 what was resumed from.
+        """The states after `num_batches` batches since the resume; 0 gives those that were resumed from.
 
         Raises:
-            StateError: More than were received, or fewer than are kept.
+            StateError: Fewer batches were received, or the states so far back are no longer kept.
         """
         kept = tuple(self._kept)  # at once: another thread may look on while batches come
         first = self.num_batches - len(kept)

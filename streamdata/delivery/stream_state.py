@@ -14,7 +14,7 @@ _KEY: Final = "states"
 
 
 class StreamState:
-    """The states of all ranks' loaders, for checkpoints that are written by one rank for all.
+    """Holds the states of all ranks' loaders, for checkpoints that one rank writes for all.
 
         dcp.save({"model": …, "stream": StreamState(loader)}, checkpoint_id=folder)
         accelerator.register_for_checkpointing(StreamState(loader))
@@ -24,19 +24,19 @@ class StreamState:
     are taken apart.
 
     Args:
-        loader: This rank's; what `to_device` made of it, where that is what the loop reads.
+        loader: This rank's loader: the one that the loop reads, so perhaps what `to_device` returned.
     """
 
     def __init__(self, loader: StreamLoader | DeviceLoader) -> None:
         self._loader = loader
 
     def state_dict(self) -> dict[str, str]:
-        """The states of all ranks after the last batches that their loops received; to be called on every rank.
+        """Gather the states of all ranks after the batches that their loops received; call it on every rank.
 
         It is a copy: what is delivered while an asynchronous save writes does not change it.
 
         Raises:
-            StateError: As `gather_states`.
+            StateError: See `gather_states`.
         """
         loader = self._loader
         lane = loader.dataset.lane(loader.num_workers)
@@ -45,10 +45,10 @@ class StreamState:
         return {_KEY: json.dumps(dict(joined))}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where all ranks stood, on any number of ranks and workers.
+        """Continue where all ranks stood, on any number of ranks and workers.
 
         Raises:
-            StateError: There are no states in it, or they are of another dataset.
+            StateError: `state_dict` holds no states, or those of another dataset.
         """
         text = state_dict.get(_KEY)
         try:

@@ -28,15 +28,15 @@ _BATCHED_IMAGE_DIMS: Final = 4
 
 @dataclass(frozen=True)
 class Pad:
-    """Fills a field's values up along their first dimension, to the longest of the batch.
+    """Pads a field's values along their first dimension to the longest value of the batch.
 
     Args:
-        value: What is filled in.
+        value: The value of the padding.
         side: On which side, "right" or "left".
-        multiple_of: The length is rounded up to a multiple of it.
+        multiple_of: The padded length is rounded up to a multiple of this number.
 
     Raises:
-        ValueError: One of them is not as it should be.
+        ValueError: An argument is invalid.
     """
 
     value: float = 0
@@ -52,11 +52,11 @@ class Pad:
             raise ValueError(f"Pad: expected an int >= 1 as multiple_of, got {shown(self.multiple_of)}")
 
     def length(self, longest: int) -> int:
-        """The length that values have which are filled up, where the longest has so many."""
+        """The padded length of a batch whose longest value has length `longest`."""
         return -(-longest // self.multiple_of) * self.multiple_of
 
     def fits(self, dtype: torch.dtype) -> bool:
-        """Whether its value is one of the dtype."""
+        """Whether the dtype can hold the padding value."""
         if dtype.is_floating_point or dtype.is_complex:
             return True
         info = None if dtype == torch.bool else torch.iinfo(dtype)
@@ -69,7 +69,7 @@ _RULES: Final = ("stack", "list", "drop")
 
 
 class TensorCollate:
-    """Makes a batch that arrives in the trainer as a plain dict, with the samples' states under `__state__`.
+    """Collates samples into a plain dict of tensors and lists, with the samples' states under `__state__`.
 
     Under "stack" tensors and arrays are stacked, numbers and lists of numbers become int64, float32 or bool, and all
     else (strings, bytes, dicts) is a list, with an entry for each sample. Under a `Pad` values are filled up to one
@@ -84,10 +84,10 @@ class TensorCollate:
 
     Args:
         fields: The rules of fields, by name. Each that is not dropped must be in every sample.
-        default: The rule of all others: "stack", "list" or "drop".
+        default: The rule of all other fields: "stack", "list" or "drop".
 
     Raises:
-        ValueError: Not such a rule; of a batch, a field that some samples lack, or that differs in shape, dtype or
+        ValueError: A rule is unknown; in a batch, a field that some samples lack, or that differs in shape, dtype or
             kind where it is to be stacked.
     """
 
@@ -142,7 +142,7 @@ class TensorCollate:
 
 
 def to_float(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes of images that are uint8, as they are read and moved, those that a model takes: float32 in [0, 1].
+    """Converts a batch's uint8 images, in which form they are read and moved, to float32 in [0, 1].
 
     Call it where the batch is needed, on the device: float32 is four times as many bytes.
 
@@ -151,7 +151,7 @@ def to_float(batch: Mapping[str, Any]) -> dict[str, Any]:
             and in lists those of three or more.
 
     Returns:
-        A new dict; all else in it is the batch's own.
+        A new dict; all other values are the batch's own objects.
     """
     return {name: _as_float(value, _BATCHED_IMAGE_DIMS) for name, value in batch.items()}
 
@@ -181,7 +181,7 @@ class _Column:
             )
 
     def value(self, lengths: list[int] | None = None) -> Any:
-        """The batch's value of the field; `lengths` is how many tokens the rows have, if they are joined."""
+        """Collate the field's values; `lengths` holds the number of tokens of each row where rows are joined."""
         rule = self.rule
         if rule == "list":
             return self._values
@@ -212,7 +212,7 @@ class _Column:
         return torch.stack(found)
 
     def run_on(self) -> tuple[list[int], torch.Tensor]:
-        """Return how many tokens each packed row has, and the bounds of the rows joined."""
+        """Return the number of tokens of each packed row, and the document bounds of all rows joined end to end."""
         rows = [torch.as_tensor(value) for value in self._values]
         for index, row in enumerate(rows):
             bounds = row.tolist()

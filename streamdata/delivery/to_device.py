@@ -13,12 +13,12 @@ from streamdata.states.cursor import States
 
 
 def to_device(loader: StreamLoader, device: torch.device | str | int, ahead: int = 2) -> "DeviceLoader":
-    """Let a loader's batches arrive on a device, the next ones while the present one is worked on.
+    """Moves a loader's batches to a device, the next ones while the loop works on the present one.
 
     Args:
         loader: Gives the batches. With `pin_memory=True` its pinning thread pins them, else they are pinned here.
         device: Where tensors go, at any depth of dicts, lists and tuples; all else stays as it is.
-        ahead: How many batches are on their way, beside the one that the loop has.
+        ahead: How many batches are being moved, beside the one that the loop has.
 
     Raises:
         ValueError: `ahead` is no int from 1 on.
@@ -29,7 +29,7 @@ def to_device(loader: StreamLoader, device: torch.device | str | int, ahead: int
 
 
 class DeviceLoader:
-    """A `StreamLoader` whose batches come on a device; its states are those of what came, not of what is on its way.
+    """A `StreamLoader` whose batches arrive on a device; its states cover only what the loop received.
 
     An iteration that is left by `break` goes on with the next batch; so does one that an error ended.
 
@@ -56,12 +56,12 @@ class DeviceLoader:
 
     @property
     def num_batches(self) -> int:
-        """How many batches the loop received since the resume."""
+        """The number of batches that the loop received since the resume."""
         return self.loader.num_batches - len(self._ahead)
 
     @property
     def traffic(self) -> Traffic:
-        """The loader's, which has asked for what is on its way, too."""
+        """Requests to remote stores by the wrapped loader, also for batches that are still being moved."""
         return self.loader.traffic
 
     def state_after(self, n: int) -> States:
@@ -82,12 +82,12 @@ class DeviceLoader:
         return self.state_after(self.num_batches)
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Go on where states say that a trainer stood. Batches on their way are not delivered."""
+        """Continue where a trainer stood; batches that are still being moved count as not delivered."""
         self._begin()
         self.loader.load_state_dict(states)
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the pass of the next iteration.
+        """Choose the pass of the next iteration.
 
         Batches on their way are given back, since they may be of a pass that is left.
         """

@@ -21,14 +21,14 @@ _DIGEST = re.compile(rb"[0-9a-f]{32}")
 
 
 def cache_directory() -> Path:
-    """$STREAMDATA_CACHE, by default ~/.cache/streamdata."""
+    """The directory of streamdata's caches: $STREAMDATA_CACHE, by default ~/.cache/streamdata."""
     named = os.environ.get("STREAMDATA_CACHE")
     return Path(named) if named else Path("~/.cache/streamdata").expanduser()
 
 
 @contextmanager
 def locked(*names: str) -> Iterator[None]:
-    """Let no other process of this node do what these names say meanwhile.
+    """Hold a lock, named by `names`, against the other processes of this node.
 
     Where the cache cannot be written there is no lock, which is said: each process then does it for itself.
     """
@@ -64,17 +64,17 @@ FileVersion = tuple[str, int, int, int]
 
 
 def version_of(path: str) -> FileVersion:
-    """Tell versions of a file apart without reading it, by its path, size, mtime in ns and inode.
+    """The version of a file, found without reading it: its path, size, mtime in ns and inode.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
     """
     found = os.stat(path)
     return os.path.abspath(path), found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def open_cached(path: Path) -> LocalShard:
-    """Open a file of a cache.
+    """Open a file of the cache for reading.
 
     Raises:
         FileNotFoundError: The cache was deleted since; a note says how to make it again.
@@ -87,7 +87,7 @@ def open_cached(path: Path) -> LocalShard:
 
 
 class FileCache:
-    """A directory of such files. It may be deleted at any time between runs; nothing else cleans it.
+    """A directory of files that can be made again. It may be deleted between runs; nothing else cleans it.
 
     Args:
         directory: Its path; `prompts` below $STREAMDATA_CACHE or ~/.cache/streamdata where it is None.
@@ -102,7 +102,7 @@ class FileCache:
         self.directory = Path(directory).expanduser() if directory else cache_directory() / "prompts"
 
     def get(self, name: str, make: Callable[[Path], object]) -> Path:
-        """The file `name`, made first by `make(temporary path)` where it is missing.
+        """The path of the file `name`; if it is missing, `make(temporary path)` makes it first.
 
         Raises:
             SourceError: The directory cannot be written.
@@ -116,7 +116,7 @@ class FileCache:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Let no other process of this machine make `name` meanwhile."""
+        """Hold a lock on `name` against the other processes of this machine that would make it."""
         with ExitStack() as until_end:
             try:
                 until_end.enter_context(_holding(self.directory / f"{name}.lock", name))
@@ -128,7 +128,7 @@ class FileCache:
             yield
 
     def publish(self, name: str, make: Callable[[Path], object]) -> Path:
-        """Let `make` write a temporary file, which then becomes `name` in one step."""
+        """Let `make` write a temporary file, then rename it to `name` in one step."""
         path = self.directory / name
         publish_made(path, make)
         return path

@@ -28,20 +28,20 @@ _AHEAD_BYTES = 4 << 20
 
 
 class ByteSource(Protocol):
-    """Bytes at offsets. `read` gives fewer than asked only at the end; `size` is None where it is not known."""
+    """Reads bytes at offsets. `read` returns fewer than asked only at the end; `size` is None if it is not known."""
 
     @property
     def size(self) -> int | None:
-        """How many bytes there are."""
+        """The number of bytes; None if it is not known."""
         ...
 
     def read(self, size: int, offset: int) -> bytes:
-        """`size` bytes from `offset`."""
+        """Read `size` bytes from `offset`, fewer only at the end."""
         ...
 
 
 class SourceFile(io.RawIOBase):
-    """Bytes at offsets as a file of Python's that is read from its start."""
+    """Wraps a `ByteSource` as a Python file object, read from its start."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source, self._at = source, 0
@@ -57,7 +57,7 @@ class SourceFile(io.RawIOBase):
 
 
 class Ahead(NamedTuple):
-    """The threads that fetch chunks of a remote file before they are read, and how many chunks."""
+    """The threads that prefetch chunks of a remote file, and the number of chunks."""
 
     threads: Executor
     num_chunks: int
@@ -86,7 +86,7 @@ class RemoteFile:
         self._early: deque[_EarlyChunk] = deque()
 
     def read(self, size: int, offset: int) -> bytes:
-        """`size` bytes from `offset`, fewer only at the end of the file."""
+        """Read `size` bytes from `offset`, fewer only at the end of the file."""
         end = min(offset + size, self.size)
         pieces = []
         while offset < end:
@@ -121,14 +121,14 @@ class RemoteFile:
 
 
 def byte_source(url: str, stamp: FileStamp | None = None, ahead: Ahead | None = None) -> ByteSource:
-    """The file as bytes at offsets, for one pass over it; of a remote one each answer is of the version expected."""
+    """Open a file for one forward pass, local or remote; remote answers must be of the version in `stamp`."""
     if is_remote(url):
         return RemoteFile(url, stamp, ahead)
     return LocalShard(url) if stamp is None else opened_anew(url)
 
 
 def fetch_many(url: str, spans: Sequence[tuple[int, int]], tag: str) -> list[bytes]:
-    """Several ranges of one file of a known version."""
+    """Fetch several ranges of one file, of the version `tag`."""
     with network().waiting():
         if network().is_running:  # it may use all connections that this process has
             asked: list[Future[Answer]] = []

@@ -50,7 +50,7 @@ _SIGNATURES = tuple(
 
 
 def refuse_foreign(url: str, head: bytes, expected: str) -> None:
-    """Raise ShardError if the first bytes of a file, which are not what is expected, are those of a known format."""
+    """Raise ShardError if a file's first bytes are those of another known format than the expected one."""
     for pattern, what, remedy in _SIGNATURES:
         if pattern.match(head):
             if what == expected:  # and yet damaged
@@ -59,7 +59,7 @@ def refuse_foreign(url: str, head: bytes, expected: str) -> None:
 
 
 def check_compressed(url: str, head: bytes, suffix: str) -> None:
-    """Raise ShardError if a file cannot be what its suffix says: it is empty, or its first bytes are others."""
+    """Raise ShardError if a file is empty, or its first bytes contradict its compression suffix."""
     what, magic = _COMPRESSED[suffix]
     expected = f"{what}, by its name"
     if not head:

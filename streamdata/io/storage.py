@@ -40,7 +40,7 @@ _REMOTE = re.compile(rf"(?!file://|{PIPE})[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
 
 
 class SharedVersions:
-    """The versions that all workers of a source have met: int64 in memory that they share, 0 where nothing was.
+    """Versions of remote shards as first met by any worker: int64 in shared memory, 0 where none was met.
 
     Args:
         urls: Of remote shards.
@@ -59,11 +59,11 @@ class SharedVersions:
             _shared[url] = self
 
     def version(self, url: str) -> int:
-        """The one that was met first; 0 where none was."""
+        """The version of a shard that was met first; 0 if none was."""
         return int(self._memory[self._numbers[url]])
 
     def hold(self, url: str, version: int) -> int:
-        """Hold a version unless another one is held; which one is."""
+        """Record a version unless one is recorded; return the recorded one."""
         number = self._numbers[url]
         if not self._memory[number]:
             self._memory[number] = version
@@ -78,19 +78,19 @@ _shared: WeakValueDictionary[str, SharedVersions] = WeakValueDictionary()
 
 
 def shared_versions(urls: Sequence[str], versions: Sequence[int]) -> SharedVersions | None:
-    """Share the versions of those remote shards that may have any; None where there are none."""
+    """Share the versions of those shards whose version is not known beforehand; None if all are known."""
     unsaid = [url for url, version in zip(urls, versions, strict=True) if version == ANY_VERSION]
     return SharedVersions(unsaid) if unsaid else None
 
 
 def held_version(url: str) -> int:
-    """The version that was met first of a file that may have any; 0 where none was."""
+    """The version that was met first of a file whose version is not known beforehand; 0 if none was met."""
     table = None if url in _held else _shared.get(url)
     return _held.get(url, 0) if table is None else table.version(url)
 
 
 def hold(url: str, version: int) -> int:
-    """Hold the version of a file that may have any, unless another one is held; which one is."""
+    """Record the version of a file unless one is recorded; return the recorded one."""
     held = _held.get(url)
     if held is None:
         table = _shared.get(url)
@@ -99,14 +99,14 @@ def hold(url: str, version: int) -> int:
 
 
 class FileStamp(NamedTuple):
-    """The version of a file: its size in bytes and its mtime in ns (remote: a hash of its tag, or 0)."""
+    """A file's version: its size in bytes, and its mtime in ns (for remote files a hash of the host's tag, or 0)."""
 
     size: int
     version: int
 
 
 class Stamps(Sequence[FileStamp]):
-    """Stamps of many files: of 100,000 only those that are read become objects.
+    """The stamps of many files, in arrays; a `FileStamp` object is made only when one is read.
 
     Args:
         sizes: In bytes.
@@ -135,20 +135,20 @@ def _is_expected(url: str, expected: FileStamp, got: FileStamp) -> bool:
 
 
 def is_pipe(url: str) -> bool:
-    """Whether the url is a command whose output is the shard."""
+    """Whether the url is a `pipe:` command, whose output is the shard."""
     return url.startswith(PIPE)
 
 
 def told_url(url: str) -> str:
-    """The url as its records have it: a pipe's command without the passwords of urls in it."""
+    """The url as records carry it: passwords in a pipe's command are removed."""
     return without_secrets(url) if is_pipe(url) else str(url)
 
 
 def is_remote(url: str) -> bool:
-    """Whether the url is of an object store, a web server or another file system.
+    """Whether the url is of an object store, a web server or another remote file system.
 
     Raises:
-        ValueError: It is, and a recipe that is built under `allow` may not name it.
+        ValueError: The url is remote, and a recipe that is built under `allow` may not name it.
     """
     # The match first: it fails for a path at once, and this is asked for each shard at each reading.
     found = _REMOTE.match(url) is not None
@@ -163,16 +163,16 @@ def local_path(url: str) -> str:
 
 
 def base_name(url: str) -> str:
-    """The last part of a url; the whole of a pipe."""
+    """The last part of a url's path; a pipe as a whole."""
     return url if url.startswith(PIPE) else url.rpartition("/")[2]  # no call for it: there may be 100,000
 
 
 def stamp_of(url: str) -> FileStamp:
-    """The stamp of the file as it is now.
+    """The stamp of a file as it is now.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ShardError: It is a directory or a device, or a remote file of unknown size.
+        FileNotFoundError: The file does not exist.
+        ShardError: The path is a directory or a device, or a remote file of unknown size.
     """
     if is_remote(url):
         found = stat_once(url)
@@ -197,13 +197,13 @@ def _hashed(version: str) -> int:
 
 
 def note_version(url: str, stamp: FileStamp, version: str) -> FileStamp:
-    """Remember what the host calls a version."""
+    """Remember the host's name for a version of a file."""
     _versions[str(url)] = stamp, version
     return stamp
 
 
 def version_of_stamp(url: str, stamp: FileStamp) -> str:
-    """The host's name of this stamp's version, "" as long as it is not known."""
+    """The host's name for the version with this stamp; "" while it is not known."""
     if stamp.version == ANY_VERSION and not held_version(url):
         return ""  # what an earlier run met is not asked for
     known, version = _versions.get(url, (NO_STAMP, ""))
@@ -211,10 +211,10 @@ def version_of_stamp(url: str, stamp: FileStamp) -> str:
 
 
 def checked_answer(url: str, stamp: FileStamp, answer: Answer) -> bytes:
-    """The bytes of an answer, which are of the version that was indexed.
+    """Return the bytes of an answer, which must be of the version that was indexed.
 
     Raises:
-        ShardError: They are not.
+        ShardError: The answer is of another version.
     """
     got = stamp_of_answer(answer)
     if not _is_expected(url, stamp, got):
@@ -224,12 +224,12 @@ def checked_answer(url: str, stamp: FileStamp, answer: Answer) -> bytes:
 
 
 def stamp_of_answer(answer: Answer | Listed) -> FileStamp:
-    """The stamp of the object that a host answers of."""
+    """The stamp of the object that an answer comes from."""
     return FileStamp(answer.size, _hashed(answer.version))
 
 
 def submit_range(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
-    """Ask for bytes of a remote shard, of the version that was indexed: all of them, or a ShardError."""
+    """Request bytes of a remote shard, of the version that was indexed; the future gives all, or a ShardError."""
     kept = kept_as(url, stamp)
     if not kept.version:  # what is kept of another version would not be noticed
         return _submit(url, stamp, begin, end)
@@ -237,12 +237,12 @@ def submit_range(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[by
 
 
 def kept_as(url: str, stamp: FileStamp) -> FileStamp:
-    """The version under which pages of a shard are kept; where any is expected, the one that is held, 0 if none is."""
+    """The stamp under which a shard's pages are cached; if any version is allowed, with the one met first."""
     return FileStamp(stamp.size, held_version(url)) if stamp.version == ANY_VERSION else stamp
 
 
 def submit_question(url: str, stamp: FileStamp) -> "Future[bytes]":
-    """Ask whether a remote shard is still of this version: a ShardError if it is not."""
+    """Ask the host whether a remote shard still has this stamp; the future gives a ShardError if not."""
     return _submit(url, stamp, 0, 1)
 
 
@@ -257,7 +257,7 @@ def _submit(url: str, stamp: FileStamp, begin: int, end: int) -> "Future[bytes]"
 
 
 def changed(url: str, expected: FileStamp, got: FileStamp) -> ShardError:
-    """The error for a file that is not the one that was indexed."""
+    """Make the error for a file that is not the version that was indexed."""
     version = expected.version if expected.version != ANY_VERSION else held_version(url) or "any"
     return ShardError(
         f"shard '{url}': it was replaced or modified after it was indexed, expected {expected.size} bytes of "
@@ -268,7 +268,7 @@ def changed(url: str, expected: FileStamp, got: FileStamp) -> ShardError:
 
 
 def removed(url: str) -> ShardError:
-    """The error for a file that is not there any more."""
+    """Make the error for a file that no longer exists."""
     return ShardError(
         f"shard '{url}': it was removed after it was indexed, expected a file, got none\n"
         "  Leave shards as they are while they are read; where a manifest lists them, run `streamdata index`."
@@ -276,7 +276,7 @@ def removed(url: str) -> ShardError:
 
 
 def check_stamp(url: str, expected: FileStamp) -> None:
-    """Raise ShardError unless the file is still the one that was indexed."""
+    """Raise ShardError unless the file is still the version that was indexed."""
     try:
         got = stamp_of(url)
     except FileNotFoundError as error:
@@ -318,7 +318,7 @@ class LocalShard:
             close(self.fd)
 
     def read(self, size: int, offset: int) -> bytes:
-        """`size` bytes from `offset`, fewer only at the end of the file."""
+        """Read `size` bytes from `offset`, fewer only at the end of the file."""
         try:
             data = os.pread(self.fd, size, offset)
             while 0 < len(data) < size:  # one call reads at most 2 GiB
@@ -332,7 +332,7 @@ class LocalShard:
         return data
 
     def read_into(self, memory: memoryview, offset: int) -> int:
-        """Fill the memory from `offset`; return how many bytes there were, fewer only at the end of the file."""
+        """Fill the memory from `offset`; return the number of bytes read, fewer only at the end of the file."""
         try:
             size = done = os.preadv(self.fd, (memory,), offset)
             while done < len(memory) and size:  # one call reads at most 2 GiB
@@ -344,11 +344,11 @@ class LocalShard:
         return done
 
     def stamp(self) -> FileStamp:
-        """The version that this was when it was opened."""
+        """The file's stamp when it was opened."""
         return FileStamp(self.size, self._mtime_ns)
 
     def check(self, expected: FileStamp, *, by_path: bool = False) -> None:
-        """Raise ShardError unless this is the version that was indexed, and the file at its path.
+        """Raise ShardError unless this is the version that was indexed, and the file still at its path.
 
         A file that another was renamed over lives on under its descriptor, but has no links any more. With `by_path`
         the path is asked too, and another file at it is an error however it came there.
@@ -374,13 +374,13 @@ class LocalShard:
 
 
 def opened(url: str) -> LocalShard:
-    """The open local file, one of a bounded number per thread."""
+    """Open a local file, or reuse one of the bounded number that this thread has open."""
     found: LocalShard = open_files.get(url, LocalShard)
     return found
 
 
 def opened_shard(url: str) -> LocalShard:
-    """The open file of a shard that was indexed, one of a bounded number per thread."""
+    """Open an indexed shard, or reuse one of the bounded number that this thread has open."""
     try:
         found: LocalShard = open_files.get(url, LocalShard)
     except FileNotFoundError as error:
@@ -389,7 +389,7 @@ def opened_shard(url: str) -> LocalShard:
 
 
 def opened_anew(url: str) -> LocalShard:
-    """A shard that was indexed, opened for the caller alone."""
+    """Open an indexed shard for the caller alone."""
     try:
         return LocalShard(url)
     except FileNotFoundError as error:
@@ -397,16 +397,16 @@ def opened_anew(url: str) -> LocalShard:
 
 
 def advise(url: str, begin: int, end: int) -> None:
-    """Tell the kernel that these bytes of a local file are wanted soon, so that it reads them meanwhile.
+    """Tell the kernel that bytes of a local file will be wanted soon, so that it reads them ahead.
 
-    It costs 10 µs for a megabyte that is in the page cache already. An error is the reader's to find.
+    The call costs 10 µs for a megabyte that is in the page cache already. Errors are left for the reader to find.
     """
     with suppress(OSError, ShardError):
         os.posix_fadvise(opened(url).fd, begin, end - begin, os.POSIX_FADV_WILLNEED)
 
 
 def close_unused(urls: Iterable[str]) -> None:
-    """Let go of files that stayed open after an earlier run: a new run reads what lies at their paths now."""
+    """Close files left open by an earlier run, so that a new run opens what lies at their paths now."""
     for url in {*open_files, *_held}.intersection(urls):
         open_files.forget(url)
         if _held.pop(url, None) is not None:  # what it was met as says nothing of what lies there now
@@ -414,7 +414,7 @@ def close_unused(urls: Iterable[str]) -> None:
 
 
 def check_shards(urls: Sequence[str], stamps: Sequence[FileStamp], shards: Iterable[int]) -> None:
-    """Raise ShardError unless each of the shards is still the one that was indexed."""
+    """Raise ShardError unless each of the shards is still the version that was indexed."""
     expected: dict[str, FileStamp] = {}
     for shard in shards:
         if is_remote(urls[shard]):
@@ -425,7 +425,7 @@ def check_shards(urls: Sequence[str], stamps: Sequence[FileStamp], shards: Itera
 
 
 def cut_short(url: str, offset: int, expected: int, got: int) -> ShardError:
-    """The error for a file that ends within what its index says is there."""
+    """Make the error for a file that ends before the bytes that its index lists."""
     return ShardError(
         f"shard '{url}': cut short at offset {offset}, expected {expected} bytes, got {got}\n"
         "  Copy the shard again, and start the run again."
@@ -441,12 +441,12 @@ def _at_once(function: Callable[[str], T], urls: Sequence[str]) -> list[T]:
 
 
 def stamps_of(urls: Sequence[str]) -> list[FileStamp]:
-    """The stamps of many files; remote ones are asked for at the same time."""
+    """Find the stamps of many files; remote ones are asked for concurrently."""
     return _at_once(stamp_of, urls)
 
 
 def stamps_there(urls: Iterable[str]) -> dict[str, FileStamp]:
-    """The stamps of those of the files that there are; remote ones are asked for at the same time."""
+    """Find the stamps of those files that exist; remote ones are asked for concurrently."""
 
     def found(url: str) -> FileStamp | None:
         with suppress(FileNotFoundError):
@@ -459,13 +459,13 @@ def stamps_there(urls: Iterable[str]) -> dict[str, FileStamp]:
 
 
 def learn_versions(files: Iterable[tuple[str, FileStamp]]) -> set[str]:
-    """Ask which versions there are of those remote files that may have any, of which none was met yet.
+    """Ask hosts for the versions of remote files that are not known beforehand and were not met yet.
 
     Returns:
         The files that were asked.
 
     Raises:
-        ShardError: There is no such file, or it has another size.
+        ShardError: A file does not exist, or has another size.
     """
     asked = {
         url: submit_question(url, stamp)

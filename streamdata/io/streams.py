@@ -35,14 +35,14 @@ _ENDS = {".gz": (".gz", ".tgz"), ".zst": (".zst", ".zstd"), ".bz2": (".bz2",), "
 
 
 def check_allowed(url: str) -> None:
-    """Raise ValueError unless the environment allows commands."""
+    """Raise ValueError unless the environment allows `pipe:` commands."""
     refusal = refusal_of_command(url)
     if refusal:
         raise ValueError(refusal)
 
 
 class PipeBytes:
-    """The output of a shell command; that the command fails is noticed at its end.
+    """Reads the output of a shell command; a command that fails is noticed at the end of its output.
 
     Args:
         url: `pipe:` and the command.
@@ -60,7 +60,7 @@ class PipeBytes:
         self._output = self._process.stdout
 
     def read(self, size: int = -1, /) -> bytes:
-        """Some of the output, empty at its end.
+        """Read some of the output; empty at its end.
 
         Raises:
             ShardError: The command failed.
@@ -74,7 +74,7 @@ class PipeBytes:
         return piece
 
     def close(self) -> None:
-        """End the command."""
+        """End the command's process."""
         self._output.close()  # what the shell has started ends with its next write
         self._process.kill()
         self._process.wait()
@@ -89,7 +89,7 @@ class _Bytes(Protocol):
 
 
 class ForwardStream:
-    """The uncompressed bytes of a shard, at offsets that only grow.
+    """Reads the uncompressed bytes of a shard at increasing offsets.
 
     Raises:
         ShardError: The compressed data is damaged or ends early.
@@ -102,7 +102,7 @@ class ForwardStream:
         self._at = 0
 
     def read(self, size: int, offset: int) -> bytes:
-        """`size` bytes from `offset`, fewer only at the end."""
+        """Read `size` bytes from `offset`, fewer only at the end."""
         assert offset >= self._at, f"offset {offset} of '{self._url}' has been passed"
         while self._at < offset and self._some(min(offset - self._at, _SKIP_STEP)):
             pass
@@ -163,7 +163,7 @@ class _RemoteBytes:
         return piece
 
     def close(self) -> None:
-        """Cancel what was asked for."""
+        """Cancel the pending requests."""
         while self._asked:
             self._asked.pop().cancel()
 
@@ -175,7 +175,7 @@ _unchecked_in_this_process: set[str] = set()
 def open_stream(
     url: str, stamp: FileStamp, unchecked: set[str] = _unchecked_in_this_process, raw: io.RawIOBase | None = None
 ) -> Iterator[ForwardStream]:
-    """The uncompressed bytes of a shard: .gz, .tgz, .zst, .zstd, .bz2 and .xz are decompressed, `pipe:` is run.
+    """Open a shard as uncompressed bytes: .gz, .tgz, .zst, .zstd, .bz2 and .xz are decompressed, `pipe:` is run.
 
     Args:
         url: The shard.
@@ -185,8 +185,8 @@ def open_stream(
 
     Raises:
         ShardError: The shard is of another version, or not compressed as its suffix says.
-        ValueError: It is a pipe, and the environment does not allow commands.
-        ImportError: It is compressed with zstd, and the package zstandard is not there.
+        ValueError: The shard is a pipe, and the environment does not allow commands.
+        ImportError: The shard is compressed with zstd, and the package zstandard is not installed.
     """
     suffix = next((suffix for suffix, ends in _ENDS.items() if url.endswith(ends) and not is_pipe(url)), "")
     file: Any

@@ -30,12 +30,13 @@ FACTORS: Final = ("length", "length_multiplier", "length_divisor")
 
 
 def check_sources(mixture: MixtureSettings) -> None:
-    """Check the sources of a mixture, among which other mixtures have been checked when they were built.
+    """Check the sources of a mixture; mixtures among them were checked when they were built.
 
     Raises:
-        ValueError: No sources, one twice, a name missing, double or with a ".", a `percent` that is not one or does
-            not go with those beside it, a `max_bad` or `max_epochs` that is not a count, a `holdout` or `part` that is
-            not valid, something that is not a function or not a source, or mixtures whose ends do not fit together.
+        ValueError: There are no sources, one twice, a name missing, double or with a ".", a `percent` that is not
+            valid or does not go with those beside it, a `max_bad` or `max_epochs` that is not a count, a `holdout` or
+            `part` that is not valid, something that is not a function or not a source, or mixtures whose ends do not
+            fit together.
     """
     if not mixture.datasets:
         raise ValueError("MergedDataset: expected at least one source in datasets, got none")
@@ -115,7 +116,7 @@ def _check_numbers(dataset: Any) -> None:
 
 
 def is_length(value: Any) -> bool:
-    """Whether a length, or a factor of one, can have this value."""
+    """Whether a value is valid as a length or as a factor of one: a positive finite number."""
     return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < math.inf
 
 
@@ -237,7 +238,7 @@ _FETCHES: Final = "torch.utils.data._utils.fetch"
 
 
 def refuse_default_collate() -> None:
-    """Raise where the DataLoader that asks for the first sample is about to give it to `default_collate`.
+    """Raise if the DataLoader that asks for the first sample would pass it to `default_collate`.
 
     That would stack every field, those with the stream's state too; where sources have different fields, such as
     `__key__` and `__index__`, it would end in a KeyError that names none of this.
@@ -246,7 +247,7 @@ def refuse_default_collate() -> None:
     the state in each of them cannot be collated: the table is what torch documents for extending it.
 
     Raises:
-        StateError: It is.
+        StateError: The DataLoader uses `default_collate`.
     """
     default_collate_fn_map[NodeKey] = _refuse
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  what the inspect module itself uses
@@ -275,15 +276,15 @@ _WRAPPERS: Final = {
 
 
 def check_not_wrapped(dp_size: int) -> None:
-    """Refuse to be read through a wrapper that divides the stream, where it is divided already.
+    """Raise if the stream is read through a wrapper that divides it among ranks once more.
 
-    The wrappers have no look at the dataset that they wrap, and the dataset none at them but while they call it. Each
+    The wrappers do not inspect the dataset that they wrap, and the dataset sees them only while they call it. Each
     time that they begin to iterate, both call `set_epoch` of it in the trainer's process, on all ranks, so that none
     waits for another that has failed. Beside that they are on the stack when `iter` is called: in the trainer without
     workers, in workers that are forked, and `IterableDatasetShard` in all.
 
     Raises:
-        ValueError: So it is.
+        ValueError: Such a wrapper reads the stream.
     """
     if dp_size == 1:
         return

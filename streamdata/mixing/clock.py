@@ -57,7 +57,7 @@ LEAST_SHARE = 2.0**-20
 
 
 class History(NamedTuple):
-    """The known past of one source of a mixture when a lane begins to read it."""
+    """The known past of one source of a mixture, at the moment a lane begins to read it."""
 
     joined: int
     """The generation with which it joined, the last time that it did; 0 if it was there from the first."""
@@ -65,20 +65,20 @@ class History(NamedTuple):
     """Its last clock in each generation in which it was drawn."""
 
     def was_drawn_since(self, generation: int) -> bool:
-        """Whether it has a clock of that generation or a later one."""
+        """Whether the source was drawn in that generation or a later one."""
         return bool(self.clocks) and max(self.clocks) >= generation
 
     def clock(self) -> float | None:
-        """Its clock, if it was drawn."""
+        """The source's last clock; None if it was never drawn."""
         return self.clocks[max(self.clocks)] if self.clocks else None
 
     def drawn_before(self, generation: int) -> int | None:
-        """The generation in which it was drawn last, before that one."""
+        """The last generation before the given one in which the source was drawn."""
         return max((number for number in self.clocks if number < generation), default=None)
 
 
 class Carry(NamedTuple):
-    """How clocks pass a change of weights where a step is not the same for each draw: by costs or schedules."""
+    """Carries clocks over a change of weights in a mixture whose steps vary, by costs or schedules."""
 
     pace: ClockPace
     """Pace of the present generation."""
@@ -88,11 +88,11 @@ class Carry(NamedTuple):
     """For each source the part of a draw at which it starts."""
 
     def join(self, source: int, clock: float) -> float:
-        """The clock of a source that joins: where its share is 0, it waits until that grows."""
+        """The clock of a source that joins; one whose share is 0 waits until its share grows."""
         return self.pace.due(source, clock, 0.0)
 
     def reweigh(self, source: int, clock: float, lowest: float, drawn_in: int | None) -> float:
-        """A clock after the change: the source still owes what it owed, and pays that by its present share."""
+        """A source's clock after the change: what it still owed of its next draw is counted at its present share."""
         # What its last sample cost is at most what it owes: so it waits no longer than if it had always had its present
         # share, and an expensive sample is made up for whatever the weights are now.
         if drawn_in is not None and clock >= lowest:
@@ -118,7 +118,7 @@ def start_clocks(names: Sequence[str], steps: Sequence[float], lane: Lane, seeds
 
 
 def scheduled_starts(names: Sequence[str], pace: ClockPace, lane_turn: int, first: float) -> list[float]:
-    """Return the start clocks where shares follow schedules: the phase is a part of a draw of cumulative share.
+    """Return each source's first clock under schedules; its phase is a fraction of a draw, in cumulative share.
 
     Lanes keep the distances from one another, in cumulative shares, with which they start. Those of a sequence of draws
     are even for the shares of the start alone. So that lanes are even for later ones, too, only some begin one draw
@@ -144,14 +144,14 @@ def scheduled_starts(names: Sequence[str], pace: ClockPace, lane_turn: int, firs
 
 
 def shifted(clocks: Sequence[float], pace: ClockPace, amounts: Sequence[float]) -> list[float]:
-    """Start clocks that are later by what a lane has to make up for of each source: draws, or costs."""
+    """Delay start clocks by the draws (or costs) that a lane has to make up for, for each source."""
     pairs = enumerate(zip(clocks, amounts, strict=True))
     # States hold no clocks below 0; `HEADROOM` is such that none of them comes near it.
     return [max(0.0, pace.due(source, clock, amount)) for source, (clock, amount) in pairs]
 
 
 def phases(names: Sequence[str]) -> list[float]:
-    """For each source the part of a draw at which it starts."""
+    """The fraction of a draw at which each source's clock starts, from the golden ratio and its name's rank."""
     # By name and not by position in the recipe: moving a source there must not change what comes next.
     parts = {name: k * GOLDEN_RATIO % 1 for k, name in enumerate(sorted(names))}
     return list(map(parts.__getitem__, names))
@@ -174,10 +174,10 @@ def begin_clocks(
     carry: Carry | None = None,
     gone: Sequence[History] = (),
 ) -> list[float]:
-    """Return the clock of each source when a lane begins to read, or goes on.
+    """Return the clock of each source where a lane begins to read, or resumes.
 
     Args:
-        starts: What `start_clocks` says.
+        starts: The clocks that `start_clocks` returned.
         steps: What a draw adds to each clock.
         histories: What the states say; without clocks where they say nothing.
         reweighed: The generation with which the present sources and weights began; 0 where a change of them is not to
@@ -233,14 +233,14 @@ def _lowest_before(generation: int, histories: Sequence[History], starts: Sequen
 
 
 def turn(lane: Lane, seeds: Sequence[object]) -> int:
-    """How many draws into the sequence the lane starts; each lane another number."""
+    """The number of draws by which this lane starts ahead in the common sequence; unique for each lane."""
     # The ranks are permuted anew for each worker: else the same ranks would be neighbours in every global batch.
     permutation = Permutation(lane.dp_size, stable_seed("turns", seeds, lane.worker))
     return int(permutation(np.array([lane.dp_rank]))[0]) + lane.worker * lane.dp_size
 
 
 class Clocks:
-    """Moves a mixture's clocks.
+    """Holds and advances the clocks of a mixture's sources.
 
     The time of the top's schedules follows from its own clocks: its virtual time is what its lane has drawn. Within a
     mixture that is not so: its parents' weights change, one of the two may count costs. So a mixture that has a
@@ -270,7 +270,7 @@ class Clocks:
         """Whether clocks stand where no entry says it, although what follows depends on when that was found."""
 
     def share_at(self, source: int) -> ShareAt:
-        """The share of a source at each time."""
+        """A function that gives the source's share at each time."""
         shares = self.shares
         if shares is None:
             share = 1 / self.steps[source]
@@ -278,11 +278,11 @@ class Clocks:
         return lambda time: shares.at(time, source)
 
     def time(self, clock: float) -> float:
-        """The samples that the job has drawn of the top when the lane's virtual time is this."""
+        """The job's time (samples drawn from the top mixture) at the lane's virtual time `clock`."""
         return self._run.base.time + self._run.lane.count * max(0.0, clock - self._first)
 
     def pace(self, since: float, unit: float = 1.0, drawn: float = 0.0) -> ClockPace:
-        """The pace from now on; where it is told the time, that depends on where it stands.
+        """The pace of virtual time from now on; in an inner mixture it depends on the time that its parent tells.
 
         Args:
             since: The virtual time.
@@ -300,7 +300,7 @@ class Clocks:
         return ScheduledPace(self.shares, time, since, lanes * present.unit / (share * unit), ahead=False)
 
     def begin(self) -> list[float]:
-        """The clock of each source when the lane begins, or goes on from where the states stand."""
+        """The clock of each source where the lane begins, or where the states say that it stands."""
         run, node, settings = self._run, self._node, self._node.dataset
         if not run.entries.cursors and not self.is_told:  # a fresh start, or the first of a new pass or size
             return self._starts()
@@ -331,7 +331,7 @@ class Clocks:
         return begin_clocks(self._starts(), self.steps, histories, reweighed, carry, gone)
 
     def cross(self, clocks: Sequence[tuple[float, int]], unit: float) -> list[tuple[float, int]] | None:
-        """Where it is told that the next segment has begun: the clocks, each with its source, computed for that."""
+        """Recompute the clocks if the next segment of the schedules has begun; None if not."""
         assert self.shares is not None, "no segments to cross"
         segment = self.shares.segment(self._run.present.time)
         if segment == self.segment:

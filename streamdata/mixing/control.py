@@ -30,7 +30,7 @@ _BYTES: Final = _PID.size + _TEXT.size
 
 
 class WorkerPlace:
-    """The part of the shared memory in which one worker notes its record.
+    """A slot of shared memory in which one worker notes the record that it is processing.
 
     Args:
         memory: Its part of what is shared: the number of its process, and a text.
@@ -55,12 +55,12 @@ class WorkerPlace:
         return note
 
     def clear(self) -> None:
-        """Note that this worker has come to its end."""
+        """Clear the slot: the worker has reached the end of its stream."""
         _PID.pack_into(self._memory, 0, 0)
 
 
 class WorkerPlaces:
-    """The places of all workers of a rank."""
+    """The slots of all workers of a rank, in shared memory."""
 
     def __init__(self) -> None:
         # New shared memory, as torch makes it for batches: zeros of which no page is there yet. To fill or copy as much
@@ -70,15 +70,15 @@ class WorkerPlaces:
         self._memory = torch.empty(0, dtype=torch.uint8).set_(shared).view(MAX_WORKERS, _BYTES)
 
     def of(self, worker: int) -> WorkerPlace:
-        """The place of a DataLoader worker; called in that worker."""
+        """The slot of a DataLoader worker; called in that worker."""
         return WorkerPlace(self._memory.numpy()[worker].data)
 
     def clear(self) -> None:
-        """Forget the workers of an earlier iteration."""
+        """Clear the slots of the workers of an earlier iteration."""
         self._memory.numpy()[:] = 0
 
     def of_dead(self) -> dict[int, str]:
-        """By process: the record that a worker was last at, "" for none, of those that ended before their stream."""
+        """The last record ("" for none) of each worker process that died before the end of its stream, by pid."""
         found, rows = {}, self._memory.numpy()
         for row in rows[rows[:, : _PID.size].any(1)]:
             (pid,), (text,) = _PID.unpack_from(row), _TEXT.unpack_from(row, _PID.size)
@@ -96,9 +96,9 @@ _LANES, _FIELDS = 3, _NUMBERS + 2 * _RUNS
 
 
 class Control:
-    """The pass, the version of the states, and what each lane of the rank has begun and ended since these were set.
+    """Shared memory of a rank: the pass, the version of the states, and what each lane has begun and ended.
 
-    It is int64 in memory that trainer and workers share. Each number is written by one process only: the trainer, or
+    The memory is int64, shared by trainer and workers. Each number is written by one process only: the trainer, or
     the worker that reads the lane. A lane's notes name the version of the states that they are of, so that setting
     states makes all of them void at once.
 
@@ -115,7 +115,7 @@ class Control:
 
     @property
     def epoch_pass(self) -> int | None:
-        """The pass that was set, None if none was."""
+        """The pass that `set_epoch` chose; None if it was not called."""
         return int(self._memory[_PASS]) - 1 if self._memory[_PASS] else None
 
     @epoch_pass.setter
@@ -126,7 +126,7 @@ class Control:
 
     @property
     def version(self) -> int:
-        """How often states were set."""
+        """The number of times that states were set."""
         return int(self._memory[_VERSION])
 
     @version.setter
@@ -135,12 +135,12 @@ class Control:
         self._memory[_VERSION] = value
 
     def first_unended(self, version: int, num_workers: int) -> int:
-        """The first pass that not all lanes have ended since the states of that version were set."""
+        """The first pass that not all lanes have ended since states of this version were set."""
         lanes = self._lanes[:num_workers]
         return int(np.where(lanes[:, _OF_VERSION] == version + 1, lanes[:, _ENDED], 0).min())
 
     def resume(self, version: int, loaded: LaneState, *, has_ended: bool, is_empty: bool) -> None:
-        """Note that a lane goes on in a pass from an iterator's state, whatever it had come to before.
+        """Record that a lane resumes a pass from an iterator's state; earlier notes of the lane are overwritten.
 
         Where it has ended that pass, it has given its last sample, or, of one that is empty, none.
         """
@@ -156,18 +156,18 @@ class Control:
         notes[_OF_VERSION] = version + 1
 
     def resumed_pass(self, version: int, num_workers: int) -> int:
-        """The pass in which the lanes go on: some may not have known, when they were asked, that it had begun."""
+        """The pass in which the lanes resume: the latest that any of them knows."""
         lanes = self._lanes[:num_workers]
         return int(lanes[lanes[:, _OF_VERSION] == version + 1, _RESUMED].max())
 
     def ended(self, version: int, lane: Lane) -> list[list[int]]:
-        """The passes of which a lane has given the last sample, as `LaneState.ended` has them."""
+        """The passes of which a lane has given the last sample, in the form of `LaneState.ended`."""
         notes = self._lanes[lane.worker]
         runs = _runs(notes)
         return runs[runs[:, 0] < runs[:, 1]].tolist() if notes[_OF_VERSION] == version + 1 else []
 
     def begin(self, version: int, lane: Lane, epoch_pass: int) -> Beginning | None:
-        """Note that a lane begins a pass; return how, or None if its states are no longer those that are set."""
+        """Record that a lane begins a pass; return how it begins, or None if newer states have been set."""
         self.own()
         notes = self._lanes[lane.worker]
         if version != self.version:
@@ -190,21 +190,21 @@ class Control:
         return beginning
 
     def note_sample(self, worker: int) -> None:
-        """Note that a lane has given something, whatever states are set later."""
+        """Record that a lane has given a sample; setting states does not clear this."""
         self._lanes[worker][_GAVE] = 1
 
     @property
     def has_given(self) -> bool:
-        """Whether some lane has given something."""
+        """Whether any lane has given a sample."""
         return bool(self._lanes[:, _GAVE].any())
 
     def note_batches(self, version: int, worker: int, number: int) -> None:
-        """Note how many batches of its iteration a lane has made."""
+        """Record the number of batches that a lane has made in its iteration."""
         if version == self.version:
             self._lanes[worker][_BATCHES] = number
 
     def end(self, version: int, lane: Lane, epoch_pass: int, *, is_empty: bool) -> None:
-        """Note that a lane has come to the end of a pass; of one that is empty it was given nothing."""
+        """Record that a lane has ended a pass; `is_empty` if it gave no sample of it."""
         if version != self.version:
             return
         notes = self._lanes[lane.worker]
@@ -219,7 +219,7 @@ class Control:
             others[:, _NUMBERS:] = notes[_NUMBERS:]
 
     def own(self) -> None:
-        """Let go of the memory that came with a pickle, unless this is a DataLoader worker."""
+        """Replace memory that came with a pickle by a copy of its own, unless this is a DataLoader worker."""
         if self in _received and get_worker_info() is None:
             _received.discard(self)
             memory = self._memory.clone()

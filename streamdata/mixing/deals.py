@@ -20,7 +20,7 @@ from streamdata.states.table import COUNTS
 
 
 class Deals:
-    """How the sources of a tree are dealt out to the lanes, in one pass.
+    """How the sources of a tree are dealt to the lanes in one pass.
 
     Args:
         progress: The states, showing the present size.
@@ -34,7 +34,7 @@ class Deals:
         self._deals: dict[str, tuple[DealtSource, Deal]] = {}
 
     def lane(self, node: Node, index: int) -> DealtLane:
-        """The share of one lane in a source of records."""
+        """The share that one lane has of a source of records."""
         if node.path not in self._deals:
             source = node.source
             assert source is not None, "a mixture has no blocks to deal out"
@@ -63,14 +63,14 @@ class Deals:
         return self.lane(node, lane).has_records()
 
     def sharing(self, top: Node, rank: int, num_workers: int) -> list[int]:
-        """The workers of a rank that have a share of the pass."""
+        """The workers of a rank that have a share of the pass in the tree `top`."""
         workers = range(num_workers)
         if top.is_endless:  # not found anew for each of thousands of lanes
             return list(workers)
         return [worker for worker in workers if self.has_share(top, rank * num_workers + worker)]
 
     def least_samples(self, node: Node, lane: int) -> float | None:
-        """How many samples the lane got of a node at least, if it has come through the pass; None without a share.
+        """The least number of samples that a lane gets from a node in a whole pass; None without a share.
 
         A block has a record, and a function gives something. Leftovers are not counted.
         """
@@ -97,7 +97,7 @@ class Deals:
         return least if found else None
 
     def counts(self, path: str, lane: int) -> list[int]:
-        """The counts from which a lane counts on a node's `COUNTS`; over all lanes their sums are as before."""
+        """The initial values of a node's `COUNTS` in a lane; over all lanes they add up to those of earlier sizes."""
         counted = self._base.counts.get(path)
         return [share_out(total, self._lanes, lane) for total in counted] if counted else [0] * len(COUNTS)
 
@@ -107,13 +107,13 @@ _MAX_LINES: Final = 20
 
 
 def begin_deal(progress: Progress, top: Node, tree: Tree, lane: Lane) -> tuple[Progress, str]:
-    """Begin to read under another size.
+    """Deal out what is left of every source, for a new number of ranks and workers.
 
     Args:
         progress: The states, showing the size that ends.
         top: The present tree.
-        tree: The same, as headers have it.
-        lane: Whose number of ranks and workers are the next size.
+        tree: The present tree, as headers store it.
+        lane: A lane of the next size; its numbers of ranks and workers count.
 
     Returns:
         The states, showing the next size; and in words what happened.
@@ -141,7 +141,7 @@ def begin_deal(progress: Progress, top: Node, tree: Tree, lane: Lane) -> tuple[P
 
 
 def header_of(progress: Progress, top: Node, tree: Tree) -> DealHeader:
-    """Header from which another size goes on. It does not depend on that size, and is computed once for some states."""
+    """The header from which any next size goes on, computed once for given states."""
     if progress.next_deal is None or progress.next_deal[0] != tree:
         progress.next_deal = tree, _Ending(progress, top, tree).header()
     return progress.next_deal[1]
@@ -171,7 +171,7 @@ class _Ending:
         """The passes of which something was delivered and something is left, and the one to go on with."""
 
     def header(self) -> DealHeader:
-        """The header from which the next size goes on."""
+        """Compute the header from which the next size goes on."""
         progress = self._progress
         return DealHeader(
             number=progress.newest + 1,
@@ -250,7 +250,7 @@ class _Ending:
         return drawn
 
     def what_comes_again(self) -> str:
-        """Say how much of what yield functions gave is drawn anew, with a line for each rank of which nothing is known.
+        """Describe what is delivered again: what yield functions had pulled, and ranks whose states are missing.
 
         Nothing else comes again.
         """

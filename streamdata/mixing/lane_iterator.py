@@ -27,7 +27,7 @@ _NODE, _PATH = Entry._fields.index("node"), NodeKey._fields.index("path")
 
 
 class LaneIterator(Iterator[Sample]):
-    """The samples of one lane.
+    """Iterates over the samples of one lane; `state_dict()` says where it stands.
 
     `state_dict` says where it stands after the last sample that it gave, and `load_state_dict` goes on there: in the
     same lane, of as many ranks and workers. A StatefulDataLoader calls both in each worker, and goes on with the worker
@@ -92,7 +92,7 @@ class LaneIterator(Iterator[Sample]):
         return sample
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands: plain JSON, small but for what was set by `set_dataloader_states`."""
+        """The iterator's position as plain JSON: small, apart from what `set_dataloader_states` set."""
         plan = self._plan or self._reading.plan(self._progress, self._loaded)
         if self._resumed is None:
             self._resumed = json.dumps(self._progress.table.as_dict())
@@ -132,10 +132,10 @@ class LaneIterator(Iterator[Sample]):
         self._last = ()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict()` said that the iterator of this lane stood.
+        """Continue where `state_dict()` of this lane's iterator stood.
 
         Raises:
-            StateError: It is none, or of another dataset, rank or number of ranks or workers.
+            StateError: `state` is not an iterator state, or is of another dataset, rank or number of ranks or workers.
         """
         loaded, reading = lane_state_of(state), self._reading
         was, now = loaded.lane, reading.lane

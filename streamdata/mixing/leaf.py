@@ -40,7 +40,7 @@ ShareAt = Callable[[float], float]
 
 @dataclass
 class Present:
-    """The present time, as mixtures with schedules are told it; one for all nodes of a lane.
+    """The present time of the schedules in a lane, shared by all of its nodes.
 
     The top sets it when it draws of a source that such a mixture is in.
     """
@@ -55,7 +55,7 @@ class Present:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The facts that all nodes of the tree share while one lane is iterated."""
+    """Facts shared by all nodes of the tree while one lane is iterated."""
 
     lane: Lane
     key: LaneKey
@@ -83,7 +83,7 @@ class Run:
 
     @classmethod
     def at(cls, progress: Progress, epoch_pass: int, lane: Lane, deals: Deals, tree: Tree, skips: Skips) -> Self:
-        """A lane where states say that it stands in a pass."""
+        """Make the facts of a lane from where the states say that it stands in a pass."""
         key = LaneKey(epoch_pass, lane.dp_rank, lane.worker)
         return cls(
             lane=lane,
@@ -98,11 +98,11 @@ class Run:
         )
 
     def node_key(self, path: str) -> NodeKey:
-        """The part that all entries of a node share."""
+        """The `NodeKey` that all entries of a node in this lane share."""
         return NodeKey(self.header, self.generation, self.key, path, self.link)
 
     def tally(self, node: Node) -> Tally:
-        """Counts what is not delivered of a node, on from where the states stand."""
+        """Make the tally of what a node does not deliver, continued from the states."""
         state = self.entries.node_state(node.path)
         at = None if state is None else state.cursor
         counts = self.deals.counts(node.path, self.lane.index) if at is None else [getattr(at, name) for name in COUNTS]
@@ -124,7 +124,7 @@ _MAX_SKIPPED = 1000
 
 
 class Leaf:
-    """Reads a source: one epoch after another, without end or as many as the recipe says.
+    """Reads one source in a lane, epoch after epoch, up to the recipe's `max_epochs`.
 
     Args:
         run: The lane and where it stood.
@@ -155,7 +155,7 @@ class Leaf:
         return (*self._lane.start, 0, None, *counts_of(self._tally), None)
 
     def start(self, cursor: Cursor | None) -> Pairs:
-        """Its samples, from the cursor on.
+        """Yield the source's samples from a cursor on, or from the lane's start.
 
         Raises:
             SourceError: A whole epoch of the lane's share gave no sample.

@@ -25,7 +25,7 @@ _FEW: Final = 0.5
 
 
 def check_lengths(top: Node, required: float | None) -> list[dict[str, Any]]:
-    """Find how often a run reads each source of records.
+    """Compute how often a run of a given length reads each source of records.
 
     Args:
         top: The tree.
@@ -59,7 +59,7 @@ def check_lengths(top: Node, required: float | None) -> list[dict[str, Any]]:
 
 
 def lengths_by(top: Node, shares: Mapping[str, float], taken: Mapping[str, float] | None) -> list[dict[str, Any]]:
-    """Describe the lengths of sources where the run's part of each is known already.
+    """Describe how often each source is read, given the number of samples that a run takes of it.
 
     Args:
         top: The tree.
@@ -113,7 +113,7 @@ def _advice(node: Node, parent: Node, length: float, epochs: float) -> str:
 
 
 def count_text(number: float) -> str:
-    """A number to three digits: 1,200,000 is "1.2 M"."""
+    """Format a number with three digits: 1,200,000 is "1.2 M"."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if number >= size:
             return f"{number / size:.3g} {unit}" if number < 1000 * size else f"{number / size:,.0f} {unit}"
@@ -121,7 +121,7 @@ def count_text(number: float) -> str:
 
 
 def lengths_text(lengths: list[dict[str, Any]]) -> str:
-    """Format what `check_lengths` gives as a table."""
+    """Format the result of `check_lengths` as a table."""
     header = ["source", "share", "length", "multiplier", "divisor", "epochs", "advice"]
     rows = [header]
     for each in lengths:
@@ -140,10 +140,10 @@ def lengths_text(lengths: list[dict[str, Any]]) -> str:
 
 
 def check_countable(run: Run, node: Node) -> None:
-    """Refuse a tree of which some source may not give one sample for each record, in a number that is known.
+    """Raise unless every source of the tree gives one sample per record, in a known number.
 
     Raises:
-        ValueError: It is one; the message names the source, and says what can be done.
+        ValueError: A source is endless or uncountable; the message names it, and says what can be done.
     """
     if node.is_endless and node.path:  # within a mixture that ends without it
         return
@@ -184,7 +184,7 @@ def _why_uncountable(run: Run, node: Node) -> str | None:
 
 
 def count_samples(run: Run, node: Node) -> float:
-    """How many samples the lane still gets of a countable node; infinitely many of an endless one."""
+    """The number of samples that the lane still gets from a countable node; inf if it is endless."""
     if node.is_endless:
         return math.inf
     if not node.is_mixture:

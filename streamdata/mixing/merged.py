@@ -62,49 +62,48 @@ _MAX_PASS = 2**53
 
 
 class MergedDataset(IterableDataset[Sample], MixtureSettings):
-    """One stream out of many sources: mixed by weight, split over ranks and workers, resumable from its samples.
+    """Mixes many sources into one stream: by weight, split over ranks and workers, resumable from its samples.
 
-    Each sample is a dict that carries its state; `states.update(to_state(batch))` collects it,
-    `set_dataloader_states(states)` goes on there. A source is a map-style dataset, one of streamdata's own, or
-    another MergedDataset, with the attributes `name` and `percent`; of a map-style one also `single_process_fn`,
-    `process_fn` and `max_bad` apply. The `max_bad` of a mixture is for its `customized_yield_fn`. Of a source of
-    records `max_epochs` bounds how many epochs it has: where they are over it is at its end, also if `cyclic`.
+    Each sample is a dict that carries its state. `states.update(to_state(batch))` collects the states, and
+    `set_dataloader_states(states)` continues from them. A source is a map-style dataset, one of streamdata's own, or
+    another MergedDataset, with the attributes `name` and `percent`. On a map-style dataset you can also set
+    `single_process_fn`, `process_fn` and `max_bad`. The `max_bad` of a mixture is for its `customized_yield_fn`. The
+    attribute `max_epochs` ends a source of records after so many epochs, even if `cyclic`.
 
     Args:
         datasets: The sources.
         cyclic: Let each source begin its next epoch when one ends. Otherwise the stream is finite, and `stop` says
-        when it ends. A finite mixture may be within a finite one only.
+            when it ends. A finite mixture may only be inside a finite one.
         shuffle_unstreaming_subsets: Shuffle the map-style sources.
         shuffle_streaming_subsets: Shuffle the sources of shards.
-        seed: Of all orders.
+        seed: The seed of all orders.
         customized_yield_fn: A stream function over the merged stream, such as one that joins several samples to one.
         stop: `first_exhausted` ends the stream when a draw finds a source at its end, `all_exhausted` leaves that
-        source out.
-        skip: Records that are left out and counted as `skipped`, of the top mixture alone: a list, or a JSONL file, of
+            source out.
+        skip: For the top mixture only: records to leave out and count as `skipped`. A list, or a JSONL file, of
             `{source, index}` or `{source, url, key}`, which are a sample's `__datasetname__`, `__index__`, `__url__`
-            and `__key__`. It is no part of the order, and may differ at each resume: what a process function had begun
-            is finished as it was.
-        cost: What a sample adds to its source's clock, such as its number of tokens: a function of it, or the name of
-        a field; 1 where not given.
-        cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`, for all sources that say nothing
-            of it; see `CacheSettings`.
-        read_ahead_bytes: Of the top mixture alone: how many bytes of shards a process holds at most, of those that are
-            read and those that are next; 0 reads nothing before it is needed. By default what the environment's
-            STREAMDATA_READ_AHEAD_BYTES says, or 256 MiB. It does not change the stream, and may differ at each resume.
+            and `__key__`. It may differ at each resume; bursts that were open are finished as they were begun.
+        cost: What a sample adds to its source's clock, such as its number of tokens: a function of the sample, or the
+            name of a field. By default 1.
+        cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`, for all sources without a
+            setting of their own; see `CacheSettings`.
+        read_ahead_bytes: For the top mixture only: the bytes of shards that a process holds at most, those being read
+            included; 0 turns read-ahead off. By default STREAMDATA_READ_AHEAD_BYTES of the environment, or 256 MiB.
+            It does not change the stream, and may differ at each resume.
         name: Its name in another mixture, without a ".".
         percent: Its weight there.
-        storage_options: In a recipe, those of all sources that say nothing else.
-        connections: To stores elsewhere, of a node: its ranks and their workers share them. None takes
-            STREAMDATA_CONNECTIONS, or 64; of the top alone.
-        stall_s: Of the top alone: a record that takes longer than so many seconds, to be read or in a process function,
-            is named with its stack in the log of its process, once. None watches nothing. It does not change the
-            stream.
+        storage_options: In a recipe, the options of all sources that set none of their own.
+        connections: For the top mixture only: the connections of a node to remote stores, shared by its ranks and
+            their workers. By default STREAMDATA_CONNECTIONS of the environment, or 64.
+        stall_s: For the top mixture only: a record that takes longer than so many seconds, to be read or in a process
+            function, is named with its stack in the log of its process, once. By default nothing is watched. It does
+            not change the stream.
 
     Raises:
-        ValueError: No sources, a source twice, a name that is missing, double or holds a ".", a `percent` that is
-            missing or not one; a finite mixture within an endless one; a `max_epochs` that is not a whole number from 1
-            on; an entry of `skip` that does not name a record; a `read_ahead_bytes`, `connections` or `stall_s` that is
-            out of range.
+        ValueError: There are no sources, or a source twice, a name that is missing, double or holds a ".", a `percent`
+            that is missing or not one; a finite mixture within an endless one; a `max_epochs` that is not a whole
+            number from 1 on; an entry of `skip` that does not name a record; a `read_ahead_bytes`, `connections` or `stall_s` that
+            is out of range.
     """
 
     def __init__(
@@ -198,7 +197,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         return once
 
     def is_to_be_saved(self) -> bool:
-        """Whether it has given samples, and is neither `finite()` nor of a part that is held out."""
+        """Whether the dataset's states matter: it has given samples, and is neither `finite()` nor held-out data."""
         if self._is_for_evaluation or not self._control.has_given:
             return False
         return all(getattr(node.dataset, "part", None) in (None, PART_NAMES[0]) for node in tree_of(self).walk())
@@ -211,9 +210,10 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         mesh: "DeviceMesh | None" = None,
         dims: str | Sequence[str] | None = None,
     ) -> None:
-        """Say which data-parallel replica this is, instead of torch.distributed or RANK and WORLD_SIZE.
+        """Set which data-parallel replica this is, in place of torch.distributed or RANK and WORLD_SIZE.
 
-        What another one has ended does not count for it: it begins with the first pass, or with that of the states.
+        Passes that another replica has ended do not count: this one begins with the first pass, or with that of the
+        states.
 
         Args:
             dp_size: How many replicas there are.
@@ -225,7 +225,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 is one of the latter.
 
         Raises:
-            ValueError: Not 0 <= dp_rank < dp_size; neither both nor a mesh; or the mesh does not say it.
+            ValueError: Not 0 <= dp_rank < dp_size; neither a mesh nor both numbers are given; or the mesh is ambiguous.
         """
         if mesh is not None and dp_size is None and dp_rank is None:
             group = data_parallel_of(mesh, dims)
@@ -242,7 +242,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self._data_parallel = group
 
     def set_epoch(self, epoch: int | None) -> None:
-        """Let each iteration be pass number `epoch` (from 0), until this is called again; with None as if it never was.
+        """Make every iteration read pass number `epoch` (from 0) from now on; None lets passes count up again.
 
         Without it passes count up by themselves: an iteration that came to its end is followed by the next pass, the
         whole stream again in another order; one that was left before its end begins again where it began. It also
@@ -257,18 +257,18 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self._control.epoch_pass = epoch
 
     def set_dataloader_states(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> None:
-        """Go on where `states`, collected by `to_state`, say that the trainer stood.
+        """Make iterations continue where `states`, collected by `to_state`, say that the trainer stood.
 
-        They are for iterations that begin from now on; those under way are not touched. Once one has come to the end
-        of their pass, they are done with, and the next pass begins at its start.
+        The states apply to iterations that begin from now on, not to running ones. Once an iteration has come to the
+        end of their pass, they are used up, and the next pass begins at its start.
 
         Args:
-            states: Of this rank, or of all ranks, joined by `merge_states`. Empty means from the start.
+            states: Those of this rank, or of all ranks, joined by `merge_states`. Empty means from the start.
             reload_from_url_level: Go back to the start of the earliest window in which something is undelivered, with
                 the process functions afresh: for a run whose sequence length changed.
 
         Raises:
-            StateError: They are of another dataset or seed, lack entries of what was delivered, or are no states.
+            StateError: The states are of another dataset or seed, lack entries of what was delivered, or are no states.
         """
         worker = get_worker_info()
         if worker is not None and worker.num_workers > 1:
@@ -302,22 +302,22 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self._version = self._control.version = self._control.version + 1
 
     def lane(self, num_workers: int) -> Lane:
-        """The first lane of this rank in a run with so many DataLoader workers; asked in the trainer's process."""
+        """The first lane of this rank in a run with `num_workers` DataLoader workers; for the trainer's process."""
         group = self._data_parallel or find_data_parallel()
         return Lane(dp_size=group.dp_size, dp_rank=group.dp_rank, num_workers=max(1, num_workers), worker=0)
 
     def next_pass(self, num_workers: int) -> int:
-        """The pass that an iteration with so many workers reads if it begins now."""
+        """The pass that an iteration with `num_workers` workers would read if it began now."""
         return self._reading(self.lane(num_workers)).next_pass()
 
     def verify_agreement(self) -> None:
-        """Compare what this rank is about to read with what the others are; call it on every rank, with states set.
+        """Check that all ranks are about to read the same; call it on every rank, with states set.
 
-        Of states that hold only their own rank, the headers are compared.
+        If the states hold only their own rank, their headers are compared.
 
         Raises:
-            StateError: Some rank has other states, another recipe, `skip`, seed or number of ranks than most; on every
-                rank.
+            StateError: Some rank has other states, another recipe, `skip`, seed or number of ranks than most. It is
+                raised on every rank.
         """
         top, group = tree_of(self), self._data_parallel or find_data_parallel()
         tree = top.tree()
@@ -336,38 +336,38 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         verify_ranks_agree(facts, self.progress.table, group)
 
     def samples_left(self, num_workers: int, *, whole_pass: bool = False) -> npt.NDArray[np.int64]:
-        """How many samples each lane of each rank gets yet of the pass that the next iteration reads.
+        """The number of samples that each lane still gets of the pass that the next iteration reads.
 
-        Nothing is read. Of a part of a source the records are counted one by one, by their identities.
+        No data is read. If only a part of a source is read, its records are counted one by one, by their identities.
 
         Args:
-            num_workers: Of the DataLoader of each rank.
-            whole_pass: As if nothing of it had been delivered.
+            num_workers: The DataLoader workers of each rank.
+            whole_pass: Count the whole pass, as if nothing of it had been delivered.
 
         Returns:
             int64 (dp_size, max(1, num_workers)).
 
         Raises:
-            ValueError: It is not known: the stream is endless, or some source may not give one sample for each record;
-                the message names the source.
+            ValueError: The number is not known: the stream is endless, or some source may not give one sample for
+                each record; the message names the source.
             StateError: The states hold nothing of some rank.
         """
         reading = self._reading(replace(self.lane(num_workers), dp_rank=0))
         return (replace(reading, progress=Progress({})) if whole_pass else reading).samples_left()
 
     def headers(self, num_workers: int) -> States:
-        """The headers of the generation in which an iteration with so many workers reads, as states hold them."""
+        """The headers, as states hold them, of the generation that an iteration with `num_workers` workers reads."""
         return self._reading(self.lane(num_workers)).headers()
 
     def idle_rank(self, num_workers: int, passes: Iterable[int], ranks: Iterable[int]) -> int | None:
-        """The first of some ranks that has no share of any of these passes, read from their starts.
+        """The first of `ranks` that has no share of any of these passes, each read from its start; None if all have.
 
-        Nothing is read: what functions drop of a share is not known.
+        No data is read, so samples that functions will drop are not considered.
         """
         return self._reading(self.lane(num_workers)).idle_rank(passes, ranks)
 
     def __iter_from__(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> Iterator[Sample]:
-        """`set_dataloader_states`, then iterate."""
+        """Set states by `set_dataloader_states`, then iterate."""
         self.set_dataloader_states(states, reload_from_url_level)
         return iter(self)
 
@@ -409,10 +409,10 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         )
 
     def check_length(self, required: float) -> list[dict[str, Any]]:
-        """How often a run of so many samples of this mixture reads each source.
+        """Compute how often a run of `required` samples of this mixture reads each source.
 
         Args:
-            required: How many samples the run takes, of all ranks; with a yield function, how many that pulls.
+            required: The samples that the run takes, over all ranks; with a yield function, those that it pulls.
 
         Returns:
             A dict for each source of records: `name` (its path), `share` (of the whole stream, on average over the
@@ -420,20 +420,20 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             and `length_divisor`), `epochs` and `advice`.
 
         Raises:
-            ValueError: `required` is no number above 0; or how long a source is, is not known.
+            ValueError: `required` is not a number above 0, or the length of a source is not known.
         """
         return check_lengths(tree_of(self), required)
 
     def print_dataset_length_stats(self, required: float | None = None) -> None:
-        """Print what `check_length` gives as a table; without `required`, the shares and lengths alone."""
+        """Print the result of `check_length` as a table; without `required`, only shares and lengths."""
         print(lengths_text(check_lengths(tree_of(self), required)))  # noqa: T201  what it is for
 
     def forget_workers(self) -> None:
-        """Let `note_dead_workers` pass over those of an earlier iteration."""
+        """Make `note_dead_workers` ignore the workers of earlier iterations."""
         self._control.places.clear()
 
     def note_dead_workers(self, error: Exception) -> None:
-        """Add to an error which workers ended before their stream, each with the record that a function had last."""
+        """Add a note to an error: the workers that died before the end of their stream, each with its last record."""
         for pid, record in self._control.places.of_dead().items():
             at = f"a function of it was last given {record}" if record else "no function of it was at a record"
             error.add_note(
@@ -442,27 +442,26 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             )
 
     def traffic(self) -> Traffic:
-        """Requests to remote stores for the batches that this process received, and how long was waited for them.
+        """Counts of requests to remote stores for the batches received by this process, and the time spent waiting.
 
-        What this process itself has asked for is in it, whatever it was for. Of workers it is what they had asked for
-        when they made their last batch.
+        All requests of this process itself are included. Those of a worker are counted up to its last batch.
         """
         return traffic_of(self._control.name, own_traffic())
 
     def times(self) -> dict[str, float]:
-        """How long sources were read for the batches that came to this process, as plain numbers.
+        """Seconds spent reading each source for the batches received by this process, as plain numbers.
 
         Returns:
-            Of each source `reading_s/NAME`, seconds that its records took until they were samples, and
-            `waiting_s/NAME`, how long of that was waited for stores elsewhere: sums over the workers that read them.
-            Of a mixture within the mixture it is that of all its sources.
+            For each source, `reading_s/NAME`: seconds from its records to samples; and `waiting_s/NAME`: how much of
+            that was spent waiting for remote stores. Both are sums over the workers. An inner mixture has the sums of
+            all its sources.
         """
         found = times_of(self._control.name).items()
         reading = {f"reading_s/{path}": times[0] for path, times in found}
         return reading | {f"waiting_s/{path}": times[1] for path, times in found}
 
     def state_dict(self) -> NoReturn:
-        """Raise: only who receives batches knows which were delivered, while workers read ahead of them.
+        """Always raises: the dataset cannot know which batches were delivered, since workers read ahead.
 
         Raises:
             StateError: Always.
@@ -474,7 +473,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         )
 
     def remember_dynamic_objects(self, uses: list[tuple[str, object]]) -> None:
-        """Keep the recipe's dynamic objects with their locations, to name the one that cannot be pickled to workers."""
+        """Keep the recipe's dynamic objects with their locations, to name one that cannot be pickled for workers."""
         self._dynamic_objects = list(uses)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -525,7 +524,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
 
 
 def top_of(dataset: Any, who: str) -> MergedDataset:
-    """Return a mixture as it is, and a source as `MergedDataset([source], cyclic=False)`.
+    """Return a mixture as it is; wrap a source as `MergedDataset([source], cyclic=False)`.
 
     A source without a name has that of its class, and without a percent 1.
 
@@ -534,7 +533,7 @@ def top_of(dataset: Any, who: str) -> MergedDataset:
         who: Who asks, for the message.
 
     Raises:
-        ValueError: It is neither, or the mixture of it is refused.
+        ValueError: `dataset` is neither, or its mixture is refused.
     """
     if not isinstance(dataset, Mapping):  # whose message below is of mixtures too
         check_dataset(dataset, who)
@@ -564,7 +563,7 @@ def instantiate_from_yaml(
     include_roots: Sequence[str | os.PathLike[str]] = (),
     limits: Mapping[str, int] | None = None,
 ) -> MergedDataset:
-    """Builds what a YAML recipe describes.
+    """Builds the objects that a YAML recipe describes.
 
     A mapping with ``target`` and ``params`` becomes ``target(**params)``, its other keys become attributes; ``target``
     alone is the imported thing itself; ``include`` names another recipe. The whole recipe is read, and every target's
@@ -574,12 +573,12 @@ def instantiate_from_yaml(
     ``cast(Other, instantiate_from_yaml(…))``.
 
     Args:
-        config_path: The recipe's file, or what it would hold as a dict or DictConfig.
+        config_path: The recipe's file, or its content as a dict or DictConfig.
         variables: Values for ``${variables:x}``: text, numbers, paths, lists, tuples and dicts.
         dynamic_objs: Objects for ``${dynamic_objs:x}``, delivered by identity.
         allow: The packages whose targets are accepted, beside streamdata; by default all but the standard library.
         include_roots: Folders with files that it may include, beside its own folder and the working directory.
-        limits: How much is read: `file_bytes` (1 MiB), `num_nodes` (100,000); see `RecipeLimits`.
+        limits: Bounds of the recipe's size: `file_bytes` (1 MiB), `num_nodes` (100,000); see `RecipeLimits`.
 
     Raises:
         RecipeError: The recipe cannot be read or built; the message says where, and the cause is the original error.

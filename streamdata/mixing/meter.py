@@ -33,7 +33,7 @@ class _Since(NamedTuple):
 
 
 def own_traffic() -> Traffic:
-    """The requests of this process to stores so far."""
+    """The traffic of this process to stores so far."""
     counts, caches = network().counts, cache_counts()
     read_s = time.perf_counter() - counts.since if counts.since is not None else 0.0
     return Traffic(
@@ -48,7 +48,7 @@ def own_traffic() -> Traffic:
 
 
 class Meter:
-    """Observes a lane while it is read.
+    """Measures a lane's traffic and waiting while it is read, and finds how stores limit it.
 
     Args:
         dataset: Unlike any other.
@@ -66,7 +66,7 @@ class Meter:
         self._sent: dict[str, float] = {}
 
     def report(self) -> TrafficReport | None:
-        """Report on the traffic since the start, if there is any; called with each batch."""
+        """The traffic since the start, if there is any; called with each batch."""
         # Of a thousand sources a batch was made of a few: the others' times have not changed.
         times = {path: (one[0], one[1]) for path, one in self.times.items() if self._sent.get(path) != one[0]}
         self._sent.update((path, reading) for path, (reading, _) in times.items())
@@ -75,7 +75,7 @@ class Meter:
         return TrafficReport(self._dataset, os.getpid(), own_traffic(), self.limit(), times)
 
     def limit(self) -> str | None:
-        """How stores limit the lane, and what would help; None where they were not seen to, up to now."""
+        """Describe how stores limit the lane, and what would help; None if they have not so far."""
         if self._limit is None and time.perf_counter() - self._since.time >= _STRETCH_S:
             now = _now()
             stretch = _Since(*(after - before for after, before in zip(now, self._since, strict=True)))

@@ -33,7 +33,7 @@ _NO_POSITION = (0, 0, 0, 0)
 
 
 def cost_function(cost: Callable[[Sample], float] | str) -> Callable[[Sample], float]:
-    """The function that weighs a sample: what was given, or what reads the field of that name."""
+    """The function that gives a sample's cost: the one given, or one that reads the field of that name."""
     if not isinstance(cost, str):
         return cost
     name = cost
@@ -53,7 +53,7 @@ def cost_function(cost: Callable[[Sample], float] | str) -> Callable[[Sample], f
 
 
 class Mixture:
-    """Draws from its children, the one with the lowest clock first.
+    """Draws from its children: the one with the lowest clock first.
 
     A finite mixture ends when its stop rule says so.
 
@@ -63,7 +63,7 @@ class Mixture:
         above: The shares on the path from the top to it.
 
     Raises:
-        ValueError: It has a `max_bad`, and no yield function that could fail.
+        ValueError: The mixture has a `max_bad`, and no yield function that could fail.
     """
 
     is_mixture = True
@@ -305,7 +305,7 @@ class Mixture:
 
 
 class WholeEpochs:
-    """Follows a merged stream by the entries of its samples.
+    """Tracks a merged stream until every source has gone through a whole epoch.
 
     Args:
         paths: The sources of records.
@@ -316,12 +316,12 @@ class WholeEpochs:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was followed so far."""
+        """Start tracking anew."""
         self._first: dict[str, int] = {}
         self._left = set(self._paths)
 
     def are_over(self, entries: Mapping[str, PlainEntry]) -> bool:
-        """Whether, with the sample of these entries, each source has gone through a whole epoch since the beginning."""
+        """Whether each source has gone through a whole epoch since `begin`, including the sample of these entries."""
         for path in self._left & entries.keys():
             epoch = Cursor(*Entry(*entries[path]).cursor).epoch
             if epoch > self._first.setdefault(path, epoch) + 1:  # the first may have begun before

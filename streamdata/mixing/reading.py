@@ -41,7 +41,7 @@ _JOIN_ALL = "What each rank has left follows from the states of all: join them b
 
 
 class LanePlan(NamedTuple):
-    """The pass that a lane is about to read, and from where."""
+    """The pass that a lane is about to read, and its starting point."""
 
     run: Run
     """Without what is there only once it is read."""
@@ -53,7 +53,7 @@ class LanePlan(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A dataset as one iteration over it sees it."""
+    """A dataset as one iteration sees it."""
 
     lane: Lane
     """The process's own lane: which lane it reads is known when the pass is."""
@@ -72,9 +72,9 @@ class Reading:
     stall_s: float | None = None
 
     def plan(self, progress: Progress, loaded: LaneState | None) -> LanePlan:
-        """Plan what the lane is about to read, as far as can be said now.
+        """Plan what the lane will read, as far as it is known now.
 
-        It changes nothing, and may say another thing later.
+        Planning changes nothing; a later plan may differ.
 
         Args:
             progress: What the states say: those that were set, or that the iterator loaded.
@@ -123,7 +123,7 @@ class Reading:
     def begin(
         self, plan: LanePlan, ahead: LaneAhead, note_end: Callable[[], None], given: Sequence[Entries]
     ) -> Iterator[Sample]:
-        """The lane's stream; note that it begins, and at its end that it has ended, and call `note_end`.
+        """Return the lane's stream; record its beginning and end, and call `note_end` at its end.
 
         In `given` are by then the entries of what it gave, the later ones last; all but those of its last sample.
         """
@@ -162,7 +162,7 @@ class Reading:
         return samples if self.top.is_endless else _with_end(samples, end, run.tallies, given)
 
     def headers(self) -> States:
-        """The headers of the generation that is read if the rank begins now, as states hold them."""
+        """The headers, as states hold them, of the generation that the rank would read if it began now."""
         progress = self._present()
         text = header(self.tree, self.lane, progress.before, self.top.anomalies())
         found = {f"generation/{progress.generation(self.tree)}": text}
@@ -170,17 +170,17 @@ class Reading:
         return {key: json.loads(text) for key, text in found.items()}
 
     def next_pass(self) -> int:
-        """The pass that is read if the rank begins now."""
+        """The pass that the rank would read if it began now."""
         return self._pass(self.lane, self._present())[0]
 
     def samples_left(self) -> npt.NDArray[np.int64]:
-        """How many samples each lane of each rank gets yet of the pass that is read if they begin now.
+        """The number of samples that each lane of each rank still gets of the next pass to be read.
 
         Returns:
             int64 (dp_size, num_workers).
 
         Raises:
-            ValueError: It is not known; the message names the source.
+            ValueError: The number is not known; the message names the source.
             StateError: The states hold nothing of some rank.
         """
         progress = self._present()
@@ -199,9 +199,9 @@ class Reading:
         return left
 
     def idle_rank(self, passes: Iterable[int], ranks: Iterable[int]) -> int | None:
-        """The first of some ranks that has no share of any of these passes, as each is dealt out when it begins.
+        """The first of `ranks` that has no share of any of these passes, each dealt out from its start.
 
-        It follows from what the sources hold: states change nothing of it, so all ranks find the same.
+        The result depends only on the sources, not on states, so all ranks find the same.
         """
         fresh, num_workers = Progress({}), self.lane.num_workers
         dealt = [Deals(fresh, epoch_pass, self.lane.count) for epoch_pass in passes]
@@ -243,7 +243,7 @@ class Reading:
 
 
 def lane_samples(run: Run, top: Node) -> Iterator[Sample]:
-    """The samples of a lane, from where its entries say that it stands."""
+    """Yield the samples of a lane, from where its entries say that it stands."""
     mixture = Mixture(run, top)
     return mixture.draw() if top.dataset.customized_yield_fn is None else _yielded(run, mixture)
 

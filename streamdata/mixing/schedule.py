@@ -18,14 +18,14 @@ from streamdata.recipe.named_source import STEPS, Points, Weight
 
 
 class Advance(NamedTuple):
-    """The draws and the clock that a source has come to."""
+    """The number of draws made from a source, and its clock after them."""
 
     draws: int
     clock: float
 
 
 def advance(clock: float, step: float, limit: float, most: float = math.inf) -> Advance:
-    """Draw while the clock is below the limit, at most so many times, to the bit as one step after another.
+    """Draw while the clock is below `limit`, at most `most` times; equal to the bit to single steps.
 
     A clock is a float to which a step is added at each draw, and each addition rounds. Between two powers of two all
     floats are multiples of one unit, so there a step that rounds adds the same number of units each time: those
@@ -75,7 +75,7 @@ _LEAST: Final = 2.0**-10
 
 
 class Shares:
-    """The shares of a mixture's sources at each time, where at least one of them has a schedule.
+    """The shares of a mixture's sources as functions of time, if any has a schedule.
 
     Percents are normalised at each point of any source; between two such points shares are linear, and percents are
     not: of `[[0, 10], [2000, 0]]` beside 0.6 the share is (10 / 10.6) · (1 - t / 2000), in all 944 of 2,000 samples.
@@ -114,7 +114,7 @@ class Shares:
         self._ends.append(self._begins[-1])
 
     def refined(self) -> "Shares":
-        """Return these shares in more segments: short ones where a source's share may have been 0 just before.
+        """Return the same shares in finer segments: shortest at the start of each, where a share may grow from 0.
 
         For whom is told the time and looks no further than a segment: how fast time goes is a guess at first, and until
         a segment ends a wrong one makes it expect shares that are as wrong as shares differ within that.
@@ -135,11 +135,11 @@ class Shares:
         return fine
 
     def segment(self, time: float) -> int:
-        """The number of the segment that the time lies in; a point begins one."""
+        """The number of the segment that contains `time`; a point of the schedule begins a segment."""
         return bisect_right(self.times, time)
 
     def at(self, time: float, source: int) -> float:
-        """A source's share at a time."""
+        """The source's share at `time`."""
         k = self.segment(time)
         if k in (0, len(self.times)):
             return self._begins[k][source]
@@ -147,7 +147,7 @@ class Shares:
         return begin + (end - begin) * (time - self.times[k - 1]) / (self.times[k] - self.times[k - 1])
 
     def reach(self, source: int, time: float, rate: float, amount: float, ahead: bool = True) -> float:
-        """How far a lane has to go on from `time` until the source's cumulative share has grown by `amount`.
+        """The virtual time that a lane needs from `time` until the source's cumulative share has grown by `amount`.
 
         Args:
             source: Its number.
@@ -171,9 +171,9 @@ class Shares:
     def advance(
         self, source: int, time: tuple[float, float, float], clock: float, limit: float, most: float
     ) -> Advance:
-        """Draw within the segment in which the clock lies, while the draws surely end in it.
+        """Draw within the clock's segment, as long as the draws are certain to end in it.
 
-        That is `clock + reach(…)` again and again: where the share changes, a million times a second.
+        The result is that of `clock + reach(…)` again and again: where the share changes, a million times a second.
 
         Args:
             source: Its number.
@@ -212,7 +212,7 @@ class Shares:
         return Advance(draws, clock)
 
     def grown(self, source: int, time: float, rate: float, length: float) -> float:
-        """By how much the source's cumulative share grows while a lane goes on from `time`: the inverse of `reach`."""
+        """The growth of the source's cumulative share while a lane goes on by `length` from `time`; inverts `reach`."""
         amount = 0.0
         for k in range(self.segment(time), len(self.times)):
             begin, end, whole = self.at(time, source), self._ends[k][source], (self.times[k] - time) / rate
@@ -225,7 +225,7 @@ class Shares:
         return amount + length * self.held(source, len(self.times))
 
     def held(self, source: int, segment: int) -> float:
-        """The source's share beyond a segment, as `reach` takes it without looking ahead."""
+        """The share that the source keeps after a segment, for a `reach` that does not look ahead."""
         return self._ends[segment][source] or _NEVER
 
 
@@ -258,7 +258,7 @@ def _percent(weight: Weight, time: float, before: bool = False) -> float:
 
 
 class ClockPace(Protocol):
-    """Virtual time counts what a lane draws of the mixture, in draws or costs; a source's clock says when it is due."""
+    """Converts between a source's clock and its cumulative share; virtual time counts a lane's draws, or costs."""
 
     def due(self, source: int, clock: float, amount: float) -> float:
         """The virtual time at which the source's cumulative share has grown by `amount` since `clock`."""
@@ -267,12 +267,12 @@ class ClockPace(Protocol):
         """The growth of the source's cumulative share from `clock` to `later`."""
 
     def advance(self, source: int, clock: float, limit: float, most: float) -> Advance:
-        """Draw a source while its clock is below the limit, at most so many times; exact to the bit."""
+        """Draw a source while its clock is below `limit`, at most `most` times; exact to the bit."""
 
 
 @dataclass(frozen=True)
 class SteadyPace:
-    """Shares that do not change."""
+    """A pace for shares that do not change."""
 
     steps: Sequence[float]
     """1 / share of each source."""
@@ -289,7 +289,7 @@ class SteadyPace:
 
 @dataclass(frozen=True)
 class ScheduledPace:
-    """Shares that follow schedules, whose time at virtual time x is `time + rate * max(0, x - since)`."""
+    """A pace for shares on schedules; the time at virtual time x is `time + rate * max(0, x - since)`."""
 
     shares: Shares
     time: float

@@ -30,7 +30,7 @@ _BLOCKS_AT_ONCE = 1024  # that are counted for a part
 
 
 class MixtureSettings(NamedSource):
-    """The settings that a recipe gives a mixture: a `MergedDataset` is one, and a source of records is not."""
+    """The settings that a recipe gives to a mixture; `MergedDataset` has them, sources of records do not."""
 
     datasets: list[Any]
     cyclic: bool
@@ -49,7 +49,7 @@ class MixtureSettings(NamedSource):
 
 @dataclass(kw_only=True, eq=False)  # not frozen: that takes three times as long to make, and there is one per source
 class Node:
-    """A mixture, or a source of records."""
+    """A node of the tree: a mixture, or a source of records."""
 
     path: str
     """Its path of names, "" at the top."""
@@ -67,16 +67,16 @@ class Node:
 
     @property
     def is_mixture(self) -> bool:
-        """Whether it has children, and no records of its own."""
+        """Whether the node is a mixture: it has children, and no records of its own."""
         return self.as_source is None
 
     # Not made with the tree: that is walked when a mixture is built, too, where a dataset need not know its length yet.
     @cached_property
     def source(self) -> Source | None:
-        """A source of records as blocks; None for a mixture.
+        """The node's records as blocks; None for a mixture.
 
         Raises:
-            SourceError: It has no records, or none of its part, where that can be known: the first one is soon found.
+            SourceError: The source has no records, or none in its part, if that can be known by finding the first one.
         """
         if self.as_source is None:
             return None
@@ -99,7 +99,7 @@ class Node:
 
     @property
     def part(self) -> Part | None:
-        """The part of its records that is read; None for all.
+        """The part of the source's records that is read; None if all are.
 
         Raises:
             ValueError: Its `holdout` or `part` is not valid.
@@ -109,10 +109,10 @@ class Node:
 
     @cached_property
     def weights(self) -> dict[str, Weight]:
-        """The weight of each child of a mixture, by its path.
+        """The weight of each child of the mixture, by the child's path.
 
         Raises:
-            ValueError: They do not go together, or one of them follows from a size that is not known.
+            ValueError: The weights do not fit together, or one of them depends on a size that is not known.
         """
         weights: dict[str, Any] = {}
         sized: list[Node] = []
@@ -138,7 +138,7 @@ class Node:
 
     @cached_property
     def shares(self) -> Shares | None:
-        """The shares of a mixture's children over time; None where they do not change.
+        """The shares of the mixture's children over time; None if they do not change.
 
         Raises:
             ValueError: Its weights do not go together, or at some time all are 0.
@@ -149,22 +149,22 @@ class Node:
 
     @cached_property
     def has_schedule(self) -> bool:
-        """Whether it is a mixture whose shares change over time, or one is in it."""
+        """Whether the node is, or contains, a mixture whose shares change over time."""
         return self.is_mixture and (self.shares is not None or any(child.has_schedule for child in self.children))
 
     def leaves(self) -> list["Node"]:
-        """The sources of records in it, in the order of the recipe; a source is the only one in itself."""
+        """The sources of records below the node, in the recipe's order; for a source, itself."""
         return [node for node in self.walk() if not node.is_mixture]
 
     def walk(self) -> Iterator["Node"]:
-        """Yield this node and all below it, parents first."""
+        """Yield this node and all nodes below it, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     @property
     def order(self) -> str:
-        """A line that determines its order, to be compared on resume."""
+        """A line that describes what determines the node's order; a resume compares it."""
         if self.source is not None:
             epochs = "" if self.max_epochs is None else f", at most {self.max_epochs} epochs"
             # Of another part, or of more that is held out, records would be read that were not to be, or twice.
@@ -178,7 +178,7 @@ class Node:
         return f"{MIXTURE}seed {settings.seed}, {ends}, yield function {joins}{costs}"
 
     def tree(self) -> Tree:
-        """The facts of it and all below that determine the order of the stream, to be compared on resume."""
+        """The facts that determine the order of the stream, for the node and all below it; a resume compares them."""
         orders: dict[str, str] = {}
         weights: dict[str, Weight] = {}
         cuts: dict[str, BlockCut] = {}
@@ -190,7 +190,7 @@ class Node:
         return Tree(orders, weights, cuts)
 
     def anomalies(self) -> dict[str, dict[str, int]]:
-        """Counts, by path and kind, of what sources have in their shards that is no whole record."""
+        """Counts of what the sources' shards hold that is not a whole record, by path and kind."""
         found: dict[str, dict[str, int]] = {}
         for node in self.walk():
             if node.source is not None and (counts := node.source.anomalies()):
@@ -199,13 +199,13 @@ class Node:
 
     @property
     def max_epochs(self) -> int | None:
-        """The number of epochs of a source of records, where that is bounded."""
+        """The number of epochs of the source that are read; None if it is not bounded."""
         max_epochs = getattr(self.dataset, "max_epochs", None)
         return None if max_epochs is None else int(max_epochs)
 
     @cached_property
     def is_endless(self) -> bool:
-        """Whether a lane's stream of it goes on without end."""
+        """Whether a lane's stream of the node never ends."""
         if not self.is_mixture:
             return self.repeats and self.max_epochs is None
         if not self.dataset.cyclic:
@@ -215,18 +215,18 @@ class Node:
 
     @property
     def cut(self) -> BlockCut:
-        """How a source of records is divided, with how many epochs of it are read."""
+        """How the source is divided into blocks, and how many of its epochs are read."""
         assert self.source is not None, "a mixture is not divided"
         return self.source.cut._replace(epochs=0 if self.is_endless else self.max_epochs or 1)
 
     @property
     def epochs(self) -> Epochs:
-        """The epochs of a source of records that are read."""
+        """The range of the source's epochs that are read."""
         return ALL_EPOCHS if self.is_endless else Epochs(0, self.max_epochs or 1)
 
 
 def num_in(node: Node, what: str) -> int | None:
-    """How many `records` or `tokens` a node of the tree has, as far as that is known without reading them.
+    """The number of `records` or `tokens` in a node, as far as it is known without reading the data.
 
     A mixture has what its sources have together.
     """
@@ -269,7 +269,7 @@ def tree_of(
     *,
     weights: Mapping[str, Weight] | None = None,
 ) -> Node:
-    """Walk the tree of a mixture, which is the top unless its path and the seeds down to it are given.
+    """Build the tree of a mixture: as the top, or below the given path and seeds.
 
     Args:
         mixture: Its top.
@@ -321,7 +321,7 @@ def _child(
 
 
 def in_recipe(dataset: Any) -> str:
-    """Where the dataset stands in a recipe, as part of a message; empty where there is none."""
+    """A part of a message that says where the recipe defines the dataset; empty if no recipe does."""
     location = getattr(dataset, "_recipe_location", None)
     return f" at {location}" if location else ""
 
@@ -333,7 +333,7 @@ _GAUSS = ((-math.sqrt(0.6), 5 / 9), (0.0, 8 / 9), (math.sqrt(0.6), 5 / 9))
 
 @dataclass(frozen=True, kw_only=True)
 class NodeShare:
-    """A node of the tree, with its share of the stream.
+    """A node of the tree with its share of the stream.
 
     Attributes:
         node: A mixture, or a source within one.
@@ -349,7 +349,7 @@ class NodeShare:
 
 
 def node_shares(top: Node, time: float = 0.0) -> dict[str, NodeShare]:
-    """The nodes of a tree by path, parents first, with their shares; of schedules those at this time of a pass."""
+    """The nodes of a tree by path, parents first, with their shares; schedules are evaluated at `time` of a pass."""
     shares = {top.path: NodeShare(node=top)}
     for mixture in top.walk():
         if mixture.shares is not None:
@@ -364,7 +364,7 @@ def node_shares(top: Node, time: float = 0.0) -> dict[str, NodeShare]:
 
 
 def mean_node_shares(top: Node, until: float, since: float = 0.0) -> dict[str, float]:
-    """The share of the whole stream of each source, on average from one time of a pass to a later one."""
+    """The average share that each source has of the whole stream between two times of a pass."""
     times = {time for node in top.walk() if node.shares is not None for time in node.shares.times}
     points = {since, until, *(time for time in times if since < time < until)}
     means = dict.fromkeys((node.path for node in top.walk() if not node.children), 0.0)

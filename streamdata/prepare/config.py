@@ -74,7 +74,7 @@ RECORD_FORMATS: Final[Mapping[TrainType, tuple[str, ...]]] = {
 
 
 class PrepareConfig(_Strict):
-    """Says how records become a store that `DatasetFactory` reads."""
+    """Settings of `prepare`: how records become a store that `DatasetFactory` reads."""
 
     train_type: TrainType
     """Use of the store: seq (pretraining), sft, dpo (pairs) or grpo (rollouts)."""
@@ -123,11 +123,11 @@ class PrepareConfig(_Strict):
         return "bin" if given == "auto" else given
 
     def has_known_records(self) -> bool:
-        """Whether records are of a known format, instead of what sections say."""
+        """Whether records have a known format, instead of one described by sections."""
         return self.sections is None and self.sources is None and bool(RECORD_FORMATS[self.train_type])
 
     def sources_by_name(self) -> dict[str, list[Section]]:
-        """The sections of each source, as the train type names it."""
+        """The sections of each source, by the source's name in the train type."""
         if self.has_known_records():
             names = ("chosen", "rejected") if self.train_type == "dpo" else ("sequence",)
             return {name: [WHOLE_CHAT] for name in names}
@@ -138,7 +138,7 @@ class PrepareConfig(_Strict):
         return [section for sections in self.sources_by_name().values() for section in sections]
 
     def has_rows(self) -> bool:
-        """Whether records are rows of one length: filled up with padding, which a mask has to leave out."""
+        """Whether records become rows of one length, whose padding a mask has to leave out."""
         return self.packing != "none" and SOURCES[self.train_type]["sequence"].mask is not None
 
     def has_chats(self) -> bool:
@@ -146,11 +146,11 @@ class PrepareConfig(_Strict):
         return any(section.action == "$role" for section in self.all_sections())
 
     def stored_positions(self) -> Literal["none", "doc_reset", "continuous"]:
-        """The kind of position ids that is stored."""
+        """The kind of position ids that the store holds."""
         return self.position_ids or ("doc_reset" if self.train_type == "sft" else "none")
 
     def most_bad(self, records: float) -> float:
-        """The number of bad records that may be among so many."""
+        """The most bad records allowed among `records` of them."""
         return float(self.max_bad[:-1]) / 100 * records if isinstance(self.max_bad, str) else self.max_bad
 
 

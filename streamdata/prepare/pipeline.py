@@ -25,12 +25,12 @@ class Pipeline:
     """Turns raw records into a store that `DatasetFactory` reads.
 
     Args:
-        config: How: a `PrepareConfig`, a mapping, the path of a YAML or JSON file, or a preset's name.
+        config: The settings: a `PrepareConfig`, a mapping, the path of a YAML or JSON file, or a preset's name.
         tokenizer: The path of a tokenizer's directory, or its name on the hub.
         tokenizer_path: AstrAI's name of `tokenizer`, instead of it.
 
     Raises:
-        RecipeError: The config has errors; all are named.
+        RecipeError: The config has errors; the message lists all of them.
         TypeError: There is no tokenizer, or two.
     """
 
@@ -56,25 +56,25 @@ class Pipeline:
         overwrite: bool = False,
         progress: ShowProgress | None = None,
     ) -> Json:
-        """Write the store, or go on where a run that was interrupted stood.
+        """Write the store, or resume an interrupted run.
 
         Args:
             inputs: Files, directories, globs or brace expressions of JSON Lines (`.jsonl`, `.ndjson`, compressed or
                 not; `.json`, of lines or an array, by name or glob), .parquet, and .txt with one document in each.
-            output: A directory, new or of an earlier run of the same.
+            output: A directory: new, or of an earlier run with the same config and inputs.
             output_dir: AstrAI's name of `output`, instead of it.
             workers: Processes on this machine.
-            shard: (i, n): only tasks i, i + n, i + 2n …; n such outputs are joined by `merge`.
-            engine: `ray` for the machines of a Ray cluster instead, which share a file system.
-            overwrite: Start again, whatever an earlier run has written to `output`.
-            progress: Called often, with how far the run is.
+            shard: (i, n) runs only tasks i, i + n, i + 2n …; `merge` joins the n outputs.
+            engine: `ray` uses the machines of a Ray cluster, which share a file system, instead of local processes.
+            overwrite: Start again, discarding what an earlier run has written to `output`.
+            progress: A function called often with the run's progress.
 
         Returns:
             The manifest.
 
         Raises:
             TypeError: There is no output, or two.
-            PrepareError: The output directory cannot be used, or records are bad, more than the config accepts.
+            PrepareError: The output directory cannot be used, or more records are bad than the config accepts.
             ShardError: An input is damaged.
         """
         folder = one_of_two("prepare", output=output, output_dir=output_dir)

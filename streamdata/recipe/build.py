@@ -39,10 +39,10 @@ def authorised_recipe(
     include_roots: Sequence[str | os.PathLike[str]] = (),
     limits: Mapping[str, int] | None = None,
 ) -> RecipeFile:
-    """Reads a recipe of which every target may be imported; see `instantiate_from_yaml`.
+    """Reads a recipe and checks that every target may be imported; see `instantiate_from_yaml`.
 
     Raises:
-        RecipeError: It cannot be read, or names a target that may not be imported.
+        RecipeError: The recipe cannot be read, or names a target that may not be imported.
     """
     validated_allow(allow)
     references = References(variables, dynamic_objs)
@@ -64,10 +64,10 @@ def authorised_recipe(
 def build_node(
     file: RecipeFile, node: Any, path: Path, allow: Collection[str] | None, variables: Mapping[str, Any]
 ) -> Any:
-    """Builds what stands at a path of an authorised file; see `instantiate_from_yaml`.
+    """Builds the object at a path of an authorised file; see `instantiate_from_yaml`.
 
     Raises:
-        RecipeError: It cannot be built; the message says where, and the cause is the original error.
+        RecipeError: The object cannot be built; the message says where, and the cause is the original error.
     """
     with under_allow(allow, variables):
         return _Builder(file, allow, []).node(node, path)
@@ -89,7 +89,7 @@ class _Builder:
         self.uses = uses
 
     def node(self, node: Any, path: Path) -> Any:
-        """Builds a node and what is below it."""
+        """Builds the object of a node and of all nodes below it."""
         if isinstance(node, Dynamic):
             self.uses.append((f"{self.locations.of(path)}: {path_text(path)}", node.value))
             return node.value

@@ -52,7 +52,7 @@ def check_recipe(
     include_roots: Sequence[str | os.PathLike[str]] = (),
     limits: Mapping[str, int] | None = None,
 ) -> list[Problem]:
-    """Finds every problem of a recipe that can be seen without building it.
+    """Finds all problems of a recipe that can be found without building it.
 
     Args:
         recipe: As for building.
@@ -107,7 +107,7 @@ class _Check:
         self._known = describe_elsewhere([name for name in sorted(others) if not refusal_of_name(name, allow)], allow)
 
     def find(self, name: str) -> Description | None:
-        """Returns what is known of a target, its refusal among it; None where it is not imported."""
+        """Returns the description of a target, which may be its refusal; None if it is not imported in this process."""
         if name not in self._known:
             package = name.partition(".")[0]
             if refusal := refusal_of_name(name, self.allow):
@@ -117,7 +117,7 @@ class _Check:
         return self._known.get(name)
 
     def node(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
-        """Checks what a mapping builds, or sets on what it includes."""
+        """Checks a mapping: the object that it builds, or the attributes that it sets on an included one."""
         target = file.mappings(path)[-1][2].get("target")
         if path not in file.includes and isinstance(target, str) and target:
             self._target(file, path, node)
@@ -254,7 +254,7 @@ class _Check:
         return params.get(name)  # ours take them as parameters, too
 
     def root(self, file: RecipeFile) -> None:
-        """Reports a root that certainly cannot be streamed; one without a target may hold what is, for who builds it.
+        """Reports a root that certainly cannot be streamed; without a target it may hold one, for its builder to find.
 
         Of a source alone the rules for the sources of a mixture apply, but that a name and a percent may be left out.
         """
@@ -282,7 +282,7 @@ class _Check:
 
 
 def is_known(name: str) -> bool:
-    """Whether a target is streamdata's own, or one of the standard library, which are imported in this process."""
+    """Whether a target is streamdata's own or a permitted one of the standard library; this process imports these."""
     return is_own(name) or name in PERMITTED
 
 

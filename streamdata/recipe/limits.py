@@ -23,7 +23,7 @@ from streamdata.errors import did_you_mean, one_line, shown, without_secrets
 
 
 class ShardLimits(NamedTuple):
-    """Bounds of one record of a shard.
+    """Bounds on the size of one record of a shard.
 
     Attributes:
         line_bytes: A line of JSON Lines or CSV, or of a sidecar; blank lines in a row.
@@ -38,7 +38,7 @@ DEFAULT_LIMITS = ShardLimits()
 
 
 class RecipeLimits(NamedTuple):
-    """Bounds of a recipe.
+    """Bounds on the size of a recipe.
 
     Attributes:
         file_bytes: Size of each file.
@@ -62,7 +62,7 @@ _Kind = TypeVar("_Kind", ShardLimits, RecipeLimits)
 
 
 def read_limits(value: Any, kind: type[_Kind], who: str) -> _Kind:
-    """Reads limits; those that are not given have their defaults.
+    """Reads limits from a mapping; missing ones have their defaults.
 
     Args:
         value: A mapping of names to positive integers; None for the defaults.
@@ -70,7 +70,7 @@ def read_limits(value: Any, kind: type[_Kind], who: str) -> _Kind:
         who: Whose they are, for errors.
 
     Raises:
-        ValueError: It is not such a mapping.
+        ValueError: The value is not a valid mapping of limits.
     """
     if value is None or isinstance(value, kind):
         return value or kind()
@@ -80,7 +80,7 @@ def read_limits(value: Any, kind: type[_Kind], who: str) -> _Kind:
 
 
 def refusal_of_limits(value: Any, kind: type[ShardLimits | RecipeLimits] = ShardLimits) -> str | None:
-    """Returns why a value is not a mapping of these limits, or None."""
+    """Returns why a value is not a valid mapping of limits of this kind, or None."""
     names = kind._fields
     if value is not None and not isinstance(value, Mapping):
         return f"expected a mapping, got {type(value).__name__}\n  Write limits: {{{names[0]}: 1_000_000}}."
@@ -99,14 +99,14 @@ _KINDS: Final = {"d": "a directory", "p": "a fifo", "c": "a device", "b": "a dev
 
 
 def open_regular(path: str | os.PathLike[str], error: type[Exception]) -> BinaryIO:
-    """Opens a regular file to be read.
+    """Opens a file for reading, if it is a regular file.
 
     Args:
         path: The file.
         error: What is raised where it is not a regular file.
 
     Raises:
-        OSError: It cannot be opened.
+        OSError: The file cannot be opened.
     """
     check_regular(path, error)
     # One that takes its place now and is a fifo would else make who opens it wait for its writer.
@@ -114,16 +114,16 @@ def open_regular(path: str | os.PathLike[str], error: type[Exception]) -> Binary
 
 
 def check_regular(path: str | os.PathLike[str], error: type[Exception]) -> None:
-    """Checks that a file which a library will open is regular.
+    """Checks that a file is regular, before a library opens it.
 
     Raises:
-        OSError: There is no such file.
+        OSError: The file does not exist.
     """
     check_mode(path, os.stat(path).st_mode, error)
 
 
 def check_mode(path: str | os.PathLike[str], mode: int, error: type[Exception]) -> None:
-    """Checks that a file's mode is that of a regular file."""
+    """Checks that a file mode is that of a regular file."""
     if not stat.S_ISREG(mode):
         got = _KINDS.get(stat.filemode(mode)[0], "something else")
         raise error(f"file '{one_line(path)}': expected a regular file, got {got}\n  Name a file of data.")
@@ -134,7 +134,7 @@ class RefusedFileError(Exception):
 
 
 def read_bounded(path: str | os.PathLike[str], max_bytes: int, *, is_regular: bool) -> bytes:
-    """Reads all bytes of a file.
+    """Reads a whole file of at most `max_bytes`.
 
     Args:
         path: The file.
@@ -142,8 +142,8 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int, *, is_regular: bo
         is_regular: Whether it must be a regular file.
 
     Raises:
-        RefusedFileError: It is too large, or no regular file.
-        OSError: It cannot be read.
+        RefusedFileError: The file is too large, or not regular.
+        OSError: The file cannot be read.
     """
     with open_regular(path, RefusedFileError) if is_regular else open(path, "rb") as file:
         content = file.read(max_bytes + 1)
@@ -166,7 +166,7 @@ _writable: ContextVar[tuple[str, ...] | None] = ContextVar("where a recipe under
 
 @contextmanager
 def under_allow(allow: Collection[str] | None, variables: Mapping[str, Any]) -> Iterator[None]:
-    """Refuses, while a recipe is built or checked under ``allow``, what that takes from its parameters."""
+    """Puts ``allow`` in force while a recipe is built or checked, for what targets take from its parameters."""
     named = [value for value in variables.values() if isinstance(value, str | os.PathLike) and os.fspath(value)]
     token = _writable.set(None if allow is None else tuple(map(_real, named)))
     try:
@@ -190,7 +190,7 @@ def refusal_of_command(url: str) -> str | None:
 
 
 def refusal_of_url(url: str) -> str | None:
-    """Returns why a url may not be read under ``allow``, or None: some file systems write, or run what a file says."""
+    """Returns why a url may not be read under ``allow``, or None; some file systems can write or run commands."""
     match = _SCHEME.match(url)
     if _writable.get() is None or match is None or (match[1].lower() in SCHEMES and "::" not in url):
         return None

@@ -50,14 +50,14 @@ class RecipeFile:
     includes: dict[Path, "RecipeFile"] = field(default_factory=dict)
 
     def targets(self) -> Iterator[tuple["RecipeFile", Path, dict[Any, Any]]]:
-        """Yields the file, path and mapping of everything that is built or included, in the order of reading."""
+        """Yields file, path and mapping of everything that is built or included, in reading order."""
         for path, node in _buildable(self.value):
             yield self, path, node
         for included in self.includes.values():
             yield from included.targets()
 
     def mappings(self, path: Path) -> list[tuple["RecipeFile", Path, dict[Any, Any]]]:
-        """Returns the mapping at a path, then the roots of what that includes, each with its file and path.
+        """Returns the mapping at a path and the roots of what it includes, each with its file and path.
 
         A mapping is empty where something else stands there. The last one has the target, if there is any.
         """
@@ -118,7 +118,7 @@ def load_recipe(
 
 
 def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
-    """Returns what a mapping with ``target`` or ``include`` sets on its object."""
+    """Returns the keys that a mapping with ``target`` or ``include`` sets as attributes on its object."""
     own_keys = ("target", "params") if "target" in node else ("include",)
     return {key: child for key, child in node.items() if key not in own_keys}
 
@@ -126,7 +126,7 @@ def attributes(node: dict[Any, Any]) -> dict[Any, Any]:
 def check_attributes(
     node: dict[Any, Any], path: Path, locations: Locations, target: str, origin: str, parameters: Collection[str]
 ) -> None:
-    """Reports the attributes that a recipe may not set on what streamdata built; what others built takes any.
+    """Reports attributes that a recipe may not set on streamdata's objects; other objects take any.
 
     Args:
         node: Sets them.
@@ -171,7 +171,7 @@ class _Loader:
         self.folders = list(dict.fromkeys(map(os.path.realpath, folders)))
 
     def load(self, recipe: Recipe, locations: Locations, stack: tuple[str, ...]) -> RecipeFile | None:
-        """Loads one recipe; ``stack`` holds the real paths of the files that are being loaded."""
+        """Loads one recipe file; ``stack`` holds the real paths of the files being loaded."""
         try:
             value = self._read(recipe, locations, is_included=bool(stack))
         except UnreadableError as error:

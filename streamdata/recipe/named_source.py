@@ -21,7 +21,7 @@ Percent: TypeAlias = float | list[Any] | dict[str, Any]
 
 
 class NamedSource:
-    """A source as a mixture knows it. Both are given to its constructor or set afterwards, as a recipe does.
+    """Base of sources, with `name`, `percent` and what else a recipe sets on them.
 
     Attributes:
         name: Its name in the mixture, without a ".".
@@ -91,7 +91,7 @@ LEAST, MOST = 1e-100, 1e100
 
 @dataclass(frozen=True)
 class SizeWeight:
-    """A weight that follows from how large the source is: `size ** exponent`."""
+    """A weight computed from the source's size: `size ** exponent`."""
 
     by: str
     """One of `SIZES`."""
@@ -99,10 +99,10 @@ class SizeWeight:
 
 
 def read_percent(percent: Any) -> Weight | SizeWeight:
-    """Read what a recipe says as `percent`.
+    """Reads the value of `percent` in a recipe.
 
     Raises:
-        ValueError: It is not one; the message does not say whose.
+        ValueError: The value is not a valid weight; the message does not name the source.
     """
     number = _number(percent)
     if number is not None:  # first, since most are: what else it could be takes longer to find
@@ -119,7 +119,7 @@ def read_percent(percent: Any) -> Weight | SizeWeight:
 
 
 def is_absent(percent: Any) -> bool:
-    """Whether this `percent` says that the source is not there: it is the number 0."""
+    """Whether `percent` is the number 0, which leaves the source out."""
     return _number(percent) == 0
 
 
@@ -178,7 +178,7 @@ _SEPARATED = re.compile(r"\s*[,/]\s*")
 
 
 class Span(NamedTuple):
-    """Positions from the first to the one before the last."""
+    """A range of positions [first, last)."""
 
     first: int
     last: int
@@ -186,7 +186,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class PartRange:
-    """One of several parts, as Megatron's `--split` has them: consecutive, disjoint, and together everything."""
+    """One of several parts of a source, as in Megatron's `--split`: consecutive, disjoint, together everything."""
 
     bounds: tuple[float, ...]
     """The cumulated shares, from 0 on."""
@@ -202,12 +202,12 @@ class PartRange:
 
     @property
     def share(self) -> float:
-        """The share of the records that this part has."""
+        """The fraction of the records in this part."""
         number = PART_NAMES.index(self.name)
         return self.bounds[number + 1] - self.bounds[number]
 
     def span(self, count: int) -> Span:
-        """The positions of this part's records among `count`; it may have none."""
+        """The range of this part's positions among `count` records; it may be empty."""
         number = PART_NAMES.index(self.name)
         first, last = self.bounds[number : number + 2]
         # Python's round, to even, of a product of floats: as Megatron has it, so that parts are the same.
@@ -215,7 +215,7 @@ class PartRange:
 
 
 def read_parts(parts: Any, part: Any = None, parts_by: Any = None) -> PartRange:
-    """Read what a recipe says as `parts`, `part` and `parts_by`.
+    """Reads `parts`, `part` and `parts_by` of a recipe.
 
     Args:
         parts: Up to three shares, of train, valid and test, as "969,30,1" or a list; they need not add to 1.
@@ -223,7 +223,7 @@ def read_parts(parts: Any, part: Any = None, parts_by: Any = None) -> PartRange:
         parts_by: See `PartRange.by`; None for `seed`.
 
     Raises:
-        ValueError: They are not valid; the message does not say whose.
+        ValueError: The values are not valid; the message does not name the source.
     """
     given = _SEPARATED.split(parts.strip()) if isinstance(parts, str) else parts
     shares: list[float] = []
@@ -255,13 +255,14 @@ HOLDOUT_KEYS: Final = ("holdout", "parts", "parts_by", "part")
 def read_selection(
     holdout: Any = None, parts: Any = None, parts_by: Any = None, part: Any = None
 ) -> tuple[float, str] | PartRange | None:
-    """Read what a recipe says of the records that are read; None where all are.
+    """Reads which records of a source a recipe selects; None for all.
 
     Returns:
         The share that is held out, and which part is read; or the part of several.
 
     Raises:
-        ValueError: They are not valid, or both are given; the message does not say whose.
+        ValueError: The values are not valid, or `holdout` and `parts` are both given; the message does not name the
+            source.
     """
     if parts is not None or parts_by is not None:
         if holdout is not None:
@@ -298,7 +299,7 @@ _in_force: ContextVar[Mapping[str, Any]] = ContextVar("what mixtures say for all
 
 @contextmanager
 def for_all(params: Mapping[str, Any]) -> Iterator[None]:
-    """Puts in force what the parameters of a mixture say for all, until it is built."""
+    """Makes a mixture's parameters defaults for all sources below it, while they are built."""
     said = {name: params[name] for name in FOR_ALL if params.get(name) is not None}
     token = _in_force.set({**_in_force.get(), **said})
     try:
@@ -308,6 +309,6 @@ def for_all(params: Mapping[str, Any]) -> Iterator[None]:
 
 
 def default_of(name: str) -> Any:
-    """Returns what the mixtures above say, the nearest first; None where they do not."""
+    """Returns the value that the nearest mixture above sets for all; None if none does."""
     assert name in FOR_ALL, name
     return _in_force.get().get(name)

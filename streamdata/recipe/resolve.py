@@ -32,14 +32,14 @@ _MAX_LINE: Final = 300
 
 @dataclass(frozen=True, eq=False)
 class Dynamic:
-    """One use of an object that the caller passed."""
+    """One use, in a recipe, of an object that the caller passed."""
 
     value: object
     """The object itself."""
 
 
 class References:
-    """The values that a recipe may refer to, and which of them it used.
+    """The values that a recipe may refer to, with a record of those it used.
 
     Attributes:
         variables: Scalars, paths, lists, tuples and dicts by name.
@@ -70,7 +70,7 @@ _ENDLESS: Final = "expected interpolations that end: do they name one another?"
 
 
 def resolve(tree: Any, references: References, locations: Locations) -> Any:
-    """Returns a tree with the values of its interpolations; it may share dicts and lists with itself.
+    """Returns a tree with its interpolations resolved; parts of the result may be shared.
 
     Args:
         tree: A dict or list as `read_yaml` returns it.
@@ -96,7 +96,7 @@ class _Resolution:
         """The config that OmegaConf hands to an application's resolver, and where it keeps results."""
 
     def node(self, raw: Any, path: Path) -> Any:
-        """Returns the value of what the file has at a path."""
+        """Returns the resolved value of a node in the file."""
         if isinstance(raw, str):
             if "${" not in raw:
                 return self.locations.report(path, "expected a value instead of '???'") if raw == "???" else raw
@@ -152,10 +152,10 @@ class _Resolution:
             self._take_in(child, (*path, key), text, at)
 
     def select(self, key: str, path: Path) -> Any:
-        """Returns the value of the node that a key names, as seen from a path.
+        """Returns the value of the node that a key refers to, relative to a path.
 
         Raises:
-            LookupError: There is none.
+            LookupError: The node does not exist.
         """
         num_dots = len(key) - len(key.lstrip("."))
         if num_dots > len(path):
@@ -201,10 +201,10 @@ class _Text(GrammarVisitor):
         """Whether each interpolation that is open is a part of a longer text, outermost first."""
 
     def value(self) -> Any:
-        """Returns the value: of any type where the whole text is one interpolation.
+        """Returns the resolved text; a text that is one single interpolation gives a value of any type.
 
         Raises:
-            Exception: It has none.
+            Exception: An interpolation has no value.
         """
         found = list(_PLAIN.finditer(self.text))
         if len(found) == self.text.count("${") and "\\" not in self.text:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # a child process that describes targets needs no YAML
 
 
 class PlainKind(NamedTuple):
-    """One kind of plain data that a parameter takes.
+    """A kind of plain data that a parameter accepts.
 
     Attributes:
         name: As messages show it.
@@ -63,7 +63,7 @@ _NUMBER: Final = re.compile(r"[-+]?[\d_.]+(e[-+]?\d+)?|true|false|null|none", re
 
 
 def type_of(annotation: Any) -> Type:
-    """Returns which plain data an annotation takes."""
+    """Returns the kinds of plain data that an annotation accepts; None if it accepts others too."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         members = [type_of(argument) for argument in arguments]
@@ -87,7 +87,7 @@ def _names(type_: list[PlainKind]) -> str:
 
 
 def refusal_of_value(value: Any, type_: Type) -> str | None:
-    """Returns why a value of a recipe is certainly not of a type, or None; what is to be built passes."""
+    """Returns why a recipe's value certainly does not fit a type, or None; objects still to be built pass."""
     is_built = isinstance(value, dict) and ("target" in value or "include" in value)
     if type_ is None or is_built or not isinstance(value, _PLAIN):
         return None
@@ -109,7 +109,7 @@ def refusal_of_value(value: Any, type_: Type) -> str | None:
 
 
 class Parameters(NamedTuple):
-    """The parameters of a callable, as far as a call by keywords is concerned.
+    """The parameters of a callable that can be passed by keyword.
 
     Attributes:
         needed: Those that can be given by name, and whether they have no default.
@@ -124,7 +124,7 @@ class Parameters(NamedTuple):
     types: Mapping[str, Type] = {}
 
     def check(self, params: Collection[str], path: "Path", locations: "Locations", target: str) -> None:
-        """Reports each of the ``params`` of the target at a path that is unknown, then what is missing."""
+        """Reports unknown ``params`` of the target at a path, then missing ones."""
         for name in params:
             if name not in self.needed and not self.accepts_any:
                 guess = did_you_mean(name, [other for other in self.needed if other not in params])
@@ -140,7 +140,7 @@ class Parameters(NamedTuple):
 
 
 def parameters_of(target: Any, *, with_types: bool = False) -> Parameters | None:
-    """Returns the parameters of a callable, or None where Python does not know them.
+    """Returns the parameters of a callable, or None if its signature is not known.
 
     Args:
         target: The callable.
@@ -168,7 +168,7 @@ def parameters_of(target: Any, *, with_types: bool = False) -> Parameters | None
 
 
 class Description(NamedTuple):
-    """A target as its signature describes it, without a call.
+    """A target as described by its signature, without calling it.
 
     Attributes:
         refusal: Why it is refused, or cannot be imported; None where it can.
@@ -182,7 +182,7 @@ class Description(NamedTuple):
 
 
 def describe(name: str, allow: Collection[str] | None) -> Description:
-    """Imports a target, and says what is known of it."""
+    """Imports a target and describes it."""
     try:
         target = import_target(name, allow)
     except TargetError as error:
@@ -192,7 +192,7 @@ def describe(name: str, allow: Collection[str] | None) -> Description:
 
 
 def describe_elsewhere(names: Collection[str], allow: Collection[str] | None) -> dict[str, Description]:
-    """Describes targets of others, which a child process imports.
+    """Describes targets of other packages, imported in a child process.
 
     Where it ends before it has answered, each has a refusal that says so.
     """

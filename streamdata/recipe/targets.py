@@ -66,7 +66,7 @@ def is_own(name: str) -> bool:
 
 
 def public_name(origin: str) -> str | None:
-    """Returns the target that a name in streamdata leads to, also from where it is defined; None for other names."""
+    """Returns the public target for a name in streamdata, also for the place of its definition; else None."""
     if not is_own(origin):
         return None
     return next((name for name in TARGETS if origin.endswith(name.removeprefix(OWN))), None)
@@ -92,7 +92,7 @@ class TargetError(Exception):
 
 
 def import_target(name: str, allow: Collection[str] | None = None) -> object:
-    """Imports what a dotted name says: an attribute of a module, or of a class in one.
+    """Imports the object with a dotted name: an attribute of a module, or of a class in one.
 
     Raises:
         TargetError: The name or the object is refused, there is no such name, or the import failed (with its cause).
@@ -172,7 +172,7 @@ def _partial(func: Callable[..., Any], **keywords: Any) -> "functools.partial[An
 
 
 def is_stage(target: object) -> bool:
-    """Whether it is a stage of webdataset's pipelines, such as `webdataset.decode`."""
+    """Whether an object is a stage of a webdataset pipeline, such as `webdataset.decode`."""
     # Not by import: who has one has imported it.
     return (type(target).__module__, type(target).__name__) == ("webdataset.filters", "RestCurried")
 
@@ -191,10 +191,10 @@ _PLAIN_CALLABLES = (types.FunctionType, type(functools.lru_cache(len)))
 
 
 def validated_allow(allow: Collection[str] | None, who: str = "allow") -> Collection[str] | None:
-    """Returns ``allow``, or another argument ``who``, if it is None or a collection of package names.
+    """Returns ``allow`` (called ``who`` in messages) if it is None or a collection of package names; else raises.
 
     Raises:
-        ValueError: It is a single text, or holds something else than dotted names.
+        ValueError: `allow` is a single string, or holds something other than dotted names.
     """
     if allow is None:
         return None
@@ -209,7 +209,7 @@ def _is_standard(name: str) -> bool:
 
 
 def refusal_of_name(name: str, allow: Collection[str] | None = None) -> str | None:
-    """Returns why a target's name is refused, or None; imports nothing."""
+    """Returns why the name of a target is refused, or None; imports nothing."""
     if not _is_dotted(name) or "." not in name:
         return f"expected a dotted name such as 'my_pkg.MyDataset', got {shown(name)}"
     if any(part.startswith("__") for part in name.split(".")):
@@ -219,7 +219,7 @@ def refusal_of_name(name: str, allow: Collection[str] | None = None) -> str | No
 
 
 def refusal_of_object(obj: object, allow: Collection[str] | None = None, *, holder: object = None) -> str | None:
-    """Returns why what a target's name resolved to is refused, or None.
+    """Returns why an imported target is refused, or None.
 
     An object is judged by where it was defined, not by the name that led to it: by its own module, by what it is bound
     to, and by what it wraps.
@@ -270,7 +270,7 @@ def _refusal_of_part(obj: Any, allow: Collection[str] | None) -> str | None:
 
 
 def origin_of(obj: object) -> str:
-    """Returns the dotted name of where a class or function is defined; of another object, of its class."""
+    """Returns the dotted name of the definition of a class or function; for other objects, of their class."""
     module = getattr(obj, "__module__", None)
     if not isinstance(module, str):
         module = type(obj).__module__
@@ -286,7 +286,7 @@ def _refusal_of_package(name: str, allow: Collection[str] | None, *, permitted: 
 
 
 def is_inside(name: str, packages: Collection[str]) -> bool:
-    """Whether a dotted name is one of some packages, or inside one."""
+    """Whether a dotted name is one of the packages, or inside one."""
     return any(name == package or name.startswith(package + ".") for package in packages)
 
 

@@ -32,7 +32,7 @@ _CUT: Final = 16
 
 
 def path_text(path: Path) -> str:
-    """Shows a path as a reader would write it; the root itself is ``root``."""
+    """Formats a path as in a recipe; the root itself is ``root``."""
     text = ""
     for key in path:
         if isinstance(key, str) and key.isidentifier() and len(key) <= _MAX_KEY:
@@ -44,7 +44,7 @@ def path_text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something to say about one location in a recipe.
+    """A problem at one location in a recipe.
 
     Attributes:
         location: ``file:line:column``.
@@ -78,12 +78,12 @@ OnProblem = Callable[[Problem, BaseException | None], Any]
 
 
 def refuse(problem: Problem, cause: BaseException | None) -> NoReturn:
-    """Raises `RecipeError`, as building does."""
+    """Raises a problem as `RecipeError`."""
     raise RecipeError(str(problem)) from cause
 
 
 class Unknown:
-    """The value of a node that has a problem; only a check meets it."""
+    """Stands for the value of a node with a problem, while a recipe is checked."""
 
     def __repr__(self) -> str:
         """``?``, in messages."""
@@ -94,7 +94,7 @@ UNKNOWN = Unknown()
 
 
 def children(node: object) -> Iterable[tuple[Any, Any]]:
-    """Returns the keys and values of a mapping, or the indexes and items of a list; nothing of a leaf."""
+    """Returns the (key, value) pairs of a mapping or (index, item) pairs of a list; nothing for a leaf."""
     if isinstance(node, dict):
         return node.items()
     return enumerate(node) if isinstance(node, list) else ()
@@ -102,14 +102,14 @@ def children(node: object) -> Iterable[tuple[Any, Any]]:
 
 @dataclass
 class NodeBudget:
-    """How many nodes all files of a recipe may still have; see `RecipeLimits.num_nodes`."""
+    """Counts down the nodes that all files of a recipe may have; see `RecipeLimits.num_nodes`."""
 
     left: int = DEFAULT_RECIPE_LIMITS.num_nodes
 
 
 @dataclass
 class Locations:
-    """The lines and columns of one file, and what becomes of the problems there.
+    """The lines and columns of a file's nodes, and what to do with problems there.
 
     Attributes:
         file: The file's name as shown in messages.
@@ -133,7 +133,7 @@ class Locations:
     written: dict[Path, tuple[str, str]] = field(default_factory=dict)
 
     def of(self, path: Path, *, key: bool = False) -> str:
-        """Returns ``file:line:column`` of a node, or of the nearest node above it that the file itself holds."""
+        """Returns ``file:line:column`` of a node, or of its nearest ancestor in the file."""
         if key and path in self.keys:
             return self._shown(self.keys[path])
         while path and path not in self.values:
@@ -175,7 +175,7 @@ class Locations:
         return UNKNOWN
 
     def count(self, path: Path, number: int = 1, depth: int = 0) -> None:
-        """Takes nodes from the budget, and looks how deep they are: their path, or more where one stands for many.
+        """Takes nodes from the budget, and checks their depth.
 
         Raises:
             UnreadableError: Nothing is left of it, or they are nested too deeply.
@@ -194,7 +194,7 @@ class Locations:
 
 
 class UnreadableError(Exception):
-    """A file of a recipe cannot be read any further, whether problems are raised or collected.
+    """A file of a recipe cannot be read further, whether problems are raised or collected.
 
     Attributes:
         problem: The reason, and the node where it was found.
@@ -223,7 +223,7 @@ _TEXTS = {_TAG + kind for kind in ("str", "value", "timestamp")}  # a value is a
 
 
 def read_yaml(content: bytes, locations: Locations) -> Any:
-    """Reads the one document of a file, and notes the locations of its nodes.
+    """Reads the single YAML document of a file, recording the locations of its nodes.
 
     Args:
         content: The file's bytes, UTF-8.
@@ -233,7 +233,7 @@ def read_yaml(content: bytes, locations: Locations) -> Any:
         Nested dicts, lists and scalars that share nothing with one another; None for an empty document.
 
     Raises:
-        UnreadableError: It is not YAML in UTF-8, or its nodes or nesting exceed their bounds.
+        UnreadableError: The content is not YAML in UTF-8, or its nodes or nesting exceed their bounds.
     """
     try:
         text = content.decode("utf-8-sig")
@@ -262,7 +262,7 @@ def read_yaml(content: bytes, locations: Locations) -> Any:
 
 
 def plain_tree(value: Any, locations: Locations, path: Path = (), *, is_final: bool = False) -> Any:
-    """Returns what a caller passes as a recipe or as a variable's value: dicts and lists of its own, and scalars.
+    """Returns a copy of a recipe or variable that a caller passes, as plain dicts, lists and scalars.
 
     Args:
         value: A dict or DictConfig, or what they hold.
@@ -271,7 +271,7 @@ def plain_tree(value: Any, locations: Locations, path: Path = (), *, is_final: b
         is_final: Whether nothing in it is interpolated: then tuples stay what they are.
 
     Raises:
-        UnreadableError: It holds other objects, or nests too deeply.
+        UnreadableError: The value holds other objects, or nests too deeply.
     """
     locations.count(path)
     if isinstance(value, Container):

@@ -20,7 +20,7 @@ logger = logging.getLogger("streamdata")
 
 
 class Traffic(NamedTuple):
-    """Counts of what some processes have asked of stores.
+    """Counts of requests to stores by one or several processes.
 
     Attributes:
         requests: Attempts that were made.
@@ -42,17 +42,17 @@ class Traffic(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """Whether anything was asked for, or found in a cache."""
+        """Whether anything was requested from a store, or found in a cache."""
         return bool(self.requests or self.cache_hits)
 
     @property
     def waiting(self) -> float:
-        """The share of their time that the processes waited, 0 to 1."""
+        """The fraction of their time that the processes waited for stores, 0 to 1."""
         return self.waited_s / self.read_s if self.read_s else 0.0
 
 
 class TrafficReport(NamedTuple):
-    """Traffic of a process that reads a dataset, sent with its batches."""
+    """The traffic of a process that reads a dataset, sent to the trainer with its batches."""
 
     dataset: str
     """Unlike any other."""
@@ -77,7 +77,7 @@ _said: set[object] = set()
 
 
 def note(report: TrafficReport) -> None:
-    """Keep a report of another process; log how stores limit its lane."""
+    """Keep another process's traffic report, and log how stores limit its lane."""
     if report.process != os.getpid():  # what this one has asked for, it knows
         _of_processes.get()[report.dataset][report.process] = report.traffic
         _times.get()[report.dataset][report.process].update((path, list(times)) for path, times in report.times.items())
@@ -86,7 +86,7 @@ def note(report: TrafficReport) -> None:
 
 
 def log_once(key: object, text: str) -> None:
-    """Log how stores limit the lanes of a dataset, or another text, once for a key, whoever reads it."""
+    """Log a text about a dataset once per key, whichever process reports it."""
     if key not in _said:
         _said.add(key)
         for line in text.splitlines():
@@ -94,12 +94,12 @@ def log_once(key: object, text: str) -> None:
 
 
 def own_times(dataset: str) -> SourceTimes:
-    """Times of a dataset's sources in this process; whoever reads one adds to them."""
+    """The reading times of a dataset's sources in this process; readers add to them."""
     return _times.get()[dataset][os.getpid()]
 
 
 def times_of(dataset: str) -> dict[str, tuple[float, float]]:
-    """Seconds of reading and of waiting of each source, over all processes whose batches came here, and this one."""
+    """Seconds of reading and of waiting by source, summed over all processes whose batches arrived here."""
     sums: dict[str, tuple[float, float]] = {}
     # Copies: batches may be unpickled in another thread, which notes reports meanwhile.
     for times in list(_times.get()[dataset].values()):
@@ -110,19 +110,19 @@ def times_of(dataset: str) -> dict[str, tuple[float, float]]:
 
 
 def traffic_of(dataset: str, own: Traffic) -> Traffic:
-    """Add up the traffic of all processes whose batches came here, and of this one, which is `own`."""
+    """Sum the traffic of all processes whose batches arrived here and of this process, `own`."""
     return Traffic(*map(sum, zip(own, *_of_processes.get()[dataset].values(), strict=True)))
 
 
 class DealText(NamedTuple):
-    """The header of earlier sizes as JSON; it may be large, so each lane sends it once."""
+    """The header of a deal as JSON; it may be large, so each lane sends it once."""
 
     key: str
     text: str
 
 
 class Beginning(NamedTuple):
-    """How an iteration of one lane began, for the trainer to compare with what it has received."""
+    """How an iteration of one lane began; the trainer compares it with what it has received."""
 
     rank: str
     """The dataset and the rank, unlike any other."""
@@ -153,7 +153,7 @@ class Batches(NamedTuple):
 
 
 class LaneLink:
-    """Travels with a lane's samples by reference, and stays behind when they are pickled: there it is None.
+    """Carries facts about a lane to the trainer with each batch; samples refer to it, and pickle it as None.
 
     A DataLoader's worker cannot warn where the user looks, and it does not know which of its batches were received.
     So each batch brings along how the lane began, and the trainer warns; and what its process has asked of stores.
@@ -177,7 +177,7 @@ class LaneLink:
         self._made = 0
 
     def next_batch(self, given: int) -> Batches | None:
-        """Count a batch that is made, with which the lane has given so many samples; return all that it has made."""
+        """Count a batch, after which the lane has given `given` samples; return all that it has made."""
         self._made += 1
         self._note_batches(self._made)
         if self._batches is not None:
@@ -189,7 +189,7 @@ class LaneLink:
 
     @property
     def batches(self) -> Batches | None:
-        """The batches of this pass that the lane has made; None if that is not known, or nobody counts them."""
+        """The batches of this pass that the lane has made; None if that is not known, or not counted."""
         return self._batches if self._made else None
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[Beginning | None, int, TrafficReport | None]]:
@@ -213,7 +213,7 @@ _deals: dict[str, tuple[int, DealText | None]] = {}
 
 
 def receive(beginning: Beginning | None, batches: int, report: TrafficReport | None) -> None:
-    """Note, in the trainer, a batch of a lane; warn at its first if the iteration before was left before its end."""
+    """Record in the trainer that a lane's batch arrived; warn at its first if the last iteration was left early."""
     if report is not None:
         note(report)
     if beginning is None:
@@ -238,26 +238,26 @@ def receive(beginning: Beginning | None, batches: int, report: TrafficReport | N
 
 
 def note_deal(dataset: str, version: int, deal: DealText | None) -> None:
-    """Note what a lane's iterator was given by a loader: the lanes of the next pass go on from it, too."""
+    """Keep the deal of an iterator state that a loader restored, for the lanes of the next pass."""
     if deal is not None:
         _deals[dataset] = version, deal
 
 
 def noted_deal(dataset: str, version: int) -> DealText | None:
-    """The header that was noted since states were set, here or by batches of workers; None for nothing."""
+    """The deal noted since states were set, from an iterator state or from workers' batches; None if there is none."""
     # Of an earlier version of the states it is void.
     held, deal = _deals.get(dataset, (-1, None))
     return deal if held == version else None
 
 
 def announce(beginning: Beginning) -> None:
-    """Log a change of topology, once for all lanes of the rank and all passes, each time that states were set."""
+    """Log a change of topology: once for all lanes of the rank and all passes, each time states are set."""
     if beginning.change is not None:
         log_once((beginning.rank, beginning.version), beginning.change)
 
 
 def warn_once(beginning: Beginning) -> None:
-    """Warn that a pass was left, once for all lanes of the iteration that follows."""
+    """Warn that a pass was left early: once for all lanes of the iteration that follows."""
     workers = _warned[beginning.rank]
     if beginning.worker in workers:  # it warned of an earlier one
         workers.clear()

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class PerProcess(Generic[T]):
-    """A value that a process makes when it first asks for it.
+    """A value that each process makes when it first asks for it.
 
     A process that was forked makes its own: its parent's threads are not there, its locks may be held for ever, and
     what was asked for there does not come here. One that is pickled is empty where it arrives.
@@ -41,7 +41,7 @@ class PerProcess(Generic[T]):
         return self.made
 
     def forked(self) -> None:
-        """Begin anew, in a process that was forked."""
+        """Drop the parent's value after a fork, so that this process makes its own."""
         self._lock = Lock()
         if self.made is not None:
             if self._leave is not None:
@@ -72,7 +72,7 @@ _FEWEST_FILES = 8
 
 
 class Recent(threading.local, Generic[Key, Value]):
-    """Keeps the last `capacity` values that were asked for.
+    """Keeps the `capacity` values that were used last, in each thread.
 
     A value that falls out is only dropped, not closed: whoever is still using it keeps it alive, and it closes itself
     with its last reference. One set per thread needs no lock, which a fork could leave locked in the child.
@@ -89,7 +89,7 @@ class Recent(threading.local, Generic[Key, Value]):
         return iter(self._values)
 
     def get(self, key: Key, make: Callable[[Key], Value]) -> Value:
-        """The value of `key`, made by `make` where it is not among the recent ones."""
+        """The value of `key`; `make(key)` makes it if it is not kept."""
         values = self._values
         # It is inserted again below: the first in the dict is the least recently used.
         value = values.pop(key, None)
@@ -109,7 +109,7 @@ class Recent(threading.local, Generic[Key, Value]):
 
 
 def most_open_files() -> int:
-    """How many files a thread keeps open: a quarter of what the process may have open, at most `MAX_OPEN_FILES`.
+    """The number of files that a thread keeps open: a quarter of the process's limit, at most `MAX_OPEN_FILES`.
 
     The rest is of workers' pipes, shared memory, sockets, and of what others in the process open.
     """
@@ -118,7 +118,7 @@ def most_open_files() -> int:
 
 
 class OpenFiles(Recent[Key, Value]):
-    """The files that a thread used last, of any kind, by keys that tell these apart.
+    """Keeps the files open that a thread used last; the keys tell kinds of files apart.
 
     Args:
         capacity: How many there are at most, where the process's limit allows as many.
@@ -137,7 +137,7 @@ open_files: OpenFiles[Any, Any] = OpenFiles(MAX_OPEN_FILES)
 
 
 class ReadBuffer(threading.local):
-    """Memory to read into, lent to one reader at a time, for as long as that holds the view which it was given.
+    """Memory to read into, lent to one reader at a time: for as long as that keeps the view it was given.
 
     Fresh memory comes from the kernel each time, with a page fault for every 4 KiB, and goes back when it is no longer
     used; that took longer than to read the file. Each thread has its own; a copy in another process begins empty.
@@ -152,7 +152,7 @@ class ReadBuffer(threading.local):
         self._lent: weakref.ref[memoryview] | None = None
 
     def lend(self, size: int) -> memoryview:
-        """At least `size` bytes, with anything in them; the same as before if nobody holds the last view.
+        """Lend at least `size` bytes of arbitrary content; memory is used again once no view of it is left.
 
         Slices of the map, which is the view's `obj`, are bytes; slices of the view are views.
         """

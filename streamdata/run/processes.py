@@ -38,7 +38,7 @@ _MAX_WHY: Final = 100
 
 
 class ProcessError(Exception):
-    """A process cannot do its task: it died, or cannot import the function.
+    """A worker process cannot do its task: it died, or cannot import the function.
 
     Attributes:
         task: What it was to do.
@@ -48,7 +48,7 @@ class ProcessError(Exception):
 
 
 class ProcessDiedError(ProcessError):
-    """A process died while it did a task; others may do the other tasks.
+    """A process died during a task; other processes may do the remaining tasks.
 
     Attributes:
         marked: What a fork had marked last in this task, "" for nothing.
@@ -58,7 +58,7 @@ class ProcessDiedError(ProcessError):
 
 
 class ForkReport(NamedTuple):
-    """Functions by which a fork reports on the way.
+    """Functions by which a forked process reports while it works.
 
     Attributes:
         send: Sends a value to `Team.run`.
@@ -122,7 +122,7 @@ class _Process(NamedTuple):
 
 
 class Team(Generic[T, R]):
-    """The processes that `processes` has started."""
+    """A set of worker processes that `processes` or `forks` started."""
 
     def __init__(self, members: list[_Process]) -> None:
         self._members = members
@@ -135,7 +135,7 @@ class Team(Generic[T, R]):
         here: Callable[[T], R] | None = None,
         report: Report = lambda _: None,
     ) -> Iterator[tuple[T, R]]:
-        """Do tasks, which are begun in their order; yield each with its result, in the order in which they end.
+        """Start tasks in their order; yield each with its result, in the order in which they end.
 
         Args:
             tasks: What the function takes.
@@ -146,8 +146,8 @@ class Team(Generic[T, R]):
 
         Raises:
             ProcessDiedError: A process died.
-            ProcessError: It cannot import the function.
-            Exception: What the function raised.
+            ProcessError: A process cannot import the function.
+            Exception: Any exception that the function raised.
         """
         waiting = iter(tasks)
         while True:
@@ -173,7 +173,7 @@ class Team(Generic[T, R]):
 
 @contextmanager
 def processes(function: Function[T, R], count: int) -> Iterator[Team[T, R]]:
-    """Start processes that call a function, and kill them at the end.
+    """Start processes that call `function` on tasks; they are killed when the context ends.
 
     Args:
         function: Called with a task and with what takes its reports; both it and its results are pickled.
@@ -198,7 +198,7 @@ def processes(function: Function[T, R], count: int) -> Iterator[Team[T, R]]:
 
 @contextmanager
 def forks(function: Callable[[T, ForkReport], R], count: int) -> Iterator[Team[T, R]]:
-    """Start forks of this process, see `processes`: nothing but results and errors is pickled.
+    """Fork this process into workers, as `processes` does; only results and errors are pickled.
 
     Args:
         function: Called with a task, and with what takes its reports.
@@ -269,7 +269,7 @@ def _fork(function: Callable[[Any, ForkReport], Any], stack: ExitStack) -> _Proc
 
 
 def main() -> None:
-    """Do the parent's tasks until it ends this process, or ends itself."""
+    """Serve the parent's tasks in a worker process, until the parent ends it or exits."""
     end_when_closed(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # `input` in the function would else wait for what is never written
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def publish(path: Path, parts: Sequence[bytes], *, is_checked: bool = False) -> None:
-    """Write the joined `parts` to `path` in one step; whoever publishes last wins, and no reader sees a mixture.
+    """Write the joined `parts` to `path` atomically: the last writer wins, and no reader sees a mixture.
 
     Args:
         path: Where.
@@ -28,7 +28,7 @@ def publish(path: Path, parts: Sequence[bytes], *, is_checked: bool = False) -> 
 
 
 def publish_made(path: Path, make: Callable[[Path], object], *, is_checked: bool = False) -> None:
-    """Let `make` write a temporary file, which then becomes `path` in one step; nothing stays of one that fails."""
+    """Let `make` write a temporary file, then rename it to `path` atomically; a failed one leaves nothing."""
     temporary = temporary_beside(path)
     try:
         make(temporary)
@@ -44,10 +44,10 @@ def publish_made(path: Path, make: Callable[[Path], object], *, is_checked: bool
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and those above it, so that they are on the disk. It may be there.
+    """Create a directory and its parents, and sync them to disk. It may exist.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The directory cannot be made.
     """
     # Of several processes that want it, one makes it and syncs its name; the others' files are there no sooner.
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -57,7 +57,7 @@ def make_directory(path: Path) -> None:
 
 
 def temporary_beside(path: Path) -> Path:
-    """A new name beside `path` that readers pass over, since it begins with a dot.
+    """A new name in the folder of `path`; it begins with a dot, so that readers skip it.
 
     Not tempfile's: what that makes is readable by its owner only, and a data set is shared.
     """
@@ -65,7 +65,7 @@ def temporary_beside(path: Path) -> Path:
 
 
 def publish_written(temporary: Path, path: Path) -> None:
-    """Bring a file, or a directory of files, that is written in full to where readers look.
+    """Move a complete file, or directory of files, to the path where readers look.
 
     Raises:
         OSError: A directory that is not empty is at `path`, or it cannot be written. What is `temporary` stays.

@@ -75,7 +75,7 @@ class Permutation:
         return images.astype(np.int64)
 
     def inverse(self, images: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The positions of images, int64 (n,) in [0, size): what each block's number in the order is."""
+        """The position of each image, int64 (n,) in [0, size), such as the place of each block in an order."""
         positions = self._back(images.astype(np.uint64))
         outside = np.flatnonzero(positions >= self.size)
         while outside.size:
@@ -84,7 +84,7 @@ class Permutation:
         return positions.astype(np.int64)
 
     def at(self, position: int) -> int:
-        """The image of one position: the same as by a call, in a tenth of the time that NumPy takes for so few."""
+        """The image of one position: equal to a call, and ten times as fast for a single number."""
         image = self._once_in_python(position)
         while image >= self.size:
             image = self._once_in_python(image)
@@ -136,7 +136,7 @@ def _mixed(source: npt.NDArray[np.uint64], key: np.uint64) -> npt.NDArray[np.uin
 
 
 def shuffled(size: int, seed: int) -> npt.NDArray[np.int64]:
-    """A permutation of [0, size) as an array, int64 (size,): for so few numbers that they may be listed.
+    """A permutation of [0, size) as an array, int64 (size,); for sizes that fit into memory.
 
     The numbers are sorted by the hashes that splitmix64 (Steele, Lea, Flood 2014), begun at `seed`, gives them. No two
     are equal, since it is a bijection on 64 bits. For a thousand it costs a third of what `Permutation` does.
@@ -149,7 +149,7 @@ def shuffled(size: int, seed: int) -> npt.NDArray[np.int64]:
 
 
 def hashes_of(numbers: npt.NDArray[np.int64], seeds: np.uint64 | npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Hashes of numbers, uint64 (n,): outputs of splitmix64 begun at a seed, one to one for each seed.
+    """Hash numbers to uint64 (n,) by splitmix64; one-to-one for each seed.
 
     Args:
         numbers: int64 (n,), from 0 on.
@@ -167,15 +167,15 @@ def hashes_of(numbers: npt.NDArray[np.int64], seeds: np.uint64 | npt.NDArray[np.
 
 
 def record_rng(record: Mapping[str, Any]) -> np.random.Generator:
-    """Return a random generator of this record alone, in this epoch.
+    """Return a random generator for one record in the present epoch; on resume it gives the same numbers.
 
-    It is seeded by the source's order in the present epoch (which the recipe's seed, the source's path of names and
-    the epoch determine) and the record's index, or url and key, in the source. A process function that draws from it
-    alone returns the same on resume, in any lane. With the global generators of random, numpy and torch it does not:
-    they know nothing of what was delivered.
+    The generator is seeded by the source's order in the present epoch (which the recipe's seed, the source's path of
+    names and the epoch determine) and the record's index, or url and key, in the source. A process function that draws
+    from it alone returns the same on resume, in any lane. With the global generators of random, numpy and torch it does
+    not: they know nothing of what was delivered.
 
     Args:
-        record: What a process function was given.
+        record: The record that a process function was given.
 
     Raises:
         ValueError: The record does not come from a source of a MergedDataset.

@@ -52,17 +52,17 @@ class Lane:
 
     @property
     def index(self) -> int:
-        """Its number: ranks first, workers within a rank."""
+        """The lane's number among all lanes: `rank * num_workers + worker`."""
         return self.dp_rank * self.num_workers + self.worker
 
     @property
     def count(self) -> int:
-        """How many lanes there are."""
+        """The number of lanes of the run."""
         return self.dp_size * self.num_workers
 
 
 def ranks_of_node(dp_size: int) -> range:
-    """The data-parallel ranks whose processes share this node, as torchrun's environment says; else all of them.
+    """The data-parallel ranks that share this node, by torchrun's environment; all ranks if it is not set.
 
     Ranks that differ in model parallelism alone are taken to lie side by side.
     """
@@ -76,7 +76,7 @@ def ranks_of_node(dp_size: int) -> range:
 
 
 def find_data_parallel() -> DataParallel:
-    """Find the group of this process: torch.distributed, else RANK and WORLD_SIZE, else one replica.
+    """Find this process's data-parallel group: by torch.distributed, else RANK and WORLD_SIZE, else one replica.
 
     Must be called in the trainer's process: a spawned worker has no process group.
 
@@ -97,7 +97,7 @@ def find_data_parallel() -> DataParallel:
 
 
 def data_parallel_of(mesh: "DeviceMesh", dims: str | Sequence[str] | None) -> DataParallel:
-    """Find the group of this process in a mesh: ranks that differ in other dimensions alone have the same number.
+    """Find this process's data-parallel group in a DeviceMesh; ranks along other dimensions share a number.
 
     Args:
         mesh: Has this process in it.
@@ -160,17 +160,17 @@ def _remember() -> None:
 
 
 def remember_data_parallel_at_fork() -> None:
-    """From now on, let forked processes know the group that their parent saw. Calling it again changes nothing."""
+    """Pass the parent's data-parallel group to processes forked from now on. Calling it again changes nothing."""
     if not _at_fork:
         _remember()
         os.register_at_fork(before=_remember)
 
 
 def data_parallel_at_fork() -> DataParallel:
-    """The group that the parent of this forked process saw.
+    """The data-parallel group that the parent of this forked process was in.
 
     Raises:
-        ValueError: As `find_data_parallel` did there.
+        ValueError: The error that `find_data_parallel` raised in the parent.
     """
     assert _at_fork, "remember_data_parallel_at_fork() was not called before the fork"
     (found,) = _at_fork

@@ -11,7 +11,7 @@ from streamdata.run.per_process import PerProcess
 
 
 def end_with_trainer() -> None:
-    """End this worker process as soon as its trainer has gone, however that went. Calling it again changes nothing.
+    """End this worker process as soon as its trainer is gone, even if killed. Calling it again changes nothing.
 
     A DataLoader's own watchdog looks at the process's parent, which under forkserver is the server: it outlives a
     trainer that was killed, and so would the worker. The sentinel is a pipe that the trainer holds open.
@@ -33,7 +33,7 @@ _has_trainer = PerProcess(_look_for_trainer)
 
 
 def end_worker_with_trainer() -> None:
-    """End this process with its trainer where it is a DataLoader's worker; for what is called with every batch.
+    """End this process with its trainer, if it is a DataLoader worker; cheap enough to call with every batch.
 
     A dataset that a worker only indexes is told by nobody that it is in one.
     """
@@ -41,7 +41,7 @@ def end_worker_with_trainer() -> None:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or a zombie."""
+    """Whether a process no longer exists, or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             # After the name, which may hold anything: Z and X are those that nobody has waited for yet.

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 class SlowReads:
-    """How long the latest reads of some files took, and how long of that they waited."""
+    """Measures whether recent reads of some files were slow: how much of their time was spent waiting."""
 
     def __init__(self) -> None:
         self._waited = self._computed = 0.0
@@ -56,7 +56,7 @@ class SlowReads:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Notes the read that is done within it."""
+        """Measure the read made inside this context."""
         began, before = perf_counter(), getrusage(RUSAGE_THREAD)
         yield
         after = getrusage(RUSAGE_THREAD)
@@ -64,7 +64,7 @@ class SlowReads:
         self.note(perf_counter() - began, computed, after.ru_nvcsw - before.ru_nvcsw)
 
     def note(self, took: float, computed: float, gave_up: int) -> None:
-        """Note a read.
+        """Add the measurements of one read.
 
         Args:
             took: Seconds of wall-clock time.
@@ -76,7 +76,7 @@ class SlowReads:
             self._waited += max(0.0, took - computed)
 
     def judge(self) -> bool:
-        """Whether the next window is of slow files; asked once for each window."""
+        """Whether the next window should be treated as slow to read; call it once per window."""
         if self._waited > _LEAST and self._waited > _TIMES * self._computed:
             self._num_slow = _NUM_WINDOWS
         elif self._num_slow:
@@ -87,24 +87,24 @@ class SlowReads:
 
 
 class Runs(NamedTuple):
-    """Runs of consecutive records, none of them empty; each array has one number per run."""
+    """Runs of consecutive records, none empty, as arrays with one number per run."""
 
     shards: Int64s
     firsts: Int64s  # number of the first record, in its shard
     counts: Int64s
 
     def per_record(self, values: Int64s) -> Int64s:
-        """One value per run → one per record."""
+        """Repeat one value per run for each of the run's records."""
         return np.repeat(values, self.counts)
 
     def numbers(self) -> Int64s:
-        """The number of each record, in its shard."""
+        """The number of each record in its shard."""
         starts = np.cumsum(self.counts) - self.counts
         return np.arange(int(self.counts.sum())) + self.per_record(self.firsts - starts)
 
 
 class IndexedFiles(ListedFacts):
-    """Shards with an index each. `complete` builds the indexes that are missing and reads the others' headers.
+    """Shards with an index each. `complete` builds missing indexes and reads the headers of the others.
 
     Args:
         urls: The shards, some perhaps several times.
@@ -114,7 +114,7 @@ class IndexedFiles(ListedFacts):
         limits: What a record may be.
 
     Raises:
-        FileNotFoundError: There is no such shard.
+        FileNotFoundError: A shard does not exist.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class IndexedFiles(ListedFacts):
         self._held = shared_versions(met[0], met[1].versions.tolist()) if self.has_remote else None
 
     def is_slow(self) -> bool:
-        """Whether the next window is better asked for before it is needed: some are remote, or were waited for."""
+        """Whether the next window should be requested before it is needed: files are remote, or reads were slow."""
         return self.has_remote or self.reads.judge()
 
     def runs(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Runs:
@@ -166,9 +166,9 @@ class IndexedFiles(ListedFacts):
         return Runs(shards[is_run], firsts[is_run], counts[is_run])
 
     def rows(self, runs: Runs) -> tuple[Rows, Int64s]:
-        """The index rows of each run, with the row after it, and which of them are the records' own.
+        """The index rows of each run, with the row after each, and the positions of the records' own rows.
 
-        What follows such a row tells where the record ends. Each shard's index is asked once.
+        The row after a record's row marks where the record ends. Each shard's index is read once.
         """
         shards = runs.shards.tolist()
         bounds = list(zip(runs.firsts.tolist(), runs.counts.tolist(), strict=True))
@@ -196,7 +196,7 @@ class IndexedFiles(ListedFacts):
             yield rows, numbers, [RowRun(offsets[number], counts[number], *bounds[number]) for number in numbers]
 
     def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> list[Future[Answer]]:
-        """Ask for what `rows` reads from a host, and wait for nothing; what was asked for."""
+        """Request what `rows` will read from remote manifests, without waiting; return the requests."""
         asked = []
         if self._manifests:
             runs = self.runs(shards, firsts, counts)
@@ -206,20 +206,20 @@ class IndexedFiles(ListedFacts):
         return asked
 
     def use_cache(self, cache: CacheSettings | None) -> None:
-        """Keep pages of the files there; None as the environment says."""
+        """Set where pages of remote files are cached; None leaves it to the environment."""
         self.cache = cache
         if self.has_remote:
             keep_in(cache, [*self.urls, *self.sidecar_urls])
 
     def cache_keys(self) -> list[str]:
-        """The name of each in the page cache, "" where no version is known; nothing where no shard is remote."""
+        """The page cache's name of each shard, "" if its version is not known; empty if no shard is remote."""
         if not any(self.is_remote):
             return []
         kept = ((url, kept_as(url, stamp)) for url, stamp in zip(self.urls, self.stamps, strict=True))
         return [cache_key(url, *stamp) if stamp.version else "" for url, stamp in kept]
 
     def take_cached(self, files: Sequence[FileSpans]) -> bool:
-        """Whether all of these spans that are remote are in the cache; if so, they are taken from there.
+        """Whether the page cache holds all remote spans of `files`; if so, they will be read from it.
 
         Of a shard whose first byte is among them its server is asked whether it is still of this version.
         """
@@ -240,7 +240,7 @@ class IndexedFiles(ListedFacts):
         return True
 
     def confirm(self, *, wait: bool) -> None:
-        """Raise ShardError where what a cache had is not what the shards are now, as far as that is answered.
+        """Raise ShardError if a shard read from the cache has changed on its host, as far as answers have come.
 
         Args:
             wait: For what is not answered yet.
@@ -248,12 +248,12 @@ class IndexedFiles(ListedFacts):
         self.confirmations.check(wait=wait)
 
     def identity(self) -> list[tuple[str, int]]:
-        """Base name and number of records per shard."""
+        """The base name and number of records of each shard."""
         return list(zip(map(base_name, self.urls), self.num_records.tolist(), strict=True))
 
 
 def complete(*files: IndexedFiles) -> None:
-    """Build the indexes that are missing, those of one shard in one pass, and read the headers of all.
+    """Build missing indexes, those of each shard in one pass, and read the headers of all.
 
     Raises:
         ShardError: A shard is damaged.
@@ -276,7 +276,7 @@ def complete(*files: IndexedFiles) -> None:
 
 
 def misplaced(url: str, record: int, file: str, begin: int, end: int) -> ShardError:
-    """The error for a record, or its line in the sidecar, that the index puts outside of its file."""
+    """Make the error for a record, or sidecar line, that the index puts outside of its file."""
     return ShardError(
         f"index of '{url}': record {record} expected within the {file}, got bytes {begin} to {end}\n"
         "  Delete the index; it is then built again."
@@ -284,7 +284,7 @@ def misplaced(url: str, record: int, file: str, begin: int, end: int) -> ShardEr
 
 
 class RecordBytes:
-    """Where the records of some runs lie, and their bytes: read at each take, or all at the first one, and kept.
+    """Reads the bytes of runs of records: at each take, or all at the first and kept.
 
     Args:
         files: The shards.
@@ -316,22 +316,22 @@ class RecordBytes:
         """Whether its bytes are taken from the page cache."""
 
     def source(self, position: int) -> ByteSource:
-        """The shard of a record, to look at some of its bytes alone."""
+        """Open the shard of a record, to read other bytes of it."""
         shard = int(self.shards[position])
         return byte_source(self._files.urls[shard], self._files.stamps[shard])
 
     @property
     def file_spans(self) -> FileSpans:
-        """Where the records lie."""
+        """The byte spans of all records of the runs."""
         return FileSpans(self._files.urls, self._files.stamps, self._spans)
 
     def take_cached(self, spans: Sequence[FileSpans]) -> bool:
-        """Whether all of these spans that are remote are in the page cache; if so, the records are taken from there."""
+        """Whether the page cache holds all remote spans of `spans`; if so, records will be read from it."""
         self.is_cached = self.is_cached or self._files.take_cached(spans)
         return self.is_cached
 
     def read(self, chosen: Int64s, *, keep: bool) -> tuple[memoryview, Int64s]:
-        """Memory that holds these records, and where each begins in it.
+        """Read records; return the memory that holds them, and the offset of each in it.
 
         Args:
             chosen: Positions in the runs.

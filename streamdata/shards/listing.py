@@ -49,12 +49,12 @@ Names = tuple[str, ...]
 
 
 def is_sequential(url: str) -> bool:
-    """Whether the shard can only be read from its start: it is compressed or piped."""
+    """Whether a shard can only be read from its start: it is compressed or piped."""
     return url.endswith(_COMPRESSED) or url.startswith(PIPE)  # no call for it: there may be 100,000
 
 
 def sidecars_of(url: str) -> list[str]:
-    """The names that the sidecar of a tar shard may have, the first first; a pipe has none."""
+    """The names that a tar shard's sidecar may have, the preferred first; none for a pipe."""
     stem = next((url.removesuffix(end) for end in TAR_SUFFIXES if url.endswith(end)), url)
     return [] if is_pipe(url) else [beside(url, stem + suffix) for suffix in SIDECAR_SUFFIXES]
 
@@ -66,11 +66,11 @@ class _Size(NamedTuple):
     chars: int
 
     def then(self, other: "_Size") -> "_Size":
-        """Each of these, followed by each of the others."""
+        """The size of the products: each of these texts followed by each of the others."""
         return _Size(self.num * other.num, self.chars * other.num + other.chars * self.num)
 
     def beside(self, other: "_Size") -> "_Size":
-        """The size of these texts and the others."""
+        """The size of these texts and the others together."""
         return _Size(self.num + other.num, self.chars + other.chars)
 
 
@@ -84,15 +84,15 @@ class _Open:
         self.start, self.before, self.size = start, _Size(0, 0), _Size(1, 0)
 
     def all(self) -> _Size:
-        """All that was met since the brace opened."""
+        """The size of all alternatives met since the brace opened."""
         return self.before.beside(self.size)
 
 
 def check_braces(pattern: str) -> None:
-    """Check that a pattern stands for no more paths than can be read, by the rules of `braceexpand`.
+    """Raise if a brace pattern expands to more paths than can be read, by the rules of `braceexpand`.
 
     Raises:
-        ValueError: It does not, or its braces are not in pairs.
+        ValueError: The pattern stands for too many paths, or its braces are not in pairs.
     """
     opened, at, unopened = [_Open(0)], 0, 0
     while at < len(pattern):
@@ -140,14 +140,14 @@ def _closed(brace: _Open, text: str) -> _Size:
 
 
 def is_glob(url: str) -> bool:
-    """Whether the url stands for whatever it matches; a local file of that very name is not a glob."""
+    """Whether the url is a pattern; false if a local file has exactly this name."""
     if is_remote(url):
         return "*" in url or (not url.startswith(_HTTP) and _GLOB.search(url) is not None)
     return _GLOB.search(local_path(url)) is not None and not os.path.lexists(local_path(url))
 
 
 class Listings:
-    """Finds the files for which folders and globs stand. A host is asked for each of its folders once.
+    """Finds the files that folders and globs stand for; each folder of a host is listed once.
 
     Attributes:
         stamps: What the lists of hosts say of files beside their urls.
@@ -158,7 +158,7 @@ class Listings:
         self._listed: dict[tuple[str, bool], list[Listed]] = {}
 
     def is_folder(self, url: str) -> bool:
-        """Whether there is a folder at the url."""
+        """Whether a folder exists at the url."""
         if not is_remote(url):
             return os.path.isdir(local_path(url))
         if url.endswith((*TAR_SUFFIXES, *JSONL_SUFFIXES)):  # to ask what it is would be a request for each
@@ -167,7 +167,7 @@ class Listings:
         return any(found.url != folder for found in self._list(folder, deep=True))
 
     def files(self, root: str, parts: Names = ()) -> list[str]:
-        """The urls of all files below a folder (with its slash), or of those that a glob's `parts` mean, sorted."""
+        """The sorted urls of all files below a folder (with its slash), or of those that a glob's `parts` match."""
         return sorted(self._remote(root, parts) if is_remote(root) else _local(root, parts))
 
     def _remote(self, root: str, parts: Names) -> Iterator[str]:
@@ -204,17 +204,17 @@ class Listings:
 
 
 def with_slash(folder: str) -> str:
-    """A folder with the slash that its files' urls have behind it; the one that is `""` has none."""
+    """Append the slash with which the urls of a folder's files continue; "" stays ""."""
     return folder if folder.endswith("/") or not folder else beside(folder, f"{folder}/")
 
 
 def chosen(root: str, parts: Names, urls: Sequence[str]) -> list[str]:
-    """Filter the urls of all files below `root`: those that a glob matches."""
+    """Select the urls that a glob's parts match, among all files below `root`."""
     return [url for url in urls if _fits(url[len(root) :].split("/"), parts)]
 
 
 def split_glob(pattern: str) -> tuple[str, Names]:
-    """The folder below which all lies that a glob matches, with its slash, and what the names below it must fit."""
+    """Split a glob into the folder above all of its matches, with its slash, and the patterns below that."""
     magic = "*" if pattern.startswith(_HTTP) else "*?["
     first = min(index for index in map(pattern.find, magic) if index >= 0)
     root = pattern[: pattern.rfind("/", 0, first) + 1]

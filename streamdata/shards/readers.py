@@ -20,7 +20,7 @@ NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class DamagedRecordError(ShardError):
-    """A record is damaged; those around it can be read.
+    """One record is damaged; the records around it can be read.
 
     Attributes:
         url: The shard, as the record's `__url__` would be.
@@ -31,23 +31,23 @@ class DamagedRecordError(ShardError):
     key: str = ""
 
     def of(self, url: str, key: str) -> "DamagedRecordError":
-        """Note which record is damaged; return the error."""
+        """Set the shard and key of the damaged record; return the error."""
         self.url, self.key = url, key
         return self
 
 
 class Window(Protocol):
-    """Some runs of consecutive records; positions count through the runs in the order in which they were given."""
+    """Runs of consecutive records; positions count through all runs, in the order given."""
 
     look_ahead: int  # how many positions one `take` should get at most
 
     def __len__(self) -> int: ...
 
     def spans(self) -> list[FileSpans]:
-        """The spans of its records, and of their lines in other files: which bytes `take` reads."""
+        """The byte spans that `take` reads: of the window's records, and of their lines in sidecars."""
 
     def take_cached(self) -> bool:
-        """Make `take` read from the page cache, if all of it that is remote is there; whether it is."""
+        """Make `take` read from the page cache if it holds all remote bytes; return whether it does."""
 
     def take(
         self,
@@ -71,7 +71,7 @@ def take_all(
     common: Mapping[str, Any] = NO_FIELDS,
     chunk: Chunk | None = None,
 ) -> Iterator[Record | DamagedRecordError]:
-    """The records at these positions, as `Window.take`; in place of one that is damaged stands the error."""
+    """The records at these positions, as `Window.take` gives them; a damaged one is replaced by its error."""
     done = 0
     while done < len(positions):
         try:
@@ -92,51 +92,51 @@ class _Shards(Protocol):
     """The cache in which pages of them are kept, where they are remote."""
 
     def use_cache(self, cache: CacheSettings | None) -> None:
-        """Set `cache`."""
+        """Set the attribute `cache`."""
 
     def identity(self) -> list[tuple[str, int]]:
-        """Base name per shard, and its number of records, or of a sequential one its bytes (0 for a pipe)."""
+        """The base name and size of each shard: records, or for sequential shards bytes (0 for a pipe)."""
 
     def anomalies(self) -> dict[str, int]:
-        """How much is no record, or less than one, by kind; of sequential shards, what this process has seen so far."""
+        """Counts, by kind, of what is not a whole record; for sequential shards, as far as this process has read."""
 
 
 class IndexedShards(_Shards, Protocol):
-    """Shards of which any record can be read by its number."""
+    """Shards in which any record can be read by its number."""
 
     num_records: Int64s  # per shard
     sizes: Int64s  # bytes per shard
 
     def cache_keys(self) -> list[str]:
-        """The name of each in the page cache, "" where no version is known; nothing where no shard is remote."""
+        """The page cache's name of each shard, "" if its version is not known; empty if no shard is remote."""
 
     def is_slow(self) -> bool:
-        """Whether the next window is better asked for before it is needed; asked once for each."""
+        """Whether the next window should be requested before it is needed; call it once per window."""
 
     def confirm(self, *, wait: bool) -> None:
-        """Raise ShardError where what the cache had is not what the shards are now; `wait` for all answers."""
+        """Raise ShardError if a shard read from the cache has changed on its host; `wait` for all answers."""
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Window:
         """The window of the runs [first, first + count) of the shards, all three arrays of the same length."""
 
     def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Sequence[Future[Any]]:
-        """Ask for what `window` will read for these runs, where that lies on a host; what was asked for."""
+        """Request the remote data that `window` will read for these runs; return the requests."""
 
 
 class SequentialShards(_Shards, Protocol):
-    """Shards that are read from their start."""
+    """Shards that can only be read from their start."""
 
     pipe: str  # the first that is a command, "" where none is
 
     @property
     def num_records(self) -> Int64s:
-        """How many records each shard has, none of which is a pipe; for it each may be read whole, once on a node."""
+        """The number of records of each shard (no pipes); shards may be read whole for it, once per node."""
 
     def chunks(self, shard: int) -> FileSpans | None:
-        """The spans of a shard that is better asked for before it is needed, in their order; None for others."""
+        """The spans of a shard to be requested ahead, in order; None if it needs no read-ahead."""
 
     def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
-        """The records of one shard in their order in the file, which is opened, or read from `raw`.
+        """Yield the records of a shard in file order, reading from `raw` if given.
 
         In place of one that is damaged stands the error that says so.
         """

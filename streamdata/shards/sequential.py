@@ -53,7 +53,7 @@ _BLANK = "blank lines"
 
 
 class SequentialFiles:
-    """Sequential shards of any format."""
+    """Base class of sequential shards, whatever their format."""
 
     count_kind: str
     """The kind of the index that says how many records a shard has."""
@@ -80,7 +80,7 @@ class SequentialFiles:
         self._unchecked: set[str] = set()
 
     def use_cache(self, cache: CacheSettings | None) -> None:
-        """Keep pages of the files there; None as the environment says."""
+        """Set where pages of remote files are cached; None leaves it to the environment."""
         self.cache = cache
         keep_in(cache, [*self.urls, *self.sidecars])
 
@@ -96,12 +96,12 @@ class SequentialFiles:
             learn_versions(file for file in files if is_remote(file[0]))
 
     def identity(self) -> list[tuple[str, int]]:
-        """Base name and size in bytes per shard (0 for a pipe)."""
+        """The base name and size in bytes of each shard (0 for a pipe)."""
         return [(base_name(url), stamp.size) for url, stamp in zip(self.urls, self._stamps, strict=True)]
 
     @cached_property
     def num_records(self) -> Int64s:
-        """How many records each shard has; one that no manifest counts is read whole for it, once on a node.
+        """The number of records of each shard; one without a manifest is read whole for it, once per node.
 
         Raises:
             ValueError: A shard is a pipe, which may give others each time.
@@ -122,24 +122,24 @@ class SequentialFiles:
         return counts
 
     def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
-        """The records of one shard in their order in the file, which is opened, or read from `raw`."""
+        """Yield the records of a shard in file order, reading from `raw` if given."""
         raise NotImplementedError
 
     def chunks(self, shard: int) -> FileSpans | None:
-        """The spans of a remote shard that are asked for at once; a disk reads ahead by itself."""
+        """The spans in which a remote shard is requested; None for a local one, as the kernel reads ahead."""
         url = self.urls[shard]
         self._learn(shard)
         return chunk_spans(url, self._stamps[shard]) if not is_pipe(url) and is_remote(url) else None
 
     def note(self, url: str, kind: str, count: int, which: str) -> None:
-        """Count one kind of anomaly of a shard, and log the first time which they are."""
+        """Count an anomaly of a shard by kind, and log the first of each kind."""
         self._counts[kind] += count
         if count and (url, kind) not in self._said:
             self._said.add((url, kind))
             logger.warning("shard '%s': %s, %s", one_line(url), kind, which)
 
     def anomalies(self) -> dict[str, int]:
-        """Count what this process has seen so far that is no record, or less than one, by kind."""
+        """Counts, by kind, of what is not a whole record, as far as this process has read."""
         return dict(self._counts)
 
 
@@ -179,7 +179,7 @@ class SequentialTar(SequentialFiles):
         self._held.append(self._shared(self.sidecars, self.sidecar_stamps))
 
     def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
-        """The records of one shard in their order in the file, which is opened, or read from `raw`.
+        """Yield the records of a shard in file order, reading from `raw` if given.
 
         In place of one whose line of the sidecar is damaged stands the error.
 
@@ -217,7 +217,7 @@ class _SidecarBytes:
         self._chunks: Recent[int, bytes] = Recent(_MAX_CHUNKS)
 
     def read(self, begin: int, end: int) -> bytes:
-        """The bytes [begin, end)."""
+        """Read the bytes [begin, end) of the sidecar."""
         if not self._is_remote:
             return self._fetch(begin, end)
         first, last = begin // _CHUNK_BYTES, -(-end // _CHUNK_BYTES)
@@ -243,7 +243,7 @@ class _Joiner:
         self._note = shards.note
 
     def join(self, record: Record) -> None:
-        """Add the fields of its line to a record."""
+        """Add the fields of the matching sidecar line to a record."""
         offset, length = self._lines.next(record[KEY], record.get("id"))
         line = self._bytes.read(offset, offset + length) if length else None
         if line is None:
@@ -251,7 +251,7 @@ class _Joiner:
         join(record, line, self._meta_names, self._by, self._sidecar, offset)
 
     def finish(self) -> None:
-        """Count the lines that joined no record, once all records came."""
+        """Count the sidecar lines that matched no record, after the last record."""
         num_unused = self._lines.num_unused()
         self._note(self._url, _NO_RECORD, num_unused, f"{num_unused} of them")
 
@@ -271,7 +271,7 @@ class SequentialJsonl(SequentialFiles):
     count_kind = "n-jsonl"
 
     def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
-        """The records of one shard in their order in the file, which is opened, or read from `raw`.
+        """Yield the records of a shard in file order, reading from `raw` if given.
 
         In place of one whose line is broken stands the error.
 
@@ -330,7 +330,7 @@ class SequentialCsv(SequentialFiles):
         super().__init__(urls, known, limits)
 
     def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
-        """The records of one shard in their order in the file, which is opened, or read from `raw`.
+        """Yield the records of a shard in file order, reading from `raw` if given.
 
         In place of one that is no CSV, or has another number of fields than the header, stands the error.
 

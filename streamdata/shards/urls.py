@@ -49,7 +49,7 @@ _MAX_FOLDERS = 50
 
 
 class FoundShards(NamedTuple):
-    """The shards for which a recipe's patterns stand."""
+    """The shards that a recipe's patterns stand for."""
 
     urls: list[str]
     known: Known
@@ -69,7 +69,7 @@ def expand(
     include_dirs: str | Sequence[str] | None = None,
     options: StorageOptions = NO_OPTIONS,
 ) -> list[str]:
-    """The urls of all shards, as `find_shards`, whatever manifests say."""
+    """Find the urls of all shards as `find_shards` does, ignoring manifests."""
     return find_shards(path, suffixes, include_dirs, options, Manifests(is_used=False)).urls
 
 
@@ -81,7 +81,7 @@ def find_shards(
     manifests: Manifests | None = None,
     listings: Listings | None = None,
 ) -> FoundShards:
-    """The urls of all shards, sorted, as the recipe spells them, and the manifests that know some of them.
+    """Find the sorted urls of all shards, spelled as in the recipe, and the manifests that list some of them.
 
     Remote ones are each an `Address`, where it takes more than its text to reach them.
 
@@ -152,7 +152,7 @@ def _joined(patterns: list[_Found]) -> list[str]:
 
 
 def expand_home(url: str) -> str:
-    """A local path that begins with `~` or `~user`, from the root; others as they are."""
+    """Expand `~` or `~user` at the start of a local path; other urls stay as they are."""
     path = local_path(url)
     return url[: len(url) - len(path)] + os.path.expanduser(path) if path.startswith("~") else url
 
@@ -175,7 +175,7 @@ def _listed(path: str | Sequence[str]) -> list[str]:
 
 
 def split_commas(text: str) -> list[str]:
-    """The parts of `text` between commas that are not within braces."""
+    """Split `text` at commas outside braces."""
     parts, depth = [""], 0
     for letter in text:
         depth = max(0, depth + (letter == "{") - (letter == "}"))
@@ -199,7 +199,7 @@ class _Search:
         """The shards of the last folder that a manifest listed."""
 
     def expand_pattern(self, pattern: str) -> _Found:
-        """The shards of a pattern of braces, globs, folders and names."""
+        """Find the shards of a pattern with braces, globs, folders and names."""
         if is_pipe(pattern):
             check_allowed(pattern)  # it is asked when the pipe is opened; here the recipe's line is known
         is_literal = not is_remote(pattern) and os.path.exists(local_path(pattern))  # a name that itself has braces
@@ -214,7 +214,7 @@ class _Search:
         return _Found(shown, 1, found[0] if len(found) == 1 else [url for urls in found for url in urls])
 
     def copies_of(self, pattern: str) -> _Found:
-        """The shards of a folder, so many times each as stands behind it."""
+        """The shards of a folder, repeated n times if `*n` follows it."""
         match = _COPIES.fullmatch(pattern)
         folder, count = (match[1], int(match[2])) if match else (pattern, 1)
         if not count:
@@ -224,7 +224,7 @@ class _Search:
         return _Found(bare_url(pattern), count, self.directory(bare_url(pattern), self.reached(folder)))
 
     def reached(self, url: str) -> str:
-        """A url, with what it takes to reach it."""
+        """Attach storage options to a remote url."""
         if not is_remote(url):
             return url
         kind_of(url)  # some are of other tools
@@ -253,7 +253,7 @@ class _Search:
         raise _matches_nothing(pattern, piece, "a file or directory", got)
 
     def directory(self, pattern: str, folder: str) -> list[str]:
-        """The shards of a folder, those that its manifest lists where it has one, or that its notes name."""
+        """The shards of a folder: from its manifest if it has one, else from a listing."""
         if self._takes_saved and (saved := saved_files(folder)):
             return saved
         manifest = self._whole(folder)
@@ -286,7 +286,7 @@ class _Search:
 
 
 def as_listed(folder: str) -> str:
-    """A folder as the urls of a listing begin: those of remote ones are as their file system spells them."""
+    """Spell a folder as the urls of its listing begin."""
     if not is_remote(folder):
         return folder
     return beside(folder, canonical_url(folder).rstrip("/") + "/")

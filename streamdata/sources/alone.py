@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Alone(NamedSource):
-    """A source that can be iterated by itself, as `MergedDataset([source], cyclic=False)`.
+    """Base of sources that can be iterated alone, as `MergedDataset([source], cyclic=False)`.
 
-    Its samples, their order and states are those of that mixture. Without a name it has that of its class there, and
-    without a percent 1. A stock DataLoader reads one that has an index by that; a StreamLoader iterates it.
+    The samples, their order and states are those of that mixture. Without a name the source has its class's name there,
+    and without a percent 1. A stock DataLoader reads one that has an index by that; a StreamLoader iterates it.
     """
 
     _own_mixture: Any = None
@@ -30,7 +30,7 @@ class Alone(NamedSource):
         _apart.add(self)
 
     def is_within_mixture(self) -> None:
-        """Note that it was given to a mixture, which its workers will read."""
+        """Note that the source belongs to a mixture, which its workers will read."""
         _apart.discard(self)
 
     def __iter__(self) -> Iterator[Sample]:
@@ -44,11 +44,11 @@ class Alone(NamedSource):
         return samples
 
     def set_dataloader_states(self, states: Mapping[str, Any], reload_from_url_level: bool = False) -> None:
-        """Sets states of its mixture, see `MergedDataset.set_dataloader_states`."""
+        """Set the states of the source's own mixture; see `MergedDataset.set_dataloader_states`."""
         self.mixture().set_dataloader_states(states, reload_from_url_level)
 
     def set_epoch(self, epoch: int | None) -> None:
-        """Sets the pass of its mixture, see `MergedDataset.set_epoch`."""
+        """Set the pass of the source's own mixture; see `MergedDataset.set_epoch`."""
         self.mixture().set_epoch(epoch)
 
     def set_data_parallel(
@@ -59,15 +59,15 @@ class Alone(NamedSource):
         mesh: "DeviceMesh | None" = None,
         dims: str | Sequence[str] | None = None,
     ) -> None:
-        """Sets the ranks of its mixture, see `MergedDataset.set_data_parallel`."""
+        """Set the replica of the source's own mixture; see `MergedDataset.set_data_parallel`."""
         self.mixture().set_data_parallel(dp_size, dp_rank, mesh=mesh, dims=dims)
 
     def verify_agreement(self) -> None:
-        """Compares all ranks, see `MergedDataset.verify_agreement`."""
+        """Check that all ranks are about to read the same; see `MergedDataset.verify_agreement`."""
         self.mixture().verify_agreement()
 
     def mixture(self) -> Any:
-        """The MergedDataset of it that is iterated, always the same.
+        """The source's own mixture, which is iterated when the source is; always the same object.
 
         Raises:
             ValueError: Its name, percent or another attribute is not valid.
@@ -112,7 +112,7 @@ class Alone(NamedSource):
 
 
 class SourceAlone(Alone, IterableDataset[Sample]):
-    """A source that can only be iterated, and is a torch dataset for that."""
+    """Base of sources that can only be iterated, as a torch IterableDataset."""
 
 
 _apart: "weakref.WeakSet[Alone]" = weakref.WeakSet()

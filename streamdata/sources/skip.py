@@ -33,14 +33,14 @@ _MAX_CODE: Final = 44
 
 
 class Skips:
-    """The records of each source that are left out.
+    """The records of each source that are skipped.
 
     Args:
         skip: Names them.
         sources: The datasets of the tree that have records, by path.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file of records to skip does not exist.
         ValueError: An entry has other fields, names a source or a url that there is not, or an index that is out of
             range, a line beyond a JSONL shard's last record, or a record of a packed store. A key that no record of
             another shard has is not noticed: no index has keys. The states count what was left out as `skipped`.
@@ -68,14 +68,14 @@ class Skips:
         )
 
     def of(self, path: str) -> Callable[[Record], bool] | None:
-        """A function that says whether a record of the source is left out; None where all are delivered."""
+        """A predicate for skipped records of a source; None if none is skipped."""
         records = self._records.get(path)
         if records is None:
             return None
         return lambda record: (record[INDEX] if INDEX in record else (record[URL], record[KEY])) in records
 
     def digest(self, path: str) -> int:
-        """A digest of the records that are left out of a source, or below a mixture; 0 for none.
+        """A digest of the records skipped in a source, or below a mixture; 0 for none.
 
         Shards may lie in another folder by now, and are told by their base names.
         """
@@ -88,7 +88,7 @@ class Skips:
 
 
 class Skipping:
-    """Leaves records of one source out in one lane, and knows which since the open burst began.
+    """Skips records of one source in one lane, and remembers which since the start of the open burst.
 
     A burst that is fed again must be what it was, whatever is to be left out by now: so of a replay the records that
     were left out then are left out again, and no others. Which they are is in the cursor.
@@ -136,7 +136,7 @@ class Skipping:
     def filter(
         self, records: Iterable[tuple[Record, Position]], *, is_begun: bool = False
     ) -> Iterator[tuple[Record, Position]]:
-        """The records that are not left out.
+        """Yield the records that are not skipped.
 
         Args:
             records: Each with the position after it.
@@ -159,7 +159,7 @@ class Skipping:
                 yield record, after
 
     def code_since(self, start: Position) -> str:
-        """The code of those that were left out beyond `start`, which never goes back."""
+        """Encode which records were skipped after `start`, for the cursor; `start` never goes back."""
         while self._read and self._read[0].after <= start:
             self._read.popleft()
         of = self._num_read, len(self._read)

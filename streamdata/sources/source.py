@@ -32,7 +32,7 @@ def walk(
     position: Position,
     next_epoch: Callable[[int], int | None],
 ) -> Iterator[tuple[Position, npt.NDArray[np.int64]]]:
-    """Yield all windows from a position on, each with where reading it begins, and its blocks.
+    """Yield all windows from a position on, each with its starting position and its blocks.
 
     Args:
         windows: Gives the blocks of each window of an epoch, from one of a number on.
@@ -50,7 +50,7 @@ def walk(
 
 
 class Source(ABC):
-    """Records in blocks. `read` is the only thing that a lane does with it.
+    """A source as a lane sees it: records in blocks. Lanes call only `read`.
 
     The defaults are those of a source whose windows are single blocks, of which nobody knows how many records they
     have before they are read.
@@ -65,7 +65,7 @@ class Source(ABC):
 
     @abstractmethod
     def describe(self, shuffle: bool) -> str:
-        """Describe what determines the order of its records: a line to be compared on resume."""
+        """Describe what determines the order of the source's records, in a line that a resume compares."""
 
     @abstractmethod
     def read(self, task: "ReadTask", position: Position) -> Iterator[tuple[Record, Position]]:
@@ -76,29 +76,29 @@ class Source(ABC):
         """
 
     def anomalies(self) -> dict[str, int]:
-        """How much of it is known, before it is read, to be no record, or less than one, by kind."""
+        """Counts, by kind, of what is known before reading not to be a whole record."""
         return {}
 
     @property
     def cut(self) -> BlockCut:
-        """How it is divided, for whoever deals it out while it is absent; without how many epochs are read."""
+        """How the source is divided into blocks and windows, so that it can be dealt out while it is absent."""
         return BlockCut(self.num_blocks, 1, 0, divides=0, epochs=0)
 
     def count(self, blocks: npt.NDArray[np.int64], part: Part | None) -> int | None:
-        """How many records of the part these blocks have; None where that shows only when they are read."""
+        """The number of the part's records in these blocks; None if only reading shows it."""
         return None
 
     def count_taken(self, order: BlockOrder, position: Position, part: Part | None) -> int:
-        """How many records of the part lie before the position, within its window, where `count` is known."""
+        """The number of the part's records before the position in its window; only if `count` is known."""
         raise AssertionError("nobody knows how many records there are")
 
     def start_of(self, after: Position) -> Position:
-        """The position before the record that `after` is the position after."""
+        """The position before a record, given the position after it."""
         epoch, window, taken, _ = after
         return epoch, window, taken - 1, 0
 
     def window_start(self, order: BlockOrder, position: Position) -> Position:
-        """The beginning of the window in which the next record at `position` lies."""
+        """The start of the window that contains the next record at `position`."""
         return (*position[:2], 0, 0)
 
 
@@ -108,7 +108,7 @@ _Taken = tuple[int, int, int]
 
 
 class StreamStates:
-    """The states of one source's iterable in one lane, since the start of its open burst.
+    """The states of one source's iterable in one lane, from the start of its open burst.
 
     Args:
         epoch_pass: The pass.
@@ -121,17 +121,17 @@ class StreamStates:
         self._held: deque[tuple[_Taken, list[Any] | None]] = deque([(start[:3], state)])
 
     def beginning(self, taken: _Taken) -> list[Any] | None:
-        """The oldest state that is kept, if it is of there: at first, the one with which the lane begins to read."""
+        """The oldest state that is kept, if it was taken at `taken`; else None."""
         at, state = self._held[0]
         return state if at == taken else None
 
     def note(self, taken: _Taken, state: list[Any] | None) -> None:
-        """Keep what the iterable says after a record."""
+        """Keep the iterable's state after a record."""
         if state is not None:
             self._held.append((taken, state))
 
     def join(self, pairs: Iterator[tuple[dict[str, Any], PlainCursor]]) -> Iterator[tuple[dict[str, Any], PlainCursor]]:
-        """Each sample with its cursor, to which the state there is added."""
+        """Yield each sample with its cursor, to which the iterable's state there is added."""
         for sample, cursor in pairs:
             # Cursors only go on, so what lies before one is never asked for again.
             while len(self._held) > 1 and self._held[0][0] < cursor[:3]:
@@ -141,7 +141,7 @@ class StreamStates:
 
 
 class ReadTask:
-    """Who reads what, in which order.
+    """A lane's task of reading one source: its blocks in an order, and what reading needs.
 
     Args:
         name: The source's path of names.
@@ -181,18 +181,18 @@ class ReadTask:
         self._ahead = 1
 
     def reading(self, order: BlockOrder) -> "ReadTask":
-        """A copy of the task with other blocks, of leftovers: the ends of their epochs do not count."""
+        """Return a copy of the task with the order of a leftover; ends of its epochs are not reported."""
         task = copy(self)
         task.order, task.on_epoch_end = order, None
         return task
 
     def stretches(self, position: Position) -> Iterator[Stretch]:
-        """The stretches that are read from the position on, with orders that nobody else uses."""
+        """The stretches that are read from a position on, each with an order of its own."""
         # An order keeps the permutation of one epoch: two that read apart would make it anew each time.
         return ((copy(order), start) for order, start in chain([(self.order, position)], self.later()))
 
     def next_epoch(self, epoch: int) -> int | None:
-        """End an epoch; return the next one of which the lane has a share, or None when its stream ends."""
+        """End an epoch; return the next one in which the lane has a share, or None at the end of its stream."""
         if self.on_epoch_end is not None and self.order.is_whole(epoch) and self.order.share(epoch):
             self.on_epoch_end(epoch)
         if self.part is not None:
@@ -210,10 +210,10 @@ class ReadTask:
         return self.order.next_epoch(epoch)
 
     def sound_or_damaged(self, record: Record | DamagedRecordError) -> Record:
-        """The record of a shard, or what stands for it.
+        """Return a sound record, or a `DamagedRecord` for a damaged one if the task keeps these.
 
         Raises:
-            DamagedRecordError: It is damaged, and that is not passed on.
+            DamagedRecordError: The record is damaged, and the task does not keep these.
         """
         if not isinstance(record, DamagedRecordError):
             return record
@@ -222,7 +222,7 @@ class ReadTask:
         return DamagedRecord(record, "reading", **{**self.fields, URL: record.url, KEY: record.key})
 
     def grow(self, most: int) -> int:
-        """How many records to read ahead now: 1 at first, so that the first sample is not late, later `most`."""
+        """The number of records to read ahead now: it grows from 1, for a fast first sample, to `most`."""
         # Doubled: what reading ahead saves is had after a few samples, and the first does not wait for 32 records.
         now = min(self._ahead, most)
         self._ahead = max(self._ahead, 2 * now)
@@ -230,7 +230,7 @@ class ReadTask:
 
 
 class DamagedRecord(dict[str, Any]):
-    """Stands for a record that could not be read, with what tells which one it is.
+    """Stands for a record that could not be read; it has the fields that identify it.
 
     Attributes:
         error: Why.
@@ -243,10 +243,10 @@ class DamagedRecord(dict[str, Any]):
 
 
 def fields_of(item: object, name: str) -> Record:
-    """A record as its dataset gave it; what is no dict stands under `data`.
+    """The fields of a dataset's item; an item that is not a dict is put under `data`.
 
     Raises:
-        SourceError: It has the field in which an output carries the states of what was pulled for it.
+        SourceError: The item has the reserved field in which an output carries the states of what was pulled for it.
     """
     if not isinstance(item, dict):
         return {"data": item}
@@ -260,7 +260,7 @@ def fields_of(item: object, name: str) -> Record:
 
 
 def no_record(dataset: object, name: str) -> SourceError:
-    """The error that a dataset gave None: delivered, it would be trained on as `{"data": None}`."""
+    """Make the error for a dataset that gave None, which would be trained on as `{"data": None}`."""
     return SourceError(
         f"source {shown(name)} ({type(dataset).__name__}): expected a record, got None\n"
         "  Give it a single_process_fn, which gets it as {'data': None} and may leave it out by returning None."
@@ -268,10 +268,10 @@ def no_record(dataset: object, name: str) -> SourceError:
 
 
 def check_position(name: str, what: str, got: int, last: int) -> None:
-    """Refuse states that stand where there is nothing: `got` is beyond `last`.
+    """Raise StateError if the states stand beyond the end: `got` is greater than `last`.
 
     Raises:
-        StateError: They do.
+        StateError: The states stand beyond the end.
     """
     if got > last:
         raise StateError(
@@ -280,7 +280,7 @@ def check_position(name: str, what: str, got: int, last: int) -> None:
 
 
 def describe_record(record: object) -> str:
-    """Say which record it is: url and key, or index."""
+    """Identify a record in a message: by url and key, or by index."""
     if not isinstance(record, dict):
         return "a record without fields"
     if URL in record:

@@ -38,7 +38,7 @@ _GAP: Final = (
 
 
 def check_nodes(progress: Progress, nodes: Mapping[str, str]) -> None:
-    """Compare the tree of states with the present one: sources may join and leave, what stays may not change.
+    """Compare the saved tree with the present one: sources may join and leave; those that stay may not change.
 
     Raises:
         StateError: A node's order differs (records, blocks, seed, shuffling), or no source is common.
@@ -88,7 +88,7 @@ def _remedy(written: str, present: str) -> str:
 
 
 def describe_changes(progress: Progress, now: Tree) -> Iterator[str]:
-    """Yield a line for each source that was removed or renamed, joins, returns, or has another weight."""
+    """Yield a line for each source that was removed, renamed, added, returned, or given another weight."""
     if not progress:
         return
     before = progress.tree(progress.newest)
@@ -112,7 +112,7 @@ def describe_changes(progress: Progress, now: Tree) -> Iterator[str]:
 def check_complete(
     progress: Progress, *, is_endless: bool, least: Callable[[int, int], float], headroom: float
 ) -> None:
-    """Compare the entries of each lane with one another, and the lanes of each rank.
+    """Check that each lane's entries agree with one another, and that no lane of a rank is missing.
 
     Args:
         progress: The states.

@@ -64,12 +64,12 @@ class Cursor(NamedTuple):
 
     @property
     def position(self) -> Position:
-        """Its first four fields."""
+        """The position in the node: epoch, window, taken, output."""
         return self.epoch, self.window, self.taken, self.output
 
 
 class LaneKey(NamedTuple):
-    """One lane in one pass: what a rank's worker delivers between two of `set_epoch`'s numbers."""
+    """Identifies one lane in one pass: pass, rank and worker."""
 
     epoch_pass: int
     dp_rank: int
@@ -77,7 +77,7 @@ class LaneKey(NamedTuple):
 
 
 class NodeKey(NamedTuple):
-    """The fields that all entries of one node in one lane share, by reference, so that a batch carries them once."""
+    """The fields that all entries of one node in one lane share, by reference: a batch pickles them once."""
 
     header: str
     """The generation's header as JSON."""
@@ -88,7 +88,7 @@ class NodeKey(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Facts about its lane that a sample carries, beside where the stream stands."""
+    """Facts about a lane that one of its samples carries to the trainer, besides the cursors."""
 
     batches: tuple[int, Sequence[Sequence[int]]] | None = None
     """In the last sample of a batch that our collate functions made: the batch's number in its lane in this pass, from
@@ -128,13 +128,13 @@ node_of: Callable[[PlainEntry], NodeKey] = itemgetter(Entry._fields.index("node"
 
 
 def marked(entries: tuple[PlainEntry, ...], **said: Any) -> tuple[PlainEntry, ...]:
-    """The entries of a sample, with fields of `Mark` said beside what they say already."""
+    """Set fields of the mark in a sample's entries; return the new entries."""
     last = Entry(*entries[-1])
     return (*entries[:-1], last._replace(mark=(last.mark or Mark())._replace(**said)))
 
 
 def number_batch(samples: list[dict[str, Any]]) -> None:
-    """Number a batch in its lane: put a copy in place of its last sample, with a mark that says so.
+    """Number a batch in its lane, by a mark in a copy of its last sample, which replaces that sample.
 
     Does nothing where the samples are not a MergedDataset's, or were read in another process.
     """
@@ -149,7 +149,7 @@ def number_batch(samples: list[dict[str, Any]]) -> None:
 
 
 def links_of(samples: Iterable[Mapping[str, Any]]) -> list[LaneLink]:
-    """The links that samples bring along, each once: for a batch that leaves the samples' cursors out."""
+    """The lane links of samples, each once, for a batch that leaves the samples' cursors out."""
     links: dict[LaneLink, None] = {}
     for sample in samples:
         entries = sample.get(CURSOR)
@@ -159,7 +159,7 @@ def links_of(samples: Iterable[Mapping[str, Any]]) -> list[LaneLink]:
 
 
 class NodeState(NamedTuple):
-    """Where one node stood in one lane, at the end of a generation."""
+    """The state of a node in one lane at the end of a generation."""
 
     generation: int
     draws: int
@@ -173,13 +173,13 @@ class NodeState(NamedTuple):
 
 @dataclass
 class LaneEntries:
-    """The entries of one lane, each by generation; what is asked for comes from the newest generation that has it."""
+    """A lane's entries by generation; queries return the newest that exists."""
 
     cursors: dict[str, dict[int, Mapping[str, Any]]] = field(default_factory=dict)
     """Cursors by the path of the node, then by generation."""
 
     def node_state(self, path: str, before: float = math.inf) -> NodeState | None:
-        """Where the node stood last, or at the moment when a generation began."""
+        """The last state of a node in the lane, or the last before a generation."""
         if path not in self.cursors:
             return None
         held = [number for number in self.cursors[path] if number < before]
@@ -195,7 +195,7 @@ class LaneEntries:
         return {generation: entry["clock"] for generation, entry in self.cursors.get(path, {}).items()}
 
     def draws_below(self, path: str) -> dict[str, int]:
-        """The draws of each source that the mixture at the path ever had, by its path."""
+        """The draws of each source that was ever in the mixture at `path`, by the source's path."""
         # Those of sources that were removed, too: the mixture has counted them as drawn.
         return {
             child: held[max(held)]["draws"]
@@ -212,7 +212,7 @@ is_asked = Event()
 
 
 def to_state(batch: object) -> States:
-    """Turn delivered samples into their part of the checkpoint.
+    """Returns the states that delivered samples carry, to be merged into a trainer's dict of states.
 
     `states.update(to_state(batch))` after every batch is the whole protocol of a trainer. Go on updating the dict that
     you resumed from: it also holds the sources that were not drawn since.
@@ -223,11 +223,11 @@ def to_state(batch: object) -> States:
 
     Returns:
         A flat dict of plain JSON. `cursor/G/P/RANK/WORKER/PATH` says where a lane stands in a node of the tree, in
-        generation G and pass P; that of the top, whose path is "", also how many batches the lane has delivered, of
-        which sizes, whether it has ended, and what nodes dropped after their last samples; `worker/G/P/RANK` which
-        worker delivered last; `generation/G` what determines the order, and beside it what the shards hold that is not
-        a record, or less than one. In the first batch of a lane there is also `deal/G`, what the run had come to under
-        earlier numbers of ranks and workers, if it had others.
+        generation G and pass P. The entry of the top, whose path is "", also has the lane's batches and their sizes,
+        whether it has ended, and what nodes dropped after their last samples. `worker/G/P/RANK` is the worker that
+        delivered last. `generation/G` has what determines the order, and counts of what in the shards is not a whole
+        record. The first batch of a lane also has `deal/G`: what the run had come to under earlier numbers of ranks and
+        workers, if it had others.
 
     Raises:
         StateError: A sample carries no state, such as one that a collate function built anew.
@@ -237,7 +237,7 @@ def to_state(batch: object) -> States:
 
 
 def states_of_batch(batch: object) -> States:
-    """Turn a batch into states as `to_state` does, for who keeps them until somebody asks."""
+    """Turns a batch into states as `to_state` does, without noting that the trainer asked for them."""
     samples = list(_samples(batch))
     # A sample has a cursor: what stands there under the name of a batch's field is its own.
     if samples and all(STATE in sample and CURSOR not in sample for sample in samples):
@@ -250,7 +250,7 @@ def states_of_batch(batch: object) -> States:
 
 
 def state_text(samples: Sequence[Mapping[str, Any]]) -> str:
-    """Write what `to_state` gives of samples as one string, which moves with a batch of tensors to any device.
+    """Encode the states of samples as one string, which can travel in a batch of tensors to any device.
 
     The entries are the first line. Each other one is a header, with its key before it: all batches of a run have the
     same, which has a line for every source, so that whoever reads them parses it once.

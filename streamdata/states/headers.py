@@ -44,19 +44,19 @@ UNIT: Final = 1024
 
 
 class Topology(NamedTuple):
-    """How many ranks there are, and how many workers each has."""
+    """The number of ranks, and of workers per rank."""
 
     dp_size: int
     num_workers: int
 
     @property
     def lanes(self) -> int:
-        """How many lanes that makes."""
+        """The number of lanes."""
         return self.dp_size * self.num_workers
 
 
 class BlockCut(NamedTuple):
-    """A source's division into blocks and windows: all that arithmetic on leftovers needs while it is absent."""
+    """How a source is divided into blocks and windows; enough to compute leftovers while the source is absent."""
 
     blocks: int
     """In an epoch."""
@@ -70,12 +70,12 @@ class BlockCut(NamedTuple):
     """Read in a finite stream; 0 of one without end."""
 
     def records(self, blocks: Any) -> Any:
-        """How many records so many blocks have, by the mean."""
+        """The number of records in `blocks` blocks, by the mean block."""
         return blocks * self.mean // UNIT
 
 
 class Tree(NamedTuple):
-    """The facts that determine the order of a stream, by the paths of the nodes."""
+    """The facts that determine the order of a stream, by node path."""
 
     nodes: Mapping[str, str]
     """For each node, what determines its own order."""
@@ -85,19 +85,19 @@ class Tree(NamedTuple):
     """For each source of records, how it is divided."""
 
     def below(self, path: str) -> tuple[Mapping[str, str], Mapping[str, Weight]]:
-        """The nodes and weights of what is below the node."""
+        """The nodes and weights below a node."""
         start = f"{path}." if path else ""
         nodes = {key: node for key, node in self.nodes.items() if key.startswith(start) and key != path}
         return nodes, {key: weight for key, weight in self.weights.items() if key.startswith(start)}
 
     def blend(self, path: str) -> Mapping[str, Weight]:
-        """The weights of the node's children."""
+        """The weights of a node's children."""
         return {key: weight for key, weight in self.weights.items() if key.rpartition(".")[0] == path}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leftovers:
-    """A source's records of a pass that earlier sizes have not delivered."""
+    """The records of a source in a pass that earlier sizes of the run did not deliver."""
 
     offset: int = 0
     """First number of the source's endless order from which on all are left, and none is in `stretches`."""
@@ -114,14 +114,14 @@ class Leftovers:
         return bool(self.offset or len(self.stretches) or len(self.bursts))
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON of a header: columns, each as text, or one number where all rows have the same."""
+        """The leftovers as JSON, column by column: a column is a text, or one number if all rows are equal."""
         tables = {"stretches": self.stretches, "bursts": self.bursts, "pulled": self.pulled}
         texts = {name: _as_text(table) for name, table in tables.items() if len(table)}
         return {"offset": self.offset, "functions": {str(n): list(f) for n, f in self.functions.items()}, **texts}
 
 
 def leftovers_of(value: Mapping[str, Any]) -> Leftovers:
-    """Read what `as_json` gave."""
+    """Read leftovers from the JSON of `Leftovers.as_json`."""
     kinds = {"stretches": STRETCH, "bursts": BURST, "pulled": STRETCH}
     tables = {name: _from_text(value[name], dtype) for name, dtype in kinds.items() if name in value}
     functions = {int(number): (state, left_out) for number, (state, left_out) in value["functions"].items()}
@@ -150,7 +150,7 @@ def _from_text(texts: Mapping[str, Any], dtype: np.dtype[Any]) -> npt.NDArray[An
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """The progress of all lanes of earlier sizes together in a pass: none, in a run that never changed."""
+    """The progress of all lanes of earlier sizes together in a pass; empty if the size never changed."""
 
     time: float = 0.0
     """Samples drawn of the top mixture, before its yield function, or their cost where it has a `cost`."""
@@ -190,7 +190,7 @@ class DealHeader:
 
     @cached_property
     def text(self) -> str:
-        """The entry as JSON, the same for equal headers."""
+        """The header as canonical JSON: equal headers give equal texts."""
         passes = {
             number: vars(base) | {"left": {path: left.as_json() for path, left in base.left.items()}}
             for number, base in self.passes.items()
@@ -201,15 +201,15 @@ class DealHeader:
 
     @cached_property
     def entry(self) -> DealText | None:
-        """The header as a lane's first batch carries it; None in a run that never changed."""
+        """The header as a lane's first batch carries it; None if the size never changed."""
         return DealText(f"{DEAL}{self.number}", self.text) if self.number else None
 
 
 def read_deal(value: Any, digest: str | None = None) -> DealHeader:
-    """Read an entry, which must have the digest of the one that was written, where that is known.
+    """Read the entry of a deal, and check it against its digest if that is known.
 
     Raises:
-        ValueError: It has another digest; another of `DAMAGE` where it is something else.
+        ValueError: The entry has another digest. One of `DAMAGE` if it is not a deal at all.
     """
     text = canonical(value)
     # What is not what was written need not be looked at, and would deal out other records.
@@ -226,18 +226,18 @@ def read_deal(value: Any, digest: str | None = None) -> DealHeader:
 
 
 def canonical(value: Any) -> str:
-    """JSON that is the same for equal values."""
+    """Encode a value as JSON; equal values give equal texts."""
     # By its digest ranks know that they go on from the same states, and files are named.
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def digest_of(text: str) -> str:
-    """Names a header."""
+    """A digest that identifies a header, by its text."""
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def header(tree: Tree, lane: Lane, deal: DealHeader, anomalies: Mapping[str, Mapping[str, int]]) -> str:
-    """Write a generation's header: its size, its tree, and for people what its sources have in their shards.
+    """Make a generation's header: size, tree, and (for people) anomalies found in shards.
 
     Args:
         tree: What determines the order.
@@ -261,7 +261,7 @@ def header(tree: Tree, lane: Lane, deal: DealHeader, anomalies: Mapping[str, Map
 
 
 def compared(value: Any) -> Any:
-    """The part of an entry that must be the same on all ranks: of a header all that determines the order."""
+    """The part of an entry that must be equal on all ranks: of a header, what determines the order."""
     # A rank may not have delivered anything since a shard was mended.
     if not isinstance(value, Mapping):
         return value
@@ -269,10 +269,10 @@ def compared(value: Any) -> Any:
 
 
 def check_header(value: Any) -> Any:
-    """Refuse what is no header of a generation; return what is one.
+    """Return `value` if it is the header of a generation; else raise.
 
     Raises:
-        ValueError: It is none, or of another version; another of `DAMAGE` where it is something else.
+        ValueError: The value is not a header, or of another version. One of `DAMAGE` if it is something else.
     """
     if value["format"] != FORMAT:
         raise ValueError(

@@ -18,20 +18,20 @@ from streamdata.states.table import LoadedStates, StatesTable, is_of_rank, join,
 
 
 def merge_states(*states: Mapping[str, Any]) -> States:
-    """Join the states that several ranks collected, in any order.
+    """Joins the states that several ranks collected, in any order, into the states of all ranks.
 
     Every rank that resumed from a joined dict still carries the other ranks' entries as they were then; a plain
     `update` might bring those back. Cursors only grow (draws are counted), so each rank's entries are taken from the
     dict in which that rank is furthest, among those that the newest topology has written.
 
     Args:
-        states: What `to_state` filled; joined dicts may be joined again.
+        states: Dicts filled by `to_state`; joined dicts may be joined again.
 
     Returns:
         A dict to be passed to `set_dataloader_states` of any of the ranks.
 
     Raises:
-        StateError: One of them was not filled by `to_state`, or they disagree on what determines the order.
+        StateError: A dict was not filled by `to_state`, or the dicts disagree on what determines the order.
     """
     # Checked first: below, entries are compared and summed up without another look.
     parts = [(f"states {number}", Progress(one).table) for number, one in enumerate(states)]
@@ -40,7 +40,7 @@ def merge_states(*states: Mapping[str, Any]) -> States:
 
 
 def join_ranks(saved: Sequence[RankStates], deals: Mapping[str, Any], unknown: Collection[int] = ()) -> StatesTable:
-    """The states of all ranks, with a record of each that delivered nothing since the size last changed.
+    """Join the states of all ranks; ranks that delivered nothing since the size last changed are recorded as idle.
 
     Args:
         saved: Of different ranks.
@@ -48,7 +48,7 @@ def join_ranks(saved: Sequence[RankStates], deals: Mapping[str, Any], unknown: C
         unknown: Ranks of which nobody knows whether they delivered anything.
 
     Raises:
-        StateError: They do not belong together.
+        StateError: The states do not belong together.
     """
     check_together(saved)
     table = _joined([part.table for part in saved])
@@ -117,11 +117,11 @@ def _ranks(table: StatesTable) -> set[int]:
 
 
 def check_together(saved: Sequence[RankStates]) -> None:
-    """Refuse to join what different runs saved.
+    """Raise StateError if states saved by ranks come from different runs.
 
     Raises:
-        StateError: They are of different steps, numbers of ranks or process groups; a generation is another in one of
-            them.
+        StateError: The states are of different steps, numbers of ranks or process groups; a generation is another in
+            one of them.
     """
     for name in ("step", "size", "group"):
         # Of those that name no group it may be any.
@@ -164,20 +164,20 @@ def _difference(value: Any, other: Any, path: str = "") -> str:
 def gather_states(
     states: Mapping[str, Any], dst: int | None = None, *, rank: int | None = None, size: int | None = None
 ) -> LoadedStates | None:
-    """Join the states of all ranks over torch.distributed; to be called on every rank.
+    """Joins the states of all ranks over torch.distributed; call it on every rank.
 
     Args:
-        states: Those of this rank, also where it has delivered nothing.
-        dst: The process that gets them; by default all do.
-        rank: Of this data-parallel replica, with `size`: to be given under tensor or pipeline parallelism, where
+        states: This rank's states, also if it has delivered nothing.
+        dst: The process that gets the joined states; by default all do.
+        rank: The rank of this data-parallel replica; give it with `size` under tensor or pipeline parallelism, where
             several processes are one replica. Those that read must then stand at the same batch.
-        size: How many replicas there are.
+        size: The number of replicas.
 
     Returns:
-        What `load_states` would return, had all ranks saved; None on ranks other than `dst`.
+        The states that `load_states` would return, had all ranks saved; None on ranks other than `dst`.
 
     Raises:
-        StateError: Some rank's are not states, are of another run than the others', or of another number of workers;
+        StateError: Some rank's states are invalid, of another run than the others', or of another number of workers;
             on every rank, whichever it is.
         ValueError: `dst` is no process, or one of rank and size is missing or wrong.
     """
@@ -229,7 +229,7 @@ def _one_of_each_replica(replicas: list[tuple[int, str | None]], size: int) -> l
 
 
 def verify_ranks_agree(facts: Mapping[str, str], states: StatesTable, group: DataParallel) -> None:
-    """Compare what each rank says of itself, and its states, in one all-gather; to be called on every rank.
+    """Compare facts and states of all ranks in one all-gather; call it on every rank.
 
     Args:
         facts: By what it is called in messages.
@@ -238,7 +238,7 @@ def verify_ranks_agree(facts: Mapping[str, str], states: StatesTable, group: Dat
         group: Which replica this rank is.
 
     Raises:
-        StateError: Some rank says another thing than most; on every rank.
+        StateError: Some rank differs from most; raised on every rank.
     """
     check_can_meet("verify_agreement", group.dp_size)
     headers = StatesTable(others={key: value for key, value in states.others.items() if key.startswith("generation/")})

@@ -19,10 +19,10 @@ _WORKERS, _LAST_WORKER = "_worker_snapshots", "_last_yielded_worker_id"
 
 @dataclass(frozen=True, kw_only=True)
 class LaneState:
-    """Where the iterator of one lane stands.
+    """The state of one lane's iterator, as `state_dict()` saves it.
 
-    What changes little is text, and each entry is one, too: torchdata takes dicts apart, and sends to the trainer what
-    differs from the batch before.
+    Fields that rarely change are JSON texts, and so is each entry: torchdata takes dicts apart, and sends to the
+    trainer what differs from the batch before.
     """
 
     lane: Lane
@@ -42,20 +42,20 @@ class LaneState:
 
     @property
     def states(self) -> States:
-        """Both together."""
+        """The states that were resumed from, updated by those delivered since."""
         return {**json.loads(self.resumed), **{key: json.loads(text) for key, text in self.delivered.items()}}
 
     def as_json(self) -> dict[str, Any]:
-        """The state as `lane_state_of` reads it."""
+        """The state as plain JSON; `lane_state_of` reads it."""
         changed = {"lane": dict(vars(self.lane)), "delivered": dict(self.delivered)}
         return {"version": _VERSION, **vars(self), **changed}
 
 
 def lane_state_of(state: object) -> LaneState:
-    """Read what `LaneState.as_json` gave.
+    """Read a lane's state from the JSON of `LaneState.as_json`.
 
     Raises:
-        StateError: It is something else.
+        StateError: `state` is something else.
     """
     names = {"version", *(each.name for each in fields(LaneState))}
     if isinstance(state, Mapping) and state.get("version", _VERSION) != _VERSION:
@@ -74,19 +74,19 @@ def lane_state_of(state: object) -> LaneState:
 
 
 def from_stateful(state: Mapping[str, Any]) -> States:
-    """Turn what a StatefulDataLoader over a MergedDataset saved into states for `set_dataloader_states`.
+    """Converts the state of a StatefulDataLoader over a MergedDataset to states for `set_dataloader_states`.
 
     The loader itself goes on under the same number of ranks and workers alone. These states go on under any: join those
     of all ranks with `merge_states`.
 
     Args:
-        state: What `state_dict()` of one rank's StatefulDataLoader gave.
+        state: The `state_dict()` of one rank's StatefulDataLoader.
 
     Returns:
-        What `to_state` of all its batches would have collected, what it was resumed from included.
+        The states that `to_state` would have collected from all its batches, including those it was resumed from.
 
     Raises:
-        StateError: It is no such state, or batches were delivered since its snapshot, which does not tell of them.
+        StateError: `state` is not such a state, or batches were delivered since its snapshot, which lacks them.
     """
     lanes, last = _lanes(state)
     # The worker that delivered last must be the one that says so.

@@ -23,11 +23,11 @@ _MAX_NAMED = 30
 
 
 class NoStepError(StateError, FileNotFoundError):
-    """Nothing is saved where states are looked for."""
+    """The directory holds no saved states, or not the requested step."""
 
 
 class ReadStates(NamedTuple):
-    """States that were read, and where they come from."""
+    """States read from files, with a name of where they come from."""
 
     states: Mapping[str, Any]
     origin: str
@@ -37,18 +37,18 @@ class ReadStates(NamedTuple):
 
 
 def load_states(directory: str | Path, *, step: int | None = None) -> LoadedStates:
-    """Load the states of all ranks, for `set_dataloader_states` on any number of ranks, and to go on updating.
+    """Loads the states of all ranks, for `set_dataloader_states` on any number of ranks, and for further updates.
 
     Args:
-        directory: That of `save_states`.
-        step: The one to load; by default the newest that all ranks have saved: newer ones that lack a rank are passed
-            over with a warning.
+        directory: The directory given to `save_states`.
+        step: The step to load; by default the newest that all ranks have saved. Newer steps that lack a rank are
+            skipped with a warning.
 
     Returns:
         A mapping with the keys and values of the flat dict, whose attribute `step` says which step it is.
 
     Raises:
-        NoStepError: Nothing is saved there, or not the step that is asked for. It is a FileNotFoundError.
+        NoStepError: The directory holds no states, or not this step. NoStepError is a FileNotFoundError.
         StateError: No step has all ranks; the step is not 0, and no rank's has an entry; or a file is torn, missing, or
             of another step, rank or number of ranks than its name and the other files say.
         ValueError: `step` is no int.
@@ -106,10 +106,10 @@ def _steps_in(directory: Path) -> list[int]:
 
 
 def read_step(directory: Path, step: int) -> list[RankStates]:
-    """Read the files of a step, by rank.
+    """Read all files of one step, by rank.
 
     Raises:
-        NoStepError: It has no folder.
+        NoStepError: The step has no folder.
         StateError: A file is torn, or of another step or rank than its name says, or of another run than the others.
     """
     folder = directory / f"step-{step}"
@@ -158,7 +158,7 @@ def _deals(folder: Path, saved: Sequence[RankStates]) -> dict[str, Any]:
 
 
 def read_states(paths: Sequence[Path]) -> list[ReadStates]:
-    """Read states: those of ranks' files together, each other file by itself.
+    """Read states from files: ranks' files are joined, each other file is read by itself.
 
     Args:
         paths: Files, the folder of a step, or the directory of several: then its newest step that all ranks have saved.
@@ -191,7 +191,7 @@ def read_states(paths: Sequence[Path]) -> list[ReadStates]:
 
 
 def is_rank_file(content: bytes) -> bool:
-    """Whether it begins like a rank's file, be it torn."""
+    """Whether content begins as a rank's file does, even if the rest is torn."""
     return content.startswith(b"\x1f\x8b")
 
 
@@ -213,6 +213,6 @@ def _content(path: Path) -> bytes:
 
 
 def named_ranks(ranks: Sequence[int]) -> str:
-    """Name ranks in a message, the first 30 of many."""
+    """List ranks in a message, at most 30 of them."""
     more = f" and {len(ranks) - _MAX_NAMED} more" if len(ranks) > _MAX_NAMED else ""
     return ", ".join(f"rank {rank}" for rank in ranks[:_MAX_NAMED]) + more

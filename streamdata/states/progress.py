@@ -31,7 +31,7 @@ from streamdata.states.table import (
 
 
 class LastCursors:
-    """The last cursor of each lane in a node and a pass, column by column (L,); 0 of lanes without one.
+    """The last cursors of all lanes in a node and a pass, as columns (L,); 0 for lanes without one.
 
     Args:
         lanes: How many lanes there are.
@@ -58,13 +58,13 @@ class LastCursors:
 
 
 class Progress:
-    """Collected states, checked: the entries of one size of the run, and a header of what was before it.
+    """Checked states of one size of the run, with the header of earlier sizes.
 
     Args:
         states: The collected dict, of this rank or of all ranks together. Empty means a fresh start.
 
     Raises:
-        StateError: It was not written by `to_state`; the message names the first key that does not fit.
+        StateError: The states were not written by `to_state`; the message names the first key that does not fit.
     """
 
     def __init__(self, states: Mapping[str, Any]) -> None:
@@ -169,28 +169,28 @@ class Progress:
 
     @property
     def newest(self) -> int:
-        """The newest generation."""
+        """The number of the newest generation."""
         return max(self.headers)
 
     @property
     def generations(self) -> list[int]:
-        """Generations of the present size, ascending: none where nothing was delivered since it last changed."""
+        """The generations of the present size, ascending; empty if nothing was delivered since it changed."""
         return list(self.headers) if self.headers and self.before.number <= self.newest else []
 
     def topology(self) -> Topology:
-        """Ranks and workers of the newest generation."""
+        """The number of ranks and workers in the newest generation."""
         newest = self.headers[self.newest]
         return Topology(newest["dp_size"], newest["num_workers"])
 
     def is_under(self, lane: Lane) -> bool:
-        """Whether the newest generation has the topology of this run, or there is none."""
+        """Whether the newest generation has this run's topology; true if there is none."""
         return not self.headers or self.topology() == (lane.dp_size, lane.num_workers)
 
     def under_next_size(self, header: DealHeader) -> "Progress":
-        """Return these generations at the beginning of another size, under which nothing was delivered yet.
+        """Return a copy at the start of another size, under which nothing was delivered yet.
 
         Args:
-            header: What they came to.
+            header: What the run has come to so far.
         """
         progress = copy(self)
         # The headers stay, so that generations count on: older states may still be in the trainer's dict.
@@ -201,14 +201,14 @@ class Progress:
         return progress
 
     def without_cursors(self, epoch_pass: int) -> "Progress":
-        """Return these generations as if nothing of the pass had been delivered, under this size and earlier ones."""
+        """Return a copy in which nothing of the pass was delivered, neither under this size nor under earlier ones."""
         # Without its base the pass is dealt out anew, as if no size had begun it.
         passes = {number: base for number, base in self.before.passes.items() if number != epoch_pass}
         finished = [number for number in self.before.finished if number != epoch_pass]
         return self.under_next_size(replace(self.before, passes=passes, finished=finished))
 
     def step(self, generation: float = math.inf) -> int:
-        """How many batches the furthest rank had delivered when a generation began, or has by now."""
+        """The batches that the furthest rank had delivered when a generation began; by default, has by now."""
         if not self.generations:
             return self.before.step
         batches = self.batches(generation).sum(axis=1)
@@ -217,13 +217,13 @@ class Progress:
         return self.before.step + int(batches.max())
 
     def batches(self, before: float = math.inf) -> npt.NDArray[np.int64]:
-        """Batches delivered by each lane in all passes of this size, before a generation; int64 (ranks, workers)."""
+        """Batches delivered per lane under this size before a generation, in all passes; int64 (ranks, workers)."""
         found = [self.last(epoch_pass, "", before)["batches"] for epoch_pass in self.passes]
         total: npt.NDArray[np.int64] = np.sum([np.zeros(self.topology().lanes, np.int64), *found], axis=0)
         return total.reshape(self.topology())
 
     def batches_of_workers(self, epoch_pass: int, dp_rank: int) -> dict[int, int | None]:
-        """Batches delivered by each worker of a rank that delivered some; None where nobody counted them."""
+        """The batches delivered by each worker of a rank that delivered any; None if they were not counted."""
         if not self.generations:
             return {}
         last, workers = self.last(epoch_pass, ""), self.topology().num_workers
@@ -232,7 +232,7 @@ class Progress:
         return {worker: batches or None for worker, (is_held, batches) in enumerate(pairs) if is_held}
 
     def batches_before(self, key: LaneKey) -> Batches | None:
-        """The batches that the lane has delivered; None where a lane of its rank did not count them."""
+        """The batches that the lane has delivered in the pass; None if a lane of its rank did not count them."""
         own = self.batches_of_workers(key.epoch_pass, key.dp_rank)
         if None in own.values():
             return None
@@ -241,13 +241,13 @@ class Progress:
         return Batches(own.get(key.worker) or 0, top["draws"], top.get("sizes", ()))
 
     def batches_of_rank(self, lane: Lane) -> int:
-        """How many batches the rank of a lane has delivered since the run began, over all passes.
+        """The batches that a lane's rank has delivered since the run began, over all passes.
 
-        What was delivered before the size last changed counts as that of the furthest rank then: ranks that train
-        together have all delivered as many.
+        Before the size last changed, the furthest rank's batches count: ranks that train together have all delivered
+        the same number.
 
         Raises:
-            StateError: Its batches were not counted.
+            StateError: The rank's batches were not counted.
         """
         if not self.is_under(lane) or not self.generations:
             return self.step()
@@ -259,11 +259,11 @@ class Progress:
         return self.before.step + int(self.batches()[lane.dp_rank].sum())
 
     def base(self, epoch_pass: int) -> Base:
-        """The progress of earlier sizes in the pass."""
+        """The progress that earlier sizes made in the pass."""
         return self.before.passes.get(epoch_pass, Base())
 
     def last(self, epoch_pass: int, path: str, before: float = math.inf) -> LastCursors:
-        """Where the lanes stood in a node, by the last cursor of each; if so, before a generation."""
+        """The last cursor of each lane in a node, optionally before a generation."""
         groups, workers = self.table.groups, self.topology().num_workers
         keys = [(number, epoch_pass, path) for number in self.generations if number < before]
         found = [self.table.rows[groups[key]] for key in keys if key in groups]
@@ -271,13 +271,13 @@ class Progress:
         return LastCursors(lanes, [(rows["rank"] * workers + rows["worker"], rows) for rows in found])
 
     def is_over(self, epoch_pass: int, path: str) -> npt.NDArray[np.bool_]:
-        """Whether each lane has ended the pass, so that nothing of its share of a node is left, read or not; (L,)."""
+        """Whether each lane has ended the pass, so that nothing of its share of a node is left; bool (L,)."""
         # Of a node that joined since a lane has ended the pass, the lane has read nothing.
         there = [number for number in self.generations if path in self.headers[number]["nodes"]]
         return np.isin(self._ended_in(epoch_pass), there)
 
     def counts(self, epoch_pass: int, path: str) -> list[int]:
-        """The sums of a node's `COUNTS` over all lanes of a pass: of each what its cursor says, else its part."""
+        """The sums of a node's `COUNTS` over all lanes of a pass; lanes without a cursor add what they were dealt."""
         last, first = self.last(epoch_pass, path), self.base(epoch_pass).counts.get(path, (0, 0, 0, 0))
         tails = [tail[path] for tail in self._tails(epoch_pass) if path in tail]
         lanes, without = len(last.is_held), np.flatnonzero(~last.is_held).tolist()
@@ -302,12 +302,12 @@ class Progress:
         return ended
 
     def has_ended(self, epoch_pass: int, dp_rank: int, workers: Iterable[int]) -> bool:
-        """Whether each of these lanes of the rank has delivered its last sample of the pass."""
+        """Whether each of the given lanes of the rank has delivered its last sample of the pass."""
         own = [dp_rank * self.topology().num_workers + worker for worker in workers]
         return bool((self._ended_in(epoch_pass)[own] >= 0).all())
 
     def has_given_all(self, key: LaneKey, tree: Tree) -> bool:
-        """Whether nothing of the pass is left in the lane: it was finished, or ended and no source was added since.
+        """Whether nothing of the pass is left in a lane: it finished it, or ended it and no source was added since.
 
         Raises:
             StateError: Nobody knows.
@@ -326,16 +326,16 @@ class Progress:
         return ended_in >= 0 and tree.nodes.keys() <= self.headers[ended_in]["nodes"].keys()
 
     def lane(self, key: LaneKey) -> LaneEntries:
-        """The entries of a lane."""
+        """The entries of one lane."""
         return self.table.lane(*key) if self.table else LaneEntries()
 
     def paths(self) -> set[str]:
-        """The nodes of which an entry is held, or counts of what lanes dropped at their end."""
+        """The paths of all nodes that have an entry, or counts of samples that lanes dropped at their end."""
         tails = (tail for epoch_pass in self.passes for tail in self._tails(epoch_pass))
         return {*self.table.paths, *itertools.chain.from_iterable(tails)}
 
     def generation(self, tree: Tree) -> int:
-        """Number the present generation: the newest one's, or the next where size, sources or weights differ."""
+        """The number of the present generation: the newest, or the next if size, sources or weights differ."""
         if not self.headers:
             return self.before.number
         written = self.tree(self.newest)
@@ -343,37 +343,37 @@ class Progress:
         return self.newest if is_same and self.generations else self.newest + 1
 
     def tree(self, generation: int) -> Tree:
-        """The tree of a generation, by its header."""
+        """The tree of a generation, from its header."""
         written = self.headers[generation]
         return Tree(written["nodes"], written["weights"])
 
     def cuts(self) -> dict[str, BlockCut]:
-        """How each source was divided that was ever there."""
+        """How each source that was ever in the run was cut into blocks."""
         written = {path: BlockCut(*cut) for header in self.headers.values() for path, cut in header["cuts"].items()}
         return {**self.before.cuts, **written}
 
     def nodes(self) -> dict[str, str]:
-        """Description of the order of each node that was ever there, as it was when it was last there."""
+        """The description of the order of each node that was ever in the run, as it last was."""
         return dict(self.before.nodes) | {k: v for header in self.headers.values() for k, v in header["nodes"].items()}
 
     def blended_since(self, path: str, tree: Tree, present: int) -> int:
-        """The generation of this size since which the mixture at the path has had these sources with these weights."""
+        """The first generation of this size since which the mixture at `path` has its present sources and weights."""
         held = itertools.takewhile(lambda n: self.tree(n).blend(path) == tree.blend(path), reversed(self.generations))
         return min(held, default=present)
 
     def member_since(self, path: str, present: int) -> int:
-        """The generation of this size with which the node joined, the last time; `present` if it joins now."""
+        """The generation of this size with which a node last joined; `present` if it joins now."""
         held = itertools.takewhile(lambda n: path in self.headers[n]["nodes"], reversed(self.generations))
         return min(held, default=present)
 
 
 def share_out(total: int, parts: int, part: int) -> int:
-    """One of so many whole numbers that differ by 1 at most and add up to the total."""
+    """The size of part number `part` when `total` is divided into `parts` sizes that differ by at most 1."""
     return total // parts + (part < total % parts)
 
 
 def totals_of_nodes(progress: Progress) -> dict[str, dict[str, float]]:
-    """Sum up what was delivered of each node since the run began, over all ranks and passes.
+    """Sum what was delivered from each node since the run began, over all ranks and passes.
 
     Returns:
         By path: `samples`, `tokens`, `cost`, the `COUNTS`, `left_out` and `padded`, without those that are 0.
@@ -410,7 +410,7 @@ _UNEVEN: Final = {
 
 
 def added(counts: Mapping[str, float], more: Mapping[str, float], times: int = 1) -> dict[str, Any]:
-    """Add counts up, name by name."""
+    """Add two mappings of counts, name by name; the second counts `times` times."""
     return {name: counts.get(name, 0) + more.get(name, 0) * times for name in dict.fromkeys((*counts, *more))}
 
 
@@ -420,7 +420,7 @@ def _numbers_in(key: str) -> tuple[int, int, int]:
 
 
 def history_of(progress: Progress) -> list[Mapping[str, Any]]:
-    """Describe the generations, oldest first.
+    """Describe the run's generations, oldest first.
 
     Returns:
         Of each its number, `step`, size, `weights`, what was drawn in it (`samples`, and `cost` where there is one),
@@ -456,7 +456,7 @@ def _line(progress: Progress, generation: int) -> dict[str, Any]:
 
 
 def batches_by_size(runs: Sequence[Sequence[int]], begin: int, end: int) -> dict[int, int]:
-    """Count the batches of each size among those of a lane after its first `begin`, up to the one of number `end`.
+    """Count by size the batches of a lane after its first `begin`, up to number `end`.
 
     Args:
         runs: As of `Batches.sizes`.

@@ -12,10 +12,10 @@ _GROUP_KEY: Final = "streamdata/group"
 
 
 def check_can_meet(who: str, size: int) -> None:
-    """Refuse to ask other ranks where there is no process group.
+    """Raise StateError if there are several ranks and no process group through which to exchange states.
 
     Raises:
-        StateError: There are others, and no group.
+        StateError: There are several ranks, and no process group.
     """
     if size > 1 and not _is_initialized():
         raise StateError(
@@ -25,7 +25,7 @@ def check_can_meet(who: str, size: int) -> None:
 
 
 def gather(value: Any, dst: int | None = None) -> list[Any]:
-    """Collect the values of all ranks on every rank, or on rank `dst` alone, and none elsewhere."""
+    """Collect the values of all ranks on every rank, or only on rank `dst`."""
     if not _is_initialized():
         return [value]
     from torch import cuda, distributed
@@ -47,7 +47,7 @@ _names: "weakref.WeakKeyDictionary[Any, str | None]" = weakref.WeakKeyDictionary
 
 
 def group_name() -> str | None:
-    """A name of the process group that all its ranks give it, and no other group has; None where there is no group.
+    """A name of the process group, equal on all its ranks and unique; None without a group.
 
     Whoever asks first makes it up, in the store by which the ranks have met: nobody waits for another rank.
     """

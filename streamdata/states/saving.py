@@ -42,7 +42,7 @@ _loaded: Final[deque[str]] = deque(maxlen=1024)
 
 @dataclass(frozen=True, kw_only=True)
 class RankStates:
-    """States of one rank, in a file or for the other ranks."""
+    """The states of one rank, as saved in a file or sent to the other ranks."""
 
     name: str
     """For messages: the file's path, or the rank."""
@@ -58,22 +58,22 @@ class RankStates:
 def save_states(
     directory: str | Path, states: Mapping[str, Any], *, step: int, rank: int | None = None, size: int | None = None
 ) -> None:
-    """Save a rank's states, to be called on every rank, also on one that has delivered nothing.
+    """Saves a rank's states; call it on every rank, also on one that has delivered nothing.
 
     Writes `directory/step-STEP/rank-RANK.states`, which is there in full or not at all, also after a power cut, and
     beside it, once for all ranks, what the run had come to under earlier sizes: a step needs no other folder.
 
     Args:
-        directory: The same for all ranks and steps.
-        states: What `load_states` gave, or a dict, updated with `to_state` of each batch since.
-        step: The trainer's, the same on all ranks.
-        rank: Of this data-parallel replica, with `size`: to be given under tensor or pipeline parallelism. By default
-            the process group's, else RANK and WORLD_SIZE, else there is one replica.
-        size: How many replicas there are.
+        directory: A directory, the same for all ranks and steps.
+        states: The result of `load_states`, or a dict, updated with `to_state` of each batch since.
+        step: The trainer's step, the same on all ranks.
+        rank: The rank of this data-parallel replica; give it with `size` under tensor or pipeline parallelism. By
+            default the process group's, else RANK and WORLD_SIZE, else there is one replica.
+        size: The number of replicas.
 
     Raises:
-        StateError: They do not come from `to_state`, or from a run with another number of ranks; or they are empty
-            after step 0, while a dataset of this process has delivered samples and `to_state` was never called.
+        StateError: The states do not come from `to_state`, or from a run with another number of ranks; or they are
+            empty after step 0, while a dataset of this process has delivered samples and `to_state` was never called.
         ValueError: The step is not a number from 0, or one of rank and size is missing or wrong.
         OSError: The directory cannot be written.
     """
@@ -109,12 +109,12 @@ def save_states(
 
 
 def part_of_rank(states: Mapping[str, Any], group: DataParallel) -> tuple[StatesTable, tuple[str, Any] | None]:
-    """Select what a rank saves: its entries since the size last changed, and the header of before with its digest.
+    """Select the entries that a rank saves: its own since the size last changed, and the deal header with its digest.
 
     While it has delivered nothing since it loaded states of another size, rank 0 saves those for all.
 
     Raises:
-        StateError: They do not come from `to_state`, or from a run with another number of ranks.
+        StateError: The states do not come from `to_state`, or from a run with another number of ranks.
     """
     # What was written since is not sorted in among all ranks' at every step: a rank's own are few.
     parts = [states.loaded, states.written] if isinstance(states, LoadedStates) else [states]
@@ -153,7 +153,7 @@ def part_of_rank(states: Mapping[str, Any], group: DataParallel) -> tuple[States
 
 
 def remember(states: StatesTable) -> None:
-    """Note that these were loaded, or set, to know them again where nothing was delivered since."""
+    """Note the digest of states that were loaded or set, so that unchanged states are recognised later."""
     # By content: a plain dict has it, too, and so has what a trainer wrote and read by its own means.
     if states.digest not in _loaded:
         _loaded.append(states.digest)
@@ -179,10 +179,10 @@ def _encoded(own: RankStates) -> bytes:
 
 
 def decode(name: str, content: bytes) -> RankStates:
-    """Read a rank's file.
+    """Decode the content of a rank's file.
 
     Raises:
-        StateError: It is torn, damaged, or not such a file; the message begins with its name.
+        StateError: The content is torn, damaged, or not of such a file; the message begins with `name`.
     """
     try:
         value = orjson.loads(gzip.decompress(content))
@@ -212,12 +212,12 @@ def decode(name: str, content: bytes) -> RankStates:
 
 
 def deal_file(digest: str) -> str:
-    """The name of the file of what a run had come to under earlier sizes."""
+    """The name of the file that holds a deal header, by its digest."""
     return f"deal-{digest}.json.gz"
 
 
 def replica_of(who: str, rank: int | None, size: int | None) -> DataParallel:
-    """The replica that a caller names, or by default that of the process.
+    """The replica that the caller gives, by default that of this process.
 
     Raises:
         ValueError: One of rank and size is missing or wrong.

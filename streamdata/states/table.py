@@ -56,7 +56,7 @@ _OTHER: Final = re.compile(
 
 
 class Owner(NamedTuple):
-    """The generation and rank of an entry."""
+    """The generation and rank to which an entry belongs."""
 
     generation: int
     rank: int | None
@@ -64,20 +64,20 @@ class Owner(NamedTuple):
 
 
 def owner_of(key: str) -> Owner:
-    """Find the owner of an entry of a table that is no cursor."""
+    """Parse the generation and rank from the key of an entry that is not a cursor."""
     _, generation, *lane = key.split("/")
     return Owner(int(generation), int(lane[-1]) if lane else None)
 
 
 def empty_rows(count: int) -> Rows:
-    """Make so many cursors that say nothing."""
+    """Make `count` empty cursor rows."""
     rows = np.zeros(count, ROW)
     rows["pulled"], rows["rare"] = -1, None
     return rows
 
 
 def columns_of(rows: Rows) -> tuple[dict[str, Column], dict[int, Mapping[str, Any]]]:
-    """The columns of cursors in which there is something; and by row the fields of `RARE`."""
+    """Return the columns of cursors that are not empty, and the fields of `RARE` by row."""
     columns = {name: np.ascontiguousarray(rows[name]) for name in NUMBERS if rows[name].any()}
     if (rows["pulled"] != -1).any():
         columns["pulled"] = np.ascontiguousarray(rows["pulled"])
@@ -85,7 +85,7 @@ def columns_of(rows: Rows) -> tuple[dict[str, Column], dict[int, Mapping[str, An
 
 
 def rows_of(count: int, columns: Mapping[str, Any], rare: Mapping[Any, Mapping[str, Any]]) -> Rows:
-    """Make cursors of what `columns_of` gave, or of the same as JSON has it.
+    """Make cursor rows from the columns of `columns_of`, or from their JSON.
 
     Raises:
         ValueError: A column has another length.
@@ -102,7 +102,7 @@ def rows_of(count: int, columns: Mapping[str, Any], rare: Mapping[Any, Mapping[s
 
 @dataclass(frozen=True, eq=False)
 class StatesTable(Mapping[str, Any]):
-    """States that do not change any more; made by `table_of` and `join`. A mapping with the flat dict's items."""
+    """Immutable states, stored as a table: a mapping with the flat dict's items. `table_of` and `join` make it."""
 
     paths: tuple[str, ...] = ()
     """Paths of the rows, sorted."""
@@ -117,7 +117,7 @@ class StatesTable(Mapping[str, Any]):
 
     @cached_property
     def groups(self) -> dict[tuple[int, int, str], slice]:
-        """Slices of the rows of each node, by generation, pass and path."""
+        """The slice of rows of each node, by generation, pass and path."""
         numbers = np.stack([self.rows[name] for name in KEY[:3]])
         is_first = np.append(True, (numbers[:, 1:] != numbers[:, :-1]).any(axis=0))[: len(self.rows)]
         starts = np.flatnonzero(is_first).tolist()
@@ -126,20 +126,20 @@ class StatesTable(Mapping[str, Any]):
 
     @cached_property
     def headers(self) -> dict[int, Any]:
-        """The generations' headers, sorted by number."""
+        """The headers of all generations, sorted by number."""
         found = {owner_of(key).generation: v for key, v in self.others.items() if key.startswith("generation/")}
         return dict(sorted(found.items()))
 
     @property
     def deal(self) -> int:
-        """The generation with which the present size began, as the newest header says; 0 where that is none."""
+        """The generation with which the present size began, from the newest header; 0 if there is none."""
         newest = self.headers[max(self.headers)] if self.headers else None
         number = newest.get("deal") if isinstance(newest, Mapping) else None
         return number if type(number) is int else 0
 
     @cached_property
     def digest(self) -> str:
-        """A digest that equal states share, whatever sequence they were filled in."""
+        """A digest of the states that does not depend on the order in which they were filled."""
         others = {key: compared(value) for key, value in self.others.items()}
         rare = columns_of(self.rows)[1]
         hasher = blake2b(json.dumps([self.paths, others, rare], sort_keys=True).encode(), digest_size=16)
@@ -148,7 +148,7 @@ class StatesTable(Mapping[str, Any]):
         return hasher.hexdigest()
 
     def present(self) -> "StatesTable":
-        """The entries since the size of the run last changed, with the header of what was before."""
+        """The entries since the size of the run last changed, with the header of the deal."""
         # A dict that a trainer goes on to update keeps what it was resumed from.
         if not self.headers or self.deal > max(self.headers):  # the latter is refused by whoever reads it
             return self
@@ -156,27 +156,27 @@ class StatesTable(Mapping[str, Any]):
         return self.select(self.rows["generation"] >= self.deal, others)
 
     def select(self, rows: npt.NDArray[np.bool_], others: Mapping[str, Any]) -> "StatesTable":
-        """The rows of a mask, and some of the other entries."""
+        """The rows that a mask selects, together with the given other entries."""
         if rows.all() and len(others) == len(self.others):
             return self
         return _table(self.paths, self.rows[rows], others)
 
     def of_rank(self, rank: int, since: int) -> "StatesTable":
-        """A rank's own entries of the generations from `since` on."""
+        """A rank's own entries, of generations from `since` on."""
         others = {k: v for k, v in self.others.items() if (own := owner_of(k)).rank == rank and own.generation >= since}
         return self.select((self.rows["rank"] == rank) & (self.rows["generation"] >= since), others)
 
     def ranks(self) -> set[int]:
-        """Ranks that delivered something."""
+        """The ranks that have delivered samples."""
         return set(np.unique(self.rows["rank"]).tolist())
 
     def generations(self) -> set[int]:
-        """Generations of which there are entries."""
+        """The generations that have entries."""
         named = {owner.generation for owner in map(owner_of, self.others) if owner.rank is not None}
         return named.union(np.unique(self.rows["generation"]).tolist())
 
     def lane(self, epoch_pass: int, rank: int, worker: int) -> LaneEntries:
-        """The entries of a lane in a pass."""
+        """The entries of one lane in a pass."""
         passes, ranks, workers = self._lanes
         own, entries = self.rows[(passes == epoch_pass) & (ranks == rank) & (workers == worker)], LaneEntries()
         for (generation, path), cursor in zip(own[["generation", "path"]].tolist(), as_dicts(own), strict=True):
@@ -208,14 +208,14 @@ class StatesTable(Mapping[str, Any]):
         return len(self.others) + len(self.rows)
 
     def as_dict(self) -> dict[str, Any]:
-        """The flat dict, many times as fast as by asking for each key."""
+        """Return the states as a flat dict, much faster than key by key."""
         return {**self.others, **dict(zip(self._numbers, as_dicts(self.rows), strict=True))}
 
 
 class LoadedStates(MutableMapping[str, Any]):
-    """States of all ranks that were loaded; a trainer goes on to update them like a dict, but cannot delete from them.
+    """The loaded states of all ranks: a dict-like mapping that a trainer updates and cannot delete from.
 
-    What was loaded lies in a table and does not change; what is written afterwards lies in a dict above it. So an
+    Loaded entries lie in a table and do not change; later updates lie in a dict above it. So an
     update costs what one of a dict costs, and workers that are forked share the table. `dict(…)` of them is plain JSON.
 
     Args:
@@ -244,14 +244,14 @@ class LoadedStates(MutableMapping[str, Any]):
         return len(self.loaded) + sum(key not in self.loaded for key in self.written)
 
     def copy(self) -> "LoadedStates":
-        """Return a copy to be updated by itself."""
+        """Return a copy that can be updated independently."""
         return LoadedStates(self.loaded, dict(self.written), step=self.step)
 
     __copy__ = copy
 
     # A dict's own: a mapping's sets key by key, which takes many times as long for each batch.
     def update(self, states: Any = (), /, **more: Any) -> None:
-        """Updates what was written, like a dict's."""
+        """Update the entries, like a dict's `update`."""
         self.written.update(states, **more)
 
 
@@ -260,10 +260,11 @@ def _restored(paths: tuple[str, ...], count: int, columns: Any, rare: Any, other
 
 
 def table_of(states: Mapping[str, Any]) -> StatesTable:
-    """Put states into a table.
+    """Convert a flat dict of states to a table.
 
     Raises:
-        StateError: They are no mapping, or a cursor is not one that `to_state` writes; the message names its key.
+        StateError: The states are not a mapping, or a cursor is not one that `to_state` writes; the message names its
+            key.
     """
     if isinstance(states, StatesTable):
         return states
@@ -320,7 +321,7 @@ def _fill(rows: Rows, cursors: Mapping[str, Any]) -> None:
 
 
 def is_of_rank(key: str, value: Any) -> bool:
-    """Whether the value of a key that is no cursor's is of the right type, as far as it is of a rank."""
+    """Whether the value of a rank's entry that is not a cursor has the right type."""
     kind = key.partition("/")[0]
     if kind == "worker":
         return type(value) is int and value >= 0
@@ -361,7 +362,7 @@ def _column(name: str, values: Mapping[str, Any]) -> Column:
 
 
 def join(tables: Sequence[StatesTable]) -> StatesTable:
-    """Join tables; of entries with the same key that of the last one counts."""
+    """Join tables; for equal keys the last table wins."""
     others = {key: value for table in tables for key, value in table.others.items()}
     tables = [table for table in tables if len(table.rows)]
     if len(tables) <= 1:
@@ -389,7 +390,7 @@ def _table(paths: Sequence[str], rows: Rows, others: Mapping[str, Any]) -> State
 
 
 def as_dicts(rows: Rows) -> Iterator[dict[str, Any]]:
-    """Yield cursors as `to_state` wrote them."""
+    """Yield cursor rows as the dicts that `to_state` wrote."""
     # Lists first: an element of a list is an int or float of Python, and reading it ten times as fast.
     optional = [(name, rows[name].tolist()) for name in OPTIONAL if rows[name].any()]
     pulled = rows["pulled"].tolist() if (rows["pulled"][:, -1] >= 0).any() else None
@@ -406,7 +407,7 @@ def as_dicts(rows: Rows) -> Iterator[dict[str, Any]]:
 
 
 def not_states(key: object, value: object, why: str) -> StateError:
-    """An error about an entry that `to_state` does not write."""
+    """Make the error for an entry that `to_state` does not write."""
     return StateError(
         f"states: {shown(key)}: {shown(value)} does not come from to_state ({why})\n"
         "  Pass the dict that was filled by states.update(to_state(batch)), as it was saved."

@@ -27,14 +27,14 @@ _TOKEN_KEYS = ("sequence", "chosen", "rejected", "prompts", "responses")
 
 
 def detect_format(load_path: str | Path) -> str:
-    """The format of a store, by the names of its files.
+    """Detects the format of a store from the names of its files.
 
-    `h5` for *.h5 and *.hdf5, `bin` for *.bin with meta.json, `megatron` for *.bin with *.idx, `tokens` for *.npy, *.ds
-    and a *.bin that is named itself.
+    The format is `h5` for *.h5 and *.hdf5, `bin` for *.bin with meta.json, `megatron` for *.bin with *.idx, and
+    `tokens` for *.npy, *.ds and a path that is itself a *.bin.
 
     Raises:
-        FileNotFoundError: There is nothing.
-        StoreError: None of these, or several at once.
+        FileNotFoundError: Nothing lies at the path.
+        StoreError: The files are of no format, or of several.
     """
     path = Path(load_path)
     _, files = store_files(path)
@@ -75,7 +75,7 @@ def enter(classes: dict[str, Any], name: str, entry: Any, base: type, who: str) 
 
 
 class StoreFactory:
-    """Makes stores by the name of their format: `h5`, `bin`, `megatron`, `tokens`, or one that was registered."""
+    """Makes stores by the name of their format: `h5`, `bin`, `megatron`, `tokens`, or a registered one."""
 
     _stores: dict[str, type[Store]] = {  # noqa: RUF012
         "bin": MmapStore, "h5": H5Store, "megatron": MegatronStore, "tokens": TokenFileStore,
@@ -83,7 +83,7 @@ class StoreFactory:
 
     @classmethod
     def register(cls, storage_type: str, store: type[Store]) -> None:
-        """Let `create` make this store under a new name.
+        """Register a store class under a new format name, for `create`.
 
         Raises:
             ValueError: The name is taken, or `store` is not a subclass of Store.
@@ -92,14 +92,14 @@ class StoreFactory:
 
     @classmethod
     def create(cls, storage_type: str, dtype: str | None = None) -> Store:
-        """A store that has nothing loaded.
+        """Make a store of a format, with nothing loaded.
 
         Args:
             storage_type: The format.
-            dtype: Of the tokens, for files that do not say it; see `TokenFileStore`.
+            dtype: The dtype of tokens, for files that do not record it; see `TokenFileStore`.
 
         Raises:
-            ValueError: The format is unknown, or says itself of which dtype its tokens are.
+            ValueError: The format is unknown, or it records the dtype itself.
         """
         if storage_type not in cls._stores:
             raise ValueError(f"StoreFactory: expected a format of {sorted(cls._stores)}, got {shown(storage_type)}")
@@ -123,10 +123,10 @@ class StoreFactory:
         mapped: bool = False,
         dtype: str | None = None,
     ) -> Store:
-        """The loaded store at a path; without a format, that of its files is detected. See `Store.load` and `create`.
+        """Load the store at a path; without a format, the format is detected. See `Store.load` and `create`.
 
         Raises:
-            FileNotFoundError: There is nothing there.
+            FileNotFoundError: Nothing lies at the path.
             ValueError: The format is unknown or cannot be detected, or the store is damaged.
         """
         store = cls.create(storage_type or detect_format(load_path), dtype)

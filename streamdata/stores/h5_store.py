@@ -28,10 +28,11 @@ _COPIED = 1 << 20  # values at once
 
 
 class H5Store(Store):
-    """Reads h5 files: contiguous datasets itself, others (chunked, compressed) through h5py, without their sums.
+    """Reads HDF5 files: contiguous datasets directly, others (chunked, compressed) through h5py, without checksums.
 
-    A file of ours says in its attribute `streamdata` what `meta.json` says; else every dataset is a record, and one of
-    shape (items, values) a list of items. Files are opened when they are first read, in each process on its own.
+    A file written by streamdata has the content of a `meta.json` in its attribute `streamdata`. In other files every
+    dataset is a record, and one of shape (items, values) a list of items. Each process opens files when it first
+    reads them.
     """
 
     storage_type = "h5"
@@ -55,10 +56,10 @@ class H5Store(Store):
         return _Dataset(files.get(array.file, _open), array.dataset, array.file)
 
     def share_memory_(self) -> Self:
-        """Copy all arrays into shared memory, once; workers that the store is then sent to, or that are forked, use it.
+        """Copy all arrays into shared memory, once; workers forked, or sent the store, afterwards use it.
 
         Raises:
-            RuntimeError: Nothing is loaded, or there is not enough shared memory.
+            RuntimeError: The store is not loaded, or there is not enough shared memory.
         """
         import torch
 

@@ -35,10 +35,11 @@ _SHOWN = 5
 
 
 class MegatronStore(Store):
-    """Reads a pair, or all pairs below a directory, as one key, `sequence`, whose records are the sequences.
+    """Reads Megatron pairs (`.bin`, `.idx`) as one key, `sequence`, whose records are the pairs' sequences.
 
-    Multimodal pairs have a second key, `mode`, with one number for each sequence. Sequences must lie one after another.
-    Several pairs in one directory are one store if they are shards that `StoreWriter` named, `data_0000` and so on.
+    The path names one pair, or a directory with all pairs below it. Multimodal pairs have a second key, `mode`, with
+    one number for each sequence. Sequences must lie one after another. Several pairs in one directory are one store if
+    they are shards that `StoreWriter` named, `data_0000` and so on.
     """
 
     storage_type = "megatron"

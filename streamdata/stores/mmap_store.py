@@ -43,12 +43,12 @@ Locate = Callable[[str, np.dtype[Any], int, str | None], StoredArray]
 
 
 class MmapStore(Store):
-    """Reads `<key>.bin`: little-endian values, bool as one byte.
+    """Reads `<key>.bin` files: little-endian values, bool as one byte.
 
-    The `meta.json` beside them says which keys there are, of which dtype and length: ours, or that of AstrAI,
-    `{key: {shape, dtype[, offsets]}}`. There a 1-D array without offsets is one record (`dpo` and `grpo` refuse it), a
-    2-D array is one packed row or record per row, and offsets (the begin of every record and maybe the end of the last)
-    count along the first dimension; a key without them has those of a key of the same length.
+    The `meta.json` beside them lists the keys with dtype and length, in streamdata's format or AstrAI's,
+    `{key: {shape, dtype[, offsets]}}`. In AstrAI's a 1-D array without offsets is one record (`dpo` and `grpo` refuse
+    it), a 2-D array is one packed row or record per row, and offsets (the start of each record, optionally the end of
+    the last) count along the first dimension; a key without offsets uses those of a key of the same length.
     """
 
     storage_type = "bin"

@@ -35,13 +35,13 @@ RecordValues: TypeAlias = "torch.Tensor | list[torch.Tensor]"
 
 
 class Store(ABC):
-    """Tokenized arrays on disk, by key. A subclass says where they lie and how they are read.
+    """Base of token stores: tokenized arrays on disk, by key. Subclasses say where they lie and how they are read.
 
-    It is pickled as its path alone, and loads again in the process that uses it. What it gives are fresh tensors:
-    int64 for integers of any width, bool and floats as they are stored.
+    It pickles as its path, and loads again in the process that uses it. It returns fresh tensors: int64 for integers of
+    any width, bool and floats as they are stored.
 
     Attributes:
-        path: What was loaded.
+        path: The path that was loaded.
     """
 
     storage_type: str
@@ -55,29 +55,29 @@ class Store(ABC):
 
     @abstractmethod
     def read_shards(self, path: Path) -> list[Shard]:
-        """The shards at a path (see `store_files`), in the order of every rank; no token is read.
+        """Find the shards at a path (see `store_files`), in an order that is equal on all ranks; reads no tokens.
 
         Raises:
-            FileNotFoundError: There is nothing at the path.
-            StoreError: There are none, or one is damaged.
+            FileNotFoundError: Nothing lies at the path.
+            StoreError: The path holds no shards, or one is damaged.
         """
 
     def values(self, array: StoredArray) -> Any:
-        """The values of an array, or what gives them when it is sliced."""
+        """The values of an array, or an object that reads them when it is sliced."""
         return open_files.get(array, self._make)
 
     def load(self, path: str | Path, *, verify: bool = True, mapped: bool = False) -> Self:
-        """Find the shards at a path.
+        """Load the shards at a path, without reading tokens.
 
         Args:
-            path: A directory, a file, or what a `.bin` and an `.idx` have in common.
-            verify: Compare all that is read with the sums of its files, and warn of files without sums.
+            path: A directory, a file, or the common prefix of a `.bin` and an `.idx`.
+            verify: Compare everything read with the files' checksums, and warn of files without any.
             mapped: Read through memory maps. A file that is then cut short ends the process: only for files that
                 nobody else changes.
 
         Raises:
-            FileNotFoundError: There is nothing at the path.
-            StoreError: It holds no shards, or one that is damaged or does not fit the others.
+            FileNotFoundError: Nothing lies at the path.
+            StoreError: The path holds no shards, or one that is damaged or does not fit the others.
         """
         absolute = os.path.abspath(path)  # a worker may have another working directory
         self._make = partial(StoredValues, verify=verify, mapped=mapped)
@@ -109,19 +109,19 @@ class Store(ABC):
         return list(dict.fromkeys(array for segment in segments for array in segment.arrays))
 
     def files_without_sums(self) -> list[str]:
-        """The files in which damage is not noticed when they are read."""
+        """The files without checksums, in which damage goes unnoticed when they are read."""
         return sorted({array.file for array in self.arrays() if not array.has_sums})
 
     @property
     def keys(self) -> list[str]:
-        """The keys that there are."""
+        """The store's keys."""
         return list(self._loaded())
 
     @property
     def identity(self) -> str:
-        """16 hexadecimal digits that differ between stores, wherever they lie.
+        """A text of 16 hexadecimal digits that identifies the store's content, wherever it lies.
 
-        They are made of its shards' names, sizes and dtypes, and of the checksums that some formats record.
+        It is computed from the shards' names, sizes and dtypes, and the checksums that some formats record.
         """
         parts = [
             (key, [_identity(segment, str(self.path)) for segment in column.segments])
@@ -131,16 +131,16 @@ class Store(ABC):
 
     @property
     def train_types(self) -> tuple[str, ...]:
-        """The train types that it can serve."""
+        """The train types that the store supports."""
         self._loaded()
         return self._train_types
 
     @property
     def num_records(self) -> int:
-        """Number of records.
+        """The number of records.
 
         Raises:
-            StoreError: Its keys have different numbers of records.
+            StoreError: The keys have different numbers of records.
         """
         counts = {key: column.num_records for key, column in self._loaded().items()}
         if len(set(counts.values())) > 1:
@@ -152,7 +152,7 @@ class Store(ABC):
         return min(len(column) for column in self._loaded().values())
 
     def share_memory_(self) -> Self:
-        """Let all workers share what would be a copy of each; for maps there is nothing to do."""
+        """Move data that each worker would copy into shared memory; memory maps need nothing."""
         return self
 
     @overload
@@ -160,11 +160,11 @@ class Store(ABC):
     @overload
     def fetch(self, begin: int, end: int, keys: KeyNames) -> "dict[str, torch.Tensor]": ...
     def fetch(self, begin: int, end: int, keys: str | KeyNames) -> "torch.Tensor | dict[str, torch.Tensor]":
-        """Values begin to end of a key, shape (end - begin,), or of several keys.
+        """Read values [begin, end) of a key, shape (end - begin,), or of several keys.
 
         Raises:
-            RuntimeError: Nothing is loaded.
-            ValueError: Not 0 <= begin <= end <= the key's length, or an unknown key.
+            RuntimeError: The store is not loaded.
+            ValueError: Not 0 <= begin <= end <= the key's length, or the key is unknown.
         """
         import torch
 
@@ -173,7 +173,7 @@ class Store(ABC):
         return {key: torch.from_numpy(self.array(key, begin, end)) for key in keys}
 
     def stored(self, key: str, begin: int, end: int) -> Values:
-        """Values begin to end of a key, as they lie on disk where that is in one segment; not to be written to."""
+        """Read values [begin, end) of a key without copying if they lie in one segment; do not write to the result."""
         column = self.column(key)
         ends = column.ends
         if not 0 <= begin < end <= ends[-1] or end > ends[number := bisect_right(ends, begin)]:
@@ -184,7 +184,7 @@ class Store(ABC):
         return read(begin - start, end - start)
 
     def array(self, key: str, begin: int, end: int) -> Values:
-        """Values begin to end of a key as a fresh array; see `fetch`."""
+        """Read values [begin, end) of a key as a fresh array; see `fetch`."""
         column = self.column(key)
         if not 0 <= begin <= end <= len(column):
             within = f"a range within 0 to {len(column)}"
@@ -198,21 +198,21 @@ class Store(ABC):
     @overload
     def fetch_record(self, index: int, keys: KeyNames) -> dict[str, RecordValues]: ...
     def fetch_record(self, index: int, keys: str | KeyNames) -> "RecordValues | dict[str, RecordValues]":
-        """Record `index` of a key, or of several.
+        """Read record `index` of a key, or of several keys.
 
         Returns:
-            Shape (values,); of keys whose records are lists (items, values), or a list where these differ in length.
+            A tensor (values,). For keys whose records are lists, (items, values), or a list if items differ in length.
 
         Raises:
-            RuntimeError: Nothing is loaded.
-            ValueError: Not 0 <= index < num_records, or an unknown key.
+            RuntimeError: The store is not loaded.
+            ValueError: Not 0 <= index < num_records, or the key is unknown.
         """
         if isinstance(keys, str):
             return _tensors(self.record(keys, index))
         return {key: _tensors(self.record(key, index)) for key in keys}
 
     def record(self, key: str, index: int) -> Values | list[Values]:
-        """Record `index` of a key as fresh arrays; see `fetch_record`."""
+        """Read record `index` of a key as fresh arrays; see `fetch_record`."""
         column = self.column(key)
         if not 0 <= index < column.num_records:
             expected = f"a record of {column.num_records}, from 0"
@@ -231,11 +231,11 @@ class Store(ABC):
         return self._piece(column, segment.data, first, last).reshape(len(spans), -1 if last > first else 0)
 
     def column(self, key: str) -> Column:
-        """All segments of a key.
+        """The segments of a key, over all shards.
 
         Raises:
-            RuntimeError: Nothing is loaded.
-            ValueError: There is no such key.
+            RuntimeError: The store is not loaded.
+            ValueError: The key is unknown.
         """
         found = self._columns or self._loaded()
         column = found.get(key)
@@ -244,7 +244,7 @@ class Store(ABC):
         return column
 
     def gather(self, key: str, begins: Sequence[int], length: int) -> Values:
-        """The values from each begin on, (begins, length), in the dtype that they have on disk; see `Column`."""
+        """Read `length` values from each begin on: (begins, length), in the dtype on disk; see `Column`."""
         column = self.column(key)
         out = np.empty((len(begins), length), column.raw_dtype)
         by_segment: dict[int, Any] = defaultdict(list)
@@ -265,7 +265,7 @@ class Store(ABC):
         return out
 
     def record_begin(self, key: str, index: int) -> int:
-        """Where record `index` of a key whose records are no lists begins; of the one after the last, the end."""
+        """The position where record `index` of a key begins (not for keys of lists); after the last record, the end."""
         column = self.column(key)
         if index >= column.num_records:
             return len(column)
@@ -273,7 +273,7 @@ class Store(ABC):
         return column.starts[number] + column.segments[number].records.span(local, self.values)[0]
 
     def document_starts(self, key: str, begin: int, end: int) -> Int64s:
-        """Where documents begin strictly between two positions. A segment begins one too.
+        """The positions strictly between `begin` and `end` where documents begin. A segment also begins one.
 
         Raises:
             StoreError: The store does not record its documents.
@@ -291,7 +291,7 @@ class Store(ABC):
         return np.array(found, np.int64)
 
     def no_documents(self, key: str) -> StoreError:
-        """The error for a key of which some segment does not say where its documents begin."""
+        """Make the error for a key whose documents' starts are not all recorded."""
         recorded = f"the documents in {shown(key)} to be recorded"
         return StoreError.mismatch(self._who, recorded, "none", "Give eod_token, the id with which each document ends.")
 

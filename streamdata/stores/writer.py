@@ -26,25 +26,26 @@ Parts: TypeAlias = dict[Part, tuple[Values, Int64s | range]]
 
 
 class StoreWriter:
-    """Writes records to a new store, shard by shard. The same records give the same bytes, in any portions.
+    """Writes records to a new store, shard by shard. Equal records give equal bytes, however they are portioned.
 
     Use it as a context manager, or call `close`; a shard is published when it is full, and the last by `close`. After
     an error nothing of the unfinished shard can be read.
 
     Args:
-        storage_type: `bin`, `h5` or `megatron`. Megatron's has one key, `sequence`, and no packed rows.
-        directory: Where shards go: `shard_0000/`, or `data_0000.h5`, or `data_0000.bin` and `.idx`. Made if missing.
+        storage_type: `bin`, `h5` or `megatron`. The last has one key, `sequence`, and no packed rows.
+        directory: The directory for shards: `shard_0000/`, or `data_0000.h5`, or `data_0000.bin` and `.idx`. Made if
+            missing.
         keys: Name → dtype on disk; see `token_dtype`. The first is the one that shards' tokens are counted in.
         items: The keys whose records are lists of 1-D arrays, such as the responses to a prompt.
         rows: The records are packed rows, which windows do not cross.
-        max_tokens_per_shard: A shard ends before the record with which any of its keys would have more values. A record
-            longer than that is a shard of its own.
-        train_types: What the store is for; by default every train type whose keys it has.
+        max_tokens_per_shard: A shard ends before the record with which any of its keys would exceed this number of
+            values. A longer record is a shard of its own.
+        train_types: The train types that the store is for; by default every one whose keys it has.
 
     Attributes:
         shards: The paths published so far.
-        num_records: How many records were appended.
-        num_tokens: How many values of the first key.
+        num_records: The number of records appended.
+        num_tokens: The number of values of the first key.
 
     Raises:
         StoreError: The directory has shards already, a dtype or key the format does not hold, or a train type without
@@ -84,8 +85,8 @@ class StoreWriter:
         """Write one record.
 
         Args:
-            record: Per key a 1-D array, or of `items` a list of these.
-            documents: Of a packed row, the lengths of the documents in it. Padding counts as one.
+            record: For each key a 1-D array; for keys in `items` a list of 1-D arrays.
+            documents: For a packed row, the lengths of its documents. Padding counts as one.
 
         Raises:
             StoreError: See `extend`.
@@ -109,18 +110,19 @@ class StoreWriter:
         item_lengths: Mapping[str, npt.ArrayLike] | None = None,
         documents: npt.ArrayLike | None = None,
     ) -> None:
-        """Write many records at once, the values of each key joined.
+        """Write many records at once, given the concatenated values of each key.
 
         Args:
-            flat: Per key the values of all records, 1-D.
-            lengths: The length of each record, int (records,), for all keys or per key. Of `items` the number of items.
-            item_lengths: Per key of `items` the length of each item, int (items,).
+            flat: For each key the values of all records, 1-D.
+            lengths: The length of each record, int (records,), for all keys or per key; for keys in `items` the number
+                of items.
+            item_lengths: For each key in `items` the length of each item, int (items,).
             documents: The lengths of all documents in these rows, int (documents,), which fill every row exactly.
 
         Raises:
             StoreError: Keys are missing or unknown, lengths do not add up, a value does not fit into its key's dtype,
-                or documents are given for some records and not for others. Nothing of these records was written.
-            OSError: They cannot be written. The shard under way is dropped, and the writer closed.
+                or documents are given for some records and not for others. None of these records was written.
+            OSError: The disk cannot be written. The unfinished shard is dropped, and the writer closed.
         """
         if self._closed:
             raise StoreError.mismatch(self._who, "an open writer", "one that was closed", "Make a new one.")
@@ -144,13 +146,13 @@ class StoreWriter:
         self.num_tokens += len(parts[first, "data"][0])
 
     def close(self) -> None:
-        """Publish the last shard. A writer that was given no records leaves no shard."""
+        """Publish the last shard. A writer without records leaves no shard."""
         if not self._closed:
             self._finish()
             self._closed = True
 
     def discard(self) -> None:
-        """Drop the shard under way; those published stay."""
+        """Drop the unfinished shard; published shards stay."""
         self._closed = True
         if self._spool is not None:
             self._spool.discard()

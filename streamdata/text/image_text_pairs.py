@@ -21,7 +21,7 @@ TEXT_FIELDS: Final = ("txt", "caption")
 
 
 class ImageTextPairProcessFnBuilder:
-    """Turns image-text records into tensors: a stream function, one sample per record.
+    """A stream function that turns image-text records into tensors, one sample per record.
 
     The image is the first of the fields `jpg`, `jpeg`, `png`, `webp`, the text the first of `txt` and `caption` (such
     as a sidecar's, with `meta_names: [caption]`) that the record has. A sample has
@@ -32,14 +32,14 @@ class ImageTextPairProcessFnBuilder:
 
     Args:
         img_size: Height and width: one number for both, or a pair.
-        max_text_len: Tokens of text at most; longer ones are cut.
+        max_text_len: The most tokens of text; longer texts are cut.
         tokenizer_name: A local directory or a name, as `transformers.AutoTokenizer` takes it; loaded on first use.
-        dtype: "float32" gives values in [0, 1], four times as much to move as "uint8", whose values are 0 to 255.
-        backend: What decodes JPEGs: "simplejpeg" is faster than "pillow", and its pixels may differ from Pillow's by a
-            few 1/255. Whatever it is not made for (PNG, WebP, JPEGs of inks) is decoded by Pillow.
+        dtype: "uint8" (0 to 255), or "float32" in [0, 1], which takes four times the memory.
+        backend: The decoder of JPEGs: "simplejpeg" is faster than "pillow", and its pixels may differ from Pillow's by
+            a few 1/255. Other formats (PNG, WebP, CMYK JPEGs) are always decoded by Pillow.
 
     Raises:
-        ValueError: A size is not positive, or there is no such dtype or backend.
+        ValueError: A size is not positive, or `dtype` or `backend` has another value.
         ImportError: simplejpeg is not installed.
     """
 

@@ -322,18 +322,18 @@ _HARD_FOR_TORCH: Final = ("uint16", "uint32", "uint64")
 
 
 class PackTokens(Lookahead):
-    """Packs whole samples into rows of at most `max_tokens`: the `process_fn` of a source, or a `customized_yield_fn`.
+    """Packs whole samples into rows of at most `max_tokens`; a `process_fn` or a `customized_yield_fn`.
 
-    It pulls up to `lookahead` samples, plans rows by best fit, and gives them as one burst. The last samples pulled, at
-    most what fits into one row, are carried over to the next burst. A row is not padded. It has
+    The function pulls up to `lookahead` samples, plans rows by best fit, and gives them as one burst. The last samples
+    pulled, at most what fits into one row, are carried over to the next burst. A row is not padded. It has
 
     - `field`, the samples' token ids joined, (n,) with n at most `max_tokens`;
     - `cu_seqlens` int32 (documents + 1,), where documents begin in it, and n;
     - `position_ids` int64 (n,), from 0 at each document's start;
-    - each other field that has a value for each token (labels, masks), joined in the same way. A field is taken for one
-      if in all samples of the burst that have it its length is that of the token ids;
-    - all else (media, texts) as a list with one entry for each document, None where it has none;
-    - of `__url__`, `__key__` and the like what the last sample pulled for the burst has, as of any stream function.
+    - each other field with one value per token (labels, masks), joined in the same way. A field counts as one if its
+      length equals that of the token ids in all samples of the burst that have it;
+    - all other fields (media, texts) as a list with one entry for each document, None where it has none;
+    - `__url__`, `__key__` and similar fields of the last sample pulled for the burst, as from any stream function.
 
     Labels are joined as they are. A model that shifts them itself predicts each document's first token from the end of
     the one before, unless its label is -100.
@@ -343,17 +343,17 @@ class PackTokens(Lookahead):
     most `lookahead` in each old lane, may come again whole.
 
     Args:
-        max_tokens: Tokens in a row at most.
+        max_tokens: The most tokens in a row.
         lookahead: How many samples it holds when it plans, or as many as do not fit into one row, if these are more:
             with 1, samples are packed in their sequence. Rows are fuller the more there are: about 0.998 of
             `max_tokens` where a hundred rows are planned at once.
         field: Token ids of a sample: a 1-D tensor, an array or a list of integers. A sample without tokens is in no
             row. Of this and the fields that are joined with it, lists become int64 or float32, unsigned arrays of 16
             bits or more int64; all else keeps its type.
-        longer: What becomes of a sample of more than `max_tokens` tokens. "error" raises; "drop" leaves it out and
+        longer: How to treat a sample of more than `max_tokens` tokens. "error" raises; "drop" leaves it out and
             "truncate" its end, both counted in the state as `overlong`; "split" cuts it into whole rows and a rest,
             each of which is a document in its row.
-        lookahead_bytes: It plans earlier, once the samples that it holds have this size, as those with media do.
+        lookahead_bytes: Plan earlier, once the held samples reach this size, as samples with media may.
 
     Raises:
         ValueError: A setting is out of range.
@@ -416,29 +416,29 @@ def _as_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
 
 
 class GroupByLength(Lookahead):
-    """Groups samples of alike length into batches of at most `max_tokens_per_batch` tokens, padding included.
+    """Groups samples of similar length into batches of at most `max_tokens_per_batch` tokens, padding included.
 
-    It is the `process_fn` of a source, or the `customized_yield_fn` of a mixture. It pulls up to `lookahead` samples,
-    sorts them by length, and gives groups as one burst, in the order of their first samples. The longest sample of a
-    group, times their number, is at most `max_tokens_per_batch`. The last samples pulled, at most what fits into one
-    group, are carried over to the next burst. A group is a dict with its samples under `samples`, in the order in which
-    they came. `GroupCollate` makes a batch of it:
+    Use it as the `process_fn` of a source, or the `customized_yield_fn` of a mixture. It pulls up to `lookahead`
+    samples, sorts them by length, and gives groups as one burst, in the order of their first samples. The longest
+    sample of a group, times their number, is at most `max_tokens_per_batch`. The last samples pulled, at most what fits
+    into one group, are carried over to the next burst. A group is a dict with its samples under `samples`, in the order
+    in which they came. `GroupCollate` makes a batch of it:
 
         collate = GroupCollate(TensorCollate(fields={"input_ids": Pad(value=0)}))
         StreamLoader(dataset, batch_size=1, collate=collate)  # one group is one batch
 
-    Resume and change of size: as for `PackTokens`, with groups in place of rows.
+    Resume and change of size work as in `PackTokens`, with groups in place of rows.
 
     Args:
-        max_tokens_per_batch: Tokens in a group at most, once its samples are padded to the longest of them.
+        max_tokens_per_batch: The most tokens in a group, once its samples are padded to the longest of them.
         lookahead: How many samples it holds when it sorts, or as many as do not fit into one group, if these are more:
             with 1, samples are grouped in their sequence.
         field: Token ids of a sample: a 1-D tensor, an array or a list of integers. A sample without tokens is in no
             group.
-        longer: What becomes of a sample of more tokens than that. "error" raises; "drop" leaves it out and "truncate"
-            its end, both counted in the state as `overlong`; "split" cuts it into several samples. Each field that has
-            a value for each token is cut alike, as `PackTokens` finds them.
-        lookahead_bytes: It sorts earlier, once the samples that it holds have this size, as those with media do.
+        longer: How to treat a sample of more than `max_tokens_per_batch` tokens. "error" raises; "drop" leaves it out
+            and "truncate" its end, both counted in the state as `overlong`; "split" cuts it into several samples. Each
+            field that has a value for each token is cut alike, as `PackTokens` finds them.
+        lookahead_bytes: Sort earlier, once the held samples reach this size, as samples with media may.
 
     Raises:
         ValueError: A setting is out of range.

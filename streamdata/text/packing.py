@@ -138,29 +138,31 @@ def positions(lengths: Int64s) -> Int64s:
 
 
 class TextJsonlProcessFnBuilder:
-    """Packs documents into rows of one length: a stateful stream function, from records to samples.
+    """A stateful stream function that packs documents into rows of one length, without gaps.
 
     Documents follow each other without a gap, each ended by the tokenizer's end-of-sequence token, over shards, epochs
     and resumes; every token of that stream is in exactly one row. A sample holds tensors of shape
     (max_sequence_length,):
 
     - `tokens` int64;
-    - `target_ids` int64, the stream shifted by one, beyond the row's end too; -100 where there is no next token;
-    - `loss_mask` bool, False exactly there: in the padding that ends a finite stream, and at its last token;
+    - `target_ids` int64, the stream shifted by one, also across the row's end; -100 where there is no next token;
+    - `loss_mask` bool, False where `target_ids` is -100: in the padding that ends a finite stream, and at its last
+      token;
     - `position_ids` int64, from 0 at each document's start and each row's start (padding counts as a document);
-    - `labels` int64, on request only, since trainers mean two things by the word.
+    - `labels` int64, on request only, since trainers define them in two ways.
 
-    Its state says how many of the last records are still needed and where in the first of them the next row begins.
+    Its state holds how many of the last records are still needed, and where in the first of them the next row begins.
 
     Args:
         max_sequence_length: Tokens per row.
         tokenizer_name: A local directory or a name, as `transformers.AutoTokenizer` takes it; loaded on first use.
         text_key: The record's field that holds the text, str or UTF-8 bytes.
-        labels: "unshifted" adds `labels` that are the tokens, -100 at padding only, for what shifts them itself, as the
-            models of transformers do: these do not train a row's last target. "shifted" adds `target_ids` by that name.
+        labels: "unshifted" adds `labels` equal to the tokens, -100 at padding only, for models that shift them
+            themselves, as those of transformers do; a row's last target is then not trained. "shifted" adds `labels`
+            equal to `target_ids`.
 
     Raises:
-        ValueError: `max_sequence_length` is not positive, or there are no such `labels`.
+        ValueError: `max_sequence_length` is not positive, or `labels` has another value.
     """
 
     num_ended = 0
@@ -212,7 +214,7 @@ class TextJsonlProcessFnBuilder:
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def num_tokens(self, record: dict[str, Any]) -> int:
-        """How many tokens of rows a record becomes, its end token among them."""
+        """The number of row tokens that a record becomes, including its end-of-sequence token."""
         return len(self._tokens(record)) + 1
 
     def _tokens(self, record: dict[str, Any]) -> npt.NDArray[np.int64]:
@@ -232,18 +234,18 @@ class TextJsonlProcessFnBuilder:
         return tokenize(self.tokenizer_name, text, with_special_tokens=False)
 
     def state_dict(self) -> dict[str, int]:
-        """Say what is held; no payload. See `load_state_dict`."""
+        """The packer's state as plain JSON, without tokens; see `load_state_dict`."""
         return {**(self._packer.state if self._packer else self._held_at_start), **self._settings()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next call go on where the state was taken, given the last `rewind` records again.
+        """Restore a state; the next call must be given the last `rewind` records again.
 
         Args:
             state: `rewind`, `offset` (tokens of the first of these records that were in rows before) and what must
                 not have changed: `max_sequence_length` and `tokenizer`, a fingerprint of the tokenizer and text_key.
 
         Raises:
-            StateError: It was written with other settings, or is not such a state.
+            StateError: `state` was written with other settings, or is not a packer's state.
         """
         self._held_at_start = checked_counts("TextJsonlProcessFnBuilder", state, (*_NOTHING_HELD,), self._settings())
         self._packer = None  # until it is called again, state_dict says what was loaded

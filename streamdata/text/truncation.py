@@ -147,15 +147,15 @@ def postprocess_data(
     left_pad: bool = True,
     truncation: str = "error",
 ) -> "tuple[Tensor, Tensor]":
-    """Brings a batch to one length, by padding or by truncation.
+    """Brings a batch of token ids and its mask to one length, by padding or truncation.
 
     Args:
         input_ids: Shape (batch, seq).
         attention_mask: Shape (batch, seq), 0 at padding.
-        max_length: Tokens of each row afterwards, at least 1.
+        max_length: The tokens of each row in the result, at least 1.
         pad_token_id: Fills rows that are shorter.
-        left_pad: Whether it does so before them, or after.
-        truncation: One of `TRUNCATIONS`, for rows that are longer.
+        left_pad: Pad on the left instead of the right.
+        truncation: How to cut longer rows, one of `TRUNCATIONS`.
 
     Returns:
         Both tensors with shape (batch, max_length), in their dtypes.
@@ -189,7 +189,7 @@ def postprocess_data(
 def pad_sequence_to_length(
     tensors: "Tensor", max_seq_len: int, pad_token_id: float, left_pad: bool = False
 ) -> "Tensor":
-    """Pads the last dimension to `max_seq_len`, after the values or before them; longer ones are returned unchanged."""
+    """Pads the last dimension to `max_seq_len`, on the right or left; longer tensors are returned unchanged."""
     from torch.nn.functional import pad
 
     missing = max_seq_len - tensors.shape[-1]
@@ -199,7 +199,7 @@ def pad_sequence_to_length(
 
 
 def compute_position_id_with_mask(mask: "Tensor") -> "Tensor":
-    """Returns positions that count the tokens where `mask` is 1, from 0; 0 at padding before them. Same shape."""
+    """Returns position ids that count tokens where `mask` is 1, from 0; leading padding gets 0. Same shape."""
     import torch
 
     return torch.clip(torch.cumsum(mask, dim=-1) - 1, min=0)

@@ -59,7 +59,7 @@ _FORMAT: Final = struct.Struct("<8sqqQ")
 
 
 class PageList:
-    """Pages of which some can be drawn at random, however many there are."""
+    """A set of pages from which some can be drawn at random in constant time."""
 
     def __init__(self) -> None:
         self._pages: list[PageKey] = []
@@ -69,13 +69,13 @@ class PageList:
         return len(self._pages)
 
     def add(self, page: PageKey) -> None:
-        """Add one that is not there."""
+        """Add a page; one that is listed already stays."""
         if page not in self._at:
             self._at[page] = len(self._pages)
             self._pages.append(page)
 
     def discard(self, page: PageKey) -> None:
-        """Remove one, if it is there."""
+        """Remove a page if it is listed."""
         at = self._at.pop(page, None)
         if at is not None:
             last = self._pages.pop()
@@ -83,16 +83,16 @@ class PageList:
                 self._pages[at], self._at[last] = last, at
 
     def some(self, number: int) -> list[PageKey]:
-        """Draw at most so many of them, no two the same."""
+        """Draw at most `number` different pages at random."""
         return _RANDOM.sample(self._pages, min(number, len(self._pages)))
 
     def of_shards(self, is_wanted: Callable[[str], bool]) -> list[PageKey]:
-        """List the pages of the shards that the function tells."""
+        """List the pages of the shards for which `is_wanted` is true."""
         return [page for page in self._pages if is_wanted(page.shard)]
 
 
 class CacheAccount:
-    """The bytes below a directory, of which those of pages may be used again.
+    """Keeps the size of a cache directory within a bound, across processes; pages may be removed to make room.
 
     Args:
         folder: The directory; it is made.
@@ -133,22 +133,22 @@ class CacheAccount:
 
     @property
     def used(self) -> int:
-        """Bytes below the directory, with those that are reserved."""
+        """The bytes below the directory, reserved ones included."""
         return self._sum().used
 
     def try_page(self, key: PageKey) -> bool:
-        """Lock a page that nobody fetches."""
+        """Lock a page unless another thread or process is fetching it; return whether it is locked now."""
         with self._threads:
             return self._try_page(key)
 
     def release_page(self, key: PageKey) -> None:
-        """Unlock it."""
+        """Unlock a page."""
         with self._threads:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _FIRST_PAGE + key.seed)
             self._fetched.discard(key)
 
     def reserve(self, key: PageKey, page_size: int, victims: Iterator[PageKey]) -> Path | None:
-        """Make room for a page, whose lock the caller has, and take it.
+        """Make room for a page that the caller has locked, and reserve it.
 
         Args:
             key: The page.
@@ -177,7 +177,7 @@ class CacheAccount:
                 raise
 
     def publish(self, temporary: Path, key: PageKey, data: bytes | memoryview) -> None:
-        """Write a page, and let all read it.
+        """Write a page to disk, and make it readable for all processes.
 
         Raises:
             OSError: The disk is full, or failed.
@@ -187,7 +187,7 @@ class CacheAccount:
             self.pages.add(key)
 
     def give_up(self, temporary: Path) -> None:
-        """Remove a temporary file that is not to be published."""
+        """Remove a temporary file that will not be published."""
         with self._locked():
             self._unlink(temporary)
 
@@ -197,7 +197,7 @@ class CacheAccount:
             self._remove(key)
 
     def count_again(self) -> bool:
-        """Look for what others published, and for what was left by those that were killed; return whether it did.
+        """Count pages published by others and files left by killed processes, if it is time; return whether it was.
 
         It does so now and then: to look at all files takes seconds where there are a million.
         """
@@ -208,7 +208,7 @@ class CacheAccount:
         return True
 
     def say(self, kind: int) -> bool:
-        """Whether nobody has said it since the cache came into use: a bit for each thing to say."""
+        """Whether no process has logged this kind of message since the cache came into use; notes that one does now."""
         with self._locked():
             known = self._sum()
             self._write(known._replace(said=known.said | 1 << kind))
@@ -286,18 +286,18 @@ class CacheAccount:
 
 
 class Outlook(Protocol):
-    """The future of a source's shards, by its known order."""
+    """When a source's shards will be read again, as its order says."""
 
     reads_all: bool
     """Whether this node reads everything in each epoch, so that all pages are worth the same."""
 
     def wanted(self, shard: int, begin: int, end: int) -> Sequence[float]:
-        """How many bytes of a range the node reads yet in this epoch, and how many in each of the next ones."""
+        """The bytes of a range that the node still reads in this epoch, then those in each later epoch."""
         ...
 
 
 class PageWorth:
-    """Pages' value, by what this process knows of their future.
+    """Ranks cached pages by when this process will read them next.
 
     Args:
         account: Of all pages.
@@ -311,7 +311,7 @@ class PageWorth:
         self._stranger_pages: deque[PageKey] = deque()
 
     def expect(self, shards: Iterable[str], outlook: Outlook) -> None:
-        """Take in what `PageCache.expect` says."""
+        """Add a source's outlook; see `PageCache.expect`."""
         for number, shard in enumerate(shards):
             if shard:  # pages of one whose version is met later are not those of an earlier one
                 self._outlooks[shard] = outlook, number
@@ -319,7 +319,7 @@ class PageWorth:
         self._strangers_of = None
 
     def paid_in(self, key: PageKey, page_size: int, wanted_size: int) -> int | None:
-        """In how many epochs fetching all of a page, of which so much is wanted, pays; None for never."""
+        """The number of epochs after which fetching a whole page, not only the wanted bytes, pays off; None: never."""
         outlook, shard = self._outlooks.get(key.shard, (None, 0))
         if outlook is None or outlook.reads_all:
             return 1
@@ -330,7 +330,7 @@ class PageWorth:
         return next((epochs for epochs, size in enumerate(saved) if size > extra), None)
 
     def victims(self, key: PageKey, paid_in: int, *, only_strangers: bool) -> Iterator[PageKey]:
-        """Pages that may be removed for another one, which pays in so many epochs."""
+        """Yield pages that may be removed to make room for a page that pays off in `paid_in` epochs."""
         outlook, _ = self._outlooks.get(key.shard, (None, 0))
         if outlook is None:
             return

@@ -30,14 +30,14 @@ _caches = PerProcess(_Caches)
 
 
 def named_cache(settings: CacheSettings | None) -> CacheSettings | None:
-    """The settings, or where there are none those of the environment, if it names a directory."""
+    """Return the settings, by default those of the environment; None if neither names a directory."""
     if settings is None and (path := os.environ.get(CACHE_VARIABLE)):
         return CacheSettings(os.path.abspath(os.path.expanduser(path)))
     return settings
 
 
 def page_cache(settings: CacheSettings | None) -> PageCache | None:
-    """The cache of this process by these settings, or by the environment; None where neither names one.
+    """The page cache of this process for the settings, or the environment's; None if neither names a directory.
 
     Raises:
         SourceError: The directory cannot be written.
@@ -60,7 +60,7 @@ def page_cache(settings: CacheSettings | None) -> PageCache | None:
 
 
 def cache_counts() -> list[CacheCounts]:
-    """Counts of what was read through each cache of this process."""
+    """The counts of each page cache of this process."""
     return [cache.counts for _, cache in list(_caches.get().by_path.values()) if cache is not None]
 
 
@@ -78,12 +78,12 @@ def _opened(settings: CacheSettings) -> PageCache | None:
 
 
 def cache_key(url: str, size: int, version: int) -> str:
-    """How the page cache calls a version of a shard."""
+    """The page cache's name of one version of a shard."""
     return shard_key(bare_url(url), _text(version), size)
 
 
 def read_cached(url: str, size: int, version: int, begin: int, end: int, fetch: Fetch) -> "Future[bytes]":
-    """The bytes [begin, end) of a shard: from its cache in this process, where it has one, or by `fetch`.
+    """The bytes [begin, end) of a shard: through its page cache if it has one, else by `fetch`.
 
     Args:
         url: Of the shard.
@@ -100,13 +100,13 @@ def read_cached(url: str, size: int, version: int, begin: int, end: int, fetch: 
 
 
 def has_cached(url: str, size: int, version: int, pages: Iterable[int]) -> bool:
-    """Whether these pages of a shard are in its cache now."""
+    """Whether a shard's cache holds all of these pages now."""
     cache = page_cache(cache_of(url))
     return cache is not None and version != 0 and cache.has(cache_key(url, size, version), pages)
 
 
 def read_cached_into(url: str, size: int, version: int, pieces: list[tuple[int, int, memoryview]]) -> list[bool]:
-    """Fill each memory with the bytes [begin, end) of a shard where its cache has them; whether it had.
+    """Fill each piece of memory from the shard's cache if it holds the bytes; return, for each, whether it did.
 
     Args:
         url: Of the shard; size and version as in `read_cached`.
@@ -121,9 +121,9 @@ def read_cached_into(url: str, size: int, version: int, pieces: list[tuple[int, 
 
 
 class Confirmations:
-    """Whether shards that were read from a cache are still of that version: asked once per shard and pass.
+    """Pending checks that shards read from a cache are unchanged on their host: one per shard and pass.
 
-    What was read is of the version that was indexed, whatever the answer is: so it is not waited for. A copy in another
+    The bytes read are of the indexed version in any case, so answers are not waited for. A copy in another
     process begins empty.
     """
 
@@ -131,11 +131,11 @@ class Confirmations:
         self._asked: PerProcess[list[Future[bytes]]] = PerProcess(list)
 
     def add(self, answer: "Future[bytes]") -> None:
-        """Note what was asked."""
+        """Add a pending check."""
         self._asked.get().append(answer)
 
     def check(self, *, wait: bool) -> None:
-        """Raise what an answer says against it; those that have not come are waited for, or stay."""
+        """Raise the error of any answered check; `wait` also waits for those that are pending."""
         if not (asked := self._asked.made):
             return
         for answer in [answer for answer in asked if wait or answer.done()]:

@@ -40,7 +40,7 @@ _DAMAGED, _UNWRITABLE, _NETWORK_DISK, _UNVERSIONED = range(4)  # what is said on
 
 
 class DaemonThreads:
-    """Threads that do not keep a process from its end: what one of them leaves is what a kill leaves."""
+    """A pool of daemon threads: the process may exit while they work, with the same effect as a kill."""
 
     def __init__(self, most: int) -> None:
         self._most, self._started = most, 0
@@ -48,7 +48,7 @@ class DaemonThreads:
         self._idle = threading.Semaphore(0)
 
     def submit(self, task: Callable[[], None]) -> None:
-        """Let one of them do a task, which raises nothing."""
+        """Run a task, which must not raise, in one of the threads."""
         self._tasks.put(task)
         if not self._idle.acquire(blocking=False) and self._started < self._most:
             self._started += 1
@@ -61,7 +61,7 @@ class DaemonThreads:
 
 
 def network_disk_of(path: str, mounts: str | None = None) -> str | None:
-    """The type of the network file system on which a path lies; None for others, and where nobody knows.
+    """The type of the network file system on which a path lies; None for local disks, or if it is not known.
 
     Args:
         path: A directory that exists.
@@ -83,7 +83,7 @@ def network_disk_of(path: str, mounts: str | None = None) -> str | None:
 
 
 class CacheCounts:
-    """Counts of what was read through a cache, in this process.
+    """Counts of what this process read through a page cache.
 
     Attributes:
         reads: How often all that was wanted was there.
@@ -121,7 +121,7 @@ class _Fetching(NamedTuple):
 
 
 class PageCache:
-    """Pages in a directory that the processes of a node share; it may be deleted while nobody uses it.
+    """A directory of pages that the processes of a node share; it may be deleted while no process uses it.
 
     Args:
         path: The directory.
@@ -147,16 +147,16 @@ class PageCache:
             )
 
     def expect(self, shards: Iterable[str], outlook: Outlook) -> None:
-        """Say what is known of the future of a source's shards, which are named by `shard_key`, in their order.
+        """Tell the cache when a source's shards will be read again; shards are named by `shard_key`, in their order.
 
         The name of one whose version is not known yet is "".
         """
         self._worth.expect(shards, outlook)
 
     def read(self, url: str, version: str, size: int, begin: int, end: int, fetch: Fetch) -> "Future[bytes]":
-        """The bytes [begin, end) of a shard.
+        """The bytes [begin, end) of a shard, from the cache or by `fetch`.
 
-        What is not there is fetched by a thread. Reading a shard's first byte from the cache asks its server whether
+        Missing pages are fetched by a thread. Reading a shard's first byte from the cache asks its server whether
         this is still its version: each pass reads that byte once, on some node, so that is one request per shard and
         pass.
 
@@ -186,11 +186,11 @@ class PageCache:
         return done
 
     def has(self, shard: str, pages: Iterable[int]) -> bool:
-        """Whether all of these pages of a shard, which is named by `shard_key`, are there now."""
+        """Whether the cache holds all of these pages of a shard (named by `shard_key`) now."""
         return all(os.access(f"{self.path}/{PageKey(shard, number).name}", os.F_OK) for number in pages)
 
     def read_into(self, shard: str, size: int, pieces: Sequence[Piece]) -> list[bool]:
-        """Fill each memory with the bytes [begin, end) of a shard where they are there; whether they were.
+        """Fill each piece of memory with bytes of a shard if they are cached; return, for each, whether they were.
 
         Args:
             shard: As `shard_key` names it.

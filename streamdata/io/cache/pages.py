@@ -42,23 +42,23 @@ Piece = tuple[int, int, memoryview]
 
 
 class PageDamageError(Exception):
-    """A page file is not what was written."""
+    """The content of a page file differs from what was written."""
 
 
 class PageKey(NamedTuple):
-    """Names a page: the shard, as `shard_key` names it, and its number there."""
+    """Identifies a page: its shard's `shard_key`, and the number of the page in the shard."""
 
     shard: str
     number: int
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """The name of the page's file."""
         return f"{self.shard}-{self.number}.page"
 
     @property
     def seed(self) -> int:
-        """62 bits, of its checksums and its lock: a page under the name of another one is damaged."""
+        """A 62-bit number that seeds the page's checksums and selects its lock; a renamed page counts as damaged."""
         return (int(self.shard, 16) * _SPREAD + self.number) % (1 << 62)
 
 
@@ -76,7 +76,7 @@ def shard_key(url: str, version: str, size: int) -> str:
 
 
 def charge_of(file_size: int) -> int:
-    """The room that a file takes of the bound: whole blocks of the disk, and its entry in the directory."""
+    """The bytes by which a file counts towards the cache's bound: whole disk blocks, and its directory entry."""
     return -(-(file_size + 128) // _DISK_BLOCK) * _DISK_BLOCK
 
 
@@ -86,19 +86,19 @@ def file_size_of(page_size: int) -> int:
 
 
 def key_of(name: str) -> PageKey | None:
-    """The page that a file is, by its name; None for another file."""
+    """The page that a file holds, by the file's name; None for other files."""
     match = _PAGE.fullmatch(name)
     return PageKey(match[1], int(match[2])) if match else None
 
 
 def key_of_temporary(name: str) -> PageKey | None:
-    """The page that a temporary file is to become; None for another file."""
+    """The page that a temporary file will become, by its name; None for other files."""
     match = _TEMPORARY.fullmatch(name)
     return key_of(f"{match[1]}.page") if match else None
 
 
 def reserve(folder: Path, key: PageKey, page_size: int) -> Path:
-    """Make the temporary file of a page, from now on as large as it will be.
+    """Create the temporary file of a page, with its final size.
 
     Raises:
         OSError: The directory cannot be written.
@@ -113,7 +113,7 @@ def reserve(folder: Path, key: PageKey, page_size: int) -> Path:
 
 
 def write_page(temporary: Path, key: PageKey, data: bytes | memoryview) -> None:
-    """Write a page into its temporary file, and publish it.
+    """Write a page into its temporary file, and publish that.
 
     Nothing is synced: what a power cut leaves is damaged, which its checksums tell.
 
@@ -132,7 +132,7 @@ def write_page(temporary: Path, key: PageKey, data: bytes | memoryview) -> None:
 
 
 def files_below(folder: Path) -> Iterator[tuple[str, str, int]]:
-    """All files and directories below a directory: path, name and size; those that vanish meanwhile are left out."""
+    """Yield path, name and size of all files and directories below a directory, except those that vanish meanwhile."""
     waiting = [os.fspath(folder)]
     while waiting:
         with suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:
@@ -163,13 +163,13 @@ class PageFiles:
         self._checked = _CheckedPages()
 
     def read_into(self, key: PageKey, page_size: int, pieces: Sequence[Piece]) -> None:
-        """Fill each memory with its bytes, which are of this page, and keep it open for this thread.
+        """Fill each piece of memory with bytes of a page, and keep the page's file open for this thread.
 
         A window is read in several takes, each of which wants some records of most of its pages.
 
         Raises:
             FileNotFoundError: The page is not there.
-            PageDamageError: They are not those that were written.
+            PageDamageError: The page's content is not what was written.
         """
         named = self._folder, key
         try:
@@ -183,11 +183,11 @@ class PageFiles:
             self._opened(key, page_size).read_into(pieces)
 
     def read(self, key: PageKey, page_size: int, begin: int, end: int) -> bytes:
-        """The bytes [begin, end) of a page, which are delivered as they are: a copy takes longer than a check.
+        """The bytes [begin, end) of a page, checked.
 
         Raises:
             FileNotFoundError: The page is not there.
-            PageDamageError: They are not those that were written.
+            PageDamageError: The page's content is not what was written.
         """
         return self._opened(key, page_size).read(begin, end)
 
@@ -202,12 +202,12 @@ class _CheckedPages:
         self._known: dict[PageKey, tuple[_FileIdentity, int]] = {}
 
     def of(self, key: PageKey, identity: _FileIdentity) -> int:
-        """A bit for each chunk, from the lowest on."""
+        """The chunks of a page whose checksums were verified, as a bit mask."""
         known, chunks = self._known.get(key, (None, 0))
         return chunks if known == identity else 0
 
     def note(self, key: PageKey, identity: _FileIdentity, chunks: int) -> None:
-        """Note which were checked."""
+        """Record which chunks of a page were verified."""
         if len(self._known) >= _MAX_CHECKED:
             self._known.clear()
         self._known[key] = identity, chunks
@@ -238,7 +238,7 @@ class _OpenPage:
             close(self._fd)
 
     def read_into(self, pieces: Sequence[Piece]) -> None:
-        """Fill each memory with its bytes, as `PageFiles.read_into`."""
+        """Fill each piece of memory with bytes of the page; see `PageFiles.read_into`."""
         while True:
             damage = ""  # a text: an error that a frame of its own traceback holds would keep the page open
             try:
@@ -249,7 +249,7 @@ class _OpenPage:
                 return
 
     def read(self, begin: int, end: int) -> bytes:
-        """Read the bytes [begin, end), as `PageFiles.read`."""
+        """Read the bytes [begin, end) of the page; see `PageFiles.read`."""
         while True:
             data, damage = b"", ""
             try:

@@ -33,9 +33,9 @@ _SECRET_LETTERS = 4  # shorter ones are words of any text
 
 @dataclass(frozen=True, kw_only=True)
 class StorageOptions:
-    """Settings of an object store; what is None follows from the environment.
+    """Settings of an object store; those that are None follow from the environment.
 
-    They travel with the shards to the processes that read. They are in no state, sample, index or message: the identity
+    They travel with the shards to the processes that read. No state, sample, index or message has them: the identity
     of an object is its bucket and key.
 
     Args:
@@ -54,7 +54,7 @@ class StorageOptions:
         return "StorageOptions(…)"
 
     def over(self, other: "StorageOptions") -> "StorageOptions":
-        """Fill up what these options do not say from other ones."""
+        """Return these options, with those of `other` for settings that are None here."""
         said = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
         return replace(other, **said)
 
@@ -65,20 +65,20 @@ _OURS = "Keys come from the environment, a profile or a role; these are taken: "
 
 
 def options_of_source(value: Any, who: str) -> StorageOptions:
-    """The options of a source: its own, and those of the mixtures above where it says nothing.
+    """The options of a source: its own, completed by those of the mixtures above it.
 
     Raises:
-        ValueError: As `checked_options` has it.
+        ValueError: See `checked_options`.
     """
     of_all = checked_options(default_of("storage_options"), who)
     return of_all if value is None else checked_options(value, who).over(of_all)
 
 
 def checked_options(value: Any, who: str) -> StorageOptions:
-    """The options that a recipe gives; None for none. What it gives is not repeated in errors: it may be a secret.
+    """Check the options that a recipe gives. Errors never repeat their values, which may be secrets.
 
     Raises:
-        ValueError: It is not a mapping, has other names, or values of other types.
+        ValueError: The options are not a mapping, or a name or the type of a value is wrong.
     """
     if isinstance(value, StorageOptions):
         return value
@@ -104,7 +104,7 @@ def checked_options(value: Any, who: str) -> StorageOptions:
 
 
 class CacheSettings(NamedTuple):
-    """The directory in which pages of remote shards are kept, and how many bytes may lie there.
+    """The directory that keeps pages of remote shards, and the bytes that it may hold.
 
     Attributes:
         path: A directory on a disk of the node, absolute.
@@ -120,10 +120,11 @@ CacheSetting: TypeAlias = Mapping[str, Any] | CacheSettings | None
 
 
 def read_cache_settings(value: Any) -> CacheSettings | None:
-    """Read the `cache` of a source, or of the top for all.
+    """Read the `cache` setting of a recipe; None if there is none.
 
     Raises:
-        ValueError: It is not a mapping of `path` and `max_bytes`; or a recipe under `allow` may not write there.
+        ValueError: The setting is not a mapping of `path` and `max_bytes`; or a recipe under `allow` may not write
+            there.
     """
     if value is None or isinstance(value, CacheSettings):
         return value
@@ -162,7 +163,7 @@ def bare_url(url: str) -> str:
 
 
 def secrets_of(url: str) -> set[str]:
-    """Texts that `bare_url` leaves out, each also as it is sent: others may repeat them, in messages say."""
+    """The parts of a url that `bare_url` leaves out, raw and decoded, so that they can be removed from messages."""
     web, found = _WEB.search(url), _USERINFO.search(url)
     userinfo = found[0][:-1] if found else ""
     query = url[web.end() :].partition("?")[2] if web else ""
@@ -172,7 +173,7 @@ def secrets_of(url: str) -> set[str]:
 
 
 class Address(str):
-    """The bare url of an object, as which it compares, hashes and prints, and how to reach it. It pickles with both.
+    """An object's bare url, with what it takes to reach it. Equality, hash and text are those of the bare url.
 
     Attributes:
         signed: The url as it is requested, which may hold secrets.
@@ -195,7 +196,7 @@ class Address(str):
 
 
 def beside(url: str, other: str) -> str:
-    """Another bare url, reached the same way: with the query, userinfo and options of the first."""
+    """Another bare url, reached in the same way: with the query, userinfo and options of `url`."""
     if not isinstance(url, Address):
         return other
     before, _, after = url.signed.partition(_from_host(url))
@@ -208,14 +209,14 @@ def _from_host(url: str) -> str:
 
 
 def keep_in(cache: CacheSettings | None, urls: Iterable[str]) -> None:
-    """Say where the pages of these are kept."""
+    """Set the cache that keeps the pages of these urls."""
     for url in urls:
         if isinstance(url, Address):
             url.cache = cache
 
 
 def cache_of(url: str) -> CacheSettings | None:
-    """The cache that the url's source names."""
+    """The cache settings of the url's source; None if it names no cache."""
     return url.cache if isinstance(url, Address) else None
 
 
@@ -225,5 +226,5 @@ def signed_url(url: str) -> str:
 
 
 def options_of(url: str) -> StorageOptions:
-    """The options of the host of a url."""
+    """The storage options of a url's host."""
     return url.options if isinstance(url, Address) else NO_OPTIONS

@@ -65,11 +65,11 @@ class FileClient:
 
 
 def file_range(asked: Asked) -> Answer:
-    """One attempt at a range, or at a whole file.
+    """Try once to read a range, or a whole file.
 
     Raises:
-        FailureError: It may succeed later.
-        ShardError: It will not.
+        FailureError: A retry may succeed.
+        ShardError: A retry cannot succeed.
     """
     with _its_errors(asked):
         filesystem, path = fsspec.core.url_to_fs(asked.url)
@@ -100,22 +100,22 @@ def _from_hub(filesystem: Any, path: str, asked: Asked) -> bytes:
 
 
 def file_stat(asked: Asked) -> Stat:
-    """One attempt at its size and version.
+    """Try once to find a file's size and version.
 
     Raises:
-        FailureError: It may succeed later.
-        ShardError: It will not.
+        FailureError: A retry may succeed.
+        ShardError: A retry cannot succeed.
     """
     with _its_errors(asked):
         return _stat(*fsspec.core.url_to_fs(asked.url))
 
 
 def file_put(asked: Asked) -> None:
-    """One attempt at writing a file.
+    """Try once to write a file.
 
     Raises:
-        FailureError: It may succeed later.
-        ShardError: It will not.
+        FailureError: A retry may succeed.
+        ShardError: A retry cannot succeed.
     """
     with _its_errors(asked):
         filesystem, path = fsspec.core.url_to_fs(asked.url)
@@ -123,11 +123,11 @@ def file_put(asked: Asked) -> None:
 
 
 def file_list(asked: Asked, *, deep: bool) -> list[Listed]:
-    """One attempt at the files below a folder; without `deep` those in it, and its folders.
+    """Try once to list the files below a folder; without `deep`, the files and folders directly in it.
 
     Raises:
-        FailureError: It may succeed later.
-        ShardError: It will not.
+        FailureError: A retry may succeed.
+        ShardError: A retry cannot succeed.
     """
     with _its_errors(asked):
         filesystem, path = fsspec.core.url_to_fs(asked.url)

@@ -35,27 +35,27 @@ _SAME = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
 
 
 class Door(Protocol):
-    """How a host is spoken to over HTTP."""
+    """Prepares and authenticates HTTP requests to one kind of host."""
 
     follows: bool  # redirects
 
     def prepare(
         self, method: str, url: str, headers: dict[str, str], query: str = "", body: Path | None = None
     ) -> Prepared:
-        """Prepare a request for an object, with the bytes of the file `body` if there is one."""
+        """Prepare a request for an object; `body` is a file to send, if any."""
         ...
 
     def renewed(self, used: int) -> bool:
-        """Whether there may be other credentials than those that were used, after a refusal."""
+        """Whether other credentials than the refused ones may be available now."""
         ...
 
     def learned(self, url: str, headers: Headers) -> bool:
-        """Whether an answer that was not good says how to ask."""
+        """Whether an error response says how to ask correctly, such as in which region."""
         ...
 
 
 class WebDoor:
-    """Files of a web server; a url's name and password become a header."""
+    """Prepares requests to a web server; a url's user name and password become a header."""
 
     follows = True
 
@@ -79,7 +79,7 @@ class WebDoor:
 
 
 class S3Door:
-    """Objects of an S3 API. Credentials are found at the first request, as the AWS tools do."""
+    """Prepares requests to an S3 API. Credentials are found at the first request, as the AWS tools find them."""
 
     follows = False
 
@@ -211,7 +211,7 @@ def _check_web(url: str) -> None:
 
 
 def canonical_url(url: str) -> str:
-    """Spell an object's url in the one way that all its spellings have in common."""
+    """Return the canonical spelling of an object's url."""
     scheme, _, rest = bare_url(url).partition("://")
     if kind_of(url) == "files":
         filesystem, path = fsspec.core.url_to_fs(url)
@@ -235,7 +235,7 @@ os.register_at_fork(after_in_child=_Hosts.forget)
 
 
 def door_of(url: str, options: StorageOptions) -> Door:
-    """The door of a url of the web or of S3."""
+    """The `Door` for a url of a web server or an S3 API."""
     kind = kind_of(url)
     assert kind in ("web", "s3"), kind
     # setdefault of a dict is one step, also among threads
@@ -243,7 +243,7 @@ def door_of(url: str, options: StorageOptions) -> Door:
 
 
 def health_of(url: str, options: StorageOptions) -> HostHealth:
-    """How the host of a url has answered so far; one that was found dead is asked again by who comes later."""
+    """The health of a url's host so far; a host that was found dead is tried again after a while."""
     scheme, _, rest = url.partition("://")
     key = scheme, rest.partition("/")[0], options
     health = _Hosts.healths.setdefault(key, HostHealth())

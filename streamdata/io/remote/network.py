@@ -32,7 +32,7 @@ _VARIABLE = "STREAMDATA_CONNECTIONS"
 
 @dataclass
 class NetworkCounts:
-    """Counts of what a process has asked of hosts so far.
+    """Counts of the requests that this process has sent to hosts so far.
 
     Attributes:
         requests: Attempts that were made.
@@ -51,16 +51,16 @@ class NetworkCounts:
     since: float | None = None
 
     def begin(self) -> None:
-        """Note that the process begins to read samples; what it waited before was its start."""
+        """Mark the beginning of reading samples; earlier waiting counts as start-up."""
         if self.since is None:
             self.since, self.waited = time.perf_counter(), 0.0
 
 
 def checked_connections(connections: Any) -> int | None:
-    """The number of connections that a recipe gives, or None.
+    """Check the number of connections that a recipe gives; None stays None.
 
     Raises:
-        ValueError: It is not a positive whole number.
+        ValueError: The number is not a positive int.
     """
     if connections is not None and (type(connections) is not int or connections < 1):
         raise ValueError(
@@ -70,7 +70,7 @@ def checked_connections(connections: Any) -> int | None:
 
 
 def connections_of_process(connections: int | None = None) -> int:
-    """How many requests this process has in flight at most.
+    """The number of requests that this process may have in flight.
 
     Args:
         connections: Of a node, shared by its ranks and their workers; None takes that of the environment, or 64.
@@ -93,7 +93,7 @@ def connections_of_process(connections: int | None = None) -> int:
 
 
 class Network:
-    """Sends the requests of this process.
+    """Sends this process's requests for bytes, from one event loop in a thread.
 
     Args:
         connections: How many are in flight at most.
@@ -109,7 +109,7 @@ class Network:
         self._free: asyncio.Semaphore | None = None
 
     def submit(self, url: str, begin: int, end: int, version: str = "") -> "Future[Answer]":
-        """Ask for the bytes [begin, end) of an object; a future that is cancelled ends its request.
+        """Request the bytes [begin, end) of an object; cancelling the future ends the request.
 
         Args:
             url: The object; an `Address` has options of its host.
@@ -129,12 +129,12 @@ class Network:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was asked for something already: it then has a thread, which a fork would leave behind."""
+        """Whether the network has been used, and so has a thread, which a fork would lose."""
         return self._loop is not None
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time that passes meanwhile as waited."""
+        """Count the time spent inside this context as waiting for hosts."""
         began = time.perf_counter()
         try:
             yield
@@ -142,7 +142,7 @@ class Network:
             self.counts.waited += time.perf_counter() - began
 
     def limit(self, connections: int) -> None:
-        """From now on have at most so many requests in flight; it may be called until the first request."""
+        """Limit the number of requests in flight; to be called before the first request."""
         if self._loop is None:
             self.connections = connections
 
@@ -219,7 +219,7 @@ class Network:
         return client
 
     def close(self) -> None:
-        """End what is in flight, and the loop."""
+        """Cancel all requests in flight, and stop the event loop."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
@@ -241,16 +241,16 @@ class Network:
         await asyncio.get_running_loop().shutdown_default_executor()
 
     def abandon(self) -> None:
-        """In a forked process: let go of the parent's connections, and at the end of its loop, without a word."""
+        """Release the parent's connections silently, in a forked process."""
         atexit.unregister(self.close)
         if self._session is not None:
             self._session.detach()
 
 
 def import_client(url: str) -> None:
-    """Import what asks for ranges of such a url, where that may be done before a fork: whoever is forked then has it.
+    """Import the client for the url's kind, where that is safe before a fork, so that children inherit it.
 
-    It takes 0.2 s, which pass while something else is waited for.
+    The import takes 0.2 s, which overlap with other waiting.
     """
     if kind_of(url) in ("web", "s3"):
         from streamdata.io.remote.web_client import WebClient  # noqa: F401
@@ -274,5 +274,5 @@ _network = PerProcess(lambda: Network(connections_of_process()), leave=Network.a
 
 
 def network() -> Network:
-    """The network of this process; nothing is started before its first request."""
+    """The network of this process; it starts nothing before its first request."""
     return _network.get()

@@ -76,7 +76,7 @@ class ObjectClient:
         return Answer(data, got.version, got.size, 206, 0.0)
 
     def get_here(self, asked: Asked) -> Answer:
-        """One attempt at a range or a whole object, without an event loop."""
+        """Try once to read a range or a whole object, without an event loop."""
         store, path = self._store(asked.url)
         options: Any = {"range": (asked.begin, asked.end)} if asked.is_range else {}
         with _its_errors(asked):
@@ -87,14 +87,14 @@ class ObjectClient:
         return Answer(data, got.version, got.size, 206, 0.0)
 
     def stat(self, asked: Asked) -> Stat:
-        """One attempt at its size and version."""
+        """Try once to find an object's size and version."""
         store, path = self._store(asked.url)
         with _its_errors(asked):
             meta = obstore.head(store, path)
         return _stat(meta)
 
     def put(self, asked: Asked) -> None:
-        """One attempt at writing an object; what is large is sent in parts, and is there with the last one."""
+        """Try once to write an object; a large one is sent in parts, and appears with the last part."""
         assert asked.body is not None, "nothing is to be written"
         if self._options.anonymous and asked.url.startswith(("gs://", "gcs://")):  # obstore would look for a token
             raise ShardError(
@@ -106,7 +106,7 @@ class ObjectClient:
             obstore.put(store, path, asked.body)
 
     def list(self, asked: Asked, *, deep: bool) -> list[Listed]:
-        """One attempt at the objects below a folder; without `deep` those in it, and its folders."""
+        """Try once to list the objects below a folder; without `deep`, the objects and folders directly in it."""
         store, path = self._store(asked.url)
         root = asked.url.removesuffix(path)
         with _its_errors(asked):

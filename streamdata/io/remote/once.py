@@ -54,10 +54,10 @@ _MAX_PUT = 5 << 30  # bytes that S3 takes in one request
 
 
 def fetch_once(url: str, begin: int | None = None, end: int | None = None, version: str = "") -> Answer:
-    """The bytes [begin, end) of an object, or all of it.
+    """Fetch the bytes [begin, end) of an object, or all of it.
 
     Raises:
-        ShardError: As `Network.submit` has it.
+        ShardError: See `Network.submit`.
     """
     asked = Asked(signed_url(url), begin, end, version)
     options = options_of(url)
@@ -65,24 +65,24 @@ def fetch_once(url: str, begin: int | None = None, end: int | None = None, versi
 
 
 def stat_once(url: str) -> Stat:
-    """The size and the version of an object; of a file of a web server by its first byte, so that ranges are tried.
+    """Find an object's size and version; a web server is asked for the first byte, which also tests ranges.
 
     Raises:
-        ShardError: As `Network.submit` has it.
+        ShardError: See `Network.submit`.
     """
     asked, options = Asked(signed_url(url), *((0, 1) if kind_of(signed_url(url)) == "web" else ())), options_of(url)
     return _ask("stat", asked, options, file_stat, lambda: _Exchange(asked, options).stat())
 
 
 def list_once(url: str, *, deep: bool = True) -> list[Listed]:
-    """List what is below a folder; of a web server what its page of the folder links to.
+    """List what is below a folder; for a web server, what its page of the folder links to.
 
     Args:
         url: The folder.
         deep: Look into its folders, too; otherwise these are listed by urls that end in a slash.
 
     Raises:
-        ShardError: As `Network.submit` has it.
+        ShardError: See `Network.submit`.
     """
     asked, options = Asked(signed_url(url)), options_of(url)
     kind = kind_of(asked.url)
@@ -96,14 +96,14 @@ def list_once(url: str, *, deep: bool = True) -> list[Listed]:
 
 
 def put_once(url: str, body: Path) -> None:
-    """Write an object in one step: who reads it gets the one before or this one, where its host has such a step.
+    """Write an object in one step, if its host can: readers see the old object or the new one.
 
     Args:
         url: The object.
         body: A local file, whose bytes it gets.
 
     Raises:
-        ShardError: As `Network.submit` has it; also where nothing can be written there, or not as much at once.
+        ShardError: See `Network.submit`; also if the host cannot be written to, or not as much at once.
     """
     check_can_put(url)
     asked, options = Asked(signed_url(url), body=body), options_of(url)
@@ -116,7 +116,7 @@ def put_once(url: str, body: Path) -> None:
 
 
 def check_can_put(url: str) -> None:
-    """Raise ShardError where nothing can be written, whatever the permissions are."""
+    """Raise ShardError if the url's kind of host cannot be written to, whatever the permissions."""
     if kind_of(signed_url(url)) == "web":
         raise ShardError(
             f"object '{bare_url(url)}': expected an object store that can be written (such as s3, gs, az), got a web "
@@ -185,7 +185,7 @@ class _Exchange:
         return answer(response.status, promised, self._body(response, promised.length), 0.0)
 
     def page(self) -> str:
-        """The text of a page, in place of bytes."""
+        """Fetch a page and return its text instead of bytes."""
         return self._told("GET", self._text)
 
     def _text(self, response: http.client.HTTPResponse) -> str:

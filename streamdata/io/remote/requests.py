@@ -29,7 +29,7 @@ _RANDOM = SystemRandom()  # the module's own is the user's, whose numbers would 
 
 
 class Answer(NamedTuple):
-    """Bytes of an object.
+    """A host's answer: bytes of an object, with its version and size.
 
     Attributes:
         data: The bytes; fewer than asked for where the object ends.
@@ -47,14 +47,14 @@ class Answer(NamedTuple):
 
 
 class Stat(NamedTuple):
-    """An object without its bytes: its size in bytes, and its version ("" where the host has no name for it)."""
+    """An object's size in bytes, and its version ("" if the host names none)."""
 
     size: int
     version: str
 
 
 class Listed(NamedTuple):
-    """An object in a list of its host, or a folder, whose url ends in a slash."""
+    """An object or folder listed by its host; a folder's url ends in a slash."""
 
     url: str
     size: int
@@ -62,7 +62,7 @@ class Listed(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A request, whatever it is sent by.
+    """A request, independent of the client that sends it.
 
     Attributes:
         url: With its secrets.
@@ -80,39 +80,39 @@ class Asked(NamedTuple):
 
     @property
     def is_range(self) -> bool:
-        """Whether it is for some bytes only."""
+        """Whether the request is for a range, not for a whole object."""
         return self.end is not None
 
     def describe(self) -> str:
-        """The shard and the range, for messages."""
+        """The shard and the range requested, for messages."""
         where = f": bytes {self.begin} to {self.end}" if self.is_range else ""
         return f"{'shard' if self.body is None else 'object'} '{bare_url(self.url)}'{where}"
 
     @property
     def aim(self) -> str:
-        """The expected answer, for messages."""
+        """The answer that is expected, for messages."""
         return "its bytes" if self.body is None else "to write it"
 
 
 class RangeClient(Protocol):
-    """One attempt at a range of an object; whoever calls it tries again."""
+    """Makes one attempt at reading a range of an object; the caller retries."""
 
     async def get(self, url: str, begin: int, end: int, version: str) -> Answer:
-        """The bytes [begin, end) of the object, of this version ("" for any).
+        """The bytes [begin, end) of the object, of the given version ("" for any).
 
         Raises:
-            FailureError: It may succeed later.
-            ShardError: It will not.
+            FailureError: A retry may succeed.
+            ShardError: A retry cannot succeed.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         ...
 
 
 def then(answer: "Future[T]", take: Callable[[T], Taken]) -> "Future[Taken]":
-    """A future of what `take` makes of an answer, or of the error of either; to cancel it cancels the answer."""
+    """A future of `take(answer)`, or of the error of either; cancelling it cancels the answer."""
     result: Future[Taken] = Future()
 
     def finish(done: "Future[T]") -> None:
@@ -131,27 +131,27 @@ def then(answer: "Future[T]", take: Callable[[T], Taken]) -> "Future[Taken]":
 
 
 class ReplacedError(ShardError):
-    """An object is not the version that was asked for."""
+    """The object on the host has another version than the one requested."""
 
 
 class RangesIgnoredError(ShardError):
-    """A server sends whole files where ranges were asked for, or pages of a web site."""
+    """A server sent a whole file, or a web page, where a range was requested."""
 
 
 class DeniedError(ShardError):
-    """A host does not let us read: 401 or 403."""
+    """The host refuses access, with status 401 or 403."""
 
 
 class GoneError(ShardError, FileNotFoundError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class DeadHostError(ShardError):
-    """A host went on failing until the deadline."""
+    """A host kept failing until the deadline."""
 
 
 class FailureError(Exception):
-    """An attempt that failed, and may succeed when it is made again.
+    """An attempt failed in a way that may pass; the request can be retried.
 
     Attributes:
         status: Of HTTP, 0 where there was no answer.
@@ -165,7 +165,7 @@ class FailureError(Exception):
 
 
 def described(error: Exception, limit_s: float, cut: type[Exception], closed: type[Exception]) -> str:
-    """Describe a failure without the address: clients put it into their messages, query and all.
+    """Describe a client's failure without the url, whose query may hold secrets.
 
     Args:
         error: The client's.
@@ -182,7 +182,7 @@ def described(error: Exception, limit_s: float, cut: type[Exception], closed: ty
 
 
 class DenialError(Exception):
-    """An attempt that was refused for its credentials; others may be tried.
+    """An attempt was refused for its credentials; other credentials may be tried.
 
     Attributes:
         status: Of HTTP.
@@ -195,7 +195,7 @@ class DenialError(Exception):
 
 
 class HostHealth:
-    """The state of one host, as this process has seen it since it last answered."""
+    """Failures of one host since it last answered, as this process has seen them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -206,7 +206,7 @@ class HostHealth:
         self._next_probe = self._failed_at = self._died_at = 0.0
 
     def plan(self) -> float:
-        """An attempt will be made; when, by the monotonic clock."""
+        """Plan an attempt; return the monotonic time at which to make it."""
         with self._lock:
             self._planned += 1
             now = time.monotonic()
@@ -217,18 +217,18 @@ class HostHealth:
             return self._next_probe
 
     def made(self) -> None:
-        """An attempt is made now."""
+        """Count an attempt that is made now."""
         with self._lock:
             self._made += 1
 
     def succeeded(self, began: float) -> None:
-        """Note that it has answered an attempt of then; what was on its way when failures began says nothing of now."""
+        """Record that the host answered an attempt begun at `began`; one begun before the failures changes nothing."""
         with self._lock:
             if self.failing_since is None or began >= self.failing_since:
                 self._planned, self._made, self.failing_since = 0, 0, None
 
     def failed(self, failure: FailureError) -> float:
-        """Note that it has failed; return since when it does nothing else."""
+        """Record a failure; return since when the host has only failed, by the monotonic clock."""
         with self._lock:
             now, self.last = time.monotonic(), failure
             if self.failing_since is None:
@@ -239,25 +239,25 @@ class HostHealth:
             return self.failing_since
 
     def died(self) -> None:
-        """Note that it is given up."""
+        """Mark the host as given up."""
         self.is_dead, self._died_at = True, time.monotonic()
 
     def is_to_be_asked_again(self) -> bool:
-        """Whether it was given up some time ago. Until then thousands of shards may come one after the other."""
+        """Whether the host was given up long enough ago to be tried again."""
         return self.is_dead and time.monotonic() - self._died_at > DEADLINE_S * _DEAD_SHARE
 
     def until(self) -> float:
-        """When an attempt that begins now has to end, by the monotonic clock."""
+        """The time at which an attempt that begins now must end, by the monotonic clock."""
         now, since = time.monotonic(), self.failing_since
         return (now if since is None or now - since > DEADLINE_S else since) + DEADLINE_S
 
     def is_hopeless(self) -> bool:
-        """Whether there were as many requests as one that is dead may get."""
+        """Whether a failing host has used up its number of attempts."""
         return self.failing_since is not None and self._made >= _MAX_ATTEMPTS
 
 
 class Patience:
-    """Attempts at one request.
+    """Schedules the attempts at one request, and gives up in the end.
 
     Call `begin` before each, and wait as it says until it is None; then `failed` or `succeeded`.
     """
@@ -273,14 +273,14 @@ class Patience:
 
     @property
     def limit_s(self) -> float:
-        """How long the next attempt may take, in seconds."""
+        """The time limit of the next attempt, in seconds."""
         return DEADLINE_S if self._first_failure is None else max(0.1, self._deadline() - time.monotonic())
 
     def begin(self) -> float | None:
-        """Seconds to wait before asking again; None when the attempt may be made.
+        """Seconds to wait before calling `begin` again; None if the attempt may be made now.
 
         Raises:
-            DeadHostError: There is no use in another one.
+            DeadHostError: No further attempt is worth making.
         """
         health = self._health
         now = time.monotonic()
@@ -302,7 +302,7 @@ class Patience:
         return None
 
     def failed(self, failure: FailureError) -> None:
-        """The attempt failed."""
+        """Record that the attempt failed."""
         since = self._health.failed(failure)
         self._first_failure = min(since, self._first_failure or since)
         self._last = failure
@@ -310,7 +310,7 @@ class Patience:
         self._ready = time.monotonic() + max(_RANDOM.uniform(longest / 2, longest), min(failure.wait, _LONGEST_WAIT_S))
 
     def succeeded(self) -> None:
-        """The host has answered, whatever it was."""
+        """Record that the host answered, with success or not."""
         self._health.succeeded(self._began)
 
     def _error(self, last: FailureError | None) -> DeadHostError:

@@ -42,7 +42,7 @@ _here = PerProcess(threading.local)
 
 
 class Prepared(NamedTuple):
-    """A request as it is sent: the url and the headers, and which credentials signed it."""
+    """A request ready to send: url, headers, and the credentials that signed it."""
 
     url: str
     headers: dict[str, str]
@@ -50,7 +50,7 @@ class Prepared(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """The body that the head of an answer promises: how many bytes (None where it does not say), version, size."""
+    """The announcement in a response's headers: length of the body (None if not given), version, size of the object."""
 
     length: int | None
     version: str
@@ -58,7 +58,7 @@ class Promise(NamedTuple):
 
 
 def range_headers(asked: Asked) -> dict[str, str]:
-    """The headers that ask for a range of a version. A weak tag matches nothing, so it is compared in the answer."""
+    """The headers of a range request for one version; weak ETags match nothing and are compared in the response."""
     headers = {"Accept-Encoding": "identity"}
     if asked.is_range and asked.begin is not None and asked.end is not None:
         headers["Range"] = f"bytes={asked.begin}-{asked.end - 1}"
@@ -68,15 +68,15 @@ def range_headers(asked: Asked) -> dict[str, str]:
 
 
 def version_of(headers: Headers) -> str:
-    """The name that a server gives to the version that it sends."""
+    """The server's name for the version that it sends."""
     return headers.get("ETag") or headers.get("Last-Modified") or ""
 
 
 def promise(asked: Asked, status: int, headers: Headers) -> Promise:
-    """Read what a good answer promises.
+    """Read what the headers of a successful response announce.
 
     Raises:
-        ShardError: It is not the range or the version that was asked for.
+        ShardError: The response has another range or version than the one requested.
     """
     assert status in (200, 206), status
     version, text = version_of(headers), headers.get("Content-Length", "")
@@ -110,7 +110,7 @@ def check_version(asked: Asked, version: str) -> None:
 
 
 def replaced(asked: Asked, got: str) -> ReplacedError:
-    """The error for another version than the one that was asked for."""
+    """Make the error for an object whose version is not the requested one."""
     return ReplacedError(
         f"shard '{bare_url(asked.url)}': it was replaced or modified after the run began, expected version "
         f"{asked.version} for bytes {asked.begin} to {asked.end}, got {got}\n"
@@ -119,7 +119,7 @@ def replaced(asked: Asked, got: str) -> ReplacedError:
 
 
 def ranges_ignored(asked: Asked) -> RangesIgnoredError:
-    """The error for a server that sends whole files."""
+    """Make the error for a server that sends whole files instead of ranges."""
     return RangesIgnoredError(
         f"{asked.describe()}: expected status 206 with these bytes, got status 200: its server ignores ranges\n"
         "  Serve it from a server that answers range requests, or copy it to a disk."
@@ -127,13 +127,13 @@ def ranges_ignored(asked: Asked) -> RangesIgnoredError:
 
 
 def is_empty(asked: Asked, status: int, headers: Headers) -> bool:
-    """Whether the answer says that the object has no bytes, of which there is no range."""
+    """Whether the response says that the object is empty, so that no range of it exists."""
     is_unsatisfiable = status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
     return is_unsatisfiable and asked.begin == 0 and headers.get("Content-Range", "").endswith("*/0")
 
 
 def answer(status: int, promised: Promise, data: bytes, waited: float) -> Answer:
-    """The answer, whole.
+    """Make the answer of a complete response.
 
     Raises:
         FailureError: The body was cut.
@@ -144,12 +144,12 @@ def answer(status: int, promised: Promise, data: bytes, waited: float) -> Answer
 
 
 def refuse(asked: Asked, status: int, headers: Headers, body: bytes) -> NoReturn:
-    """Raise what a status that is not good means.
+    """Raise the error that an unsuccessful status stands for.
 
     Raises:
-        FailureError: It may be good later.
-        DenialError: It is a matter of credentials.
-        ShardError: It stays so.
+        FailureError: A retry may succeed.
+        DenialError: The credentials were refused.
+        ShardError: A retry cannot help.
     """
     code, word = _words(asked, body)
     said = f"status {status}{word}"
@@ -172,7 +172,7 @@ def refuse(asked: Asked, status: int, headers: Headers, body: bytes) -> NoReturn
 
 
 def refusal(asked: Asked, status: int) -> Exception:
-    """Make the error of a status of which a client gives nothing else; never a `DenialError`."""
+    """Make the error of a status when the client gives nothing else; never a `DenialError`."""
     try:
         refuse(asked, status, {}, b"")
     except DenialError as error:
@@ -194,7 +194,7 @@ def _words(asked: Asked, body: bytes) -> tuple[str, str]:
 
 
 def denied(asked: Asked, error: DenialError) -> DeniedError:
-    """The final error of a refusal."""
+    """Make the final error after a refusal of credentials."""
     return DeniedError(
         f"{asked.describe()}: expected {asked.aim}, got {error.word}: credentials expired or no permission\n"
         f"  Renew the credentials, or ask for permission to {'read' if asked.body is None else 'write'} it; S3 says so "
@@ -203,7 +203,7 @@ def denied(asked: Asked, error: DenialError) -> DeniedError:
 
 
 def with_attempts(error: ShardError, attempts: int) -> ShardError:
-    """The error, and how many attempts there were."""
+    """Add the number of attempts to an error."""
     what, _, remedy = str(error).partition("\n")
     return type(error)(f"{what} (attempts {attempts})\n{remedy}")
 
@@ -228,7 +228,7 @@ def _connections() -> _Connections:
 
 
 class Sent:
-    """A request that was sent, and its answer; redirects are followed where that is asked for."""
+    """A context manager that sends a request and gives its response; it follows redirects if asked to."""
 
     def __init__(self, method: str, prepared: Prepared, body: Path | None, limit_s: float, *, follows: bool) -> None:
         self._method, self._url, self._headers, self._follows = method, prepared.url, prepared.headers, follows

@@ -25,7 +25,7 @@ class _Pool(aiohttp.TCPConnector):
 
 
 def new_session(connections: int) -> aiohttp.ClientSession:
-    """Make the session that all web clients of a process share; it has to be made on the event loop."""
+    """Make the session that all web clients of a process share; call it on the event loop."""
     session = aiohttp.ClientSession(
         connector=_Pool(limit=connections, limit_per_host=0),
         auto_decompress=False,
@@ -88,7 +88,7 @@ class WebClient:
             raise FailureError(described(error, STALL_S, cut, closed)) from error
 
     async def close(self) -> None:
-        """The session is closed by whoever made it."""
+        """Do nothing: the session belongs to whoever made it."""
 
 
 class _ElsewhereError(Exception):

@@ -43,11 +43,11 @@ class AheadSettings(NamedTuple):
 
 
 def ahead_settings(read_ahead_bytes: int | None, connections: int | None) -> AheadSettings:
-    """Find the settings of this process.
+    """The read-ahead settings of this process, from the recipe or the environment.
 
     Args:
         read_ahead_bytes: What the recipe says, if it does; then the environment is not asked.
-        connections: Likewise, of a node.
+        connections: The connections of a node that the recipe gives, if it does.
 
     Raises:
         ValueError: A value is out of range.
@@ -56,10 +56,10 @@ def ahead_settings(read_ahead_bytes: int | None, connections: int | None) -> Ahe
 
 
 def checked_bytes(read_ahead_bytes: Any) -> int:
-    """How much is read ahead by what a recipe says, or the environment.
+    """The bound of the read-ahead in bytes: the recipe's, else the environment's, else the default.
 
     Raises:
-        ValueError: It is not a whole number of at least 0.
+        ValueError: The bound is not a whole number of at least 0.
     """
     who, value = "read_ahead_bytes", read_ahead_bytes
     if value is None and (text := os.environ.get(_VARIABLE)):
@@ -75,13 +75,13 @@ def checked_bytes(read_ahead_bytes: Any) -> int:
 
 
 class FetchThreads:
-    """Threads that read ranges: a disk or a server is asked for several at the same time."""
+    """Threads that read ranges, so that a disk or server gets several requests at once."""
 
     def __init__(self, num_threads: int) -> None:
         self._pool = ThreadPoolExecutor(num_threads, "streamdata-fetch")
 
     def submit(self, url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
-        """Ask for a range."""
+        """Request a range; returns a future of its bytes."""
         if is_remote(url):
             return submit_range(url, begin, end, stamp)
         return self._pool.submit(_local_range, url, begin, end, stamp)
@@ -99,7 +99,7 @@ def _local_range(url: str, begin: int, end: int, stamp: FileStamp) -> bytes:
 
 @dataclass
 class Counts:
-    """Counts of what was asked for in this process."""
+    """Counts of read-ahead requests in this process."""
 
     requests: int = 0
     num_bytes: int = 0
@@ -110,7 +110,7 @@ class Counts:
 
 @dataclass
 class LaneAhead:
-    """A lane as the read-ahead knows it; one for all its sources."""
+    """The read-ahead's view of one lane, shared by all of its sources."""
 
     settings: AheadSettings = field(default_factory=AheadSettings)
     heap: Sequence[tuple[float, int]] = ()
@@ -120,17 +120,17 @@ class LaneAhead:
     upcoming: list[Reader] = field(default_factory=list)
 
     def now(self) -> float:
-        """The lane's clock."""
+        """The lane's present virtual time: its lowest clock."""
         return self.heap[0][0] if self.heap else 0.0
 
     def close(self) -> None:
-        """Let go of all that its sources hold, and cancel what is under way."""
+        """Drop all that the lane's sources hold, and cancel pending requests."""
         # Together: the connections that one of them frees would be taken by what the next had waiting.
         read_ahead().drop([request for upcoming in list(self.upcoming) for request in upcoming.ended()])
 
 
 class ReadAhead:
-    """Asks for chunks of all lanes of a process, by due time, within one bound.
+    """Requests chunks for all lanes of a process in order of due time, within one memory bound.
 
     Args:
         submit: Asks for a range; by default threads that read.
@@ -150,18 +150,18 @@ class ReadAhead:
         self._sending = threading.local()
 
     def join(self, lane: LaneAhead) -> None:
-        """Note a lane that reads; those that read no more are forgotten."""
+        """Add a lane that reads; forget those that have stopped."""
         with self._lock:
             self._lanes = [one for one in self._lanes if one.upcoming and one is not lane] + [lane]
 
     def chunk_bytes(self) -> int:
-        """How much of a window each source may hold: so much that half of the bound is enough for the present ones."""
+        """The largest chunk of a source, such that the present chunks of all sources fit into half of the bound."""
         lanes = self._lanes
         num_sources = sum(max(lane.num_sources, len(lane.upcoming)) for lane in lanes)
         return max(1, _most_bytes(lanes) // (2 * num_sources))
 
     def fill(self, lane: LaneAhead) -> None:
-        """Ask for what the sources of a lane will need, the next due first, as long as there is room."""
+        """Request the chunks that a lane's sources will need, the next due first, while there is room."""
         sources = list(lane.upcoming)
         dues = [(due, number) for number, one in enumerate(sources) if (due := one.next_due()) < math.inf]
         heapq.heapify(dues)
@@ -183,9 +183,9 @@ class ReadAhead:
                 heapq.heappop(dues)
 
     def make_room(self, num_bytes: int) -> None:
-        """Let go of what was asked for ahead, the last due first, until there is room for what is needed now.
+        """Drop chunks requested ahead, the last due first, until `num_bytes` fit.
 
-        There is, unless another lane began to read in this process since that was asked for.
+        They fit already, unless another lane of this process began to read since those chunks were requested.
         """
         while self.counts.held_bytes + num_bytes > _most_bytes(self._lanes):
             sources = [upcoming for lane in self._lanes for upcoming in lane.upcoming]
@@ -199,7 +199,7 @@ class ReadAhead:
                 self._freed.wait(_ENOUGH)
 
     def ask_for(self, chunk: Chunk) -> None:
-        """Send the requests of a chunk when it is their turn."""
+        """Queue the requests of a chunk; each is sent when its turn comes."""
         requests, num_bytes = [one for one in chunk.requests if one.asked_of is None], chunk.num_bytes
         requests.sort(key=attrgetter("first_use"))
         with self._lock:
@@ -217,7 +217,7 @@ class ReadAhead:
             self._send()
 
     def drop(self, requests: Sequence[Request]) -> None:
-        """Let go of what some requests brought; those that are not answered yet are cancelled."""
+        """Release the bytes of requests; those not answered yet are cancelled."""
         under_way = []
         with self._lock:
             for request in requests:
@@ -315,5 +315,5 @@ _read_ahead = PerProcess(ReadAhead)
 
 
 def read_ahead() -> ReadAhead:
-    """The one of this process."""
+    """The read-ahead of this process."""
     return _read_ahead.get()

@@ -28,7 +28,7 @@ nearly every record of a shuffled window."""
 
 
 class FileSpans(NamedTuple):
-    """One span of some files for each record of a window; an empty one where the record has nothing there."""
+    """One byte span for each record of a window; empty for a record without bytes in these files."""
 
     urls: Sequence[str]
     stamps: Sequence[FileStamp]
@@ -45,7 +45,7 @@ def read_spans(
     *,
     from_cache: bool = False,
 ) -> tuple[memoryview, Int64s]:
-    """The bytes of some spans, in one piece of memory; spans that touch are read together.
+    """Read byte spans of files into one piece of memory; spans that touch are read together.
 
     Args:
         urls: All shards.
@@ -131,7 +131,7 @@ def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[
 
 
 class ShardPages(NamedTuple):
-    """The pages of a remote shard that a window wants."""
+    """The cache pages that a window needs from one remote shard."""
 
     url: str
     stamp: FileStamp
@@ -141,7 +141,7 @@ class ShardPages(NamedTuple):
 
 
 def remote_pages(files: FileSpans) -> Iterator[ShardPages]:
-    """The pages that are wanted of each remote shard; of a span longer than two, the first and the last one."""
+    """Yield the cache pages needed from each remote shard; of a span over many pages, only its first and last."""
     urls, stamps, spans = files
     spans = spans[spans[:, 1] < spans[:, 2]]
     shards, begins, ends = spans.T

@@ -18,7 +18,7 @@ _SMALL_BYTES = 1 << 20  # where requests are smaller on average, several windows
 
 
 class Upcoming:
-    """Plans what a source of a lane reads next. It counts the records that it plans, from 0.
+    """Plans what one source of a lane reads next, in windows and chunks; records are numbered from 0 as planned.
 
     Args:
         lane: The lane.
@@ -55,22 +55,22 @@ class Upcoming:
 
     @property
     def holds(self) -> bool:
-        """Whether some chunk of it is in memory, or asked for."""
+        """Whether any chunk of the source is in memory or requested."""
         return self._present is not None or self._num_ahead > 0
 
     def begin(self, windows: Iterator[PlannedWindow]) -> None:
-        """Plan these windows from now on."""
+        """Start planning these windows."""
         self._windows, self._pid, self.is_on = windows, os.getpid(), True
         self._clear()
         self._lane.upcoming.append(self)
         read_ahead().join(self._lane)
 
     def close(self) -> None:
-        """Let go of everything, and cancel what is under way."""
+        """Stop planning, drop all chunks, and cancel pending requests."""
         read_ahead().drop(self.ended())
 
     def ended(self) -> list[Request]:
-        """Plan no more; return what is to be dropped."""
+        """Stop planning; return the requests to be dropped."""
         if not self.is_on:
             return []
         self._windows, self.is_on = None, False
@@ -80,14 +80,14 @@ class Upcoming:
         return requests
 
     def alone(self) -> "Upcoming":
-        """Make another one for what comes between, and is read as it is needed."""
+        """Make a second plan for reads in between, such as an open burst; it requests only what is needed now."""
         return Upcoming(self._lane, self._pace, is_alone=True)
 
     def enter(self, key: Hashable) -> PlannedWindow:
-        """The next window, which is the one of that key; what is left of the one before is let go of.
+        """Go to the next window, whose key is `key`; the rest of the previous one is dropped.
 
         Raises:
-            Exception: It could not be made, for whatever reason.
+            Exception: Planning the window failed, for whatever reason.
         """
         while self._chunks:  # its reader did not come to its end
             self._take_up()
@@ -102,7 +102,7 @@ class Upcoming:
         return window
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield the chunks of the window that was entered; with each the one before is let go of."""
+        """Yield the chunks of the current window, requesting each if needed; each one replaces the one before."""
         ahead = read_ahead()
         while self._chunks:
             chunk, is_asked = self._take_up()
@@ -140,12 +140,12 @@ class Upcoming:
             self._most_ahead, self._has_waited = min(2 * self._most_ahead, _MOST_PORTIONS), False
 
     def used(self, count: int) -> None:
-        """Note that so many records of the present chunk were used."""
+        """Record that the first `count` records of the present chunk were used."""
         if self._present is not None:
             self._num_used, self._since = self._present.first + count, self._lane.now()
 
     def wait(self, chunk: Chunk, number: int) -> bytes:
-        """The bytes of a request of the present chunk."""
+        """Wait for a request of the present chunk; return its bytes."""
         if self._pid != os.getpid():
             self._ask_again(chunk)
         request = chunk.shared.requests[number]
@@ -156,11 +156,11 @@ class Upcoming:
             return request.answer.result()
 
     def due(self, number: int) -> float:
-        """How far the lane's clock goes on until the record of this number falls due."""
+        """How far the lane's clock must advance until record number `number` is due."""
         return self._since - self._lane.now() + (number - self._num_used) * self._pace
 
     def next_due(self) -> float:
-        """Time until the next chunk that is not asked for yet falls due; inf if there is none."""
+        """Time until the next unrequested chunk is due; inf if there is none."""
         if self._is_alone or not self.is_on:
             return math.inf
         if self._num_ahead - self._num_for_free >= self._most_ahead:
@@ -168,26 +168,26 @@ class Upcoming:
         return self.due(self._unasked[0].first if self._unasked else self._num_planned)
 
     def next_chunk(self) -> Chunk | None:
-        """The chunk to be asked for next; it stays so until `asked`."""
+        """The next chunk to be requested; it stays the same until `asked` is called."""
         # Windows of which nothing is read have no chunks, and there may be nothing but such.
         while not self._unasked and len(self._planned) < _MOST_PORTIONS and self._plan():
             pass
         return self._unasked[0] if self._unasked else None
 
     def asked(self) -> None:
-        """Note that it was asked for."""
+        """Mark the next chunk as requested."""
         chunk = self._unasked.popleft()
         chunk.is_for_free = len(chunk.numbers) > 0 and not chunk.num_bytes
         self._num_ahead += 1
         self._num_for_free += chunk.is_for_free
 
     def last_due(self) -> float:
-        """How far the lane's clock goes on until the last chunk falls due that was asked for ahead; or -1."""
+        """Time until the last chunk requested ahead is due; -1 if there is none."""
         ahead = self._asked_ahead()
         return self.due(ahead[-1].first) if ahead else -1.0
 
     def give_back(self) -> None:
-        """Let go of the last chunk that was asked for ahead; it is asked for again."""
+        """Drop the last chunk requested ahead; it will be requested again."""
         *others, chunk = self._asked_ahead()
         held = [self._present] if self._present is not None else []
         needed = {number for one in [*held, *others] if one.shared is chunk.shared for number in one.numbers}

@@ -25,7 +25,7 @@ _FIRST_BYTES = 1 << 20  # so that the first record does not wait for a large ans
 
 
 class Requested(NamedTuple):
-    """Requests for some spans."""
+    """The requests into which spans were joined."""
 
     pieces: list[tuple[int, int, int]]
     """Shard, begin and end of each request, in the order in which the spans first need them."""
@@ -36,7 +36,7 @@ class Requested(NamedTuple):
 
 
 def coalesced(spans: Int64s, *, gaps: bool = True) -> Requested:
-    """Join spans to requests that are less than twice the bytes that are wanted of them.
+    """Join spans into requests, each less than twice as large as the bytes that are wanted of it.
 
     Args:
         spans: Shard, begin and end of each, (n, 3), in the order in which they are used.
@@ -88,7 +88,7 @@ def _may_join(request: list[int], begin: int, end: int, *, gaps: bool) -> bool:
 
 
 class PlannedWindow(NamedTuple):
-    """A window that is to be read."""
+    """A window that will be read: its files, spans, and order of use."""
 
     key: Hashable
     content: Any
@@ -104,17 +104,17 @@ class PlannedWindow(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """How many are wanted of it."""
+        """The bytes that are needed of the window."""
         return sum(int((file.spans[self.order, 2] - file.spans[self.order, 1]).sum()) for file in self.files)
 
     @property
     def may_share(self) -> bool:
-        """Whether it may share its requests with the next one."""
+        """Whether the window may share requests with the next one."""
         return bool(self.files) and not self.is_advice and self.max_chunk_bytes == sys.maxsize
 
 
 class Request:
-    """Some bytes of a file."""
+    """A request for a range of bytes of a file."""
 
     __slots__ = (
         "answer", "asked_of", "begin", "end", "first_use", "future", "host", "is_dropped", "is_over", "is_sent",
@@ -132,7 +132,7 @@ class Request:
 
 
 class WindowSlice(NamedTuple):
-    """Some records of a window: numbers `begin` up to `end` in the order in which they are used."""
+    """A slice of a window's records: numbers `begin` up to `end`, in order of use."""
 
     window: PlannedWindow
     begin: int
@@ -140,12 +140,12 @@ class WindowSlice(NamedTuple):
 
     @property
     def chosen(self) -> Int64s:
-        """Positions of the records in the window."""
+        """The positions of the slice's records in the window."""
         return self.window.order[self.begin : self.end]
 
 
 class SharedRequests:
-    """Requests for the bytes of one part of a window, or of several windows that are used one after the other.
+    """Requests for the bytes of one part of a window, or of several windows used one after another.
 
     Args:
         parts: The parts, of the same files.
@@ -184,14 +184,14 @@ class SharedRequests:
         self.num_bytes = sum(request.end - request.begin for request in self.requests)
 
     def anew(self, numbers: Iterable[int]) -> None:
-        """Forget what was asked for: what was cancelled, or what the parent of a fork asked for, does not come."""
+        """Replace requests by fresh ones, where the old were cancelled or belong to a fork's parent."""
         for number in numbers:
             one = self.requests[number]
             self.requests[number] = Request(one.url, one.stamp, one.begin, one.end, one.first_use)
 
 
 class Reader(Protocol):
-    """The source of a lane that chunks are read by: what read-ahead asks it, and tells it."""
+    """The interface between read-ahead and the source of a lane that reads chunks."""
 
     host: HostHealth | None
     waiting: deque[Request]
@@ -219,7 +219,7 @@ class Reader(Protocol):
 
 
 class Chunk:
-    """Some records of a window, and the requests that bring their bytes.
+    """A slice of a window's records, with the requests for their bytes.
 
     Args:
         upcoming: Whose.
@@ -247,16 +247,16 @@ class Chunk:
 
     @property
     def requests(self) -> list[Request]:
-        """The requests that it needs."""
+        """The requests that the chunk needs."""
         return [self.shared.requests[number] for number in self.numbers]
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes are to be asked for with it."""
+        """The bytes that have to be requested for the chunk."""
         return sum(one.end - one.begin for one in self.requests if one.asked_of is None)
 
     def leave(self) -> list[Request]:
-        """Note that it was used; return what nobody needs any more."""
+        """Mark the chunk as used; return the requests that no other chunk needs."""
         users = self.shared.num_users
         for number in self.numbers:
             users[number] -= 1
@@ -266,7 +266,7 @@ class Chunk:
         return requests
 
     def located(self, which: int, chosen: Int64s) -> tuple[Iterator[bytes], list[int]]:
-        """The memory of some records of the chunk, waited for one by one, and where each begins in its memory.
+        """The memory of each of these records, waited for one by one, and the offset of each in its memory.
 
         Args:
             which: The number of their files in the window's.
@@ -276,7 +276,7 @@ class Chunk:
         return map(self._memory, self._of_span[which][rows].tolist()), self._offsets[which][rows].tolist()
 
     def memories(self) -> Iterator[bytes]:
-        """Yield what each request brings, in the order in which they are used."""
+        """Yield the bytes of each request, in order of use."""
         return map(self._memory, self.numbers)
 
     def _memory(self, number: int) -> bytes:
@@ -289,7 +289,7 @@ class Chunk:
 
 
 def chunk_spans(url: str, stamp: FileStamp) -> FileSpans:
-    """Divide a shard into what is asked for at once: small at first, then as large as a request may be."""
+    """Divide a shard into request-sized spans: small ones first, then the largest allowed."""
     ends = [min(stamp.size, _FIRST_BYTES << number) for number in range(MAX_REQUEST_BYTES.bit_length())]
     ends = [end for end in ends if end < min(stamp.size, MAX_REQUEST_BYTES)]
     ends += [*range(MAX_REQUEST_BYTES, stamp.size, MAX_REQUEST_BYTES), *([stamp.size] if stamp.size else [])]
@@ -298,7 +298,7 @@ def chunk_spans(url: str, stamp: FileStamp) -> FileSpans:
 
 
 class ChunkBytes(io.RawIOBase):
-    """The bytes of a shard that is read from its start.
+    """A file object over the chunks of a shard that is read from its start.
 
     Args:
         chunks: What was asked for of it.

@@ -38,11 +38,11 @@ _MAX_IN_MEMORY_BYTES = 64 << 20
 
 
 class IndexDamageError(Exception):
-    """An index file is not what was published; it is to be built again."""
+    """An index file differs from what was published; it has to be rebuilt."""
 
 
 class Contents(NamedTuple):
-    """The content of an index, as indexing a shard finds it."""
+    """The content of an index, as found by indexing a shard."""
 
     rows: Rows  # one more than there are records
     skipped: int  # what was passed over: blank lines, members without a field, records without a sidecar line
@@ -53,7 +53,7 @@ class Contents(NamedTuple):
 
 
 class IndexHeader(NamedTuple):
-    """The header of an index: what it says of its shard without its rows."""
+    """The header of an index: facts about its shard, without the rows."""
 
     kind: str
     row_bytes: int
@@ -65,7 +65,7 @@ class IndexHeader(NamedTuple):
 
 
 def encode(header: IndexHeader, rows: Rows) -> list[bytes]:
-    """The parts of an index file; `rows` has one row more than there are records."""
+    """Encode an index file, in parts; `rows` has one more row than there are records."""
     assert len(rows) == header.num_records + 1, f"{len(rows)} rows for {header.num_records} records"
     (shard, sidecar) = header.stamps
     head = _HEADER.pack(
@@ -97,11 +97,11 @@ def _decode(head: bytes, size: int) -> IndexHeader:
 
 
 def read_header(path: str | Path) -> IndexHeader:
-    """The header of an index file.
+    """Read the header of an index file.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        IndexDamageError: It is not as it was published, or of another format.
+        FileNotFoundError: The file does not exist.
+        IndexDamageError: The file is not as it was published, or of another format.
     """
     try:
         file = LocalShard(str(path))
@@ -111,7 +111,7 @@ def read_header(path: str | Path) -> IndexHeader:
 
 
 class IndexFile:
-    """An open index. It is read by positioned reads: under a memory map, a file cut short would end the process."""
+    """An open index file, read by positioned reads: with a memory map, truncation would kill the process."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
         self.path = path
@@ -123,7 +123,7 @@ class IndexFile:
         self._checked = bytearray(self.header.num_records // CHUNK_ROWS + 1)
 
     def runs(self, runs: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The rows of each run (first, count), and the row after them (which tells where the last record ends).
+        """The rows of each run (first, count), and the next row, which marks the end of the last record.
 
         Raises:
             IndexDamageError: A row is not as it was published.

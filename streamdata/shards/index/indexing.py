@@ -59,7 +59,7 @@ _MAX_DEATHS = 4
 
 
 def csv_kind(delimiter: str) -> str:
-    """The kind of the index that counts rows parted by a delimiter, by which quotes are quotes; "" as names say."""
+    """The index kind for counting CSV rows with this delimiter; "" chooses the delimiter by file name."""
     return _CSV + delimiter.encode().hex()
 
 
@@ -68,7 +68,7 @@ COUNT_KINDS: Final = (*map(csv_kind, ["", *map(chr, range(128))]), "n-jsonl", "n
 
 
 def count_records(kind: str, url: str, stamp: FileStamp, ahead: Ahead | None, limits: ShardLimits) -> Contents:
-    """The index of a shard that is no pipe: how many records it has, those counted that are damaged.
+    """Count the records of a shard that is not a pipe, damaged ones included; return that as an index.
 
     Raises:
         ShardError: The shard is damaged, of another format, or was changed; or one of its records exceeds the limits.
@@ -87,9 +87,9 @@ def count_records(kind: str, url: str, stamp: FileStamp, ahead: Ahead | None, li
 
 
 class IndexJob(NamedTuple):
-    """One index: its kind, and which version of which shard; for the sidecar of a tar, of which sidecar too.
+    """Identifies one index: its kind, the version of its shard and, for joins, of the sidecar.
 
-    What is larger than the limits is an error where the index is built; they are in no index.
+    Records larger than the limits are an error when the index is built; the index does not store the limits.
     """
 
     kind: str
@@ -101,7 +101,7 @@ class IndexJob(NamedTuple):
 
 
 class Found(NamedTuple):
-    """An index that is there: its path and its header."""
+    """An existing index: its path and header."""
 
     path: str
     header: IndexHeader
@@ -114,7 +114,7 @@ class _Kind(NamedTuple):
 
 
 def sidecar_kind(by: str | None) -> str:
-    """The kind of the index of a sidecar whose keys are these; None where the shard tells what they are."""
+    """The index kind for a sidecar whose keys are `by`; None if the shard decides."""
     return f"{JOIN}-{by}" if by else JOIN
 
 
@@ -155,7 +155,7 @@ _in_memory: dict[IndexJob, str] = {}
 
 
 def find(job: IndexJob) -> Found | None:
-    """Path and header of the index of just this version of the shard, if it has been built."""
+    """Find the index of exactly this version of the shard; None if it has not been built."""
     for place in (_beside, _cached, _in_memory.get):
         path = place(job)
         if path is None:
@@ -195,11 +195,11 @@ def _say_unreadable(path: str, error: OSError) -> None:
 
 
 def open_index(job: IndexJob, *, is_kept_beside: bool = True) -> IndexFile:
-    """The index; built where it is not there, or no longer: whoever has put it into a manifest deletes it.
+    """Open an index; build it if it is missing.
 
     Raises:
         ShardError: The shard is damaged, or another one, or its index is deleted as often as it is built.
-        IndexDamageError: What was found is none.
+        IndexDamageError: The file found is not a valid index.
     """
     for _ in range(_MAX_OPENINGS):
         found = find(job)
@@ -217,7 +217,7 @@ def open_index(job: IndexJob, *, is_kept_beside: bool = True) -> IndexFile:
 
 
 def build(*jobs: IndexJob, is_kept_beside: bool = True, ahead: Ahead | None = None) -> list[Found]:
-    """Build and publish indexes of one shard in one pass, wherever they may be written.
+    """Build and publish all these indexes of one shard in a single pass.
 
     Args:
         jobs: The indexes.
@@ -236,7 +236,7 @@ def build(*jobs: IndexJob, is_kept_beside: bool = True, ahead: Ahead | None = No
 
 
 def build_each(*jobs: IndexJob, is_kept_beside: bool = True, ahead: Ahead | None = None) -> list[Found | ShardError]:
-    """Build indexes as `build` does; in the place of one that cannot be built is why not."""
+    """Build indexes as `build` does, and return the error in place of each one that fails."""
     contents = _contents(jobs, ahead)
     # After reading, since a file that was replaced meanwhile may have been read in parts of two versions.
     read = {jobs[0].url: jobs[0].stamp, **{which.sidecar: which.sidecar_stamp for which in jobs if which.sidecar}}
@@ -289,7 +289,7 @@ def _contents(jobs: Sequence[IndexJob], ahead: Ahead | None) -> list[Contents | 
 
 
 def forget_cached(job: IndexJob) -> None:
-    """Delete the index from the cache, where it is kept elsewhere now."""
+    """Delete an index from the cache, once it is kept elsewhere."""
     try:
         Path(_cached(job)).unlink(missing_ok=True)
     except OSError as error:  # a cache that is shared may be read-only
@@ -304,7 +304,7 @@ Report = Callable[[tuple[IndexJob, ...]], object]
 
 
 def headers_of(jobs: Sequence[IndexJob], min_bytes: int | None = None) -> list[IndexHeader]:
-    """The headers of all these indexes; those that are missing are built, by one process of the node.
+    """The headers of all these indexes; one process of the node builds those that are missing.
 
     Args:
         jobs: The indexes.
@@ -326,7 +326,7 @@ def headers_of(jobs: Sequence[IndexJob], min_bytes: int | None = None) -> list[I
 
 
 def by_shard(jobs: Iterable[IndexJob]) -> Tasks:
-    """The jobs of each shard together."""
+    """Group index jobs by shard."""
     tasks: dict[str, list[IndexJob]] = {}
     for job in jobs:
         tasks.setdefault(job.url, []).append(job)
@@ -341,9 +341,9 @@ def build_missing(
     is_kept_beside: bool = True,
     report: Report = lambda _: None,
 ) -> set[IndexJob]:
-    """Build indexes, many shards at a time; return those that cannot be built though their shards could be read.
+    """Build indexes of many shards in parallel; return those that fail although their shards can be read.
 
-    Those of a shard that fails are left out.
+    Other indexes of a shard that fails are left out.
 
     Args:
         jobs: The indexes.

@@ -80,7 +80,7 @@ logger = logging.getLogger(__name__)
 
 
 class Inventory(NamedTuple):
-    """The files of a manifest, before any of them is read."""
+    """The files that a manifest will list, before any of them is read."""
 
     target: str  # the manifest
     root: str  # what the names are below, with its slash
@@ -90,7 +90,7 @@ class Inventory(NamedTuple):
 
 
 def take_stock(paths: Sequence[str], target: str | None = None, options: StorageOptions = NO_OPTIONS) -> Inventory:
-    """Find the files that patterns stand for: their shards, whether of tar or JSONL, and these shards' sidecars.
+    """Find the files that patterns stand for: tar or JSONL shards, and their sidecars.
 
     Args:
         paths: What a recipe's `path` may be.
@@ -98,7 +98,7 @@ def take_stock(paths: Sequence[str], target: str | None = None, options: Storage
         options: Of the host that holds the shards.
 
     Raises:
-        FileNotFoundError: There is no shard.
+        FileNotFoundError: The patterns match no shard.
         ShardError: Shards lie in no folder, or are the output of a command.
     """
     listings = Listings()
@@ -182,7 +182,7 @@ _JOINS = tuple(map(sidecar_kind, (None, *SIDECAR_KEYS)))
 
 
 class IndexProgress(NamedTuple):
-    """How far the indexing is."""
+    """How far indexing has come."""
 
     shards: int
     total_shards: int
@@ -209,7 +209,7 @@ def make_manifest(
     num_processes: int | None = None,
     limits: ShardLimits = DEFAULT_LIMITS,
 ) -> str:
-    """Index what has to be, and publish the manifest.
+    """Index the shards that need it, and publish the manifest.
 
     Args:
         stock: The files.
@@ -427,7 +427,7 @@ def _saying_where_else() -> Iterator[None]:
 
 
 def differences(stock: Inventory, manifest: Manifest) -> list[str]:
-    """List what is not as the manifest says, a line for each file.
+    """List how files differ from the manifest, a line for each.
 
     Args:
         stock: What is there.

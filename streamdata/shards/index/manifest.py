@@ -58,11 +58,11 @@ Entries = npt.NDArray[np.void]
 
 
 class ManifestError(ShardError):
-    """A manifest is damaged, or of another version than the one that was opened."""
+    """A manifest is damaged, or is not the version that was opened."""
 
 
 class Directory(NamedTuple):
-    """The directory of a manifest: what it says without its rows."""
+    """The directory of a manifest: everything except the index rows."""
 
     place: str  # the folder for which it was made
     is_beside: bool  # whether the names are those of files beside the manifest, wherever that is; else below `place`
@@ -75,19 +75,19 @@ class Directory(NamedTuple):
 
 
 def rows_bytes(num_records: int, row_bytes: int) -> int:
-    """How much the rows of an index take: one more than there are records, and a CRC32 per chunk."""
+    """The size of an index's rows: one more row than records, and a CRC32 per chunk."""
     return (num_records + 1) * row_bytes + _CRC.size * (num_records // CHUNK_ROWS + 1)
 
 
 def encode_rows(rows: bytes, row_bytes: int) -> bytes:
-    """The rows of an index in chunks, each with its CRC32."""
+    """Encode the rows of an index in chunks, each with its CRC32."""
     step = CHUNK_ROWS * row_bytes
     chunks = (rows[at : at + step] for at in range(0, len(rows), step))
     return b"".join(part for chunk in chunks for part in (chunk, _CRC.pack(zlib.crc32(chunk))))
 
 
 def encode_directory(directory: Directory, row_sizes: dict[str, int], num_bytes: int) -> bytes:
-    """Header and directory of a manifest.
+    """Encode the header and directory of a manifest.
 
     Args:
         directory: What it says.
@@ -133,7 +133,7 @@ def _outside(names: bytes) -> bytes | None:
 
 
 class ManifestFrame(NamedTuple):
-    """How long the parts of a manifest are."""
+    """The lengths of the parts of a manifest."""
 
     text: int
     directory: int
@@ -142,15 +142,15 @@ class ManifestFrame(NamedTuple):
 
     @property
     def rows_at(self) -> int:
-        """Where the rows begin."""
+        """The offset of the rows in the file."""
         return HEADER_BYTES + self.directory
 
 
 def decode_header(url: str, head: bytes) -> ManifestFrame:
-    """How long the parts are.
+    """Read the lengths of a manifest's parts from its header.
 
     Raises:
-        ManifestError: It is no header, or damaged.
+        ManifestError: The bytes are not a manifest's header, or damaged.
     """
     if len(head) < HEADER_BYTES:
         raise _damaged(url, f"at least {HEADER_BYTES} bytes", f"{len(head)}")
@@ -263,19 +263,19 @@ def _whole(value: Any) -> int:
 
 
 def place_of(folder: str) -> str:
-    """Spell a folder in the one way that its spellings have in common; of a local one the path that links lead to."""
+    """The canonical spelling of a folder; for a local one, its path with links resolved."""
     if is_remote(folder):
         return canonical_url(folder).rstrip("/")
     return os.path.realpath(local_path(folder))
 
 
 def folder_of(url: str) -> str:
-    """The folder of a file, with its slash; the one that is `""` has none."""
+    """The folder of a file, with a final slash; "" for a file without a folder."""
     return url[: url.rfind("/") + 1]
 
 
 class Manifest:
-    """An opened manifest of the files below one folder.
+    """An open manifest of the files below one folder.
 
     Args:
         url: The manifest.
@@ -286,7 +286,7 @@ class Manifest:
         is_copy: Whether it was made for another place: the files' versions are not those that it says.
 
     Raises:
-        ManifestError: It names a place that it may not name.
+        ManifestError: The manifest names a forbidden path, such as one outside of its folder.
     """
 
     def __init__(self, url: str, directory: Directory) -> None:
@@ -314,18 +314,18 @@ class Manifest:
 
     @cached_property
     def stamps(self) -> dict[str, FileStamp]:
-        """Sizes and versions of all files, as the manifest says them, by url."""
+        """The stamps of all files by url, as the manifest gives them."""
         columns = self.directory.sizes.tolist(), self.directory.versions.tolist()
         return dict(zip(self.urls, map(FileStamp, *columns), strict=True))
 
     @cached_property
     def versions(self) -> Int64s:
-        """Versions of the files, as a reader has to find them."""
+        """The versions of the files that readers must expect."""
         own = self.directory.versions
         return np.full_like(own, ANY_VERSION) if self.is_copy else own
 
     def shards(self, suffixes: tuple[str, ...], but: str) -> list[str]:
-        """The urls of all files that end in one of the suffixes, those that end in `but` left out."""
+        """The urls of all files that end in one of `suffixes`, except those that end in `but`."""
         names, urls = self.directory.names, self.urls
         files = [file for file, name in enumerate(names) if name.endswith(suffixes) and not name.endswith(but)]
         found = list(map(urls.__getitem__, files))
@@ -333,7 +333,7 @@ class Manifest:
         return found
 
     def files_of(self, urls: Sequence[str]) -> Int64s:
-        """The number of the file of each url; -1 where it is none of these."""
+        """The number of each url's file in the manifest; -1 for a url that it does not list."""
         if self._last is None or self._last[0] is not urls:  # tars and their sidecars are looked up by the same list
             numbers = self.numbers
             self._last = urls, np.array([numbers.get(url, -1) for url in urls], np.int64)

@@ -56,7 +56,7 @@ ROW_SIZES = {kind: details.dtype.itemsize for kind, details in KINDS.items()}
 
 
 class RowRun(NamedTuple):
-    """Consecutive records of an index in a manifest: where its rows begin, how many records it has, and which."""
+    """Consecutive records of an index in a manifest: where its rows begin, its number of records, and which to read."""
 
     offset: int
     num_records: int
@@ -65,7 +65,7 @@ class RowRun(NamedTuple):
 
 
 class ManifestRows:
-    """The rows of a manifest, read when they are asked for.
+    """The index rows of a manifest, read on demand.
 
     Args:
         url: The manifest.
@@ -78,10 +78,10 @@ class ManifestRows:
         self.url, self.stamp, self.rows_at, self._tag = url, stamp, rows_at, tag
 
     def read(self, runs: Sequence[RowRun], row_bytes: int) -> list[bytes]:
-        """The rows of each run, and the row after it.
+        """The rows of each run, and the row after each.
 
         Raises:
-            ManifestError: They are damaged, or the manifest is another.
+            ManifestError: The rows are damaged, or the manifest was replaced.
         """
         chunk_bytes = _chunk_bytes(row_bytes)
         spans = self._spans(runs, row_bytes)
@@ -97,7 +97,7 @@ class ManifestRows:
         return found
 
     def prefetch(self, runs: Sequence[RowRun], row_bytes: int) -> "list[Future[Answer]]":
-        """Ask for the rows of each run where they lie on a host, and wait for nothing: `read` does, if it has to.
+        """Request the rows of each run from a remote manifest without waiting; `read` waits if it must.
 
         Returns:
             What was asked for; it may be cancelled.
@@ -122,7 +122,7 @@ class ManifestRows:
         return spans
 
     def damages(self, manifest: Manifest) -> Iterator[str]:
-        """List the rows that are damaged, a line for each shard."""
+        """List the rows that are damaged, one line per shard."""
         for kind, entries in manifest.directory.indexes.items():
             for file, offset, num_records in entries[["file", "offset", "num_records"]].tolist():
                 try:
@@ -189,7 +189,7 @@ ListedShards = Sequence[tuple[Manifest, ManifestRows]]
 
 
 class Known(NamedTuple):
-    """Facts of files that are known before one of them is asked: by manifests, and by lists of hosts."""
+    """Facts about files known before they are asked for: from manifests, and from listings of hosts."""
 
     manifests: ListedShards = ()
     stamps: Mapping[str, FileStamp] = MappingProxyType({})
@@ -199,10 +199,10 @@ NOTHING_KNOWN = Known()
 
 
 def open_manifest(url: str) -> tuple[Manifest, ManifestRows] | None:
-    """The manifest at a url; None where there is none.
+    """Open the manifest at a url; None if there is none.
 
     Raises:
-        ManifestError: It is damaged, or cannot be opened.
+        ManifestError: The manifest is damaged, or cannot be opened.
     """
     return _open_remote(url) if is_remote(url) else _open_local(url)
 
@@ -262,7 +262,7 @@ def _cut(url: str, expected: int, got: int) -> ManifestError:
 
 
 class Manifests:
-    """The manifests of some folders, each opened once.
+    """Opens manifests of folders, each once.
 
     Args:
         is_used: Whether they are; else there are none.
@@ -284,7 +284,7 @@ class Manifests:
         return found[0] if found else None
 
     def use(self, manifest: Manifest) -> None:
-        """Note that shards of this one are read."""
+        """Record that shards of this manifest are read."""
         found = self._found[manifest.url]
         if manifest.url in self.used or found is None:
             return
@@ -301,12 +301,12 @@ class Manifests:
             )  # fmt: skip
 
     def whole(self, folder: str, suffixes: Sequence[str]) -> Manifest | None:
-        """The manifest that lists all shards below a folder (with its slash) that end in these suffixes."""
+        """The manifest that lists all shards with these suffixes below a folder (with its slash); None without one."""
         manifest = self.at(beside(folder, folder + NAME))
         return manifest if manifest and set(suffixes) <= set(manifest.directory.suffixes) else None
 
     def naming(self, url: str, top: str) -> Manifest | None:
-        """The manifest that names a file: in the folder `top`, in its own, or in one between the two."""
+        """The manifest that lists a file: in the folder `top`, in the file's own folder, or between the two."""
         folder = own = url[: url.rfind("/") + 1]
         folders = [top] if own.startswith(top) and top else []
         while len(folder) > len(top):
@@ -319,7 +319,7 @@ class Manifests:
 
 
 class ListedFacts:
-    """Facts of shards and of their indexes of one kind; where no manifest has one, `manifest_of` is -1 and all else 0.
+    """Facts that manifests give on shards and their indexes of one kind, as columns; `manifest_of` is -1 for none.
 
     Args:
         urls: The shards.
@@ -366,7 +366,7 @@ class ListedFacts:
 
 
 def stamps_known(urls: Sequence[str], known: Known) -> dict[str, FileStamp]:
-    """The stamps of those files of which one is known, in their order."""
+    """The known stamps of files, in the order of `urls`."""
     stamps = {url: known.stamps[url] for url in urls if url in known.stamps}
     for manifest, _ in known.manifests:
         files = manifest.files_of(urls)
@@ -377,7 +377,7 @@ def stamps_known(urls: Sequence[str], known: Known) -> dict[str, FileStamp]:
 
 
 def stamps_for(urls: Sequence[str], known: Known) -> dict[str, FileStamp]:
-    """The stamps of files; those that are not known are asked for."""
+    """The stamps of files; hosts are asked for those that are not known."""
     stamps = stamps_known(urls, known)
     unknown = [url for url in urls if url not in stamps]
     return {**stamps, **dict(zip(unknown, stamps_of(unknown), strict=True))}

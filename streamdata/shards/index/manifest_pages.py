@@ -31,7 +31,7 @@ _Span = tuple[int, int]
 
 
 def replaced_manifest(url: str) -> ManifestError:
-    """The error for another version than the one that was opened."""
+    """Make the error for a manifest that was replaced after it was opened."""
     return ManifestError(
         f"manifest '{url}': it was replaced or modified after the run began\n"
         "  Start the run again to use the new one; shards that it names as before are read as before."
@@ -43,7 +43,7 @@ _under_way: PerProcess[dict[tuple[str, int], "Future[None]"]] = PerProcess(dict)
 
 
 class PagesKey(NamedTuple):
-    """Names the version of a file whose pages are kept, where they are, and how the file is reached."""
+    """Identifies the cached pages of one version of a file, and how to reach the file."""
 
     cache: Path
     url: str
@@ -55,12 +55,12 @@ class PagesKey(NamedTuple):
 
 
 def key_of(url: str, tag: str, stamp: FileStamp, rows_at: int) -> PagesKey:
-    """Make the key of a file's pages, in the cache as it is now."""
+    """Make the key of a file's pages under the present cache directory."""
     return PagesKey(cache_directory(), url, signed_url(url), options_of(url), tag, stamp, rows_at)
 
 
 class ManifestPages:
-    """The pages of a remote file that were fetched, in a file of holes: other processes write into it too."""
+    """Cached pages of a remote manifest, in a sparse file that several processes write."""
 
     def __init__(self, key: PagesKey) -> None:
         cache, url, _, _, tag, stamp, self._rows_at = key
@@ -77,21 +77,21 @@ class ManifestPages:
         close(self._fd)
 
     def read(self, begin: int, end: int) -> bytes:
-        """Read what is there of these bytes, with zeros in the holes."""
+        """Read these bytes from the cached pages; missing pages read as zeros."""
         return os.pread(self._fd, end - begin, begin).ljust(end - begin, b"\0")
 
     def write(self, data: bytes, offset: int) -> None:
-        """Keep some bytes."""
+        """Write bytes into the cached pages."""
         os.pwrite(self._fd, data, offset)
 
     def fetch(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Fetch the pages that hold these spans, or all rows where they are few."""
+        """Fetch the pages that contain these spans, or all rows if there are few."""
         wanted = self._joined(self._holding(spans))
         for (begin, end), data in zip(wanted, fetch_many(self._url, wanted, self._tag), strict=True):
             self._take(data, begin, end)
 
     def ask_for(self, spans: Sequence[tuple[int, int]]) -> "list[Future[Answer]]":
-        """Ask for pages without waiting; what was asked for already is not asked for again."""
+        """Request pages without waiting, except those requested already."""
         found = []
         pages = {page for page in self._holding(spans) if (self._name, page) not in _under_way.get()}
         for begin, end in self._joined(pages):
@@ -117,10 +117,10 @@ class ManifestPages:
         there.set_result(None)
 
     def wait_for(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Wait for what of these spans was asked for.
+        """Wait for the requested pages of these spans.
 
         Raises:
-            ShardError: It does not come. Who asks for it again does so anew.
+            ShardError: A page did not arrive. It can be requested again.
         """
         for page in sorted(self._holding(spans)):
             if (there := _under_way.get().get((self._name, page))) is not None:

@@ -28,7 +28,7 @@ _QUOTE_IT: Final = "Correct the row: a value with a delimiter, a quote or a line
 def csv_records(
     stream: ForwardStream, url: str, max_bytes: int, delimiter: str = ""
 ) -> Iterator[Record | DamagedRecordError]:
-    """The records of a file, in whose first line are the names of their fields.
+    """Yield the records of a CSV file, whose first line names the fields.
 
     In place of one that is no CSV, or has another number of fields than the header, stands the error.
 

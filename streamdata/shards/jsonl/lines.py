@@ -41,7 +41,7 @@ _MAX_BLANKS = ELEMENT - 1
 
 
 class Lines(NamedTuple):
-    """Consecutive lines, of which those are listed that are not blank: there may be a million others in a megabyte.
+    """Consecutive lines of a file in one buffer; blank lines are counted, and not listed.
 
     Attributes:
         offset: Of the buffer in the file.
@@ -66,17 +66,17 @@ class Lines(NamedTuple):
     are_elements: bool = False
 
     def listed(self) -> Iterator[tuple[int, int, bytes]]:
-        """Yield the lines that are not blank: number in the file from 0, where it begins in the buffer, bytes."""
+        """Yield the non-blank lines: number in the file from 0, offset in the buffer, bytes."""
         for number, start, end in zip(self.numbers.tolist(), self.starts.tolist(), self.ends.tolist(), strict=True):
             yield number, start, self.buffer[start:end]
 
     @property
     def num_blank(self) -> int:
-        """How many lines are blank."""
+        """The number of blank lines."""
         return self.stop - self.first - len(self.numbers)
 
     def first_blank(self) -> int:
-        """The number of the first blank line, if there is one."""
+        """The number of the first blank line; None if there is none."""
         is_after_blank = self.numbers != np.arange(self.first, self.first + len(self.numbers))
         return self.first + (int(is_after_blank.argmax()) if is_after_blank.any() else len(self.numbers))
 
@@ -84,7 +84,7 @@ class Lines(NamedTuple):
 def lines_of(
     source: ByteSource, url: str, *, is_whole: bool = True, max_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[Lines]:
-    """All lines of a file, which is read forward only.
+    """Yield all lines of a file in blocks, reading it forward only.
 
     Args:
         source: The file, or a later part of it that begins with a line.
@@ -93,7 +93,7 @@ def lines_of(
         max_bytes: Of a line, without its end; and of blank lines in a row, since a file of nothing else has no end.
 
     Raises:
-        ShardError: It begins as files of another format do, a line is longer, or more lines in a row are blank; or it
+        ShardError: The file is of another format, a line is longer, or more lines in a row are blank; or it
             is an array that does not end where the file does.
     """
     number = 0
@@ -148,12 +148,12 @@ def _check_lengths(url: str, lines: Lines, max_bytes: int) -> None:
 
 
 def place_of(number: int, are_elements: bool) -> int | str:
-    """Name the line of this number in its file, for messages: lines count from 1, and so do elements."""
+    """Name a line of a file by its number, or an element of an array, for messages; both count from 1."""
     return f"element {number + 1}" if are_elements else number + 1
 
 
 def line_too_long(where: str, size: int, max_bytes: int) -> ShardError:
-    """The error for a line of which so many bytes have been seen."""
+    """Make the error for a line longer than allowed, `size` bytes of which were seen."""
     return ShardError(
         f"{where}: expected a line of at most {max_bytes} bytes, got at least {size}\n"
         f"  Split it, or allow more in the source: limits: {{line_bytes: {max(size, 2 * max_bytes)}}}."
@@ -161,7 +161,7 @@ def line_too_long(where: str, size: int, max_bytes: int) -> ShardError:
 
 
 def too_many_blanks(where: str, size: int, max_bytes: int) -> ShardError:
-    """The error for blank lines in a row, of which so many bytes have been seen."""
+    """Make the error for a run of blank lines longer than allowed, `size` bytes of which were seen."""
     return ShardError(
         f"{where}: expected at most {max_bytes} bytes of blank lines in a row, got at least {size}\n"
         f"  Remove them, or allow more in the source: limits: {{line_bytes: {max(size, 2 * max_bytes)}}}."
@@ -169,7 +169,7 @@ def too_many_blanks(where: str, size: int, max_bytes: int) -> ShardError:
 
 
 def begins_array(head: bytes) -> bool:
-    """Whether a file that begins so is one JSON array of all records; a line that is a list is an error of its own."""
+    """Whether a file that begins with `head` is one JSON array of records."""
     line, _, rest = head.removeprefix(BOM).lstrip(BLANK).partition(b"\n")
     if not line.startswith(b"["):
         return False
@@ -291,7 +291,7 @@ def _is_blank(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
 
 
 def numbered_lines(source: ByteSource, url: str, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, int, bytes]]:
-    """The lines that are not blank: number from 1, offset in the file, bytes. Raises as `lines_of`."""
+    """Yield the non-blank lines: number from 1, offset in the file, bytes. Errors as in `lines_of`."""
     for lines in lines_of(source, url, max_bytes=max_bytes):
         for number, start, line in lines.listed():
             yield number + 1, lines.offset + start, line
@@ -300,7 +300,7 @@ def numbered_lines(source: ByteSource, url: str, max_bytes: int = MAX_LINE_BYTES
 def jsonl_rows(
     url: str, stamp: FileStamp | None = None, ahead: Ahead | None = None, max_bytes: int = MAX_LINE_BYTES
 ) -> Contents:
-    """Rows of the shard's records and one for its end; what is passed over are blank lines (the first from 1).
+    """Index a JSONL shard: one row per record and one for the end; blank lines are counted as skipped.
 
     Raises:
         ShardError: There are more blank lines than 32 bits count, a line of more than `max_bytes`, or the file is of

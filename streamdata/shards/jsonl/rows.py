@@ -30,7 +30,7 @@ _HIGH_NIBBLES, _MAYBE_DIGITS = np.uint32(0xF0F0F0F0), np.uint32(0x30303030)  # "
 
 
 class Flaw(NamedTuple):
-    """A mistake in a line."""
+    """A mistake in a line: its column, what was expected, what was found, and the remedy."""
 
     column: int  # in characters, from 1
     expected: str
@@ -38,16 +38,16 @@ class Flaw(NamedTuple):
     remedy: str = "Correct or remove the line, or let the max_bad of its source pass over it."
 
     def error(self, url: str, number: int | str) -> ShardError:
-        """The error for line `number` (from 1), or another place, of a file.
+        """Make the error for this flaw, in line `number` (from 1) or at another place of a file.
 
-        It is a DamagedRecordError where the line itself is wrong.
+        The error is a DamagedRecordError if the line itself is wrong.
         """
         kind = ShardError if self.remedy == _OF_INDEX else DamagedRecordError
         return kind(f"{url}:{number}:{self.column}: expected {self.expected}, got {self.got}\n  {self.remedy}")
 
 
 def parse_row(line: bytes, url: str, number: int | str, *, doubtful: bool = True, takes_nan: bool = False) -> Record:
-    """Parse line `number` (from 1), or another place, of a file.
+    """Parse a line of a file into a dict; `number` (from 1), or another place, is for messages.
 
     Raises:
         DamagedRecordError: The line is not a JSON object, or holds an integer that 64 bits cannot.
@@ -59,7 +59,7 @@ def parse_row(line: bytes, url: str, number: int | str, *, doubtful: bool = True
 
 
 def row_or_flaw(line: bytes, *, doubtful: bool = True, takes_nan: bool = False) -> Record | Flaw:
-    """The object of one line, or what is wrong with it.
+    """Parse one line; return its object, or what is wrong with it.
 
     Args:
         line: One physical line, with or without its line end.
@@ -87,7 +87,7 @@ def _row_with_nan(line: bytes) -> Any:
 
 
 def syntax_flaw(line: bytes) -> Flaw:
-    """Why a line is not a JSON object, which it is known not to be."""
+    """Find why a line is not a JSON object."""
     line = line.partition(b"\n")[0].rstrip(b"\r")
     try:
         row = orjson.loads(line.decode("utf-8"))  # of a text, orjson says where it is wrong in characters, not bytes
@@ -103,13 +103,13 @@ def syntax_flaw(line: bytes) -> Flaw:
 
 
 def reserved_flaw(row: Record) -> Flaw:
-    """Describe the mistake of a row with a field that streamdata gives to every record."""
+    """The flaw of a row with a field name that streamdata reserves; None if it has none."""
     names = " and ".join(repr(name) for name in sorted(SET_HERE & row.keys()))
     return Flaw(1, "other field names", f"{names}, which streamdata sets itself")
 
 
 def integer_flaw(line: bytes) -> Flaw | None:
-    """Whether a line, if it is JSON, holds an integer below -2^63 or above 2^64 - 1."""
+    """The flaw of a line with an integer below -2^63 or above 2^64 - 1; None if it has none."""
     if _LONG_DIGITS.search(line) is None:
         return None
     for token in _STRING_OR_LONG.finditer(line):
@@ -121,7 +121,7 @@ def integer_flaw(line: bytes) -> Flaw | None:
 
 
 def doubtful_integers(buffer: bytes | memoryview) -> Int64s:
-    """Offsets within all runs of digits that may be integers beyond 64 bits, and within few others.
+    """Find offsets inside all runs of digits long enough to exceed 64-bit integers (a few others may be included).
 
     Such an integer has 20 digits, or 19 after a minus sign: whatever it begins at, four aligned words of four bytes lie
     within it. Runs of such words are looked for first; what is found is looked at byte by byte, for all rows at once.

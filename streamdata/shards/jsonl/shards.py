@@ -26,7 +26,7 @@ _PARSED_AT_ONCE = 16  # rows, which are all in memory at once: few, since each m
 
 
 class JsonlShards(IndexedFiles):
-    """Uncompressed shards of one JSON object per line, or of an array of objects.
+    """Uncompressed shards of one JSON object per line, or of one array of objects.
 
     Args:
         urls: The shards; one that is named n times counts as n shards.
@@ -35,7 +35,7 @@ class JsonlShards(IndexedFiles):
         limits: What a line may be.
 
     Raises:
-        FileNotFoundError: There is no such shard.
+        FileNotFoundError: A shard does not exist.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class JsonlShards(IndexedFiles):
         return JsonlWindow(self, self.runs(shards, firsts, counts))
 
     def last_line(self, shard: int) -> int:
-        """The number of the line of the last record, which is its key; -1 where there is none."""
+        """The line number of the shard's last record, which is its key; -1 if the shard is empty."""
         last = int(self.num_records[shard]) - 1
         if last < 0:
             return last
@@ -63,12 +63,12 @@ class JsonlShards(IndexedFiles):
         return last + int(_blanks(rows)[own][0])
 
     def anomalies(self) -> dict[str, int]:
-        """How many lines are blank."""
+        """The number of blank lines."""
         return {"blank lines": int(self.skipped.sum())}
 
 
 class JsonlWindow:
-    """Runs of rows of JSONL shards. Their bytes are read once, at the first `take`, unless they are too many."""
+    """Runs of rows of JSONL shards; their bytes are read once, at the first `take`, unless they are too many."""
 
     def __init__(self, shards: JsonlShards, runs: Runs) -> None:
         rows, own = shards.rows(runs)
@@ -102,11 +102,11 @@ class JsonlWindow:
                 raise too_many_blanks(f"{where}, behind it", num_blank, max_bytes)
 
     def spans(self) -> list[FileSpans]:
-        """The files and spans of its rows."""
+        """The byte spans of the window's rows."""
         return [self._bytes.file_spans]
 
     def take_cached(self) -> bool:
-        """Make `take` read from the page cache, if all of it that is remote is there; whether it is."""
+        """Make `take` read from the page cache if it holds all remote bytes; return whether it does."""
         return self._bytes.take_cached(self.spans())
 
     def take(

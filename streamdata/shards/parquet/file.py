@@ -40,7 +40,7 @@ _WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_AR
 
 
 class GroupFacts(NamedTuple):
-    """Facts of a row group by its footer, as far as some columns go."""
+    """Facts from a file's footer about a row group, for the columns that are read."""
 
     group: int
     num_rows: int
@@ -51,7 +51,7 @@ class GroupFacts(NamedTuple):
 
     @property
     def begin(self) -> int:
-        """The offset of its first byte."""
+        """The offset of the row group's first byte."""
         return self.spans[0][0] if self.spans else 0
 
 
@@ -161,7 +161,7 @@ class OpenParquet:
         return tail[-length - _FOOTER_END :]
 
     def groups(self, columns: Sequence[str] | None = None) -> list[GroupFacts]:
-        """The row groups that have rows.
+        """The row groups that have rows, with facts on `columns`.
 
         Raises:
             ShardError: A group does not lie within the file, or its counts contradict each other.
@@ -228,7 +228,7 @@ class OpenParquet:
         *,
         keep_dictionaries: bool = False,
     ) -> Iterator[Any]:
-        """The rows of groups as Arrow's record batches. Each is decoded when it is asked for, without Python's lock.
+        """Yield the rows of groups as Arrow record batches, decoded on demand without holding the GIL.
 
         Args:
             groups: Their facts, in the order in which they are read.
@@ -239,7 +239,7 @@ class OpenParquet:
                 could come to much more do, and all of a group is one batch; without it all are in `schema`.
 
         Raises:
-            ShardError: They are damaged, or have not as many rows as the footer says.
+            ShardError: The groups are damaged, or have another number of rows than the footer says.
         """
         names = self.schema.names if columns is None else list(columns)
         num_rows, num_bytes = sum(facts.num_rows for facts in groups), sum(facts.num_bytes for facts in groups)

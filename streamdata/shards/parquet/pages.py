@@ -18,7 +18,7 @@ _TRUE, _FALSE, _INTEGER, _STRUCT = 1, 2, 5, 12  # types of fields; all numbers o
 
 
 class RangedFile(io.RawIOBase):
-    """A file as pyarrow reads it: from pieces that are held, and where none has the bytes, from its source."""
+    """A file object for pyarrow that reads from pieces held in memory, else from its source."""
 
     def __init__(self, source: ByteSource) -> None:
         assert source.size is not None, "a file of row groups has a size"
@@ -40,7 +40,7 @@ class RangedFile(io.RawIOBase):
         return self._at
 
     def size(self) -> int:
-        """Bytes of the file."""
+        """The file's size in bytes."""
         return self._size
 
     def read(self, size: int | None = -1) -> bytes:
@@ -51,7 +51,7 @@ class RangedFile(io.RawIOBase):
         return data
 
     def bytes_at(self, begin: int, size: int) -> bytes:
-        """Read so many bytes from there on, fewer at the end of the file."""
+        """Read `size` bytes from `begin`, fewer at the end of the file."""
         for first, piece in self.held:
             if first <= begin and begin + size <= first + len(piece):
                 return bytes(piece[begin - first : begin - first + size])
@@ -59,7 +59,7 @@ class RangedFile(io.RawIOBase):
 
 
 class DictionaryPage(NamedTuple):
-    """The header of a dictionary's page."""
+    """The header of a dictionary page."""
 
     begin: int
     """Bytes of the header."""
@@ -71,7 +71,7 @@ class DictionaryPage(NamedTuple):
 
 
 def dictionary_page(data: bytes) -> DictionaryPage | None:
-    """The header of a column's first page; None if that is no dictionary.
+    """Parse the header of a column's first page; None if it is not a dictionary page.
 
     Raises:
         ValueError: These bytes are no header, or no whole one of a dictionary's page.
@@ -90,7 +90,7 @@ def dictionary_page(data: bytes) -> DictionaryPage | None:
 
 
 def longest_value(page: bytes, num_values: int) -> int | None:
-    """The length of the longest value of a decompressed page; None where so many values do not fill it."""
+    """The length of the longest value in a decompressed page; None if `num_values` values do not fill it."""
     at = longest = 0
     for _ in range(num_values):
         length = int.from_bytes(page[at : at + _LENGTH_BYTES], "little")

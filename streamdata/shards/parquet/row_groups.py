@@ -29,15 +29,15 @@ _AT_ONCE = 16
 
 
 def open_file(url: str, source: ByteSource, data: Any = None) -> OpenParquet:
-    """The file, by its name an Arrow stream or parquet; `data` as in `OpenParquet`."""
+    """Open a file as an Arrow stream or parquet, by its name; `data` as in `OpenParquet`."""
     return (OpenArrow if url.endswith(ARROW_SUFFIX) else OpenParquet)(url, source, data)
 
 
 def saved_files(folder: str) -> list[str]:
-    """The files of a folder of this machine that `save_to_disk` wrote; nothing of another folder.
+    """The files that `save_to_disk` wrote to a local folder; empty for other folders.
 
     Raises:
-        ValueError: It has several splits, or rows that are chosen by a file of indices; or no files.
+        ValueError: The folder has several splits, or rows that are chosen by a file of indices, or no files.
     """
     if splits := _notes(folder, "dataset_dict.json").get("splits"):
         named = ", ".join(os.path.join(folder, str(split)) for split in splits)
@@ -68,7 +68,7 @@ _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 class OpenArrow(OpenParquet):
-    """An open Arrow stream of this machine. Arguments and errors as of `OpenParquet`."""
+    """An open local Arrow stream. Arguments and errors as in `OpenParquet`."""
 
     _what, _where = "an Arrow stream", "its schema"
 
@@ -111,7 +111,7 @@ class OpenArrow(OpenParquet):
         *,
         keep_dictionaries: bool = False,
     ) -> Iterator[Any]:
-        """The rows of groups, as of parquet. A record batch is read whole, and not decoded.
+        """Yield the rows of groups, as `OpenParquet.batches` does; each record batch is read whole.
 
         Args:
             groups: Their facts, in the order in which they are read.
@@ -137,7 +137,7 @@ class OpenArrow(OpenParquet):
 
 
 class RowGroups:
-    """The row groups of all files, numbered one after the other.
+    """The row groups of several files, numbered consecutively.
 
     Args:
         urls: The files.
@@ -175,7 +175,7 @@ class RowGroups:
         self.row_bytes: Int64s = np.maximum(1, -(-self.sizes // np.maximum(1, self.num_records)))
 
     def url_of(self, group: int) -> str:
-        """The url of a group's file."""
+        """The url of the file that holds a row group."""
         return self.urls[int(self.file_of[group])]
 
 

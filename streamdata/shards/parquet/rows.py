@@ -41,7 +41,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class RowFile(NamedTuple):
-    """One file, as rows: its path, its content's hash, the file of rows of that content, how many they are."""
+    """One data file converted to rows: its path, content hash, file of rows, and number of rows."""
 
     path: str
     digest: str
@@ -50,9 +50,9 @@ class RowFile(NamedTuple):
 
 
 class ParquetRows:
-    """The rows of files, one after another; each is made afresh and belongs to whoever asked for it.
+    """The rows of several files as one sequence; each access makes a fresh dict.
 
-    It pickles as paths. Files are opened by the process that reads them.
+    The sequence pickles as paths. Files are opened by the process that reads them.
 
     Args:
         data_files: A file, glob, brace expression or directory, or a list of these, here or in an object store. A
@@ -105,10 +105,10 @@ class ParquetRows:
         return self._stored(file).row(row)
 
     def locate(self, index: int) -> tuple[int, int]:
-        """The number of the file in `files`, and the row's number in it.
+        """Find a row: the number of its file in `files`, and its number in that file.
 
         Raises:
-            IndexError: There is no such row.
+            IndexError: The row does not exist.
         """
         if not 0 <= index < len(self):
             raise IndexError(f"rows: expected an index in [0, {len(self)}), got {index}")
@@ -120,12 +120,12 @@ class ParquetRows:
         return self._ends[file - 1] if file else 0
 
     def location(self, index: int) -> str:
-        """The file and number of a row, for messages."""
+        """Describe the file and number of a row, for messages."""
         file, row = self.locate(index)
         return f"'{self.files[file].path}', row {row}"
 
     def uid(self, index: int) -> str:
-        """A name of the row that depends on its file's content and its number there alone: 32 hexadecimal digits.
+        """An identifier of a row, 32 hexadecimal digits, from its file's content and its number there.
 
         A file that is there several times is different rows each time.
         """
@@ -263,7 +263,7 @@ def convert(
     name: str | None = None,
     line_bytes: int = MAX_LINE_BYTES,
 ) -> None:
-    """Stream a file into a file of rows; what is in memory is one batch of about `batch_bytes`.
+    """Convert a file to a file of rows, holding one batch of about `batch_bytes` in memory.
 
     Args:
         path: A parquet file, or JSON Lines.
@@ -273,7 +273,7 @@ def convert(
         line_bytes: What a line of JSON Lines may have.
 
     Raises:
-        SourceError: It is not a file of rows, or the rows cannot be written.
+        SourceError: The input is not a file of rows, or the rows cannot be written.
     """
     try:
         if _suffix(path) in PARQUET_SUFFIXES:

@@ -47,7 +47,7 @@ class GroupRun(NamedTuple):
 
 
 class DecodedRun(NamedTuple):
-    """The rows of a run."""
+    """The decoded rows of one run of a row group."""
 
     batches: list[Any]
     """Mostly one."""
@@ -55,7 +55,7 @@ class DecodedRun(NamedTuple):
 
 
 class DecodedRuns:
-    """Decoded runs that are kept within a bound, the last used ones longest.
+    """A bounded cache of decoded runs; the least recently used go first.
 
     Args:
         max_bytes: They have together.
@@ -67,20 +67,20 @@ class DecodedRuns:
         self.num_bytes = 0
 
     def get(self, run: GroupRun) -> DecodedRun | None:
-        """Get a run, if it is kept."""
+        """The decoded run, if it is kept; else None."""
         decoded = self._runs.pop(run, None)
         if decoded is not None:
             self._runs[run] = decoded  # the first in the dict is the one that was used longest ago
         return decoded
 
     def add(self, run: GroupRun, decoded: DecodedRun) -> DecodedRun:
-        """Keep one more."""
+        """Add a decoded run."""
         self._runs[run] = decoded
         self.num_bytes += decoded.num_bytes
         return decoded
 
     def make_room(self, num_bytes: int) -> bool:
-        """Keep no more than so many bytes; whether some run had to go for it."""
+        """Shrink the cache to `num_bytes`; return whether any run was removed."""
         before = len(self._runs)
         while self._runs and self.num_bytes > num_bytes:
             self.num_bytes -= self._runs.pop(next(iter(self._runs))).num_bytes
@@ -92,9 +92,9 @@ Decode = Callable[[Sequence[GroupRun], Callable[[], object]], Mapping[GroupRun, 
 
 
 class DecodeAhead:
-    """A thread of this process. What it decoded is held until it is taken, or other runs are asked for.
+    """Decodes runs in a thread; results are kept until they are taken or other runs are asked for.
 
-    One keeps up with what is made of the rows, and of two on two cores the reader would wait for its turn.
+    One thread keeps up with the processing of rows; with two threads on two cores, the reader would wait for its turn.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class DecodeAhead:
         self._asked: dict[GroupRun, Future[Mapping[GroupRun, DecodedRun]]] = {}
 
     def ask(self, kept: Sequence[GroupRun], tasks: Sequence[Sequence[GroupRun]], decode: Decode) -> None:
-        """Decode runs, and return when the thread is at it; let go of all that is neither of these nor kept."""
+        """Start decoding runs in the thread; drop results that are neither asked for nor in `kept`."""
         if self._pid != os.getpid():  # in a fork there is no such thread, and what it was asked for does not come
             self._pid, self._thread, self._asked = os.getpid(), None, {}
         wanted = {*kept, *chain.from_iterable(tasks)}
@@ -134,7 +134,7 @@ class DecodeAhead:
         return begun
 
     def take(self, run: GroupRun) -> DecodedRun | None:
-        """Wait for a run that was asked for; None if it was not, was taken, or has to be decoded by itself."""
+        """Wait for a run; None if it was not asked for, was taken already, or is too large to keep."""
         task = self._asked.pop(run, None) if self._pid == os.getpid() else None
         return None if task is None else task.result().get(run)
 
@@ -143,7 +143,7 @@ class DecodeAhead:
 
 
 class NetworkedBytes(NamedTuple):
-    """The bytes of a remote file, as a lane reads them."""
+    """A remote file as a source of bytes, whose waiting time is counted."""
 
     url: str
     stamp: FileStamp
@@ -158,7 +158,7 @@ class NetworkedBytes(NamedTuple):
 
 
 class Picks(NamedTuple):
-    """Rows of a batch in the order in which they are asked for."""
+    """Rows of a record batch, in the order asked for."""
 
     batch: Any
     rows: Int64s | None
@@ -170,11 +170,11 @@ class Picks(NamedTuple):
     url: str
 
     def taken(self) -> "Picks":
-        """Copy all rows at once, where they do not lie so already."""
+        """Copy the rows into a batch of their own, unless they lie in order already."""
         return self if self.rows is None else self._replace(batch=self.some(0, len(self.slots)), rows=None)
 
     def some(self, begin: int, end: int) -> Any:
-        """The rows of the places [begin, end), as a batch."""
+        """The rows at places [begin, end), as a batch."""
         if self.rows is None:
             return self.batch.slice(begin, end - begin)
         return self.batch.take(import_pyarrow().array(self.rows[begin:end]))
@@ -209,7 +209,7 @@ class RunDecoder:
         self._own = threading.local()
 
     def new_decoded(self) -> DecodedRuns:
-        """Make the place where a window keeps what it decodes: gone with it, unless all of the source stays."""
+        """Make the cache of a window's decoded runs; if the whole source fits, all windows share one."""
         # What no later window needs is let go of first: memory that is used again costs less than new memory.
         if not self._keeps_all:
             return DecodedRuns(self._max_bytes)
@@ -219,7 +219,7 @@ class RunDecoder:
         return found
 
     def ask(self, present: Sequence[GroupRun], later: Sequence[GroupRun]) -> None:
-        """Decode runs in a thread, and let go of what is neither among these nor of the present ones."""
+        """Start decoding `later` runs in the thread; drop results needed by neither these nor the `present` runs."""
         self._ahead.ask(present, self._tasks(later), self._decode_apart)
 
     def _tasks(self, runs: Sequence[GroupRun]) -> list[list[GroupRun]]:
@@ -268,7 +268,7 @@ class RunDecoder:
         return {run: DecodedRun(batches, sum(batch.nbytes for batch in batches)) for run, batches in joined.items()}
 
     def picks(self, run: GroupRun, runs: DecodedRuns, numbers: Int64s) -> Iterator[Picks]:
-        """Some rows of a run, by their numbers in it."""
+        """Yield rows of a run by their numbers in it."""
         decoded = self.kept(run, runs)
         batches = self._batches(run) if decoded is None else decoded.batches
         in_file = numbers + (run.first + self._groups.first_rows[run.shard])
@@ -287,7 +287,7 @@ class RunDecoder:
                 return
 
     def kept(self, run: GroupRun, runs: DecodedRuns) -> DecodedRun | None:
-        """A run that is decoded, now if it was not yet; None where it takes more than may be kept."""
+        """The decoded run from the cache, decoded now if needed; None if it is too large to keep."""
         found = runs.get(run)
         if found is None and (found := self._ahead.take(run)) is not None:
             runs.make_room(runs.max_bytes - found.num_bytes)
@@ -301,7 +301,7 @@ class RunDecoder:
         held: Sequence[tuple[int, memoryview]] = (),
         begun: Callable[[], object] | None = None,
     ) -> DecodedRun | None:
-        """Decode and keep a run; None where it takes more than may be kept.
+        """Decode a run and keep it; None if it is too large to keep.
 
         Args:
             run: Which rows.

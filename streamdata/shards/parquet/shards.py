@@ -28,7 +28,7 @@ _MAX_RUN_ROWS = 1 << 20  # so that the positions of a window take little beside 
 
 
 class ParquetShards:
-    """Parquet files; what is called a shard here is one of their row groups.
+    """Parquet files as shards; each row group counts as one shard.
 
     Args:
         urls: The files.
@@ -37,7 +37,7 @@ class ParquetShards:
         known: What is known of the files already.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: A file does not exist.
         ShardError: A file is damaged, lacks a column, or has one of another type than the first file.
     """
 
@@ -70,20 +70,20 @@ class ParquetShards:
         return {**self.__dict__, "asked": set()}
 
     def use_cache(self, cache: CacheSettings | None) -> None:
-        """Keep pages of the files there; None as the environment says."""
+        """Set where pages of remote files are cached; None leaves it to the environment."""
         self.cache = self.decoder.cache = cache
         keep_in(cache, self.urls)
 
     def cache_keys(self) -> list[str]:
-        """None: which pages a row group takes is not known by its size."""
+        """Empty: a row group's size does not determine which pages it uses."""
         return []
 
     def is_slow(self) -> bool:
-        """Whether groups are better asked for before they are needed."""
+        """Whether row groups should be requested before they are needed."""
         return self.has_remote
 
     def confirm(self, *, wait: bool) -> None:
-        """Raise ShardError where what a cache had is not what the files are now."""
+        """Raise ShardError if a file read from the cache has changed on its host."""
         self.decoder.confirmations.check(wait=wait)
 
     def identity(self) -> list[tuple[str, int]]:
@@ -93,18 +93,18 @@ class ParquetShards:
         return list(zip(map(names.__getitem__, files), self.num_records.tolist(), strict=True))
 
     def url_of(self, shard: int) -> str:
-        """The file of a row group."""
+        """The url of a row group's file."""
         return self.groups.url_of(shard)
 
     def last_line(self, file: int) -> int:
-        """The number of the last row of a file, which is its key; -1 where there is none."""
+        """The number of a file's last row, which is its key; -1 if it has no rows."""
         return int(self.groups.rows_of_file[file]) - 1
 
     def anomalies(self) -> dict[str, int]:
         return {}
 
     def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "Sequence[Future[Any]]":
-        """Nothing: what is known of the groups is here."""
+        """Do nothing: the facts of all groups are in memory."""
         return ()
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "ParquetWindow":
@@ -112,7 +112,7 @@ class ParquetShards:
         return ParquetWindow(self, shards, firsts, counts)
 
     def decode_ahead(self, present: tuple[Int64s, Int64s], later: Sequence[tuple[Int64s, Int64s]]) -> None:
-        """Decode in a thread what the windows that come later will need, and let go of what no window needs.
+        """Decode in a thread what later windows will need; drop what no window needs.
 
         Args:
             present: Group and first row of each run of the present window.
@@ -125,7 +125,7 @@ class ParquetShards:
         self.decoder.ask(runs[0], list(dict.fromkeys(chain.from_iterable(runs[1:]))))
 
     def run_at(self, shard: int, row: int) -> GroupRun:
-        """The run in which a row of a group is decoded."""
+        """The run that contains a row of a group: the unit of decoding."""
         size = int(self.run_rows[shard])
         first = row // size * size
         return GroupRun(shard, first, min(size, int(self.num_records[shard]) - first))
@@ -141,7 +141,7 @@ def _run_rows(groups: RowGroups, max_bytes: int) -> Int64s:
 
 
 class ParquetWindow:
-    """Runs of rows of row groups; a group is decoded when the first of its rows is taken."""
+    """Runs of rows of row groups; a group is decoded when its first row is taken."""
 
     def __init__(self, shards: ParquetShards, groups: Int64s, firsts: Int64s, counts: Int64s) -> None:
         self._shards, self._groups, self._firsts = shards, groups, firsts
@@ -159,11 +159,11 @@ class ParquetWindow:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def spans(self) -> list[FileSpans]:
-        """None: `spans_by_use` has them by row group."""
+        """Empty: `spans_by_use` gives the spans, by row group."""
         return []
 
     def take_cached(self) -> bool:
-        """Always false: the cache is asked for each span."""
+        """Always false: the cache is consulted for each span."""
         return False
 
     def _runs_of(self, positions: Int64s) -> tuple[Int64s, Int64s, Int64s]:
@@ -174,7 +174,7 @@ class ParquetWindow:
         return groups, rows, rows // self._shards.run_rows[groups] * self._shards.run_rows[groups]
 
     def spans_by_use(self, positions: Int64s) -> FileSpans:
-        """The spans to be asked for of remote files, in the order in which these positions need it."""
+        """The spans of remote files to request, in the order in which these positions need them."""
         shards = self._shards
         groups, _, begins = self._runs_of(positions)
         _, firsts = np.unique(np.stack([groups, begins], axis=1), axis=0, return_index=True)
@@ -193,7 +193,7 @@ class ParquetWindow:
         return FileSpans(shards.urls, shards.groups.stamps, np.array(spans, np.int64).reshape(-1, 3))
 
     def come(self, chunks: Iterator[Chunk | None]) -> None:
-        """Note what brings the spans that were asked for."""
+        """Set the chunks that will bring the requested spans."""
         self._chunks = chunks
 
     def take(

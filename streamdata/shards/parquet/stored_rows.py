@@ -53,13 +53,13 @@ def import_pyarrow() -> Any:
 
 
 def is_list(kind: Any) -> bool:
-    """Whether a type is of lists, whatever their sizes are."""
+    """Whether an Arrow type is a list type of any kind."""
     types = import_pyarrow().types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 class JsonObject(dict[str, Any]):
-    """An object of a column of JSON: its nulls are its writer's, where Arrow pads the dicts of other columns."""
+    """A dict from a JSON column: its None values were written as null, not filled in by Arrow."""
 
 
 Decoder = Callable[[Any], Any]
@@ -67,7 +67,7 @@ Decoder = Callable[[Any], Any]
 
 @lru_cache(maxsize=256)
 def json_decoder(kind: Any) -> Decoder | None:
-    """Make what decodes JSON (`arrow.json`, HF's `Json()`) in values of an Arrow type, within lists and structs too."""
+    """Make a function that decodes JSON (`arrow.json`, HF's `Json()`) in values of an Arrow type, also nested."""
     types = import_pyarrow().types
     if getattr(kind, "extension_name", None) == "arrow.json":
         return _decoded
@@ -91,7 +91,7 @@ def _decoded(text: str | None) -> Any:
 
 
 class StoredRows:
-    """The rows of such a file. It stays open; processes that fork may share it.
+    """The rows of a file that `convert` wrote. It stays open; forked processes may share it.
 
     Args:
         path: Of the file.
@@ -166,16 +166,16 @@ class StoredRows:
 
 
 def write_rows(path: Path, names: Sequence[str], num_rows: int, batches: Iterable[Any]) -> None:
-    """Write the rows of Arrow batches, one batch after the other in memory.
+    """Write the rows of Arrow batches to a file, one batch in memory at a time.
 
     Raises:
-        ValueError: There are more or fewer than `num_rows`.
+        ValueError: There are more or fewer rows than `num_rows`.
     """
     _write(path, names, num_rows, map(_records, batches))
 
 
 def write_objects(path: Path, names: Sequence[str], num_rows: int, batches: Iterable[Iterable[Row]]) -> None:
-    """Write rows of JSON, whose missing fields are None. Raises as `write_rows`."""
+    """Write JSON objects as rows; missing fields become None. Raises as `write_rows`."""
 
     def record(row: Row) -> tuple[bytes, bytes]:
         values = [row.get(name) for name in names]

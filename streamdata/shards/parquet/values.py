@@ -18,13 +18,13 @@ VALUE_BYTES = 64  # that a value takes as an object of Python's, beside what it 
 
 
 def plain_schema(schema: Any, *, keep_dictionaries: bool = False) -> Any:
-    """The schema without views, and without dictionaries if these are not kept, at any depth."""
+    """The schema without view types and, unless kept, without dictionaries, at any depth."""
     plain = partial(_plain_type, keep_dictionaries=keep_dictionaries)
     return import_pyarrow().schema([field.with_type(plain(field.type)) for field in schema])
 
 
 def leaves_of(kind: Any) -> list[bool]:
-    """Tell for each column in storage that a type takes whether it may be read as a dictionary."""
+    """For each stored column of an Arrow type, whether it may be read as a dictionary."""
     if hasattr(kind, "storage_type"):  # a type of somebody's own
         return [False] * len(leaves_of(kind.storage_type))
     if not kind.num_fields:
@@ -35,13 +35,13 @@ def leaves_of(kind: Any) -> list[bool]:
 
 @lru_cache(maxsize=256)
 def has_dictionary(kind: Any) -> bool:
-    """Whether its values are in dictionaries, at any depth."""
+    """Whether an Arrow type is or contains a dictionary type."""
     within = (kind.field(number).type for number in range(kind.num_fields))
     return bool(import_pyarrow().types.is_dictionary(kind) or any(map(has_dictionary, within)))
 
 
 def shape_of(kind: Any) -> str:
-    """A text that types of the same Python values share: rows of two files can be mixed in columns of these."""
+    """A text equal for Arrow types whose Python values are alike; columns of equal shape can be mixed."""
     types, kind = import_pyarrow().types, _plain_type(kind)
     if types.is_struct(kind):
         # By name: writers order the fields of a struct as they like.
@@ -83,7 +83,7 @@ def _plain_type(kind: Any, *, keep_dictionaries: bool = False) -> Any:
 
 
 def values_of(column: Any, name: str, url: str, numbers: Int64s) -> Sequence[Any]:
-    """The values of a column.
+    """Convert a column to Python values.
 
     Args:
         column: Of few rows; all of them become Python's objects.

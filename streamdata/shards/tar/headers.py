@@ -34,7 +34,7 @@ _SAYS_MORE = re.compile(rb" (?:path|size|GNU\.sparse\.[^=]*)=")  # in pax record
 
 
 class Member(NamedTuple):
-    """One member: a file, or a directory (`is_file` False), which has no data."""
+    """A member of a tar: a file, or a directory (`is_file` False), which has no data."""
 
     name: bytes
     is_file: bool
@@ -47,7 +47,7 @@ class Member(NamedTuple):
 
 
 def damaged(url: str, offset: int, member: bytes | None, expected: str, got: str, *, remedy: str = "") -> ShardError:
-    """The error for an archive that is not as the format says."""
+    """Make the error for an archive that violates the tar format."""
     name = f", member {shown(member.decode('utf-8', 'backslashreplace'))}" if member is not None else ""
     return ShardError(
         f"shard '{url}': offset {offset}{name}: expected {expected}, got {got}\n"
@@ -58,7 +58,7 @@ def damaged(url: str, offset: int, member: bytes | None, expected: str, got: str
 def members_of(
     source: ByteSource, url: str, start: int = 0, stop: int | None = None, max_bytes: int = MAX_MEMBER_BYTES
 ) -> Iterator[Member]:
-    """The members from offset `start` to the end-of-archive marker, or up to offset `stop`, of `max_bytes` at most.
+    """Yield the members from offset `start` to the end-of-archive marker, or to `stop`; each of `max_bytes` at most.
 
     Headers are asked of `source` in order of offset, so that one that only reads forward will do; whoever wants a
     member's bytes reads them before asking for the next one.
@@ -85,7 +85,7 @@ def members_of(
 
 
 def data_of(source: ByteSource, url: str, member: Member) -> bytes:
-    """The bytes of a member."""
+    """Read the data of a member."""
     data = source.read(member.size, member.data)
     if len(data) < member.size:
         _truncated(url, member, len(data))
@@ -202,5 +202,5 @@ def _other_member(url: str, start: int, held: bytes, raw: bytes, data: int) -> M
 
 
 def padded(size: int) -> int:
-    """`size` rounded up to whole blocks."""
+    """Round `size` up to whole blocks."""
     return -(-size // BLOCK) * BLOCK

@@ -50,7 +50,7 @@ TAR_ROW = np.dtype([("block", "<u4"), ("crc", "<u4")])
 
 @dataclass(slots=True)
 class TarRecord:
-    """The members of one key. `fields` holds the bytes of the fields that were wanted."""
+    """The members of a tar that share one key. `fields` holds the bytes of the wanted fields."""
 
     key: str
     offset: int
@@ -61,7 +61,7 @@ class TarRecord:
     fields: dict[str, bytes] = field(default_factory=dict)
 
     def crc(self) -> int:
-        """CRC32 by which a read knows the headers again.
+        """The CRC32 by which a later read checks that the record's headers are unchanged.
 
         Of plain records, whose members' own headers say all and all alike, it is over the key and over field and size
         of each member. Of others it is over all of the headers, from another initial value, so that the fast reader
@@ -75,7 +75,7 @@ class TarRecord:
         return zlib.crc32(b"".join([key, *parts]))
 
     def add(self, member: Member, *, plain: bool) -> None:
-        """Extend the record to the end of `member`."""
+        """Add a member to the record."""
         self.end = member.end
         self.plain = self.plain and plain
         self.raw.append(member.raw)
@@ -151,7 +151,7 @@ def records(
     stop: int | None = None,
     max_bytes: int = MAX_MEMBER_BYTES,
 ) -> Iterator[TarRecord]:
-    """The records of an archive, or of some of it.
+    """Yield the records of an archive, or of a part of it.
 
     Args:
         source: The archive.
@@ -163,7 +163,7 @@ def records(
         max_bytes: Of a member.
 
     Raises:
-        ShardError: As `members_of`, or a record has a field twice or one of a reserved name, or too many members.
+        ShardError: See `members_of`; or a record has a field twice or one of a reserved name, or too many members.
     """
     record: TarRecord | None = None
     num_members = 0  # since it began, those between it and the next one too
@@ -221,12 +221,12 @@ def _field_name(suffix: bytes) -> str:
 
 
 def key_hash(key: str) -> int:
-    """64 bits by which keys are compared."""
+    """A 64-bit hash of a key, for comparing keys."""
     return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
 
 
 def interleaved(url: str, key: str, offset: int, first: int) -> ShardError:
-    """The error for a key that comes again after another one."""
+    """Make the error for a key whose members are separated by another record's."""
     return ShardError(
         f"shard '{url}': offset {offset}: expected the members of record {shown(key)}, which began at offset {first}, "
         "side by side, got them apart, with another record's between them\n"
@@ -235,7 +235,7 @@ def interleaved(url: str, key: str, offset: int, first: int) -> ShardError:
 
 
 class TarRows:
-    """Where the records of a tar lie, as these come.
+    """Collects the index rows of a tar's records, one record after another.
 
     Args:
         url: The tar.
@@ -246,18 +246,18 @@ class TarRows:
         self._offsets, self._crcs, self._hashes, self._skipped = array("Q"), array("I"), array("Q"), array("Q")
 
     def skip(self, member: Member) -> None:
-        """Take in a member that is of no record."""
+        """Note a member that belongs to no record."""
         self._skipped.append(member.offset)
 
     def add(self, record: TarRecord) -> None:
-        """Take in the next record."""
+        """Append the row of the next record."""
         self._offsets.append(record.offset)
         self._crcs.append(record.crc())
         self._hashes.append(key_hash(record.key))
         self._end = record.end
 
     def contents(self) -> Contents:
-        """Rows of the records and one for their end, the number of members passed over, the offset of the first.
+        """The finished index: rows, number of skipped members, and the offset of the first of those.
 
         Raises:
             ShardError: Two records have one key, or the archive is larger than 2 TiB.

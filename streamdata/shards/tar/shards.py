@@ -30,7 +30,7 @@ _LOOK_AHEAD_BYTES = 8 << 20
 
 
 class TarShards(IndexedFiles):
-    """Uncompressed tar shards of the webdataset convention.
+    """Uncompressed tar shards in the webdataset convention.
 
     Args:
         urls: The shards; one that is named n times counts as n shards.
@@ -42,7 +42,7 @@ class TarShards(IndexedFiles):
 
     Raises:
         ShardError: A shard is damaged, or has no sidecar that fits it though meta_names are asked for.
-        FileNotFoundError: There is no such shard.
+        FileNotFoundError: A shard does not exist.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TarShards(IndexedFiles):
         self.buffer = ReadBuffer()
 
     def use_cache(self, cache: CacheSettings | None) -> None:
-        """Keep pages of the shards and their sidecars there; None as the environment says."""
+        """Set where pages of shards and sidecars are cached; None leaves it to the environment."""
         super().use_cache(cache)
         if self.sidecars is not None:
             self.sidecars.use_cache(cache)
@@ -77,14 +77,14 @@ class TarShards(IndexedFiles):
         return TarWindow(self, self.runs(shards, firsts, counts))
 
     def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> list[Future[Answer]]:
-        """Ask for what a window's index rows are read from, and wait for nothing; what was asked for."""
+        """Request the remote index rows of a window without waiting; return the requests."""
         asked = super().prefetch_rows(shards, firsts, counts)
         if self.sidecars is not None:
             asked += self.sidecars.prefetch_rows(shards, firsts, counts)
         return asked
 
     def anomalies(self) -> dict[str, int]:
-        """How many members belong to no record, how many records have no line in their sidecar, and the reverse."""
+        """Counts of members outside records, of records without a sidecar line, and of lines without a record."""
         found = {"members without key and field": int(self.skipped.sum())}
         if self.sidecars is not None:
             found["records without a sidecar line"] = int(self.sidecars.skipped.sum())
@@ -135,7 +135,7 @@ class TarWindow:
         return len(self._crcs)
 
     def spans(self) -> list[FileSpans]:
-        """The spans of its records, and of their lines in the sidecars."""
+        """The byte spans of the window's records, and of their sidecar lines."""
         found, sidecars = [self._bytes.file_spans], self._shards.sidecars
         if sidecars is not None and self._lines is not None:
             begins, lengths = self._lines.T
@@ -144,7 +144,7 @@ class TarWindow:
         return found
 
     def take_cached(self) -> bool:
-        """Make `take` read from the page cache, if all of it that is remote is there; whether it is."""
+        """Make `take` read from the page cache if it holds all remote bytes; return whether it does."""
         return self._bytes.take_cached(self.spans())
 
     def take(

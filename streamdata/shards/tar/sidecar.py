@@ -35,7 +35,7 @@ DTYPE = np.dtype([("offset", "<u8"), ("length", "<u4")])
 
 
 def checked_meta(meta_names: Sequence[str], sidecar_key: str | None) -> tuple[str, ...]:
-    """Check what a recipe says of sidecars; the names of the fields as a tuple.
+    """Check a recipe's sidecar settings; return the field names as a tuple.
 
     Raises:
         ValueError: A name is none, comes twice, or is reserved; or `sidecar_key` is neither of the two, or there are no
@@ -65,14 +65,14 @@ def checked_meta(meta_names: Sequence[str], sidecar_key: str | None) -> tuple[st
 
 
 def find_sidecars(urls: Iterable[str], known: Mapping[str, FileStamp]) -> dict[str, tuple[str, FileStamp]]:
-    """The sidecar of each tar shard, `x/00001.meta.jsonl` or `x/00001.jsonl` beside `x/00001.tar`, and its stamp.
+    """The sidecar of each tar shard (`x/00001.meta.jsonl` or `x/00001.jsonl` beside `x/00001.tar`), with its stamp.
 
     Args:
         urls: The shards.
         known: Files that need not be asked for.
 
     Raises:
-        ShardError: There is neither.
+        ShardError: A shard has no sidecar.
     """
     candidates = {url: sidecars_of(url) for url in urls}
     found: dict[str, tuple[str, FileStamp]] = {}
@@ -92,7 +92,7 @@ def find_sidecars(urls: Iterable[str], known: Mapping[str, FileStamp]) -> dict[s
 
 
 class RecordNames(NamedTuple):
-    """A sidecar's names for a record: by its id and by its key, which are the same where there is no doubt."""
+    """The names under which a record may have a sidecar line: its id and its key."""
 
     record: str
     by_id: str
@@ -101,7 +101,7 @@ class RecordNames(NamedTuple):
 
 
 def names_of(key: str, identifier: bytes | None, url: str, by: str | None) -> RecordNames:
-    """Find the names of a record: by its `.id` member where it has one, by its key, or by what `by` says.
+    """Find the names under which a record may have a sidecar line: id or key, as `by` says.
 
     Raises:
         ShardError: The id is not text.
@@ -119,10 +119,10 @@ def names_of(key: str, identifier: bytes | None, url: str, by: str | None) -> Re
 
 
 def line_key(row: Record, url: str, number: int) -> str:
-    """The key that a line of a sidecar is for; an integer stands for its digits.
+    """The key of a sidecar line, as text; an integer key is converted.
 
     Raises:
-        DamagedRecordError: It has none.
+        DamagedRecordError: The line has no valid key.
     """
     key = row.get("key")
     if type(key) is str:
@@ -136,7 +136,7 @@ def line_key(row: Record, url: str, number: int) -> str:
 
 
 class SidecarKeys:
-    """The lines of a sidecar by their keys: 20 bytes per line, while a shard is indexed or streamed.
+    """Looks up sidecar lines by key; takes 20 bytes per line while a shard is indexed or streamed.
 
     A line that is broken, or has no key, may be that of any record without one: it is given to one of these, in the
     order of both, and if there are more of these the last such line to all of them. Whoever joins it finds it damaged.
@@ -205,17 +205,17 @@ class SidecarKeys:
         return len(self._hashes)
 
     def find(self, key: str) -> int:
-        """The number of the line for a key, in the order of their hashes; len(self) where there is none."""
+        """The number of the line for a key (lines are sorted by hash); `len(self)` if there is none."""
         wanted = key_hash(key)
         line = bisect_left(self._hashes, wanted)
         return line if line < len(self) and self._hashes[line] == wanted else len(self)
 
     def place(self, line: int) -> tuple[int, int]:
-        """Where a line that was found begins, and its length."""
+        """The offset and length of a line found by `find`."""
         return self._offsets[line], self._lengths[line]
 
     def unfit(self, url: str, first: RecordNames | None, by: str | None) -> ShardError:
-        """The error for a sidecar of which no line joins a record of the shard; the first of these, if it has any."""
+        """Make the error for a sidecar none of whose lines matches a record of the shard."""
         line = next(numbered_lines(byte_source(self.url), self.url, self._max_bytes), None)
         lines = "no line"
         if line is not None:
@@ -228,7 +228,7 @@ class SidecarKeys:
         )
 
     def ambiguous(self, url: str, by_id: RecordNames, by_key: RecordNames) -> ShardError:
-        """The error for a sidecar of which one record has a line by its id, and one has another line by its key."""
+        """Make the error for a sidecar that matches one record by its id and another by its key."""
         return ShardError(
             f"sidecar '{self.url}': expected the ids of the records of '{url}', or their keys, got both: a line for "
             f"{_described(by_id)} by its id, and one for {_described(by_key)} by its key\n"
@@ -241,7 +241,7 @@ def _described(names: RecordNames) -> str:
 
 
 class JoinedLines:
-    """Finds the line of each record of a tar, as these come.
+    """Finds the sidecar line of each record of a tar, one record after another.
 
     Args:
         url: The tar.
@@ -258,10 +258,10 @@ class JoinedLines:
         self._other: RecordNames | None = None  # the first with a line by its key alone
 
     def next(self, key: str, identifier: bytes | None) -> tuple[int, int]:
-        """Where the next record's line begins, and its length, 0 where it has none.
+        """The offset and length of the next record's line; length 0 if it has none.
 
         Raises:
-            ShardError: It is in doubt which line it is, or the id is no text.
+            ShardError: The matching line is ambiguous, or the id is not text.
         """
         names, keys = names_of(key, identifier, self._url, self._by), self._keys
         self._first = self._first or names
@@ -283,10 +283,10 @@ class JoinedLines:
         return keys.place(line)
 
     def num_unused(self) -> int:
-        """How many lines are of no record, once all of these came.
+        """The number of lines that matched no record, after the last record.
 
         Raises:
-            ShardError: No line is of a record.
+            ShardError: No line matches a record.
         """
         keys, num_used = self._keys, self._is_used.count(1)
         if not num_used and (len(keys) or self._first):
@@ -295,7 +295,7 @@ class JoinedLines:
 
 
 class JoinRows:
-    """The rows of the index of a tar's sidecar. Arguments as of `JoinedLines`."""
+    """Collects the index rows of a tar's sidecar. Arguments as in `JoinedLines`."""
 
     def __init__(self, url: str, keys: SidecarKeys, by: str | None) -> None:
         self._lines = JoinedLines(url, keys, by)
@@ -303,7 +303,7 @@ class JoinRows:
         self._offsets, self._lengths = array("Q"), array("I")
 
     def add(self, record: TarRecord) -> None:
-        """Take in the next record."""
+        """Append the row of the next record."""
         if self._error is not None:
             return
         try:
@@ -315,10 +315,10 @@ class JoinRows:
         self._lengths.append(length)
 
     def contents(self) -> Contents:
-        """Rows of the records and one more; the records without a line (the first from 0), the lines without one.
+        """The finished index: rows, records without a line (and the first of them), lines without a record.
 
         Raises:
-            ShardError: No line joins a record, it is in doubt which does, or an id is no text.
+            ShardError: No line matches a record, a match is ambiguous, or an id is not text.
         """
         if self._error is not None:
             raise self._error
@@ -339,7 +339,7 @@ def join(
     *,
     doubtful: bool = True,
 ) -> None:
-    """Add the fields `meta_names` of a sidecar's line to a record; all None where the record has no line.
+    """Add the fields `meta_names` of a sidecar line to a record; None for each if the record has no line.
 
     Raises:
         DamagedRecordError: The line is damaged.

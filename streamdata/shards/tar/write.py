@@ -29,20 +29,20 @@ def write_shards(
     max_bytes: int | None = None,
     sidecar: Collection[str] = (),
 ) -> list[str]:
-    """Write samples to tar shards, with a manifest of their folder: what reads them indexes nothing.
+    """Writes samples to tar shards, with a manifest of their folder, so that readers need not index them.
 
     A shard appears when it is complete. The same samples give the same bytes. Fields that streamdata itself sets
     (`__url__`, `__seed__` …) are left out, so that what a source delivers can be written again.
 
     Args:
-        samples: Each with `__key__`, a text, and fields of bytes.
-        pattern: Of the paths of shards, with a place for their numbers from 0: `out/{:05d}.tar`.
-        max_records: Of a shard.
-        max_bytes: Of a shard as it is written, headers and padding included. A larger sample is a shard of its own.
+        samples: Dicts with `__key__`, a string, and fields of bytes.
+        pattern: The shards' paths, with a placeholder for their numbers from 0: `out/{:05d}.tar`.
+        max_records: The most records of one shard.
+        max_bytes: The largest shard, headers and padding included. A larger sample is a shard of its own.
         sidecar: Fields that go to the shard's `.meta.jsonl`, whatever JSON can say, and not into the tar.
 
     Returns:
-        The shards that were written.
+        The paths of the shards.
 
     Raises:
         ValueError: The pattern has no number, or a sample cannot be written so that it is read again as it is.
@@ -74,7 +74,7 @@ class _Sample(NamedTuple):
     line: bytes  # of the sidecar
 
     def num_bytes(self) -> int:
-        """How much of an archive it takes: of each field its headers, and its bytes in whole blocks."""
+        """The bytes that the sample takes in an archive: headers, and data in whole blocks."""
         names = [f"{self.key}.{name}" for name in self.fields]
         # A name that its own header cannot say has another before it.
         headers = (

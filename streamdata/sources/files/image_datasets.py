@@ -30,11 +30,11 @@ _FORMATS = (*FORMATS, "BMP", "GIF", "TIFF")
 
 
 class ImageFolderDataset(Alone):
-    """A map-style dataset of a folder that has a folder for each class: `image`, `cls` and `class_name`.
+    """Map-style dataset over a folder with one subfolder per class: items have `image`, `cls` and `class_name`.
 
     `image` is a PIL image, `cls` the index of the class among the sorted names of the folders, `class_names`. Images
-    lie anywhere below their class's folder; they are sorted by path. They are JPEG, PNG, WebP, BMP, GIF or TIFF; of
-    several pictures in one file, such as an animation's, it is the first.
+    lie anywhere below their class's folder; they are sorted by path. Formats are JPEG, PNG, WebP, BMP, GIF and TIFF;
+    of a file with several pictures, such as an animation, the first is read.
 
     Args:
         path: The folder; `~` is the home directory.
@@ -45,8 +45,8 @@ class ImageFolderDataset(Alone):
         part: `train` or `valid`, where there is a holdout.
 
     Raises:
-        FileNotFoundError: There is no such folder.
-        ValueError: It has images outside of the folders, or one of these has none.
+        FileNotFoundError: The folder does not exist.
+        ValueError: An image lies outside of the class folders, or a class folder has no image.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class ImageFolderDataset(Alone):
 
 
 class ImageJsonlDataset(Alone):
-    """A map-style dataset: line i of a JSONL file, with the image that it names.
+    """Map-style dataset of the lines of a JSONL file, each with the image that it names.
 
     A line carries `imagepath` (absolute, or relative to the JSONL file) and any other fields; the image arrives as a
     PIL image under `image`. The lines' offsets are indexed on disk, so that nothing grows with their number.
@@ -140,11 +140,11 @@ class ImageJsonlDataset(Alone):
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
-        limits: `line_bytes` (64 MiB), what a line may have at most.
+        limits: `line_bytes` (64 MiB), the longest line allowed.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is compressed, so that no line can be read alone.
+        FileNotFoundError: The JSONL file does not exist.
+        ValueError: The JSONL file is compressed, so that single lines cannot be read.
     """
 
     def __init__(

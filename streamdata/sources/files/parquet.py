@@ -24,7 +24,7 @@ _AHEAD_BYTES = 16 << 20  # of windows after the present one: of small ones many 
 
 
 class RowGroupSource(BlockSource):
-    """Row groups, cut into blocks: none has rows of two groups.
+    """Row groups of parquet files, cut into blocks that never cross a row group.
 
     A row costs the decoding of its group up to it. So where not all of the source can stay decoded, a block is all of a
     group, or as much of it as may be kept of a window; what stays is cut as other shards are.
@@ -87,31 +87,31 @@ class RowGroupSource(BlockSource):
 
 
 class ParquetDataset(ShardDataset):
-    """Rows of parquet files: each is a dict of Python's types; its `__key__` is its number in its file, from "0".
+    """Rows of parquet files as dicts of Python types; `__key__` is the row's number in its file, from "0".
 
     A column of lists of integers gives int64 tensors, of shape (n,); a struct stays a dict, such as an image's
-    `{bytes, path}`. What differs between files, such as the splits of a folder, is told apart by globs.
+    `{bytes, path}`. To read only some files of a folder, such as one split, use a glob.
 
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
             Of a folder of this machine that Hugging Face's `save_to_disk` wrote, its `.arrow` files are read, a record
             batch as a row group.
         process_fn: A stream function, or a list of several, see `streamdata.sources`.
-        columns: Which columns are read, by their names; None for all.
+        columns: The names of the columns to read; None for all.
         single_process_fn: A function of one record, called first.
         shuffle_buffer: Records among which a lane shuffles, about, and at least those of a block. 0 keeps the order
             inside blocks.
-        max_open_bytes: How much each lane keeps decoded. A source that fits, by what its footers say, stays: each group
-            is decoded once, and the source is cut as other shards are, into at least 512 blocks of at most 64 rows
-            and 4 MiB. Of a larger one a block is a whole row group; a group of more than a third of this is divided
-            into even parts, each of which costs the decoding of all before it.
+        max_open_bytes: The decoded bytes that each lane keeps. A source that fits, by its files' footers, stays so:
+            each group is decoded once, and the source is cut as other shards are, into at least 512 blocks of at most
+            64 rows and 4 MiB. In a larger source a block is a whole row group; a group of more than a third of this
+            bound is divided into even parts, and reading a part decodes all parts before it.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
         cache: Where pages of remote files are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
             top mixture says, or else STREAMDATA_DATA_CACHE.
-        storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
+        storage_options: Options of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.

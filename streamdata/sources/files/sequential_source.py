@@ -22,7 +22,7 @@ _RECORDS_AT_ONCE = 256
 
 
 class SequentialSource(Source):
-    """Shards that can only be read from their start: each is one block, shuffled in groups held in memory.
+    """Shards that can only be read from their start; each is one block, shuffled in groups held in memory.
 
     A resume reads the shard in which it stood again from its start. Where one shard of a source is such, all of its
     shards are read this way. It has no anomalies: what the reader counts is what this process has seen so far, which is
@@ -42,7 +42,7 @@ class SequentialSource(Source):
 
     @cached_property
     def counted(self) -> "CountedSource":
-        """A copy of this source with its records counted; lanes read the original, so that no deal depends on a count.
+        """Return a copy whose records are counted; lanes read the original, so that counts never affect the deal.
 
         Raises:
             ValueError: A shard is a pipe.
@@ -138,7 +138,7 @@ class SequentialSource(Source):
 
 
 class CountedSource(SequentialSource):
-    """Shards whose records were counted, to tell what is left of them. No lane is dealt or reads it."""
+    """A sequential source with counted records, for computing what is left of it; no lane reads it."""
 
     def __init__(self, kind: str, shards: SequentialShards, shuffle_buffer: int) -> None:
         super().__init__(kind, shards, shuffle_buffer)

@@ -20,7 +20,7 @@ from streamdata.sources.order.blocks import check_cut, cut_shards
 
 
 class CsvDataset(ShardDataset):
-    """Rows of CSV files: the header names the fields, and values stay text; `__key__` is the row's number, from "0".
+    """Rows of CSV files as dicts of strings, named by the header; `__key__` is the row's number, from "0".
 
     Each file is read from its start, by one lane: write as many files as there are workers, or more.
 
@@ -28,7 +28,7 @@ class CsvDataset(ShardDataset):
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas:
             files of `.csv` and `.tsv`, compressed or not.
         process_fn: A stream function, or a list of several, see `streamdata.sources`.
-        delimiter: What stands between values, one character. None: a tab in files called `.tsv`, a comma in others.
+        delimiter: The character between values. None: a tab in `.tsv` files, a comma in others.
         single_process_fn: A function of one record, called first.
         shuffle_buffer: Records among which a lane shuffles; 0 keeps their order.
         name: Its name in a mixture, without a ".".
@@ -37,8 +37,8 @@ class CsvDataset(ShardDataset):
         part: `train` or `valid`, where there is a holdout.
         cache: Where pages of remote files are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
             top mixture says, or else STREAMDATA_DATA_CACHE.
-        storage_options: Of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
-        limits: `line_bytes` (64 MiB), what a line, and a value over several, may have at most.
+        storage_options: Options of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `line_bytes` (64 MiB), the longest line, or value over several lines, allowed.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -74,9 +74,9 @@ class CsvDataset(ShardDataset):
 
 
 class JsonlIterableDataset(ShardDataset):
-    """Records of JSONL shards: each line is an object; its `__key__` is the line's number, as a string from "0".
+    """Records of JSONL shards, one object per line; `__key__` is the line's number as a string, from "0".
 
-    A file that is one JSON array of objects, which its first byte tells, is read as if each element were a line.
+    A file that is one JSON array of objects is read as if each element were a line.
 
     Blank lines are skipped and counted. A folder's shards are its `.jsonl` and `.ndjson`, and those compressed by gzip,
     Zstandard, bzip2 or xz (`.gz`, `.zst`, `.zstd`, `.bz2`, `.xz`), which are read from their start; `.json` and
@@ -87,19 +87,19 @@ class JsonlIterableDataset(ShardDataset):
         process_fn: A stream function, or a list of several, see `streamdata.sources`.
         single_process_fn: A function of one record, called first.
         block_size: Records that are dealt to a lane at once, exactly. Without it bytes decide.
-        block_bytes: Bytes that are dealt to a lane at once, about: each shard is cut by its mean record. A source
+        block_bytes: Approximate bytes that are dealt to a lane at once: each shard is cut by its mean record. A source
             smaller than 2,048 blocks is cut finer, into about as many. None: 4 MiB and 64 records at most, and 512
             blocks at least where there are as many records.
-        shuffle_buffer: Records among which a lane shuffles, about: a window has as many blocks as have that many
-            records on average. 0 keeps the order inside blocks.
+        shuffle_buffer: Approximate number of records among which a lane shuffles: a window has as many blocks as hold
+            that many records on average. 0 keeps the order inside blocks.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
         cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
             top mixture says, or else STREAMDATA_DATA_CACHE.
-        storage_options: Of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
-        limits: `line_bytes` (64 MiB), what a line may have at most.
+        storage_options: Options of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `line_bytes` (64 MiB), the longest line allowed.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
@@ -140,40 +140,41 @@ class JsonlIterableDataset(ShardDataset):
 
 
 class MetaDistributedWebDataset(ShardDataset):
-    """Records of tar shards; beside `x/00001.tar` may lie its metadata, `x/00001.meta.jsonl` or `x/00001.jsonl`.
+    """Records of tar shards, with fields from metadata beside `x/00001.tar`: `x/00001.meta.jsonl` or `.jsonl`.
 
-    A record is a dict of the members that share a key: raw bytes under what follows the first dot of the member's
-    base name, lower-cased. See https://github.com/webdataset/webdataset for the convention.
+    A record is a dict of the members that share a key, the path up to the base name's first dot: the rest of the
+    name, lower-cased, is the field, and its value is raw bytes. See https://github.com/webdataset/webdataset for the
+    convention.
 
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
         process_fn: A stream function, or a list of several, see `streamdata.sources`.
         meta_names: Fields of a record's metadata line that join the record; None where the line or the field is
             missing. A line belongs to the record whose `.id` member, or else whose key, is its `key`.
-        sidecar_key: What the `key` of a line is: `id`, the text of the record's `.id` member where it has one, or
-            `key`, the record's own key. Without it each shard tells: ids if any line joins so, else keys.
+        sidecar_key: How a line's `key` is matched: `id`, with the text of the record's `.id` member if it has one, or
+            `key`, with the record's own key. By default each shard decides: by id if any line matches so, else by key.
         include_dirs: Further directories, with all below them; `dir*3` reads its shards three times per epoch.
         single_process_fn: A function of one record, called first.
         block_size: Records that are dealt to a lane at once, exactly. Without it bytes decide.
-        block_bytes: Bytes that are dealt to a lane at once, about: each shard is cut by its mean record. A source
+        block_bytes: Approximate bytes that are dealt to a lane at once: each shard is cut by its mean record. A source
             smaller than 2,048 blocks is cut finer, into about as many. None: 4 MiB and 64 records at most, and 512
             blocks at least where there are as many records.
-        shuffle_buffer: Records among which a lane shuffles, about: a window has as many blocks as have that many
-            records on average. 0 keeps the order inside blocks.
+        shuffle_buffer: Approximate number of records among which a lane shuffles: a window has as many blocks as hold
+            that many records on average. 0 keeps the order inside blocks.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
         cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
             top mixture says, or else STREAMDATA_DATA_CACHE.
-        storage_options: Of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
-        limits: `member_bytes` (1 GiB) and `line_bytes` (64 MiB), what a member and a line of a
-            sidecar may have at most.
+        storage_options: Options of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
+        limits: `member_bytes` (1 GiB) and `line_bytes` (64 MiB), the largest member and sidecar line allowed.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
         ValueError: A shard is listed twice, or both block_size and block_bytes are given.
-        ShardError: A shard or sidecar is damaged; no line of a sidecar joins, or by ids some do, and by keys others.
+        ShardError: A shard or sidecar is damaged, or no line of a sidecar matches a record, or some match by id and
+            others by key.
     """
 
     def __init__(

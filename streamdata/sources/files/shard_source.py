@@ -41,7 +41,7 @@ _Unopened = tuple[BlockOrder, Position, _Runs]
 """A window that comes: its order, where it begins, and its runs."""
 
 class OpenedWindow(NamedTuple):
-    """A window, and what of it is read."""
+    """A window that a lane has opened, and which of its records it still reads."""
 
     window: Window
     positions: Indices
@@ -115,20 +115,20 @@ class BlockSource(Source):
         return int(np.count_nonzero(self._holds(part, taken_first, *runs)))
 
     def block_of(self, shard: int, number: int) -> tuple[int, int]:
-        """The block of a shard's record, and which of the block's records it is."""
+        """The block of a shard's record, and the record's number in the block."""
         before = int(self._block_ends[shard - 1]) if shard else 0
         block, offset = divmod(number, int(self._block_sizes[shard]))
         return before + block, offset
 
     def place(self, order: BlockOrder, epoch: int, window: int, block: int, offset: int) -> int:
-        """How many records of a window are read before one of its records, of a block of it."""
+        """The position, in a window's shuffled order, of a record given by its block and offset."""
         blocks = order.blocks(epoch, window * self.blocks_per_window, (window + 1) * self.blocks_per_window)
         counts = self._runs(blocks)[2]
         number = int(counts[: int(np.flatnonzero(blocks == block)[0])].sum()) + offset
         return int(np.flatnonzero(self._order_inside(order, epoch, window, int(counts.sum())) == number)[0])
 
     def foresee(self, order: BlockOrder, lane: Lane) -> None:
-        """Tell the cache, where there is one, what this node reads when."""
+        """Tell the page cache, if there is one, when this node reads which bytes."""
         is_kept = self.shards.has_remote and named_cache(self.shards.cache) is not None
         keys = self.shards.cache_keys() if is_kept else []
         cache = page_cache(self.shards.cache) if keys else None
@@ -296,7 +296,7 @@ def _numbered(records: Iterator[Record], numbers: list[int]) -> Iterator[Record]
 
 
 class ShardDataset(SourceAlone):
-    """A dataset whose records lie in shards, as a recipe names it."""
+    """Base of datasets whose records lie in shards."""
 
     source: BlockSource | SequentialSource
     process_fn: StreamFns | None
@@ -304,12 +304,12 @@ class ShardDataset(SourceAlone):
 
     @property
     def urls(self) -> list[str]:
-        """Its shards, in the order in which they are read unless they are shuffled; one may be there several times."""
+        """The urls of the shards, in reading order before shuffling; a shard may occur several times."""
         return [str(url) for url in self.source.shards.urls]
 
     @property
     def num_records(self) -> int:
-        """How many records its shards have, held-out ones included.
+        """The number of records in all shards, held-out ones included.
 
         Shards that can only be read from their start are read whole for it, once on a node, where no manifest has it.
 
@@ -321,7 +321,7 @@ class ShardDataset(SourceAlone):
 
     @property
     def cache(self) -> CacheSettings | None:
-        """Where pages of its shards are kept, where they are remote."""
+        """The settings of the cache that keeps pages of remote shards; None without one."""
         return self.source.shards.cache
 
     @cache.setter

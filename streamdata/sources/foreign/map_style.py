@@ -80,7 +80,7 @@ class MapStyleSource(Source):
 
     @property
     def num_records(self) -> int:
-        """How many records its part has."""
+        """The number of records in the part that is read."""
         return self.num_blocks * self.records_per_block
 
     def describe(self, shuffle: bool) -> str:
@@ -108,14 +108,14 @@ class MapStyleSource(Source):
         return position[2]  # of one block: who took some of it took all of the part
 
     def block_of(self, index: int) -> tuple[int, int] | None:
-        """The block of a record of its part, and which of the block's records it is; None of another part."""
+        """The block of a record, and the record's number in the block; None if the record is of another part."""
         block = index // self.records_per_block
         if self._spread is not None:
             block = int(self._spread.inverse(np.array([block]))[0])
         return (block - self._first, index % self.records_per_block) if self._first <= block < self._last else None
 
     def place(self, order: BlockOrder, epoch: int, window: int, block: int, offset: int) -> int:
-        """How many records of a window are read before one of its records, of a block of it."""
+        """The position, in a window's shuffled order, of a record given by its block and offset."""
         return offset
 
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:

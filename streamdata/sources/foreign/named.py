@@ -16,20 +16,20 @@ _ATTRIBUTES: Final = (
 
 
 def named(dataset: Any, *, name: str, percent: Percent, **attributes: Any) -> Any:
-    """Make any map-style dataset, or iterable of torch or Grain, a source of a mixture, from Python as a recipe does.
+    """Names and weighs a dataset as a source of a mixture: map-style, or an iterable of torch or Grain.
 
     Args:
-        dataset: Has `__len__` and `__getitem__`, or is a torch IterableDataset or Grain's IterDataset.
-        name: Of the source, without a ".".
+        dataset: A dataset with `__len__` and `__getitem__`, a torch IterableDataset or Grain's IterDataset.
+        name: The source's name, without a ".".
         percent: Its weight, as a recipe has it: a number, a schedule or a size; weights need not add to 1.
-        attributes: Of `holdout`, `lanes`, `length`, `length_divisor`, `length_multiplier`, `max_bad`, `max_epochs`,
+        attributes: Any of `holdout`, `lanes`, `length`, `length_divisor`, `length_multiplier`, `max_bad`, `max_epochs`,
             `part`, `parts`, `parts_by`, `process_fn`, `records_per_block`, `single_process_fn` and `source_identity`.
 
     Returns:
-        The dataset itself with these attributes; what takes none, such as a list, is wrapped.
+        The dataset itself with these attributes; one that takes no attributes, such as a list, is wrapped.
 
     Raises:
-        ValueError: Another attribute is given, or a dict of splits, a DataLoader or an iterator.
+        ValueError: An attribute is unknown, or `dataset` is a dict of splits, a DataLoader or an iterator.
     """
     check_dataset(dataset, "named")
     unknown = sorted(attributes.keys() - set(_ATTRIBUTES))
@@ -43,10 +43,10 @@ def named(dataset: Any, *, name: str, percent: Percent, **attributes: Any) -> An
 
 
 def check_dataset(dataset: Any, who: str) -> None:
-    """Refuse what holds a dataset, or comes of one, in its place.
+    """Raise if `dataset` is not a dataset but a mapping of splits, a DataLoader or an iterator.
 
     Raises:
-        ValueError: It is a mapping of splits, such as Hugging Face's DatasetDict, a DataLoader, or an iterator.
+        ValueError: The object is a mapping of splits, such as Hugging Face's DatasetDict, a DataLoader, or an iterator.
     """
     if isinstance(dataset, Mapping):
         splits = ", ".join(map(str, dataset)) or "none"
@@ -81,14 +81,14 @@ class _Wrapped:
 
 
 def is_own_stream(dataset: Any) -> bool:
-    """Whether a dataset can only be iterated."""
+    """Whether a dataset can only be iterated, without access by index."""
     # Each of torch's datasets has a `__getitem__`, which raises unless it is another one; Hugging Face's gives columns.
     has_records = hasattr(dataset, "__len__") and type(dataset).__getitem__ is not Dataset.__getitem__
     return (isinstance(dataset, IterableDataset) and not has_records) or is_of_grain(dataset, "IterDataset")
 
 
 class GrainFilter:
-    """The `single_process_fn` of Grain's MapDataset: leaves out what its filters took out, where it has None.
+    """The `single_process_fn` for Grain's MapDataset: drops the None that stands for a filtered element.
 
     Args:
         function: The one that it was given, if any, for the others.
@@ -104,13 +104,13 @@ class GrainFilter:
 
 
 def is_of_grain(value: Any, name: str) -> bool:
-    """Whether a value is of the class of this name in Grain."""
+    """Whether a value is an instance of Grain's class `name`."""
     # By name: Grain need not be installed.
     return any(kind.__name__ == name and kind.__module__.partition(".")[0] == "grain" for kind in type(value).__mro__)
 
 
 def leave_out_filtered(dataset: Any) -> None:
-    """Let what Grain's MapDataset has filtered be left out and counted; other datasets stay as they are."""
+    """Make elements that Grain's MapDataset filtered be dropped and counted; other datasets stay unchanged."""
     if is_of_grain(dataset, "MapDataset"):
         function = getattr(dataset, "single_process_fn", None)
         dataset.single_process_fn = function if isinstance(function, GrainFilter) else GrainFilter(function)

@@ -35,20 +35,20 @@ _said_that_it_skips: list[str] = []
 
 
 class FailedPull(NamedTuple):
-    """In place of a record that the iterator could not give."""
+    """Stands for a record that a dataset's iterator failed to give."""
 
     error: Exception | SystemExit
 
 
 class OpenStream:
-    """An iterator of a dataset, which finds itself in the worker of its lane, or in none.
+    """An iterator of a foreign dataset, which sees its lane's DataLoader worker, or none.
 
     Args:
-        task: Who reads.
-        dataset: Is nobody else's: it is told the epoch and its state.
-        epoch: Which is read.
-        state: Where it goes on, None for its start; passed over where it has no `load_state_dict`.
-        hides_worker: Whether it finds itself in no worker.
+        task: The task that reads.
+        dataset: A copy of its own, which is told the epoch and its state.
+        epoch: The epoch to read.
+        state: The state to resume from, None for the start; ignored without a `load_state_dict`.
+        hides_worker: Whether the dataset is to see no DataLoader worker.
     """
 
     def __init__(self, task: ReadTask, dataset: Any, epoch: int, state: list[Any] | None, hides_worker: bool) -> None:
@@ -106,10 +106,10 @@ class OpenStream:
             torch_worker._worker_info = before  # noqa: SLF001
 
     def pull(self) -> Any:
-        """Pull what comes next: a record, `FailedPull`, or `END`.
+        """Pull the next item: a record, `FailedPull`, or `END`.
 
         Raises:
-            Exception: What it failed with last, if nothing came after that: a generator that raised is at its end.
+            Exception: The error of the last pull, if the iterator ends after it: a generator that raised has ended.
         """
         try:
             item = self._as_in_lane(next, self._iterator)
@@ -133,14 +133,14 @@ class OpenStream:
         return item
 
     def skip(self, number: int) -> int:
-        """Pull so many, or as many as there are; return how many."""
+        """Pull up to `number` items; return how many there were."""
         return next((found for found in range(number) if self.pull() is END), number)
 
     def state(self) -> list[Any] | None:
-        """Its `state_dict()` as plain JSON in a list, so that it is never taken for none; None without it.
+        """The dataset's `state_dict()` as plain JSON, in a list so that it is never None; None if it has none.
 
         Raises:
-            ValueError: It is no plain JSON.
+            ValueError: The state is not plain JSON.
         """
         if self._stateful is None:
             return None
@@ -169,7 +169,7 @@ _RANKS: Final = (("rank", "world_size"), ("dp_rank", "dp_size"), ("rank", "num_r
 
 
 class OwnStreamSource(Source):
-    """Reads a dataset by its iterator, once in each epoch.
+    """Reads a foreign dataset by its iterator, once per epoch.
 
     Args:
         dataset: A torch IterableDataset, or an IterDataset of Grain. `set_epoch`, where it has that, is called with the
@@ -183,7 +183,7 @@ class OwnStreamSource(Source):
         self._mode: str = getattr(dataset, "lanes", None) or _SHARD
 
     def over(self, num_lanes: int) -> "OwnStreamSource":
-        """A copy of this source that so many lanes read."""
+        """Return a copy of this source that is read by `num_lanes` lanes."""
         return OwnStreamSource(self._dataset, num_lanes)
 
     def describe(self, shuffle: bool) -> str:

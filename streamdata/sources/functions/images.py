@@ -36,15 +36,15 @@ _TURBO_COLORS: Final = ("Gray", "RGB", "YCbCr")
 
 
 class ImageJsonlProcessFnBuilder:
-    """Turns the PIL image in a record's `image` into a tensor: a function per record. Other fields stay.
+    """A `single_process_fn` that turns the PIL image in a record's field `image` into a tensor. Other fields stay.
 
     Args:
-        img_size: Height and width of the result, one number for both or a pair: uint8, shape (3, height, width), see
+        img_size: Height and width of the result, one number for both or a pair. Its shape is (3, height, width); see
             `to_tensor`.
-        dtype: "float32" gives values in [0, 1], four times as much to move as "uint8", whose values are 0 to 255.
+        dtype: "uint8" (0 to 255), or "float32" in [0, 1], which takes four times the memory.
 
     Raises:
-        ValueError: The size is not positive, or there is no such dtype.
+        ValueError: The size is not positive, or the dtype is another one.
     """
 
     def __init__(self, img_size: Size, dtype: ImageDtype = "uint8") -> None:
@@ -70,14 +70,14 @@ class ImageJsonlProcessFnBuilder:
 
 
 def open_image(path: Path, formats: tuple[str, ...] = FORMATS) -> Image.Image:
-    """Read a file and its image's header; pixels are decoded when they are first used.
+    """Open an image file and read its header; pixels are decoded on first use.
 
     No file stays open: an image may wait long in a batch.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         PIL.UnidentifiedImageError: It is not a valid image, or of a format not in `formats`.
-        ValueError: It has more than `MAX_PIXELS`.
+        ValueError: The image has more than `MAX_PIXELS` pixels.
     """
     try:
         with open_regular(path, ValueError) as file:
@@ -91,7 +91,7 @@ def open_image(path: Path, formats: tuple[str, ...] = FORMATS) -> Image.Image:
 
 
 def decode_image(data: bytes, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] = FORMATS) -> Image.Image:
-    """Read an image's header from the bytes of a file, see `open_image`."""
+    """Open an image from bytes and read its header, as `open_image` does."""
     # This reads the header alone, so that what is too large is refused before memory is taken for it.
     try:
         image = Image.open(io.BytesIO(data), formats=formats)
@@ -103,10 +103,10 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS, formats: tuple[str, 
 
 
 def load_pixels(image: Image.Image) -> Image.Image:
-    """Decode the pixels of an image, if that was not done yet.
+    """Decode the pixels of an image, if they are not decoded yet.
 
     Raises:
-        OSError: It is damaged.
+        OSError: The image is damaged.
     """
     try:
         image.load()
@@ -127,7 +127,7 @@ def _damaged(why: str) -> OSError:
 
 
 def to_tensor(image: Image.Image, size: Size, dtype: ImageDtype = "uint8") -> Any:
-    """Make a tensor of shape (3, height, width), RGB: uint8, or float32 with values in [0, 1].
+    """Convert an image to a tensor (3, height, width), RGB: uint8, or float32 in [0, 1].
 
     The whole image is resized to this, bicubic with antialiasing; its proportions are not kept. Crop before where
     they matter. Transparent parts become white. EXIF is not looked at: what is stored is what is trained.
@@ -138,7 +138,7 @@ def to_tensor(image: Image.Image, size: Size, dtype: ImageDtype = "uint8") -> An
         dtype: Of the tensor.
 
     Raises:
-        OSError: It is damaged. Pillow notices what is cut off, and not each byte that is another.
+        OSError: The image is damaged. Pillow notices truncation, but not every changed byte.
         ValueError: Its values have more than 16 bits.
     """
     # Before anything else asks for pixels: only a JPEG that is not decoded yet can be decoded at a smaller scale.
@@ -148,7 +148,7 @@ def to_tensor(image: Image.Image, size: Size, dtype: ImageDtype = "uint8") -> An
 
 
 def scaled_to_tensor(image: Image.Image, size: tuple[int, int], resize: str, dtype: ImageDtype) -> Any:
-    """Make a tensor: `crop` scales an image to cover the size and cuts out its middle, `fit` scales it into the size.
+    """Convert an image to a tensor: `crop` covers the size and cuts out the middle, `fit` scales into the size.
 
     The scaled sides are rounded, and at least 1.
     """
@@ -167,19 +167,19 @@ def scaled_to_tensor(image: Image.Image, size: tuple[int, int], resize: str, dty
 
 
 def to_tensor_by_pillow(data: bytes, size: Size, dtype: ImageDtype, max_pixels: int = MAX_PIXELS) -> Any:
-    """Decode the bytes of an image by Pillow; see `to_tensor`."""
+    """Decode image bytes with Pillow into a tensor; see `to_tensor`."""
     return to_tensor(decode_image(data, max_pixels), size, dtype)
 
 
 def jpeg_to_tensor(data: bytes, size: Size, dtype: ImageDtype = "uint8", max_pixels: int = MAX_PIXELS) -> Any:
-    """Decode the bytes of an image, see `to_tensor`: JPEGs by simplejpeg, except those of inks, the rest by Pillow.
+    """Decode image bytes into a tensor: JPEGs with simplejpeg (except CMYK), the rest with Pillow; see `to_tensor`.
 
-    Which one decodes follows from the bytes alone, never from what is installed.
+    The choice of decoder depends only on the bytes, never on what is installed.
 
     Raises:
-        ValueError: It has more than `max_pixels`.
+        ValueError: The image has more than `max_pixels` pixels.
         PIL.UnidentifiedImageError: It is not a valid image, or of a format not in `FORMATS`.
-        OSError: It is damaged.
+        OSError: The image is damaged.
     """
     from simplejpeg import decode_jpeg, decode_jpeg_header
 
@@ -234,10 +234,10 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
 
 def checked_size(who: str, name: str, size: Any) -> tuple[int, int]:
-    """Height and width.
+    """Check an image size; return height and width.
 
     Raises:
-        ValueError: It is neither a positive whole number nor a pair of them.
+        ValueError: The size is neither a positive whole number nor a pair of them.
     """
     sides = list(size) if isinstance(size, Sequence) and not isinstance(size, str) else [size, size]
     is_whole = all(isinstance(side, Integral) and not isinstance(side, bool) for side in sides)
@@ -250,10 +250,10 @@ def checked_size(who: str, name: str, size: Any) -> tuple[int, int]:
 
 
 def one_of(who: str, name: str, value: Any, allowed: tuple[str, ...]) -> Any:
-    """The value, if it is allowed.
+    """Return `value` if it is allowed, else raise.
 
     Raises:
-        ValueError: It is not.
+        ValueError: The value is not allowed.
     """
     if value not in allowed:
         raise ValueError(
@@ -269,11 +269,11 @@ _WHO = "DecodeImages"
 class DecodeImages:
     """Turns the images in some fields of a record into tensors of shape (3, height, width), RGB; other fields stay.
 
-    An image is what an image file holds (bytes), as a tar's `jpg` is, a dict with these as its `bytes`, as parquet has
-    them, or a PIL image.
+    An image is given as the bytes of an image file (a tar's `jpg`), as a dict with these under `bytes` (parquet), or as
+    a PIL image.
 
     Args:
-        fields: The field, or several.
+        fields: The name of the field, or several names.
         size: Height and width: one number for both, or a pair.
         resize: `squash` scales the whole image to the size, whatever its proportions; `crop` scales it so that it
             covers the size, and cuts out the middle; `fit` scales it into the size, and does not pad, so that one side
@@ -281,7 +281,7 @@ class DecodeImages:
         dtype: `uint8`, or `float32` with values in [0, 1].
 
     Raises:
-        ValueError: No field is named, a size is not positive, or there is no such resize or dtype.
+        ValueError: No field is named, a size is not positive, or `resize` or `dtype` has another value.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ def call_per_record(
     tally: Tally,
     start_of: Callable[[Position], Position],
 ) -> Iterator[tuple[Sample, Position]]:
-    """Yield what `function` makes of each record, none, one or several samples, each with the position after it.
+    """Yield the samples that `function` makes of each record (none, one or several), each with its position.
 
     Args:
         function: The source's `single_process_fn`.
@@ -100,7 +100,7 @@ def call_per_record(
 
 
 def complete(sample: object, record: Record, what: str) -> Sample:
-    """Copy an output and give it the fields of `record`, beginning with '__', that it lacks.
+    """Copy a sample, and add the record's `__…__` fields that it lacks.
 
     Raises:
         TypeError: The output is not a dict.
@@ -116,7 +116,7 @@ def complete(sample: object, record: Record, what: str) -> Sample:
 
 
 class Feed(Generic[StreamPosition]):
-    """The iterator that a stream function pulls records from. It sees where bursts begin.
+    """The iterator from which a stream function pulls records; it tracks where bursts begin.
 
     A burst is all the records pulled between two outputs, and the outputs until the function pulls again.
 
@@ -199,15 +199,15 @@ class Feed(Generic[StreamPosition]):
         return self.last
 
     def holds_records(self) -> bool:
-        """Whether the function says that it holds records; on resume it may not have been given them yet."""
+        """Whether the function says that it holds records, or may receive them during a replay."""
         return self.stateful is not None and (self.tally.replaying or self.stateful.state_dict().get("rewind", 0) > 0)
 
     def passed_over(self) -> str:
-        """Say how much of the present burst gave nothing, for an error message."""
+        """Describe the records of the present burst that gave no sample, for an error message."""
         return f"{self.what} passed over {self.num_pulled} records, the last: {describe_record(self.last)}"
 
     def count_output(self) -> bool:
-        """Count an output; return whether it is a new one, not one of a replay."""
+        """Count an output; return whether it is new, not repeated by a replay."""
         if self.tally.counts_outputs:
             self._count_records(self.stateful.num_ended)
         self.given += 1
@@ -222,7 +222,7 @@ class Feed(Generic[StreamPosition]):
         self.tally.records += 0 if self.tally.replaying else ended
 
     def forget(self) -> int:
-        """Begin a burst after all that was pulled, with nothing held; return how many records that passes over."""
+        """Begin a new burst after all pulled records, as if nothing were held; return how many were pulled in vain."""
         self._advance(0)
         self._count_records(len(self._ends))
         self.given, self.state = 0, None
@@ -230,7 +230,7 @@ class Feed(Generic[StreamPosition]):
         return lost
 
     def check_replay(self) -> None:
-        """Refuse a burst that is over before the function has repeated all outputs that were delivered before.
+        """Raise if a replayed burst ended before it repeated all outputs delivered earlier.
 
         Raises:
             StateError: The function is not deterministic, or another one than when the states were written.
@@ -305,7 +305,7 @@ def _warn_of_held(name: str, what: str, before: Sizes) -> None:
 
 
 def run_bursts(function: StreamFns, feed: Feed[Any], state: FunctionState | None) -> Iterator[Sample]:
-    """Yield what a stream function makes of a stream of records.
+    """Yield the samples that a stream function makes of a stream of records.
 
     After each output `feed.start`, `feed.given` and `feed.state` are the cursor: feeding a new copy of the function
     from there, with that state, and dropping the given outputs, goes on with the next one.

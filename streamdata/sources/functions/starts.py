@@ -30,14 +30,14 @@ _kept: list[Any] = []
 
 
 def fresh(function: Function, who: str) -> Function:
-    """Copy a stream function for one start.
+    """Copy a stream function, for one start of a stream.
 
     Args:
-        function: As the recipe has it; it is never called itself.
-        who: What it is called in messages.
+        function: The recipe's function; it is never called itself.
+        who: The function's name in messages.
 
     Raises:
-        ValueError: It is stateful, and says that it holds what an earlier start left.
+        ValueError: The function is stateful, and the copy holds records of an earlier start.
     """
     # Not copy.deepcopy: a tokenizer or an open file within it would be copied too, or could not be.
     twin: Function = _twin(function, {})
@@ -47,7 +47,7 @@ def fresh(function: Function, who: str) -> Function:
 
 
 def is_stateful(function: Any) -> bool:
-    """Whether a stream function, or an iterable, says what it holds, and takes it back."""
+    """Whether a stream function or iterable has `state_dict` and `load_state_dict`."""
     return callable(getattr(function, "state_dict", None)) and callable(getattr(function, "load_state_dict", None))
 
 

@@ -21,7 +21,7 @@ _TEXT: Final = "the text of an error"
 
 
 def reaches_trainer(error: BaseException) -> bool:
-    """Whether torch raises an error of this process in the trainer, with its text.
+    """Whether torch can raise this error of a worker in the trainer, with its text.
 
     A worker sends the class and the text, and the trainer calls the class with the text. The class may be one that
     cannot be pickled, of which torch sends nothing: the batch is missing without an error. It may want other arguments,
@@ -41,10 +41,10 @@ def reaches_trainer(error: BaseException) -> bool:
 
 
 def end_where_batches_are_lost() -> None:
-    """End this worker process at a batch, or an error, that cannot be pickled: its trainer is told that a worker ended.
+    """Make this worker process exit when a batch or error cannot be pickled, so that the trainer notices.
 
-    Of what a collate function makes nothing else is known here. Without this there is a traceback on stderr, and the
-    batch is missing: a pass ends as if it were whole, or the trainer waits for ever.
+    What a collate function returns is not known here. Without this there is only a traceback on stderr, and the batch
+    is missing: a pass ends as if it were whole, or the trainer waits for ever.
     """
 
     def end(error: Exception, item: Any) -> None:
@@ -66,7 +66,7 @@ logger = logging.getLogger("streamdata")
 
 
 def raise_noted(error: Exception | SystemExit, note: str) -> NoReturn:
-    """Raise what somebody else's code raised, with a note.
+    """Raise an error of foreign code again, with a note.
 
     StopIteration and SystemExit become the cause of a RuntimeError: one would end the loop that it passes through, the
     other the process, and neither would say why. So does one that takes no note, such as a frozen dataclass, and in a
@@ -83,7 +83,7 @@ def raise_noted(error: Exception | SystemExit, note: str) -> NoReturn:
 
 
 class Tally:
-    """Counts of one source in one lane: records dropped by a process function, and failures forgiven under `max_bad`.
+    """Counts, for one source in one lane, dropped records and failures forgiven under `max_bad`.
 
     Args:
         name: The source's path of names.
@@ -108,18 +108,18 @@ class Tally:
         """Whether a burst is fed again, whose drops and failures were counted when it was first read."""
 
     def drop(self, record: str, reason: str) -> None:
-        """Count a record that a process function did not want."""
+        """Count a record that a process function dropped."""
         self._last = f"{record}: {reason}"
         if not self.replaying:
             self.dropped += 1
 
     def skip(self) -> None:
-        """Count a record that is left out, because it was to be skipped."""
+        """Count a record that is left out under `skip`."""
         if not self.replaying:
             self.skipped += 1
 
     def fail(self, error: Exception | SystemExit, record: str, what: str) -> None:
-        """Forgive a failure, or raise it once there were more than `max_bad`.
+        """Forgive a failure, or raise it once there are more than `max_bad`.
 
         Raises:
             Exception: `error` as `raise_noted` raises it, with the record.
@@ -140,14 +140,14 @@ class Tally:
         logger.warning("source %s: skipped (%d of max_bad=%d) %s", shown(self.name), self.bad, self.max_bad, self._last)
 
     def summary(self) -> str:
-        """Say what was dropped so far, for an error message."""
+        """Describe what was dropped so far, for an error message."""
         counts = f"{self.dropped} records dropped, {self.bad} failures skipped"
         if self.skipped:
             counts += f", {self.skipped} records left out by `skip`"
         return f"{counts}; the last: {self._last}" if self._last else counts
 
     def silence(self, what: str, passed_over: str = "") -> SourceError:
-        """The error that so much of the stream led to no sample."""
+        """Make the error for a long part of the stream that gave no sample."""
         counts = f"{self.summary()}; {passed_over}" if passed_over else self.summary()
         return SourceError(
             f"source {shown(self.name)}: {what} gave no sample: {counts}\n"
@@ -160,7 +160,7 @@ counts_of: Callable[[Tally], tuple[int, int, int, int]] = attrgetter(*COUNTS)
 
 
 def num_tokens(ids: Any) -> int:
-    """How many token ids a sample has: of a tensor or array of any shape all, of what is not a collection none."""
+    """The number of token ids in a sample's field: all elements of a tensor or array; 0 if it is not a collection."""
     if type(ids) is ndarray:
         return ids.size
     if type(ids) is list:

@@ -28,7 +28,7 @@ Seeds = np.uint64 | npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Part:
-    """Records of a source that are held out, or the others.
+    """The held-out records of a source, or the others.
 
     A record's identity is the name of its shard and its number in that; of a map-style dataset the index, or of
     records that belong together the number of their block. Neither seed nor other shards count, nor what is in it, so
@@ -45,15 +45,15 @@ class Part:
 
     @property
     def share(self) -> float:
-        """The share of the records that is of it, on average."""
+        """The expected fraction of records in the part."""
         return self.holdout if self.name == VALID else 1 - self.holdout
 
     def holds(self, numbers: npt.NDArray[np.int64], seeds: Seeds) -> npt.NDArray[np.bool_]:
-        """A mask of the records that are of it, bool (n,).
+        """A mask of the records that are in the part, bool (n,).
 
         Args:
-            numbers: Of the records in their shards, int64 (n,).
-            seeds: Of their shard, or of the shard of each (n,).
+            numbers: The records' numbers in their shards, int64 (n,).
+            seeds: The seed of their shard, or of each record's shard (n,).
         """
         # What a smaller holdout holds out lies below its bound, and so below that of a larger one.
         is_held_out = hashes_of(numbers, seeds) < np.uint64(int(self.holdout * 2.0**64))
@@ -61,10 +61,10 @@ class Part:
 
 
 def selection_of(dataset: Any) -> Part | PartRange | None:
-    """The part of a source that its attributes `holdout` or `parts`, `parts_by`, and `part` ask for; None for all.
+    """The part of a source chosen by its attributes `holdout` or `parts`, `parts_by`, and `part`; None for all.
 
     Raises:
-        ValueError: They are not valid.
+        ValueError: The attributes are not valid.
     """
     read = read_selection(*(getattr(dataset, key, None) for key in HOLDOUT_KEYS))
     return Part(*read) if isinstance(read, tuple) else read
@@ -75,7 +75,7 @@ MAP_STYLE_SEED = np.uint64(stable_seed("holdout"))
 
 
 def shard_seeds(names: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """The seed of each shard, by its name without its directory: data may be moved."""
+    """A seed for each shard, from its base name, so that data may be moved."""
     return np.array([stable_seed("holdout", name) for name in names], np.uint64)
 
 
@@ -94,9 +94,9 @@ _MIN_BLOCKS_BY_BYTES = 2048
 
 
 def cut_shards(shards: IndexedShards, block_size: int | None, block_bytes: int | None) -> Int64s:
-    """Say how many records a block of each shard has, its last one perhaps less.
+    """The number of records per block, for each shard; a shard's last block may have fewer.
 
-    It follows from facts of the shards alone, never from the topology, and these are the same wherever the shards lie.
+    The cut depends only on facts of the shards, never on the topology or on where the shards lie.
 
     Args:
         shards: What is cut, by their numbers of records and their sizes in bytes.
@@ -123,7 +123,7 @@ def cut_shards(shards: IndexedShards, block_size: int | None, block_bytes: int |
 
 
 def describe_cut(records: Int64s, block_sizes: Int64s) -> str:
-    """Describe what determines a cut, beside the shards' numbers of records."""
+    """Describe what determines the cut into blocks, besides the shards' numbers of records."""
     # Not the shards' bytes, from which sizes may follow: other bytes that lead to this cut give this order.
     sizes = block_sizes[records > 0].astype("<i8")
     different = np.unique(sizes).tolist() or [1]
@@ -133,7 +133,7 @@ def describe_cut(records: Int64s, block_sizes: Int64s) -> str:
 
 
 def check_cut(block_size: int | None, block_bytes: int | None, shuffle_buffer: int) -> None:
-    """Raise ValueError unless these parameters of a source of shards are possible, each and together."""
+    """Raise ValueError unless these settings of a source of shards are valid, alone and together."""
     if block_size is not None and block_bytes is not None:
         raise ValueError(
             f"expected block_size (records) or block_bytes, got both: {block_size} and {block_bytes}\n  Remove one."
@@ -153,14 +153,14 @@ def check_cut(block_size: int | None, block_bytes: int | None, shuffle_buffer: i
 
 
 def describe_content(shards: IndexedShards | SequentialShards) -> str:
-    """Say which shards they are, by a hash."""
+    """Describe a list of shards by a hash, to be compared on resume."""
     # Base names and sizes, not paths: a resume may find the shards in another directory.
     text = repr(list(map(tuple, shards.identity())))
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 class Epochs(NamedTuple):
-    """The epochs of a source that a stream reads: `first` up to, and without, `end`."""
+    """The epochs of a source that a stream reads: from `first` up to, but without, `end`."""
 
     first: int = 0
     end: float = math.inf
@@ -170,7 +170,7 @@ ALL_EPOCHS = Epochs()
 
 
 class BlockOrder:
-    """The blocks of a source that one lane reads: every so-many-th number of the source's endless sequence.
+    """The blocks that one lane reads: every n-th number of the source's endless order.
 
     Block number g of the sequence is block `permutation(epoch)[g - epoch · num_blocks]` with `epoch = g //
     num_blocks`. Lane l of L reads the numbers `offset + l`, `offset + l + L`, `offset + l + 2L` … An epoch that does
@@ -205,7 +205,7 @@ class BlockOrder:
         self._permutation: Permutation | None = None
 
     def stretch(self, first: int, stride: int, num_blocks: int) -> "BlockOrder":
-        """The order of so many numbers `first`, `first + stride` … alone."""
+        """Return the order of only the numbers `first`, `first + stride` …, `num_blocks` of them."""
         # A copy: it shares nothing that changes but by being made anew.
         order = copy(self)
         order.first, order.stride, order.length = first, stride, num_blocks
@@ -219,17 +219,17 @@ class BlockOrder:
         return self._epoch_seed
 
     def share(self, epoch: int) -> int:
-        """How many blocks of the epoch are this lane's: 0 outside `epochs`, or where lanes outnumber blocks."""
+        """The number of this lane's blocks in the epoch: 0 outside `epochs`, or if lanes outnumber blocks."""
         if not self.epochs.first <= epoch < self.epochs.end:
             return 0
         return self._index(epoch + 1) - self._index(epoch)
 
     def is_whole(self, epoch: int) -> bool:
-        """Whether nothing of the epoch was begun under an earlier size."""
+        """Whether no earlier size of the run began any of the epoch."""
         return epoch * self.num_blocks >= self.offset
 
     def blocks(self, epoch: int, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """The lane's blocks number `start` up to `stop` of the epoch, int64, at most to the end of its share."""
+        """The lane's blocks `start` up to `stop` in the epoch, int64; at most to the end of its share."""
         numbers = np.arange(start, max(start, min(stop, self.share(epoch)))) * self.stride
         numbers += self.number(epoch, 0) - epoch * self.num_blocks
         if not self.shuffle:
@@ -241,11 +241,11 @@ class BlockOrder:
         return self._permutation(numbers)
 
     def number(self, epoch: int, index: int) -> int:
-        """The number g, in the endless sequence, of the lane's block number `index` of the epoch."""
+        """The number, in the endless order, of the lane's block `index` of the epoch."""
         return self.first + (self._index(epoch) + index) * self.stride
 
     def dealt(self, epoch: int, blocks: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Where blocks come in an epoch: their numbers in the endless sequence, and the lanes that read them; int64.
+        """The numbers of blocks in the endless order, for one epoch, and the lanes that read them; int64.
 
         The lane is -1 for what lies before the offset.
         """
@@ -256,13 +256,13 @@ class BlockOrder:
         return numbers, np.where(numbers >= self.offset, (numbers - self.offset) % self.stride, -1)
 
     def index_of(self, epoch: int, number: int) -> int | None:
-        """The index, among the lane's blocks of an epoch, of the one with a number of the endless sequence; or None."""
+        """The index, among the lane's blocks of the epoch, of number `number` in the endless order; else None."""
         index, rest = divmod(number - self.first, self.stride)
         is_own = not rest and 0 <= index < self.length
         return index - self._index(epoch) if is_own else None
 
     def ahead(self, epoch: int, index: int, blocks: int) -> tuple[int, int]:
-        """Where the lane's block lies that comes so many after number `index` of an epoch: its epoch, its number in it.
+        """The epoch and index of the lane's block that comes `blocks` blocks after block `index` of an epoch.
 
         Epochs that the order does not read count, too.
         """
@@ -271,13 +271,13 @@ class BlockOrder:
         return later, place - self._index(later)
 
     def next_epoch(self, epoch: int) -> int | None:
-        """The next epoch of which the lane has a share, or None when its stream ends."""
+        """The next epoch in which the lane has a share; None at the end of its stream."""
         index = self._index(epoch + 1)
         following = (self.first + index * self.stride) // self.num_blocks
         return following if index < self.length and following < self.epochs.end else None
 
     def window_at(self, number: int, size: int) -> tuple[int, int]:
-        """The epoch of a window of `size` blocks, counted from the order's start, and its number in that epoch."""
+        """The epoch, and number in it, of a window of `size` blocks given by its number from the order's start."""
         epoch = self.first // self.num_blocks
         while size > 1 and number >= (windows := -(-self.share(epoch) // size)):
             following = self.next_epoch(epoch)
@@ -287,7 +287,7 @@ class BlockOrder:
         return (epoch, number) if size > 1 else self.ahead(epoch, 0, number)
 
     def windows_before(self, epoch: int, size: int) -> int:
-        """How many windows of `size` blocks come before an epoch."""
+        """The number of windows of `size` blocks before an epoch."""
         if size == 1:
             return self._index(epoch)
         windows, present = 0, self.first // self.num_blocks
@@ -315,7 +315,7 @@ _MAX_KNOWN = 1 << 16
 
 
 class SourceOutlook:
-    """The times at which a node reads bytes of a source's shards again, by the order of its blocks.
+    """When a node will read bytes of a source's shards again, computed from the order of its blocks.
 
     Records are taken to be spread evenly over their shard: where exactly each lies is in its index, which may itself be
     remote.
@@ -336,7 +336,7 @@ class SourceOutlook:
         """The number of the block with which the present window of this process's lane begins."""
 
     def wanted(self, shard: int, begin: int, end: int) -> list[float]:
-        """How many of these bytes the node reads yet in this epoch, and how many in each of the next ones."""
+        """The bytes of a range that the node still reads in this epoch, then those in each later epoch."""
         epoch = self.now // self._order.num_blocks
         if epoch != self._epoch or len(self._known) > _MAX_KNOWN:
             self._epoch, self._known = epoch, {}

@@ -22,7 +22,7 @@ Stretches = npt.NDArray[Any]
 
 
 class WindowPlace(NamedTuple):
-    """The windows in which some blocks lie; int64 (n,) each."""
+    """The windows that contain some blocks, as int64 (n,) columns."""
 
     number: Numbers
     """Number of the window in its stretch."""
@@ -33,13 +33,13 @@ class WindowPlace(NamedTuple):
 
 
 def blocks_before(stretches: Stretches, epoch: Any, cut: BlockCut) -> Numbers:
-    """How many blocks of each stretch come before an epoch, if it goes on up to there."""
+    """The number of blocks of each stretch before an epoch, if the stretch reaches that far."""
     found: Numbers = np.maximum(0, -((stretches["first"] - epoch * cut.blocks) // stretches["stride"]))
     return found
 
 
 def windows_before(stretches: Stretches, epoch: Numbers, cut: BlockCut) -> Numbers:
-    """How many windows of each stretch come before an epoch, if it goes on up to there."""
+    """The number of windows of each stretch before an epoch, if the stretch reaches that far."""
     second = stretches["first"] // cut.blocks + 1
     in_first, later = blocks_before(stretches, second, cut), epoch - second
     # A stretch has `least` blocks of a whole epoch or one more; a tiny source may have thousands of epochs.
@@ -50,7 +50,7 @@ def windows_before(stretches: Stretches, epoch: Numbers, cut: BlockCut) -> Numbe
 
 
 def window_of_block(stretches: Stretches, block: Numbers, cut: BlockCut) -> WindowPlace:
-    """The window in which block number `block` of each stretch lies; of one at its end the last window."""
+    """The window that contains block number `block` of each stretch; at the stretch's end, its last window."""
     block = np.minimum(block, stretches["blocks"] - 1)
     epoch = (stretches["first"] + block * stretches["stride"]) // cut.blocks
     before, end = blocks_before(stretches, epoch, cut), blocks_before(stretches, epoch + 1, cut)
@@ -61,7 +61,7 @@ def window_of_block(stretches: Stretches, block: Numbers, cut: BlockCut) -> Wind
 
 
 def begin_of_window(stretches: Stretches, number: Numbers, cut: BlockCut) -> Numbers:
-    """The block with which window number `number` of each stretch begins; of one after its last, its end."""
+    """The first block of window number `number` of each stretch; beyond the last window, the stretch's end."""
     blocks: Numbers = stretches["blocks"]
     if cut.window == 1:  # as of most sources
         return np.minimum(number, blocks)
@@ -77,12 +77,12 @@ def begin_of_window(stretches: Stretches, number: Numbers, cut: BlockCut) -> Num
 
 
 def num_windows(stretches: Stretches, cut: BlockCut) -> Numbers:
-    """How many windows each has."""
+    """The number of windows of each stretch."""
     return window_of_block(stretches, stretches["blocks"], cut).number + 1
 
 
 def num_records(stretches: Stretches, cut: BlockCut) -> Numbers:
-    """How many records each has, by the mean of a block."""
+    """The number of records of each stretch, computed with the mean block."""
     last = window_of_block(stretches, stretches["blocks"], cut)
     beyond = np.where(stretches["stop"] < 0, 0, cut.records(last.end - last.begin) - stretches["stop"])
     whole: Numbers = cut.records(stretches["blocks"]) - stretches["start"]
@@ -90,7 +90,7 @@ def num_records(stretches: Stretches, cut: BlockCut) -> Numbers:
 
 
 def joined(stretches: Stretches, cut: BlockCut) -> Stretches:
-    """Joins stretches that follow one another in one lane's windows; returns fewer, sorted, of the same records."""
+    """Join stretches that are adjacent in one lane's windows; returns fewer, sorted, with the same records."""
     # Numbers of one lane differ by multiples of its stride, so that its stretches stand together by their residues.
     residue = stretches["first"] % stretches["stride"]
     rows = stretches[np.lexsort((stretches["start"], stretches["first"], residue, stretches["stride"]))]
@@ -120,7 +120,7 @@ _NOWHERE = -(1 << 53)
 
 
 class Deal:
-    """A source under one size, in one pass, by numbers alone: it needs nothing of the source but its cut.
+    """The deal of one source in one pass, in numbers only: it needs the source's cut, not the source.
 
     Windows of a lane are numbered: those of its share of the leftovers below 0, so that the last one is -1, then those
     from the offset on from 0.
@@ -167,11 +167,11 @@ class Deal:
         self.of_bursts, self.of_stretches = np.split(np.stack([lanes, numbers, windows]), [bursts], axis=1)
 
     def left_by(self, last: LastCursors, is_over: npt.NDArray[np.bool_]) -> Leftovers:
-        """Compute the leftovers from where the lanes stood.
+        """Compute the leftovers from the cursors of all lanes.
 
         Args:
-            last: Where they stood.
-            is_over: Which of them have ended the pass, bool (L,).
+            last: The last cursors of the lanes.
+            is_over: Which lanes have ended the pass, bool (L,).
 
         Raises:
             StateError: A lane stands where it has nothing.

@@ -30,7 +30,7 @@ _FIRST_BLOCKS, _BLOCKS_AT_ONCE = 64, 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class DealtSource:
-    """A source as it is dealt out: all that determines a lane's records but the lane's share."""
+    """A source as it is dealt out: everything that determines a lane's records except its share."""
 
     name: str
     source: Source
@@ -43,7 +43,7 @@ class DealtSource:
 
 
 class Leftover(NamedTuple):
-    """A stretch of windows that another lane would have read, as the lane reads it that was dealt it."""
+    """A stretch of windows of an earlier lane, as the lane reads it to which it was dealt."""
 
     number: int
     """Number of its first window, below 0, as cursors count it."""
@@ -58,21 +58,21 @@ class Leftover(NamedTuple):
     """Records of the last window up to its end; -1 for all."""
 
     def position(self, number: int, taken: int, outputs: int, size: int) -> Position:
-        """The position in its order where so much is taken of a window, at its beginning where that is nothing."""
+        """The position in the stretch's order, given a window, the records taken of it, and outputs."""
         if number == self.number and not (taken or outputs):
             taken, outputs = self.start, self.outputs
         return (*self.order.window_at(number - self.number, size), taken, outputs)
 
     def end(self, size: int) -> Position:
-        """The position in its order at which it ends; `stop` is -1 for the end of its window."""
+        """The position in the stretch's order where it ends; `stop` is -1 for the end of its window."""
         return (*self.order.window_at(self.windows - 1, size), self.stop, 0)
 
     def window_number(self, epoch: int, window: int, size: int) -> int:
-        """The number, below 0, of a window of its order."""
+        """The cursor's number (below 0) for a window of the stretch's order."""
         return self.number + self.order.windows_before(epoch, size) + window
 
     def records(self, source: Source, task: ReadTask, start: Position, epoch: int) -> Records:
-        """Its records from a position in its order on, each with the position after it under an epoch's number."""
+        """Yield the stretch's records from a position on, each with the position after it."""
         size, end = source.blocks_per_window, (self.number + self.windows - 1, self.stop)
         # Where the list was cut by a mean, it may begin behind the last record of its window.
         blocks = self.order.blocks(start[0], start[1] * size, (start[1] + 1) * size)
@@ -90,7 +90,7 @@ class Leftover(NamedTuple):
 
 
 class Burst(NamedTuple):
-    """An open burst of a stream function, of another lane."""
+    """An open burst of a stream function, taken over from an earlier lane."""
 
     number: int
     """Number of its window, below 0: a burst counts as one window."""
@@ -106,13 +106,13 @@ class Burst(NamedTuple):
 
     @property
     def end(self) -> Position:
-        """The position after the last output of its records, as `DealtLane.section` counts."""
+        """The position after the burst's last output, as `DealtLane.section` counts positions."""
         last = self.stretches[-1]
         return len(self.stretches) - 1, last.windows - 1, last.stop - 1, self.outputs
 
 
 class DealtLane:
-    """One lane's view of a source: where it begins, and which records come from a position on.
+    """One lane's view of a source: where it begins, and which records follow a position.
 
     Args:
         dealt: The source.
@@ -152,7 +152,7 @@ class DealtLane:
         return Burst(int(deal.of_bursts[1, row]), stretches, given, outputs, *function)
 
     def has_records(self) -> bool:
-        """Whether the lane has a share: where it can be known, a record of the part that is read."""
+        """Whether the lane has any record of the part that is read, as far as that can be known."""
         is_any = self.dealt.part is None and (self.has_blocks() or any(item.windows > 1 for item in self.leftovers))
         if self.bursts or is_any:
             return True
@@ -162,25 +162,25 @@ class DealtLane:
         return any(counts)  # it looks no further than the first blocks that have one
 
     def has_blocks(self) -> bool:
-        """Whether the lane has a share of what no earlier size had begun."""
+        """Whether the lane has a share of the blocks that no earlier size had begun."""
         return self.order.next_epoch(self.order.epochs.first - 1) is not None
 
     def window_start(self, position: Position) -> Position:
-        """The beginning of the window in which the next record at the position lies."""
+        """The start of the window that contains the next record at a position."""
         if position[1] < 0:
             return (*position[:2], 0, 0)
         return self.dealt.source.window_start(self.order, position)
 
     def after_bursts(self, position: Position) -> Position:
-        """Where the lane goes on with what is not an open burst."""
+        """The first position after all open bursts; a later position stays."""
         first = self.leftovers[0].number if self.leftovers else 0
         return position if position[1] >= first else (self._epoch, first, 0, 0)
 
     def check(self, position: Position) -> None:
-        """Refuse a position where the lane has nothing.
+        """Raise StateError if the lane has nothing at the position.
 
         Raises:
-            StateError: It is one.
+            StateError: The lane has nothing there.
         """
         epoch, window, _, _ = position
         epochs, first = self.order.epochs, self.start[1] if epoch == self._epoch else 0
@@ -199,16 +199,16 @@ class DealtLane:
         )
 
     def counts(self, position: Position) -> Iterator[int] | None:
-        """How many records of the part are left from the position on, a few blocks at a time, open bursts left out.
+        """Yield counts of the part's records after the position, a few blocks at a time, without open bursts.
 
-        None where nobody knows before they are read.
+        Returns None if only reading the records shows their number.
         """
         if self.dealt.source.count(np.zeros(1, np.int64), self.dealt.part) is None:
             return None
         return chain.from_iterable(self.counts_of(*stretch) for stretch in self.stretches(position))
 
     def counts_of(self, leftover: Leftover | None, order: BlockOrder, start: Position) -> Iterator[int]:
-        """How many records of the part one of `stretches` has, a few blocks at a time."""
+        """Yield counts of the part's records in one of `stretches`, a few blocks at a time."""
         source, part = self.dealt.source, self.dealt.part
         if leftover is None or leftover.stop < 0:
             return _counted(source, part, order, start)
@@ -238,7 +238,7 @@ class DealtLane:
         return ((order, start) for _, order, start in islice(self.stretches(position), number + 1, None))
 
     def section(self, task: ReadTask, burst: Burst) -> Iterator[tuple[int, Records]]:
-        """The records of an open burst, as `segments`; the position's epoch is the number of the stretch."""
+        """Yield the records of an open burst, in the form of `segments`; the epoch is the number of the stretch."""
         source = self.dealt.source
         for number, stretch in enumerate(burst.stretches):
             reading = task.reading(stretch.order)
@@ -252,7 +252,7 @@ class DealtLane:
                     reading.upcoming.close()
 
     def stretches(self, position: Position) -> Iterator[tuple[Leftover | None, BlockOrder, Position]]:
-        """Stretches from the position on: each one's leftover, if it is of one, its blocks and a position in them."""
+        """Yield the stretches after the position: leftover (None for the lane's own share), order, and start."""
         epoch, window, taken, outputs = position
         # A position from 0 on lies behind all of them.
         for leftover in self.leftovers:
@@ -281,9 +281,9 @@ def _counted(source: Source, part: Part | None, order: BlockOrder, position: Pos
 
 
 def position_after(lane: DealtLane, position: Position, records: int) -> Position:
-    """The position after so many records of the lane's part, from a position between two records on.
+    """The position after `records` more records of the lane's part, starting between two records.
 
-    They must be there, and their blocks must be countable; leftovers count as in the lane's stream.
+    The records must exist, and their blocks must be countable; leftovers count as in the lane's stream.
     """
     if not records:
         return position
@@ -310,7 +310,7 @@ class _Leap:
         self._size = source.blocks_per_window
 
     def go(self, start: Position) -> Position | None:
-        """The position after the last record; None where the order ends before."""
+        """The position after the last record; None if the order ends before it."""
         epoch, window, taken, _ = start
         of_block = self._source.records_per_block if self._part is None and self._size == 1 else None
         if of_block is not None:

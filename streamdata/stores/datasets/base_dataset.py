@@ -19,28 +19,28 @@ Sample = dict[str, Any]
 
 
 class BaseDataset(NamedSource, Dataset[Sample]):
-    """Samples of one train type out of a store.
+    """Base of map-style datasets over a token store, for one train type.
 
     It works under a plain DataLoader, and as a source of a MergedDataset once it has `name` and `percent`.
 
     Args:
-        load_path: A store: its directory, a file, or what a `.bin` and an `.idx` of Megatron have in common.
-        window_size: Tokens in a window; of records where what is longer is cut, None not at all.
-        storage_type: Its format; None to detect it from its files.
-        store: The store itself, loaded, instead of a path.
-        verify: Compare what is read with the sums of the store's files; see `Store.load`.
+        load_path: A store: its directory, a file, or the common prefix of Megatron's `.bin` and `.idx`.
+        window_size: The tokens in a window; for records, the length at which they are cut, None not to cut.
+        storage_type: The store's format; None to detect it from its files.
+        store: A loaded store, instead of a path.
+        verify: Compare what is read with the checksums of the store's files; see `Store.load`.
         mapped: Read through memory maps; see `Store.load`.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
         holdout: Which share of its records is held out of training; see `NamedSource`.
         part: `train` or `valid`, where there is a holdout.
-        dtype: Of the tokens, for a file that does not say it; see `TokenFileStore`.
+        dtype: The dtype of tokens, for a file that does not record it; see `TokenFileStore`.
 
     Raises:
-        FileNotFoundError: There is nothing at the path.
+        FileNotFoundError: Nothing lies at the path.
         StoreError: The store is damaged, or does not serve this train type.
-        ValueError: Not one of `load_path` and `store`, a store together with options of loading, or a `window_size`
-            that is not positive.
+        ValueError: Not exactly one of `load_path` and `store`, a store together with options of loading, or a
+            `window_size` that is not positive.
     """
 
     train_type: ClassVar[str]
@@ -86,14 +86,14 @@ class BaseDataset(NamedSource, Dataset[Sample]):
         storage_type: str | None = None,
         **options: Any,
     ) -> Self:
-        """The dataset over the store at a path; `DatasetFactory.load` does this for a train type.
+        """Load the dataset over the store at a path; `DatasetFactory.load` does so for a train type.
 
         Args:
             path: See `load_path` of the class.
-            window_size: Tokens in a window; of records where what is longer is cut.
+            window_size: The tokens in a window; for records, the length at which they are cut.
             stride: Tokens from one window to the next.
             storage_type: The store's format; None to detect it from its files.
-            options: What else the class takes.
+            options: Further arguments of the class.
 
         Raises:
             ValueError: See the class.
@@ -107,7 +107,7 @@ class BaseDataset(NamedSource, Dataset[Sample]):
 
     @abstractmethod
     def get_index(self, idx: int) -> tuple[int, int]:
-        """The begin and end of what sample `idx` reads."""
+        """The range [begin, end) of the store that sample `idx` reads."""
 
     @abstractmethod
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
@@ -119,7 +119,7 @@ class BaseDataset(NamedSource, Dataset[Sample]):
 
     @cached_property
     def source_identity(self) -> str:
-        """A text that determines the samples, wherever the store lies; a resume compares it."""
+        """A text that identifies the samples, wherever the store lies; a resume compares it."""
         return f"{self.train_type} {self._cut}of store {self.store.identity}"
 
     @property
@@ -129,12 +129,12 @@ class BaseDataset(NamedSource, Dataset[Sample]):
 
     @property
     def count(self) -> int:
-        """Its tokens, as `num_tokens`."""
+        """The number of tokens; an alias of `num_tokens`."""
         return self.num_tokens
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens the store has for this train type, whether or not they are in a sample."""
+        """The number of tokens that the store has for this train type, in samples or not."""
         sources = SOURCES.get(self.train_type, {})
         keys = [source.tokens for name, source in sources.items() if name != "rewards"] or self.required_keys[:1]
         return sum(len(self.store.column(key)) for key in keys)

@@ -182,10 +182,10 @@ def positions_of(indices: Any, size: int) -> Positions:
 
 
 class BlendableDataset(NamedSource, Dataset[Any]):
-    """Samples of several map-style datasets in a fixed order, in which each comes evenly at the rate of its weight.
+    """Blends map-style datasets in a fixed order, in which each comes evenly at the rate of its weight.
 
-    Sample j (from 0) is of the dataset with the largest `weight · (j + 1) - count`, the first of these at a tie, where
-    `count` is how many samples it has given before; which of its samples that is, is the count modulo its length. It
+    Sample j (from 0) comes from the dataset with the largest `weight · (j + 1) - count`, at a tie the first, where
+    `count` is the number of samples that it has given before; its sample number is the count modulo its length. This
     is the blending of Megatron-LM (`build_blending_indices`), whose exact rule `compat` selects. A sample that
     is a dict is copied (not deeply) and gains `dataset_idx`, the number of its dataset; of a blend of blends it is the
     number in the outer one.
@@ -194,12 +194,12 @@ class BlendableDataset(NamedSource, Dataset[Any]):
     weights are int or Fraction. See `BlendIndex` for what is stored.
 
     Args:
-        datasets: Each has `__len__` and `__getitem__`, and is read many samples at once where it has `__getitems__`.
+        datasets: Datasets with `__len__` and `__getitem__`; those with `__getitems__` are read many samples at once.
         weights: A positive number for each dataset; they need not add to 1. If all are int, Fraction or text such as
             "1/3", the rule is computed with integers, else in float64, with `weights / weights.sum()`.
-        size: The number of samples, which may exceed what there is: a dataset at its end begins again. None is the sum
-            of the lengths.
-        seed: Read each dataset in an order of its own, and each time in another one. None reads them as they are.
+        size: The number of samples; it may exceed the sum of the lengths, as a dataset at its end begins again. None is
+            that sum.
+        seed: Shuffle each dataset, anew for each of its epochs. None reads them in order.
         compat: "megatron" gives exactly the order of Megatron-Core: `max(j, 1)` in place of `j + 1`, always in float64.
             The exception: weights that differ by less than 1e-5 as shares (the largest and the smallest of them) count
             as exactly equal, so that 0.333333, 0.333333, 0.333334 take turns.
@@ -210,11 +210,13 @@ class BlendableDataset(NamedSource, Dataset[Any]):
 
     Attributes:
         dataset_index: The dataset of each sample: a lazy sequence, indexed by int, slice or integer array.
-        dataset_sample_index: How many samples of that dataset come before, likewise: an index into it before modulo.
+        dataset_sample_index: The number of earlier samples of the same dataset, a lazy sequence too: the index into
+            that dataset before the modulo.
         shares: The share of each dataset in all samples, float64 (n,).
 
     Raises:
-        ValueError: No datasets, an empty one, weights that do not fit (see `blend_weights`), or no such size.
+        ValueError: There are no datasets, one is empty, weights do not fit (see `blend_weights`), or the size is
+            invalid.
     """
 
     def __init__(
@@ -273,29 +275,29 @@ class BlendableDataset(NamedSource, Dataset[Any]):
         percent: Percent | None = None,
         **options: Any,
     ) -> Self:
-        """The blend of a Megatron command line, of windows over each pair of files.
+        """Make the blend of a Megatron command line: windows over each of its pairs of files, by weight.
 
         Args:
-            paths: What `--data-path` has: "0.3 a 0.7 b", or prefixes alone, which count by their numbers of samples;
-                text or a list. One alone may be a path.
+            paths: The value of `--data-path`: "0.3 a 0.7 b", or prefixes alone, which are weighted by their numbers of
+                samples; text or a list. A single prefix may be a Path.
             window_size: Tokens in a window, `--seq-length`.
             stride: Tokens from one window to the next; `window_size` if not given.
-            parts: What `--split` has, such as "969,30,1": shares of train, valid and test, as ranges of each pair's
+            parts: The value of `--split`, such as "969,30,1": shares of train, valid and test, as ranges of each pair's
                 sequences. None is everything.
-            part: Which of them: `train`, `valid` or `test`.
+            part: The part to read: `train`, `valid` or `test`.
             size: The number of samples; see the class.
-            seed: Of the order in which each pair is read; see the class.
+            seed: The seed of the order in which each pair is read; see the class.
             compat: "megatron" gives Megatron-Core's samples in its order, for its `--seed`; see `SeqDataset`. With
                 weights it needs a size, and has some samples more, as there. The exception: weights that are nearly
                 equal count as equal; see the class.
             name: Its name in a mixture, without a ".".
             percent: Its weight there.
-            options: Of `SeqDataset`: `eod_token`, `eod_mask_loss`, `reset_position_ids`, `reset_attention_mask`,
-                `documents`, `verify`, `mapped`, `dtype`.
+            options: Options of `SeqDataset`: `eod_token`, `eod_mask_loss`, `reset_position_ids`,
+                `reset_attention_mask`, `documents`, `verify`, `mapped`, `dtype`.
 
         Raises:
-            FileNotFoundError: There is no such pair.
-            ValueError: An empty part, weights that do not fit, or a damaged pair.
+            FileNotFoundError: A pair does not exist.
+            ValueError: The part is empty, weights do not fit, or a pair is damaged.
         """
         options |= {"window_size": window_size, "stride": stride, "compat": compat}
         if compat is not None:
@@ -305,27 +307,27 @@ class BlendableDataset(NamedSource, Dataset[Any]):
 
     @property
     def size(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
         return len(self)
 
     @property
     def weights(self) -> npt.NDArray[np.float64]:
-        """The weight of each dataset, float64 (n,), which add to 1."""
+        """The datasets' weights, scaled to a sum of 1: float64 (n,)."""
         return self._weights.normalised()
 
     @property
     def dataset_index(self) -> BlendColumn:
-        """The dataset of each sample."""
+        """The number of the dataset of each sample."""
         return BlendColumn(len(self), self._index.datasets, self._index.dtype)
 
     @property
     def dataset_sample_index(self) -> BlendColumn:
-        """The number of each sample among those of its dataset, before it is taken modulo the length."""
+        """For each sample, the number of earlier samples of its dataset: its index there before the modulo."""
         return BlendColumn(len(self), self._index.ranks, np.int64)
 
     @property
     def source_identity(self) -> str:
-        """A text that determines the samples: the rule, the datasets' lengths and identities; a resume compares it."""
+        """A text that identifies the samples (the rule, the datasets' lengths and identities); a resume compares it."""
         identities = [getattr(dataset, "source_identity", None) for dataset in self.datasets]
         rule = (self._weights.shares, self._weights.unit, len(self), self.seed, self._compat)
         return f"blend {stable_seed(rule, self._lengths.tolist(), identities):016x}"
@@ -388,15 +390,15 @@ class BlendableDataset(NamedSource, Dataset[Any]):
 def make_blendable_dataset(
     datasets: Sequence[Sequence[Any]], weights: Sequence[Any], seed: int | None = None
 ) -> list[Any]:
-    """Blend lists to one list, as long as all together; they stay as they are.
+    """Blends lists of samples into one list, as long as all of them together; the lists stay unchanged.
 
     Args:
         datasets: Lists of samples.
-        weights: See `BlendableDataset`.
-        seed: Shuffle each list first, and again each time that it has come to its end.
+        weights: A weight for each list; see `BlendableDataset`.
+        seed: Shuffle each list at first, and again whenever it comes to its end.
 
     Raises:
-        ValueError: As `BlendableDataset`.
+        ValueError: See `BlendableDataset`.
     """
     blended = BlendableDataset(datasets, weights, seed=seed)
     return blended.__getitems__(range(len(blended)))

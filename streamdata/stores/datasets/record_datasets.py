@@ -85,7 +85,7 @@ class RecordDataset(BaseDataset):
 
 
 class DPODataset(RecordDataset):
-    """Samples of train type `dpo`: one pair each, never a slice over two.
+    """Preference pairs for train type `dpo`; each sample is one pair.
 
     A sample has `chosen` and `rejected`, int64 (tokens,) each, and `chosen_mask` and `rejected_mask`, bool of the same
     lengths: which tokens are trained. See `RecordDataset` for arguments and errors.
@@ -105,7 +105,7 @@ class DPODataset(RecordDataset):
 
 
 class GRPODataset(RecordDataset):
-    """Samples of train type `grpo`: one prompt with its responses each.
+    """Rollouts for train type `grpo`; each sample is one prompt with its responses.
 
     A sample has `prompts`, int64 (tokens,), `responses`, int64 (responses, tokens), and `masks`, bool of that shape;
     where responses differ in length these two are lists of 1-D tensors. `rewards` is float32 (responses,).
@@ -144,20 +144,20 @@ def _joined(runs: list[torch.Tensor], dtype: torch.dtype) -> RecordValues:
 
 
 def dpo_collate(samples: Sequence[Sample], pad_id: int = 0, side: str = "right", *, joint_width: bool = False) -> Batch:
-    """Pads preference pairs.
+    """Collates samples of a DPODataset, padding their token sequences.
 
     Args:
-        samples: Of a DPODataset, B of them.
-        pad_id: What stands in `chosen` and `rejected` beside the tokens.
-        side: Where: `left` or `right`.
-        joint_width: Pad both to the longest of all, so that a trainer can stack them.
+        samples: B samples of a DPODataset.
+        pad_id: The token id of padding in `chosen` and `rejected`.
+        side: The side of padding: `left` or `right`.
+        joint_width: Pad `chosen` and `rejected` to one common length, so that a trainer can stack them.
 
     Returns:
         `chosen` and `rejected`, int64 (B, longest of them), `chosen_mask` and `rejected_mask`, bool, False in padding,
         and `chosen_attention_mask` and `rejected_attention_mask`, bool, True for every token.
 
     Raises:
-        ValueError: No samples, or another side.
+        ValueError: There are no samples, or `side` has another value.
     """
     _check(samples, side, "dpo_collate")
     batch: Batch = {}
@@ -171,13 +171,13 @@ def dpo_collate(samples: Sequence[Sample], pad_id: int = 0, side: str = "right",
 def grpo_collate(
     samples: Sequence[Sample], pad_id: int = 0, prompt_side: str = "left", response_side: str = "right"
 ) -> Batch:
-    """Pads rollouts, so that the end of a prompt meets the begin of its responses.
+    """Collates samples of a GRPODataset, padding them so that the end of a prompt meets the start of its responses.
 
     Args:
-        samples: Of a GRPODataset, B of them with G responses each.
-        pad_id: What stands in `prompts` and `responses` beside the tokens.
-        prompt_side: Where: `left` or `right`.
-        response_side: Where: `left` or `right`.
+        samples: B samples of a GRPODataset, with G responses each.
+        pad_id: The token id of padding in `prompts` and `responses`.
+        prompt_side: The side of padding in `prompts`: `left` or `right`.
+        response_side: The side of padding in `responses`: `left` or `right`.
 
     Returns:
         `prompts`, int64 (B, longest), `responses`, int64 (B, G, longest), `masks`, bool of that shape, False in
@@ -185,7 +185,7 @@ def grpo_collate(
         float32 (B, G).
 
     Raises:
-        ValueError: No samples, another side, or different numbers of responses.
+        ValueError: There are no samples, a side has another value, or numbers of responses differ.
     """
     for side in (prompt_side, response_side):
         _check(samples, side, "grpo_collate")
@@ -233,7 +233,7 @@ D = TypeVar("D", bound=type[BaseDataset])
 
 
 class DatasetFactory:
-    """Makes datasets over stores by train type: `seq`, `sft`, `dpo`, `grpo`, or one that was registered."""
+    """Makes datasets over stores by train type: `seq`, `sft`, `dpo`, `grpo`, or a registered one."""
 
     _datasets: dict[str, type[BaseDataset]] = {  # noqa: RUF012
         "seq": SeqDataset, "sft": SFTDataset, "dpo": DPODataset, "grpo": GRPODataset,
@@ -241,12 +241,12 @@ class DatasetFactory:
 
     @classmethod
     def register(cls, name: str) -> Callable[[D], D]:
-        """Decorate a subclass of BaseDataset, which `load` then makes under this name.
+        """Register a subclass of BaseDataset for `load` under a name, as a decorator.
 
-        A class without a `train_type` gets the name as such; its `required_keys` say what a store must have.
+        A class without a `train_type` gets the name as its train type; its `required_keys` are what a store must have.
 
         Raises:
-            ValueError: The name is taken, or it is no such class.
+            ValueError: The name is taken, or the class is not a subclass of BaseDataset.
         """
 
         def registered(dataset: D) -> D:
@@ -269,24 +269,25 @@ class DatasetFactory:
         mapped: bool = False,
         **options: Any,
     ) -> BaseDataset:
-        """The dataset over the store at `load_path`.
+        """Load the dataset for a train type over the store at `load_path`.
 
         Args:
-            train_type: Of what the samples are for.
-            load_path: A store: its directory, a file, or what a `.bin` and an `.idx` of Megatron have in common.
-            window_size: Tokens in a window; for `dpo` and `grpo` where what is longer is cut, None not at all.
+            train_type: The kind of training that the samples are for.
+            load_path: A store: its directory, a file, or the common prefix of Megatron's `.bin` and `.idx`.
+            window_size: The tokens in a window; for `dpo` and `grpo` the length at which records are cut, None not to
+                cut.
             stride: Tokens from one window to the next; `window_size` if not given.
             storage_type: The store's format; None to detect it from its files.
-            verify: Compare what is read with the sums of the store's files; see `Store.load`.
+            verify: Compare what is read with the checksums of the store's files; see `Store.load`.
             mapped: Read through memory maps; see `Store.load`.
-            options: `name`, `percent` and `dtype`; for `seq` and `sft` also those of documents and `compat`, as
-                `SeqDataset` has them; of a registered class its own.
+            options: `name`, `percent` and `dtype`; for `seq` and `sft` also `compat` and the options on documents, see
+                `SeqDataset`; for a registered class its own arguments.
 
         Raises:
-            FileNotFoundError: There is nothing at the path.
+            FileNotFoundError: Nothing lies at the path.
             StoreError: The store is damaged, or lacks what the train type needs.
             ValueError: An unknown train type, a size that is not positive, or a stride where samples are records.
-            TypeError: An option that the train type does not know.
+            TypeError: The train type does not have such an option.
         """
         datasets = DatasetFactory._datasets
         if train_type not in datasets:

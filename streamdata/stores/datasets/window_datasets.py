@@ -404,9 +404,9 @@ class WindowDataset(BaseDataset):
 
 
 class SeqDataset(WindowDataset):
-    """Samples of train type `seq`, from the key `sequence`: `input_ids` and `target_ids`, int64 (window_size,).
+    """Token windows for train type `seq`, from the key `sequence`: `input_ids` and `target_ids`, int64 (window_size,).
 
-    The target is the token that follows. See `WindowDataset` for arguments and errors.
+    Each target is the token that follows in the sequence. See `WindowDataset` for arguments and errors.
     """
 
     train_type = "seq"
@@ -424,11 +424,12 @@ class SeqDataset(WindowDataset):
 
 
 class SFTDataset(WindowDataset):
-    """Samples of train type `sft`, from the keys `sequence`, `loss_mask` and, where it is there, `position_ids`.
+    """Token windows with a loss mask for train type `sft`, from the keys `sequence` and `loss_mask`.
 
     A sample has `input_ids` and `target_ids`, int64 (window_size,), `loss_mask`, bool (window_size,), aligned with the
-    targets (it is that of the token which is predicted), and `position_ids`, int64 (window_size,): with `documents`
-    anew for each document, else as stored, else from 0 in each window. See `WindowDataset` for arguments and errors.
+    targets (the mask of the predicted token), and `position_ids`, int64 (window_size,): with `documents` they restart
+    at each document, else they are read from the key `position_ids` if it exists, else they count from 0 in each
+    window. See `WindowDataset` for arguments and errors.
     """
 
     train_type = "sft"
