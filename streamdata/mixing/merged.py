@@ -102,8 +102,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
     Raises:
         ValueError: There are no sources, or a source twice, a name that is missing, double or holds a ".", a `percent`
             that is missing or not one; a finite mixture within an endless one; a `max_epochs` that is not a whole
-            number from 1 on; an entry of `skip` that does not name a record; a `read_ahead_bytes`, `connections` or `stall_s` that
-            is out of range.
+            number from 1 on; an entry of `skip` that does not name a record; a `read_ahead_bytes`, `connections` or
+            `stall_s` that is out of range.
     """
 
     def __init__(
