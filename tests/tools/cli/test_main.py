@@ -189,7 +189,7 @@ def test_the_bound_of_ranks_is_that_of_states() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(["show", "--dp"], ["show", "--rank"], ["show", "--step"], ["show", "--batch"], ["show", "-n"]),
+        *(["show", "--ranks"], ["show", "--rank"], ["show", "--step"], ["show", "--batch"], ["show", "-n"]),
         *(["plan", "--dp"], ["plan", "--samples"], ["plan", "--tokens"], ["plan", "--batch"], ["plan", "--sample"]),
         *(["plan", "--draws"], ["run", "--batches"], ["run", "--batch-size"], ["profile", "--batch-size"]),
         *(["index", "--line-bytes"], ["index", "--member-bytes"], ["trace", "--step"], ["trace", "--batch"]),

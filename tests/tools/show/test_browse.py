@@ -10,11 +10,8 @@ from itertools import islice
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_collate, named
-from streamdata.tools.show.browser.browse import browsed_mixture, browsed_store
-from streamdata.tools.show.browser.pages import BrowsePages
-from streamdata.tools.show.streams import Place
-from streamdata.tools.show.views.model import ON_PAGE
-from streamdata.tools.show.views.stored import StoredViews
+from streamdata.tools.show.stored import StoredRecords
+from streamdata.tools.show.streams import MixtureSamples, Place
 from tests.stores.tiny_stores import write
 
 
@@ -28,7 +25,7 @@ def mixture(folder):
 
 def asked(browsed, path="", **query):
     """The page's text."""
-    return BrowsePages(browsed)(path, query).content.decode()
+    return browsed(path, query).content.decode()
 
 
 def test_pages_are_those_of_the_run(tmp_path):
@@ -38,34 +35,34 @@ def test_pages_are_those_of_the_run(tmp_path):
         states[f"step {step}"] = loader.state_dict()
         told = {str(sample.get("text", sample.get("n"))) for sample in batch}
     names = [*states][3:]
-    place = Place(states=[states[name] for name in names], batch=2)
-    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", place, names, 4)
-    first, earlier = asked(browsed), asked(browsed, step="5")
-    assert "<h1>Steps 6 to 7</h1>" in first
+    place = Place(states=[states[name] for name in names], state_names=names, batch=2)
+    browsed = MixtureSamples(mixture(tmp_path), place).browsed("a.yaml", 4)
+    first, earlier = asked(browsed), asked(browsed, step="6")
+    assert "<h1>Steps 7 to 8</h1>" in first
     assert first.count("<circle") == 3
     assert all(f">{text}<" in earlier for text in told)
 
 
 def test_ranks_can_be_chosen(tmp_path):
     """Where there are several; one that is not there is an error on a page."""
-    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", Place(dp_size=2, batch=2), per_page=4)
-    pages = [asked(browsed, step="0", rank=rank) for rank in ("0", "1")]
-    assert [f"<h1>Steps 0 to 1, rank {rank}</h1>" in page for rank, page in enumerate(pages)] == [True, True]
-    assert "rank: expected a whole number from 0 to 1, got &#39;2&#39;" in asked(browsed, step="0", rank="2")
+    browsed = MixtureSamples(mixture(tmp_path), Place(dp_size=2, batch=2)).browsed("a.yaml", 4)
+    pages = [asked(browsed, step="1", rank=rank) for rank in ("0", "1")]
+    assert [f"<h1>Steps 1 to 2, rank {rank}</h1>" in page for rank, page in enumerate(pages)] == [True, True]
+    assert "rank: expected a whole number from 0 to 1, got &#39;2&#39;" in asked(browsed, step="1", rank="2")
 
 
-@pytest.mark.parametrize("given", ["-1", "1.5", "", "9" * 30, "0" * 20 + "9" * 4000, "²"])
+@pytest.mark.parametrize("given", ["-1", "0", "1.5", "", "9" * 30, "0" * 20 + "9" * 4000, "²"])
 def test_what_is_no_step_is_an_error_on_a_page(tmp_path, given):
     """And nothing ends."""
-    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", Place())
-    answer = BrowsePages(browsed)("", {"step": given})
+    browsed = MixtureSamples(mixture(tmp_path), Place()).browsed("a.yaml")
+    answer = browsed("", {"step": given})
     assert answer.status == 500
     assert "step: expected a whole number" in answer.content.decode()
 
 
 def test_a_record_is_found_by_its_url_and_key_or_its_index(tmp_path):
     """As its sample names it; what names no record is an error."""
-    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", Place(batch=2))
+    browsed = MixtureSamples(mixture(tmp_path), Place(batch=2)).browsed("a.yaml")
     assert len(browsed.find(f"{tmp_path}/lines.jsonl#7")) == 1
     assert len(browsed.find("numbers#7")) == 1
     for text in ("", "numbers", "#7", "numbers#"):
@@ -75,20 +72,20 @@ def test_a_record_is_found_by_its_url_and_key_or_its_index(tmp_path):
 
 def test_nothing_else_is_there(tmp_path):
     """Neither files of the package nor of the machine."""
-    pages = BrowsePages(browsed_mixture(mixture(tmp_path), "a.yaml", Place()))
-    for path in ("x", "browser_base.html.jinja", "../server.py", "samples.css/", "/etc/passwd", "%2e%2e"):
+    pages = MixtureSamples(mixture(tmp_path), Place()).browsed("a.yaml")
+    for path in ("x", "page.html.jinja", "../server.py", "page.css/", "/etc/passwd", "%2e%2e"):
         assert pages(path, {}) is None
-    assert pages("browser.js", {}).content_type.startswith("text/javascript")
+    assert pages("page.js", {}).content_type.startswith("text/javascript")
 
 
 def test_records_of_a_store_are_pages(tmp_path):
     """The last one ends them."""
-    browsed = browsed_store(StoredViews(write("bin", tmp_path / "store"), None, ON_PAGE), "store", 8, 6)
+    browsed = StoredRecords(write("bin", tmp_path / "store"), 8).browsed("store", 6)
     text = asked(browsed)
     assert "<h1>Records 8 to 11</h1>" in text
     assert "Here the stream ends." in text
     assert 'id="source"' not in text
-    assert BrowsePages(browsed)("mixture", {}) is None
+    assert browsed("mixture", {}) is None
 
 
 def test_the_command_prints_the_url_and_ends_at_ctrl_c(tmp_path):
