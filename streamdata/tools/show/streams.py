@@ -312,7 +312,8 @@ class Pictures:
         return len(self._paths)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"image": open_image(self._paths[index], _FORMATS), "file": str(self._paths[index])}
+        path = self._paths[index]
+        return {"image": open_image(path, _FORMATS), "file": "/".join(path.parts[-2:])}
 
 
 def dataset_at(path: Path) -> MergedDataset | None:

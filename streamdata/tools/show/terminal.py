@@ -124,10 +124,11 @@ class SamplePrinter:
 
     def _block(self, text: Text, *, has_border: bool = False) -> None:
         """A value below its name, in lines of the console's width."""
-        indent = "  " if self._in_colour else ""
-        for number, line in enumerate(text.wrap(self._console, max(_LEAST_WIDTH, self._console.width - 4))):
-            border = "" if not has_border or not self._in_colour else "│ " if number else "┌ "
-            self._console.print(Text.assemble(indent, (border, _BORDER), line), no_wrap=True)
+        indent, border = ("  ", has_border) if self._in_colour else ("", False)
+        width = self._console.width - 4 if self._in_colour else self._console.width
+        for number, line in enumerate(text.wrap(self._console, max(_LEAST_WIDTH, width))):
+            sign = "" if not border else "│ " if number else "┌ "
+            self._console.print(Text.assemble(indent, (sign, _BORDER), line), no_wrap=True)
 
     def _image(self, image: ShownImage) -> None:
         if image.image is None or not self._has_shades:

@@ -35,7 +35,7 @@ MESSAGES = [
     "plan broken.yaml --samples 9", "plan list.yaml --samples 9", "plan gone.yaml --samples 9", "profile gone.yaml",
     "index gone", "index empty", "index html.jsonl", "index cut.tar", "index a.jsonl -o empty/x/y/z.manifest",
     "state states.json", "state other.json", "state empty", "state states.json --merge -o out.json",
-    "show store", "show empty", "show a.jsonl", "show broken.yaml", "show gone.yaml", "verify empty", "verify store",
+    "show store", "show empty", "show html.jsonl", "show cut.tar", "show broken.yaml", "show gone.yaml", "verify empty", "verify store",
     "prepare gone.jsonl -c pretrain --tokenizer ./gone -o out", "prepare cut.tar -c pretrain --tokenizer ./gone -o out",
     "prepare a.jsonl -c broken.yaml --tokenizer ./gone -o out", "prepare a.jsonl -c pretrain --tokenizer ./gone -o out",
     "prepare merge empty store -o out", "prepare a.jsonl -c pretrain --tokenizer damaged -o out",
