@@ -165,12 +165,12 @@ def _print(page: "Page", html: Path | None, *, as_json: bool) -> None:
 
 def show_prepared(records: Iterable["Shown"], tokenizer: Any) -> None:
     """Show what records would become in a store."""
-    from streamdata.tools.show.model import IN_TERMINAL, ShownSample
+    from streamdata.tools.show.model import IN_TERMINAL, Page, ShownSample
     from streamdata.tools.show.stored import tokens_fields
-    from streamdata.tools.show.terminal import SamplePrinter
     from streamdata.tools.show.tokens import TokenTexts
 
-    printer, texts = SamplePrinter(Console(highlight=False)), TokenTexts(tokenizer)
+    texts, samples = TokenTexts(tokenizer), []
     for name, keys in groupby(records, key=lambda shown: shown.name):
         fields = tuple(field for shown in keys for field in tokens_fields(shown, texts, IN_TERMINAL))
-        printer.print_sample(ShownSample(number=0, where=name, fields=fields))
+        samples.append(ShownSample(number=0, where=name, fields=fields))
+    _print(Page(title="", about="", samples=samples), None, as_json=False)

@@ -211,16 +211,8 @@ def shown_field(name: str, kind: str, value: Any, **content: Any) -> ShownField:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownRecord:
-    """A raw record: its url and key, or its index; and its fields."""
-
-    where: str
-    fields: tuple[ShownField, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class ShownSample:
-    """A sample.
+    """A sample, or a raw record.
 
     Attributes:
         number: In what is shown, or the record's in a store.
@@ -244,7 +236,7 @@ class ShownSample:
     index: int | None = None
     fields: tuple[ShownField, ...]
     num_records: int = 0
-    records: tuple[ShownRecord, ...] = ()
+    records: tuple["ShownSample", ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

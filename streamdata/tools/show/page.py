@@ -145,9 +145,8 @@ class BrowsePages:
     def _samples(self, query: Mapping[str, str]) -> dict[str, Any]:
         place = self._place(query)
         is_before = "before" in query
-        page = None if is_before else self.steps.kept(place)
         read = self.steps.page_before if is_before else self.steps.page
-        page = page or self.jobs.result((place, is_before), partial(read, place))
+        page = self.jobs.result((place, is_before), partial(read, place))
         place, unit, first = page.place, self.unit, self.steps.first
         last = place.step if page.last is None else page.last
         self.num_steps = max(self.num_steps, last - first + 1)

@@ -82,10 +82,6 @@ class BrowseSteps:
         self._next: PagePlace | None = None
         """The place that comes next from there; None where nothing is open."""
 
-    def kept(self, place: PagePlace) -> StepsPage | None:
-        """The page that begins at a place, if it was read and is still there; asked in any thread."""
-        return self._kept.get(place)
-
     def page(self, place: PagePlace) -> StepsPage:
         """The page that begins at a place.
 
@@ -104,16 +100,17 @@ class BrowseSteps:
         deadline = time.monotonic() + _PATIENCE_S
         if self._next != place:
             self._open = self._found(place)
-        self._next = last = None  # an error, or the end, leaves nothing open
+        self._next = last = after = None  # an error, or the end, leaves nothing open
         for found in self._open:
             last = found.place[0]
             if found.sample is not None:
                 samples.append(self._show(found.sample, len(samples), last))
-            is_full = len(samples) == self._per_page
-            if is_full or (place.source and time.monotonic() > deadline):
-                self._next = replace(place, step=found.after[0], at=found.after[1])
-                return StepsPage(place=place, samples=tuple(samples), last=last, after=self._next, is_cut=not is_full)
-        return StepsPage(place=place, samples=tuple(samples), last=last, after=None)
+            if len(samples) == self._per_page or (place.source and time.monotonic() > deadline):
+                after = replace(place, step=found.after[0], at=found.after[1])
+                break
+        self._next = after
+        is_cut = after is not None and len(samples) < self._per_page
+        return StepsPage(place=place, samples=tuple(samples), last=last, after=after, is_cut=is_cut)
 
     def _found(self, place: PagePlace) -> Iterator[FoundSample]:
         """The samples of a source from a place on."""

@@ -119,7 +119,6 @@ def tokens_fields(shown: Shown, texts: TokenTexts | None, limits: Limits) -> Ite
         sequence = TokenSequence(
             ids=ids.astype(np.int64),
             train=np.concatenate(masks).astype(np.bool_) if len(masks) == len(pieces) else None,
-            trained_reason="trained",
             masked_reason="not trained: masked in the store",
             borders=list(accumulate(len(piece.ids) for piece in pieces))[:-1],
         )

@@ -27,7 +27,7 @@ from streamdata.sources.functions.images import FORMATS, open_image
 from streamdata.sources.source import Sample
 from streamdata.tools.show.fields import FieldRenderer
 from streamdata.tools.show.mixture import MixtureFacts, ShownMixture
-from streamdata.tools.show.model import ON_PAGE, Limits, Page, ShownRecord, ShownSample
+from streamdata.tools.show.model import ON_PAGE, Limits, Page, ShownSample
 from streamdata.tools.show.page import BrowsePages, StepMark
 from streamdata.tools.show.reading import BrowseJobs, BrowseSteps, PagePlace, is_of
 from streamdata.tools.show.stored import tokenizer_of_store
@@ -202,7 +202,8 @@ class MixtureSamples:
             texts = self._texts[path] = load_token_texts(os.fspath(texts))
         of_record = FieldRenderer(replace(self._limits, chars=self._limits.chars // 2))
         shown_records = [
-            ShownRecord(where=_where(record), fields=of_record.of(record)) for record in records[: self._limits.records]
+            ShownSample(number=at, where=_where(record), fields=of_record.of(record))
+            for at, record in enumerate(records[: self._limits.records])
         ]
         return ShownSample(
             number=number,

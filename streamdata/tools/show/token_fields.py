@@ -34,13 +34,14 @@ def tokens_of(sample: Mapping[str, Any], name: str) -> TokenSequence | None:
         return None
     siblings = _Siblings(sample, name, len(ids))
     train, reason, is_shifted = siblings.train(ids)
+    attended = siblings.beside("attention_mask")
     return TokenSequence(
         ids=ids,
-        train=train,
-        masked_reason=reason,
-        first_reason="not trained: no token before it predicts it" if is_shifted else "",
-        trained_reason="trained" if train is not None else "",
-        attended=siblings.mask("attention_mask"),
+        # A mark of the token that predicts is moved to the predicted one; nothing predicts the first.
+        train=np.append(False, train[:-1]) if train is not None and is_shifted else train,
+        masked_reason=f"not trained: {reason} here",
+        is_shifted=is_shifted,
+        attended=None if attended is None else attended.astype(np.bool_),
         borders=siblings.borders(),
     )
 
@@ -81,28 +82,26 @@ class _Siblings:
         """Marks of trained tokens, why the others are not trained, and whether a mark is of the token before."""
         bare = self._name.removeprefix(self._prefix)
         if bare in _TARGETS:
-            mask = self.mask("loss_mask") if bare == "target_ids" else None
+            mask = self.beside("loss_mask") if bare == "target_ids" else None
             kept = ids != _IGNORED
-            if mask is None and kept.all():
-                return None, "", False
-            kept = kept if mask is None else mask & kept
-            return kept, f"not trained: {short_name(self._name)} is {_IGNORED} here", False
+            is_said = mask is not None or not kept.all()
+            marks = (kept if mask is None else kept & mask.astype(np.bool_)) if is_said else None
+            return marks, f"{short_name(self._name)} is {_IGNORED}", False
         for name in ("loss_mask", f"{bare}_mask", *_MASKS.get(bare, ())):
-            mask = None if name == "attention_mask" else self.mask(name)
+            mask = None if name == "attention_mask" else self.beside(name)
             if mask is not None:
                 # Beside targets a mask is theirs: it says whether the token is predicted from those before it.
-                is_shifted = self._ids("target_ids") is not None
-                return _later(mask, is_shifted), f"not trained: {short_name(self._prefix + name)} is 0 here", is_shifted
-        labels = self._ids("labels")
+                is_shifted = self.beside("target_ids") is not None
+                return mask.astype(np.bool_), f"{short_name(self._prefix + name)} is 0", is_shifted
+        labels = self.beside("labels")
         if labels is None:
             return None, "", False
         kept = labels != _IGNORED
-        is_shifted = not np.array_equal(labels[kept], ids[kept])
-        return _later(kept, is_shifted), f"not trained: labels is {_IGNORED} here", is_shifted
+        return kept, f"labels is {_IGNORED}", not np.array_equal(labels[kept], ids[kept])
 
     def borders(self) -> list[int]:
         """Where documents begin, the first excepted: where positions begin anew."""
-        positions = self._ids("position_ids")
+        positions = self.beside("position_ids")
         ends = sequence_of(self._sample.get(f"{self._prefix}cu_seqlens"))
         if ends is not None and len(ends) and int(ends[-1]) <= self._length:
             return [end for end in ends.tolist() if 0 < end < self._length]
@@ -112,22 +111,11 @@ class _Siblings:
         again = np.flatnonzero((positions[1:] == 0) & (positions[:-1] == 0)) + 1  # documents of one token
         return [int(begin) for begin in np.union1d(begins, again)]
 
-    def mask(self, name: str) -> Mask | None:
-        """A field of zeros and ones as long as the tokens."""
+    def beside(self, name: str) -> "np.ndarray[Any, Any] | None":
+        """Another field of the same prefix, of one number or mark for each token."""
         value = self._sample.get(f"{self._prefix}{name}")
-        if value is None or not hasattr(value, "shape"):
-            return None
-        array = np.asarray(value)
-        return array.astype(np.bool_) if array.shape == (self._length,) else None
-
-    def _ids(self, name: str) -> Ids | None:
-        found = sequence_of(self._sample.get(f"{self._prefix}{name}"))
-        return found if found is not None and len(found) == self._length else None
-
-
-def _later(mask: Mask, is_shifted: bool) -> Mask:
-    """Shift a mask of predicting tokens to the predicted ones, where it is one; nothing predicts the first."""
-    return np.concatenate([np.zeros(1, dtype=np.bool_), mask[:-1]]) if is_shifted else mask
+        array = np.asarray(value) if hasattr(value, "shape") else sequence_of(value)
+        return array if array is not None and array.shape == (self._length,) else None
 
 
 _FIELD: Final = "input_ids"

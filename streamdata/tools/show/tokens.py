@@ -22,6 +22,7 @@ _MOST_PARTS: Final = 8
 _LEAST_PADDING: Final = 2
 """Tokens in a row: a single one may be the end of a document."""
 _OF_TEMPLATE: Final = "not trained: written by the chat template"
+_OF_FIRST: Final = "not trained: no token before it predicts it"
 _LEAST_SHOWN: Final = 6
 """Tokens of a run, unless it is shorter."""
 
@@ -94,14 +95,14 @@ class TokenSpan:
         begin: Of its tokens, the first.
         end: The one after its last.
         role: Who says it; "" of a document, and of what the template writes between messages.
-        trained_reason: Why what of it is trained is; "" for that of the sequence.
-        masked_reason: Why what of it is not is not; the same.
+        trained_reason: Why what of it is trained is.
+        masked_reason: Why what of it is not is not; "" for that of the sequence.
     """
 
     begin: int
     end: int
     role: str = ""
-    trained_reason: str = ""
+    trained_reason: str = "trained"
     masked_reason: str = ""
 
 
@@ -112,9 +113,8 @@ class TokenSequence:
     Attributes:
         ids: The tokens, (n,).
         train: Which are trained, (n,); None where nothing says it.
-        trained_reason: Why those are.
         masked_reason: Why the others are not.
-        first_reason: Why the first token is not trained, where that is another reason.
+        is_shifted: Whether a token is trained by what stands at the one before it, which the first has not.
         attended: False at padding, (n,); None where nothing says it.
         borders: Where documents begin, the first of them excepted.
         messages: Where messages lie.
@@ -122,9 +122,8 @@ class TokenSequence:
 
     ids: Ids
     train: Mask | None = None
-    trained_reason: str = ""
     masked_reason: str = ""
-    first_reason: str = ""
+    is_shifted: bool = False
     attended: Mask | None = None
     borders: Sequence[int] = ()
     messages: Sequence[TokenSpan] = field(default=())
@@ -152,7 +151,7 @@ class TokenSequence:
         # Each run lies in one span, and its tokens are all padding, trained, or neither.
         kinds = np.where(padding, 2, 0 if self.train is None else self.train.astype(np.int8))
         edges = {0, len(self.ids), *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), *(span.begin for span in spans)}
-        edges |= {min(1, len(self.ids))} if self.first_reason else set()
+        edges |= {min(1, len(self.ids))} if self.is_shifted else set()
         runs = [range(*pair) for pair in pairwise(sorted(edges))]
         first, _, last = both_ends(runs, max(2, limit // _LEAST_SHOWN))
         shown = [*first, *last]
@@ -174,9 +173,8 @@ class TokenSequence:
 
     def _runs(self, run: range, span: TokenSpan, texts: TokenTexts | None, room: int) -> Iterator[TokenRun]:
         trained = None if self.train is None else bool(self.train[run[0]])
-        own = self.trained_reason if trained else self.first_reason if run[0] == 0 else ""
-        said = span.trained_reason if trained else span.masked_reason
-        reason = "" if trained is None else said or own or self.masked_reason
+        masked = span.masked_reason or (_OF_FIRST if self.is_shifted and run[0] == 0 else self.masked_reason)
+        reason = "" if trained is None else span.trained_reason if trained else masked
         begin, num_cut, end = both_ends(run, room)
         for some in (begin, num_cut, end):
             if isinstance(some, int):

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from streamdata.tools.show.fields import FieldRenderer
-from streamdata.tools.show.model import ON_PAGE, Page, ShownRecord, ShownSample
+from streamdata.tools.show.model import ON_PAGE, Page, ShownSample
 from streamdata.tools.show.page import write_page
 
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e{{ 7 * 7 }}</style>"
@@ -38,7 +38,7 @@ class Tags(HTMLParser):
 def sample(**fields):
     """A view whose names and places are hostile, too."""
     shown = FieldRenderer(ON_PAGE).of(fields)
-    record = ShownRecord(where=HOSTILE, fields=shown)
+    record = ShownSample(number=0, where=HOSTILE, fields=shown)
     place = {"where": HOSTILE, "url": HOSTILE, "key": HOSTILE}
     return ShownSample(number=0, source=HOSTILE, fields=shown, num_records=2, records=(record,) * 2, **place)
 

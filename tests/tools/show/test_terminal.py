@@ -8,7 +8,7 @@ from PIL import Image
 from rich.console import Console
 
 from streamdata.tools.show.fields import FieldRenderer
-from streamdata.tools.show.model import IN_TERMINAL, ShownRecord, ShownSample
+from streamdata.tools.show.model import IN_TERMINAL, ShownSample
 from streamdata.tools.show.terminal import SamplePrinter
 from tests.tools.show.test_tokens import TEXTS
 
@@ -68,7 +68,7 @@ def test_images_are_half_blocks_in_colour_and_a_word_elsewhere():
 def test_what_would_steer_a_terminal_is_shown():
     """In values, names, keys, urls and records; the only escapes are those of colours."""
     fields = {HOSTILE: HOSTILE, "b": HOSTILE.encode(), "c": [{"role": HOSTILE, "content": HOSTILE}], "d": {HOSTILE: 1}}
-    record = ShownRecord(where=HOSTILE, fields=FieldRenderer(IN_TERMINAL).of(fields))
+    record = ShownSample(number=0, where=HOSTILE, fields=FieldRenderer(IN_TERMINAL).of(fields))
     for colour in (None, "truecolor"):
         text = printed(fields, colour, source=HOSTILE, where=HOSTILE, records=(record,))
         assert "\\x1b]0;title\\x07\\x9b2J" in text.replace("\n", "")
