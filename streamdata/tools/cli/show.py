@@ -97,15 +97,19 @@ def show(
             if (step or 0) >= len(shown):
                 raise typer.BadParameter(f"expected a record below {len(shown):,}, got {step}", param_hint="--step")
         else:
+            from streamdata.states.loading import read_states
             from streamdata.tools.show.streams import MixtureSamples, Place
 
             if step == 0:
                 raise typer.BadParameter("expected a step from 1: the first batch is step 1", param_hint="--step")
             if not states and rank >= (ranks or 1):
                 raise typer.BadParameter(f"expected a rank below --ranks, got {rank}", param_hint="--rank")
-            read, names = _states(states or [], apart=browser)
+            groups = [[path] for path in states or ()] if browser else [states or []]  # a time line marks each
+            read = [found for group in groups for found in read_states(group)]
+            names = [found.origin.partition(",")[0] for found in read]
+            saved = [found.states for found in read]
             place = Place(
-                step=step, rank=rank, dp_size=ranks, batch=batch, states=read, state_names=names, source=source
+                step=step, rank=rank, dp_size=ranks, batch=batch, states=saved, state_names=names, source=source
             )
             shown = MixtureSamples(dataset, place, limits, tokenizer)
         if browser:
@@ -114,20 +118,8 @@ def show(
             serve_pages(shown.browsed(target.name, number), port, opens=not no_open)
         else:
             with Ticker(Console(stderr=True), plain_interval_s=_PROGRESS_AFTER_S) as ticker:
-                page = shown.page(
-                    str(target), number, lambda count: ticker.tick(lambda: f"{count:,} of {number:,} samples")
-                )
+                page = shown.page(str(target), number, lambda n: ticker.tick(lambda: f"{n:,} of {number:,} samples"))
             _print(page, html, as_json=as_json)
-
-
-def _states(paths: list[Path], *, apart: bool) -> tuple[list[Any], list[str]]:
-    """States of a run with their names: of all files together, or of each, for a time line."""
-    from streamdata.states.loading import read_states
-
-    groups = [[path] for path in paths] if apart else [paths]
-    read = [(group, found) for group in groups for found in read_states(group)]
-    names = [found.origin.partition(",")[0] or group[0].name for group, found in read]
-    return [found.states for _, found in read], names
 
 
 def _files(path: Path) -> "MergedDataset | None":

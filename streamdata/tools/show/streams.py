@@ -264,7 +264,7 @@ class MixtureSamples:
             drawn = islice(chain.from_iterable(batch for _, batch in steps.batches(1)), _DRAWS)
             return self._facts.shown([self.shown(sample, number) for number, sample in enumerate(drawn)])
 
-        saved = zip(place.state_names, place.states, strict=False)
+        ends = [place.steps(self._dataset, states).num_steps for states in place.states]
         return BrowsePages(
             title=title,
             steps=BrowseSteps(steps.batches, self.shown, per_page, first=1),
@@ -273,7 +273,7 @@ class MixtureSamples:
             num_steps=steps.num_steps,
             sources=[*self._sources],
             ranks=steps.dp_size,
-            marks=[StepMark(place.steps(self._dataset, states).num_steps, name) for name, states in saved],
+            marks=[StepMark(end, name or f"step {end:,}") for end, name in zip(ends, place.state_names, strict=False)],
             find=find,
             mixture=mixture,
         )

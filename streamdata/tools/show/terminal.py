@@ -135,6 +135,8 @@ class SamplePrinter:
             self._block(Text(visible(image.alt)))
         else:
             self._block(half_blocks(image.image, self._console.width - 4))
+
+
 _UPPER: Final = "▀"
 _MAX_WIDTH, _MAX_HEIGHT = 56, 32
 """In pixels: a cell is one pixel wide and two high."""

@@ -1,6 +1,7 @@
 """A mixture and a store in a browser: what a request gives, without one."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from itertools import islice
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_collate, named
+from streamdata.tools.show.reading import StillReadingError
 from streamdata.tools.show.stored import StoredRecords
 from streamdata.tools.show.streams import MixtureSamples, Place
 from tests.stores.tiny_stores import write
@@ -68,6 +70,25 @@ def test_a_record_is_found_by_its_url_and_key_or_its_index(tmp_path):
     for text in ("", "numbers", "#7", "numbers#"):
         with pytest.raises(ValueError, match="expected URL#KEY, or SOURCE#INDEX"):
             browsed.find(text)
+
+
+def test_each_kind_of_page_has_what_leads_on(tmp_path, monkeypatch):
+    """The mixture, a record that was found, a read that takes longer, and an error."""
+    browsed = MixtureSamples(mixture(tmp_path), Place(batch=2)).browsed("a.yaml")
+    assert "Shares over the first" in asked(browsed, "mixture")
+    found = asked(browsed, "find", record="numbers#7")
+    assert "<h1>It comes once</h1>" in found
+    assert re.search(r'<a class="button" href="\./\?step=\d+">Step \d+</a>', found)
+    assert 'value="numbers#7"' in found
+    wrong = asked(browsed, "find", record="x")
+    assert "expected URL#KEY" in wrong
+    assert 'href="./find?record=x">Try again</a>' in wrong
+
+    def takes_longer(key, read):
+        raise StillReadingError("3 of 9")
+
+    monkeypatch.setattr(browsed.jobs, "result", takes_longer)
+    assert 'id="again" href="./?step=9">Look again</a>' in asked(browsed, step="9")
 
 
 def test_nothing_else_is_there(tmp_path):
