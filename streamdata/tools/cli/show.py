@@ -137,19 +137,20 @@ def _files(path: Path) -> "MergedDataset | None":
 
 
 def _print(page: "Page", html: Path | None, *, as_json: bool) -> None:
+    from streamdata.tools.show.terminal import SamplePrinter, shortened
+
     if html is not None:
         from streamdata.tools.show.page import write_page
 
         write_page(page, html)
-        say(f"{html}: {len(page.samples):,} samples, {html.stat().st_size / 1e6:.1f} MB; open it in a browser")
+        facts = f": {len(page.samples):,} samples, {html.stat().st_size / 1e6:.1f} MB; open it in a browser"
+        say(shortened(str(html), Console().width - len(facts)) + facts)
     elif as_json:
         from streamdata.tools.show.model import as_json as plain
 
         document = {"sources": [{"name": name} for name in page.sources], "samples": [*map(plain, page.samples)]}
         typer.echo(json.dumps(document))  # in ASCII: what would steer a terminal is written by its number
     else:
-        from streamdata.tools.show.terminal import SamplePrinter
-
         printer = SamplePrinter(Console(highlight=False))
         for sample in page.samples:
             printer.print_sample(sample)

@@ -5,6 +5,7 @@ and its states are as without that.
 """
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from streamdata.chats.chat_dataset import ChatDataset
 from streamdata.chats.prompts import RLHFDataset
-from streamdata.errors import SourceError, listing, shown
+from streamdata.errors import SourceError, listing, one_line, shown, text_of
 from streamdata.fields import DATASET_NAME, INDEX, KEY, URL
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
@@ -35,6 +36,7 @@ from streamdata.tools.show.token_fields import chat_tokens
 from streamdata.tools.show.tokens import TokenSequence, TokenTexts, load_token_texts
 from streamdata.tools.trace.trace import Trace
 
+logger = logging.getLogger("streamdata")
 RECORDS: Final = "__records__"
 """Private. In a sample of a watched function: the raw records that were read for it."""
 _MOST: Final = 64
@@ -295,8 +297,15 @@ def _tokenizer_of(source: Any, given: str | None) -> TokenTexts | str | os.PathL
             if found is not None:
                 return found if isinstance(found, str | os.PathLike) else TokenTexts(found)
     stores = (getattr(each, "store", None) for each in (source, *getattr(source, "datasets", ())))
-    paths = (path for store in stores if (path := getattr(store, "path", None)))
-    return given or next(filter(None, map(tokenizer_of_store, paths)), None)
+    paths = [path for store in stores if (path := getattr(store, "path", None))]
+    own = given or next(filter(None, map(tokenizer_of_store, paths)), None)
+    try:
+        return None if own is None else load_token_texts(own)
+    except (OSError, ValueError) as error:
+        if given:
+            raise
+        logger.warning("store '%s': shown as ids: %s", one_line(paths[0]), text_of(error).partition("\n")[0])
+        return None
 
 
 class Pictures:

@@ -66,12 +66,9 @@ class SamplePrinter:
             self._block(Text(f"… {sample.num_records - len(sample.records):,} more raw records", style=_SOFT))
 
     def _place(self, sign: str, head: str, where: str, style: str) -> None:
-        """A heading in one line: of a place that is too long the middle is left out."""
-        start, where = f"{sign}{head}"[: self._console.width], in_one_line(where)
-        room = max(0, self._console.width - len(start))
-        if len(where) > room:
-            where = f"{where[: (room - 1) // 3]}…{where[len(where) - (room - 1 - (room - 1) // 3) :]}" if room else ""
-        self._console.print(Text(f"{start}{where}".rstrip(), style=style, no_wrap=True))
+        start = f"{sign}{head}"[: self._console.width]
+        line = start + shortened(in_one_line(where), self._console.width - len(start))
+        self._console.print(Text(line.rstrip(), style=style, no_wrap=True))
 
     def _field(self, field: ShownField) -> None:
         head = Text.assemble((in_one_line(field.name), "bold"), (f"  {in_one_line(field.about)}", _SOFT))
@@ -142,22 +139,24 @@ _MAX_WIDTH, _MAX_HEIGHT = 56, 32
 """In pixels: a cell is one pixel wide and two high."""
 
 
+def shortened(path: str, room: int) -> str:
+    """A path in so many columns: of one that is longer the middle is left out, and more of its end is kept."""
+    if len(path) <= room:
+        return path
+    first = max(0, room - 1) // 3
+    return f"{path[:first]}…{path[len(path) - (room - 1 - first) :]}" if room > 0 else ""
+
+
 def half_blocks(image: Image.Image, width: int) -> Text:
     """The image in at most so many columns; what is transparent is on white, as it is trained."""
     small = image.copy()
     small.thumbnail((min(width, _MAX_WIDTH), _MAX_HEIGHT))
     if small.mode == "RGBA":
         small = Image.alpha_composite(Image.new("RGBA", small.size, "white"), small)
-    pixels = np.asarray(small.convert("RGB"))
+    pixels = np.asarray(small.convert("RGB").resize((small.width, max(2, small.height // 2 * 2))))
     text = Text(no_wrap=True)
-    for row in range(0, len(pixels), 2):
-        lower = pixels[row + 1] if row + 1 < len(pixels) else None
-        for column, upper in enumerate(pixels[row]):
-            back = None if lower is None else _colour(lower[column])
-            text.append(_UPPER, Style(color=_colour(upper), bgcolor=back))
-        text.append("\n" if row + 2 < len(pixels) else "")
-    return text
-
-
-def _colour(pixel: "np.ndarray[tuple[int], np.dtype[np.uint8]]") -> Color:
-    return Color.from_rgb(*(int(value) for value in pixel))
+    for upper, lower in zip(pixels[::2], pixels[1::2], strict=True):
+        for above, below in zip(upper.tolist(), lower.tolist(), strict=True):
+            text.append(_UPPER, Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below)))
+        text.append("\n")
+    return text[:-1]

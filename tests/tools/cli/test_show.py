@@ -36,7 +36,7 @@ def test_n_is_how_many_samples_there_are(streamdata, write_recipe, tmp_path):
     assert streamdata("show", recipe, "-n", 7).stdout.count("── #") == 7
     assert len(json.loads(streamdata("show", recipe, "--samples", 7, "--json").stdout)["samples"]) == 7
     done = streamdata("show", recipe, "-n", 8, "--html", tmp_path / "page.html")
-    assert done.stdout.startswith(f"{tmp_path / 'page.html'}: 8 samples, 0.0 MB")
+    assert done.stdout.endswith("page.html: 8 samples, 0.0 MB; open it in a browser\n")
     html = (tmp_path / "page.html").read_text()
     assert html.count("<article") == 8
     assert "Shares over the first 8 draws:" in html

@@ -1,8 +1,10 @@
 """`streamdata show` of files without a recipe, and of stores within one; what fits into a terminal's width."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -85,10 +87,14 @@ def recipe_over(store, folder):
     return path
 
 
-def test_tokens_of_a_store_are_decoded_within_a_recipe(streamdata, store, tmp_path):
-    """By the tokenizer of the run that wrote it, or by the one that is given; else there are ids."""
+def test_tokens_of_a_store_are_decoded_within_a_recipe(streamdata, store, tmp_path, caplog, monkeypatch):
+    """By the tokenizer of the run that wrote it, or by the one that is given; else, or if it is gone, there are ids."""
     recipe = recipe_over(store, tmp_path)
     assert "sat sat sat" in streamdata("show", recipe, "-n", 1).stdout
+    with monkeypatch.context() as patch:
+        patch.setattr("streamdata.tools.show.streams.load_token_texts", lambda name: Path(name, "gone").read_text())
+        assert "pieces" not in streamdata("show", recipe, "-n", 1).stdout
+    assert re.search("store '.*/out.*': shown as ids: .*gone", caplog.text)
     np.save(tmp_path / "bare.npy", np.arange(1, 99, dtype=np.uint16))
     bare = recipe_over(tmp_path / "bare.npy", tmp_path)
     assert "pieces" not in streamdata("show", bare, "-n", 1).stdout
@@ -117,7 +123,8 @@ def test_lines_fit_into_the_terminal(streamdata, store, tmp_path, monkeypatch, c
     deep.mkdir(parents=True)
     chat = [{"role": "user", "content": "word " * 99}]
     (deep / "a.jsonl").write_text(json.dumps({"text": "word " * 99, "messages": chat, "n": list(range(99))}) + "\n")
-    shown = streamdata("show", deep).stdout + streamdata("show", recipe_over(store, tmp_path), "-n", 9).stdout
+    commands = [deep], [recipe_over(store, tmp_path), "-n", 9], [deep, "--html", deep / "page.html"]
+    shown = "".join(streamdata("show", *command).stdout for command in commands)
     plain = shown.replace("\x1b[0m", "").replace("\x1b[1m", "").replace("\x1b[2m", "")
     assert max(map(len, plain.splitlines())) <= columns
     assert "a.jsonl 0\n" in plain
@@ -126,8 +133,8 @@ def test_lines_fit_into_the_terminal(streamdata, store, tmp_path, monkeypatch, c
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path):
     """Nothing is said about it."""
-    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' * 20_000)
-    command = [sys.executable, "-m", "streamdata", "show", tmp_path / "a.jsonl", "-n", "20000"]
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' * 3000)
+    command = [sys.executable, "-m", "streamdata", "show", tmp_path / "a.jsonl", "-n", "3000"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes) as process:
         assert process.stdout.readline().startswith(b"\xe2\x94\x80")
