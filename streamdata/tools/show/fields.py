@@ -5,6 +5,7 @@ Images are encoded anew from their pixels, so nothing but pixels of a stranger's
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -40,29 +41,21 @@ class FieldRenderer:
     Args:
         limits: How much of each.
         texts: What decodes tokens; None where nobody knows.
+        known: Sequences of which more is known than the fields say, by name.
     """
 
-    def __init__(self, limits: Limits, texts: TokenTexts | None = None) -> None:
-        self._limits, self._texts = limits, texts
+    def __init__(
+        self, limits: Limits, texts: TokenTexts | None = None, known: Mapping[str, TokenSequence] = MappingProxyType({})
+    ) -> None:
+        self._limits, self._texts, self._known = limits, texts, known
 
-    def of(self, fields: Mapping[str, Any], known: Mapping[str, TokenSequence] | None = None) -> tuple[ShownField, ...]:
-        """Each field, without those that streamdata adds.
+    def of(self, fields: Mapping[str, Any]) -> tuple[ShownField, ...]:
+        """Each field, without those that streamdata adds."""
+        named = [(str(name), value) for name, value in fields.items() if not is_reserved(name)]
+        return tuple(shown for name, value in named for shown in self._shown(fields, name, value))
 
-        Args:
-            fields: By name.
-            known: Sequences of which more is known than the fields say, by name.
-        """
-        return tuple(
-            shown
-            for name, value in fields.items()
-            if not is_reserved(name)
-            for shown in self._shown(fields, str(name), value, known or {})
-        )
-
-    def _shown(
-        self, fields: Mapping[str, Any], name: str, value: Any, known: Mapping[str, TokenSequence]
-    ) -> Iterator[ShownField]:
-        sequence = known.get(name) or tokens_of(fields, name)
+    def _shown(self, fields: Mapping[str, Any], name: str, value: Any) -> Iterator[ShownField]:
+        sequence = self._known.get(name) or tokens_of(fields, name)
         if summary := target_summary(fields, name):
             yield shown_field(name, "numbers", value, summary=summary)
         elif sequence is not None:
@@ -75,7 +68,7 @@ class FieldRenderer:
             for one in (part[:1] if isinstance(part, list | tuple) else [part])
         ):
             for key, part in value.items():  # `multi_modal_data: {image: …}`
-                yield from self._shown({}, f"{name}.{key}", part, {})
+                yield from self._shown({}, f"{name}.{key}", part)
         else:
             yield self._single(name, value)
 

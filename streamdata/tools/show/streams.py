@@ -215,7 +215,7 @@ class MixtureSamples:
             url=str(sample.get(URL, "")),
             key=str(sample.get(KEY, "")),
             index=index if isinstance(index, int) else None,
-            fields=FieldRenderer(self._limits, texts).of(sample, known),
+            fields=FieldRenderer(self._limits, texts, known).of(sample),
             num_records=len(records),
             records=tuple(shown_records),
         )
