@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -126,14 +125,20 @@ def _files(path: Path) -> "MergedDataset | None":
     """The records of files without a recipe; None of a store."""
     from streamdata.stores.factory import detect_format
 
-    found = None
-    with suppress(StoreError):
+    found, refusal = "", None
+    try:
         found = detect_format(path)
+    except StoreError as error:
+        refusal = error
     if found in _STORES or (found and path.is_file()):
         return None
     from streamdata.tools.show.streams import dataset_at
 
-    return dataset_at(path)
+    dataset = dataset_at(path)
+    if dataset is None and refusal is not None:
+        refusal.add_note("  Nor is there JSONL, CSV, parquet, a tar or an image.")
+        raise refusal
+    return dataset
 
 
 def _print(page: "Page", html: Path | None, *, as_json: bool) -> None:
@@ -143,7 +148,8 @@ def _print(page: "Page", html: Path | None, *, as_json: bool) -> None:
         from streamdata.tools.show.page import write_page
 
         write_page(page, html)
-        facts = f": {len(page.samples):,} samples, {html.stat().st_size / 1e6:.1f} MB; open it in a browser"
+        count, megabytes = len(page.samples), html.stat().st_size / 1e6
+        facts = f": {count:,} sample{'' if count == 1 else 's'}, {megabytes:.1f} MB; open it in a browser"
         say(shortened(str(html), Console().width - len(facts)) + facts)
     elif as_json:
         from streamdata.tools.show.model import as_json as plain

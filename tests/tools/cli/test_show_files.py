@@ -68,6 +68,15 @@ def test_files_have_a_page_and_json_too(streamdata, files, tmp_path):
     assert (tmp_path / "x.html").read_text().count("<article") == 2
 
 
+def test_what_nothing_reads_is_a_message(streamdata, tmp_path):
+    """It says which files are read."""
+    (tmp_path / "a.txt").write_text("text")
+    done = streamdata("show", tmp_path)
+    assert done.exit_code == 1
+    assert "got a.txt" in done.stderr
+    assert "Nor is there JSONL, CSV, parquet, a tar or an image." in done.stderr
+
+
 @pytest.fixture
 def store(streamdata, tmp_path):
     """A store of texts, of a tokenizer that its run names."""
