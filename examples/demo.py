@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, describe, instantiate_from_yaml, mixed_collate, to_state
 from streamdata.tools.show.page import write_page
-from streamdata.tools.show.streams import Place, recipe_page
+from streamdata.tools.show.streams import MixtureSamples, Place
 from streamdata.tools.view import Delivery, fingerprint
 
 RECIPE = Path(__file__).parents[1] / "configs" / "demo.yaml"
@@ -87,7 +87,7 @@ def main(data: str = "demo_data") -> None:
     if resumed != uninterrupted:
         sys.exit("the resumed stream differs")
     page = Path(data) / "page.html"
-    write_page(recipe_page("configs/demo.yaml", lambda: build(data), Place(), count=NUM_SHOWN), page)
+    write_page(MixtureSamples(build(data), Place()).page("configs/demo.yaml", NUM_SHOWN), page)
     print(f"to look at what was mixed, open {page}; or: streamdata show configs/demo.yaml --var data={data}")
 
 

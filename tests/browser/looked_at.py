@@ -9,8 +9,7 @@ import numpy as np
 import orjson
 from PIL import Image
 
-from streamdata.tools.show.browser.pages import BrowsePages
-from streamdata.tools.show.browser.server import PageServer
+from streamdata.tools.show.server import PageServer
 
 HOSTILE = [
     "<script>window.harmed = 1; alert(1)</script>",
@@ -78,11 +77,12 @@ def tar_of(path, members):
 @contextmanager
 def served(browsed):
     """The url of its pages."""
-    server = PageServer(BrowsePages(browsed))
-    thread = threading.Thread(target=server.serve)
+    server = PageServer(browsed)
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,))
     thread.start()
     try:
         yield server.url
     finally:
-        server.stop()
+        server.shutdown()
+        server.server_close()
         thread.join()

@@ -19,8 +19,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from streamdata import StreamLoader, instantiate_from_yaml, mixed_collate
-from streamdata.tools.show.browser.browse import browsed_mixture
-from streamdata.tools.show.streams import Place
+from streamdata.tools.show.streams import MixtureSamples, Place
 from tests.browser.chromium import chromium
 from tests.browser.looked_at import served
 
@@ -51,7 +50,8 @@ def browsed(data):
         if number in SAVED:
             states[f"step-{number}"] = loader.state_dict()
     dataset = instantiate_from_yaml(RECIPE, variables={"data": data})
-    return browsed_mixture(dataset, RECIPE.name, Place(states=[*states.values()], batch=8, step=69), [*states], 16)
+    place = Place(states=[*states.values()], state_names=[*states], batch=8, step=70)
+    return MixtureSamples(dataset, place).browsed(RECIPE.name, 16)
 
 
 def printed(command):

@@ -6,9 +6,8 @@ from itertools import islice
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, StreamLoader, mixed_collate
-from streamdata.tools.show.browser.browse import browsed_mixture
 from streamdata.tools.show.page import write_page
-from streamdata.tools.show.streams import Place, recipe_page
+from streamdata.tools.show.streams import MixtureSamples, Place
 from tests.browser.looked_at import photographs, served
 
 pytest.importorskip("selenium", reason="selenium is not installed: make test-browser")
@@ -39,8 +38,8 @@ def browsed(folder, per_page=20):
     for number, _ in enumerate(islice(loader, 60), 1):
         if number in (20, 60):
             states[f"step {number}"] = loader.state_dict()
-    place = Place(states=[*states.values()], batch=4, step=0)
-    return browsed_mixture(MergedDataset(sources), "both.yaml", place, [*states], per_page)
+    place = Place(states=[*states.values()], state_names=[*states], batch=4, step=1)
+    return MixtureSamples(MergedDataset(sources), place).browsed("both.yaml", per_page)
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +67,13 @@ def shown(browser):
 def test_forth_and_back_by_mouse(page):
     """Back is exactly what was shown."""
     first = shown(page)
-    assert page.text("h1") == "Steps 0 to 4"
+    assert page.text("h1") == "Steps 1 to 5"
     assert len(first) == 20
     page.click("#forth")
-    assert page.text("h1") == "Steps 5 to 9"
+    assert page.text("h1") == "Steps 6 to 10"
     assert not set(shown(page)) & set(first)
     page.click("#back")
-    assert page.text("h1") == "Steps 0 to 4"
+    assert page.text("h1") == "Steps 1 to 5"
     assert shown(page) == first
     assert page.count("#back") == 0
 
@@ -82,13 +81,13 @@ def test_forth_and_back_by_mouse(page):
 def test_forth_and_back_by_keys(page):
     """With the arrows; in a field these move in it."""
     page.press(RIGHT)
-    assert page.text("h1") == "Steps 5 to 9"
+    assert page.text("h1") == "Steps 6 to 10"
     page.press(RIGHT)
     page.press(LEFT)
-    assert page.text("h1") == "Steps 5 to 9"
+    assert page.text("h1") == "Steps 6 to 10"
     page.press("g")
     page.press(LEFT)
-    assert page.text("h1") == "Steps 5 to 9"
+    assert page.text("h1") == "Steps 6 to 10"
 
 
 def test_focus_stays_on_what_was_pressed(page):
@@ -96,8 +95,8 @@ def test_focus_stays_on_what_was_pressed(page):
     page.driver.find_element("id", "forth").send_keys("\ue007")
     assert page.run("return document.activeElement.id") == "forth"
     page.press("\ue007")
-    assert page.text("h1") == "Steps 10 to 14"
-    assert page.text("#status") == "Steps 10 to 14: 20 samples."
+    assert page.text("h1") == "Steps 11 to 15"
+    assert page.text("#status") == "Steps 11 to 15: 20 samples."
 
 
 def test_a_jump_to_a_step(page):
@@ -118,9 +117,9 @@ def test_one_source_alone(page):
     page.press("s")
     page.press("t")  # one letter: between several the list may have begun anew
     page.click("form button")
-    assert page.text("h1") == "Steps 0 to 9, texts"
+    assert page.text("h1") == "Steps 1 to 10, texts"
     page.click("#forth")
-    assert page.text("h1") == "Steps 10 to 19, texts"
+    assert page.text("h1") == "Steps 11 to 20, texts"
     assert page.count(".sample[data-source=texts]") == page.count(".sample") == 20
 
 
@@ -130,7 +129,7 @@ def test_a_record_is_found(page):
     page.press("/")
     page.press("#".join(where.split(" ")), "\ue007")
     assert page.text("h1") == "It comes 2 times"
-    assert page.text(".found li:first-child") == "Step 1"
+    assert page.text(".found li:first-child") == "Step 2"
     page.click(".found li:last-child a")
     assert page.text("h1").startswith("Steps ")
     assert shown(page)[:4].count(where) == 1
@@ -145,7 +144,7 @@ def test_the_mixture_is_a_page(page):
     assert page.text("h1") == "The mixture"
     assert page.count(".mixture svg") >= 1
     page.click("nav a[href='./']")
-    assert page.text("h1") == "Steps 0 to 4"
+    assert page.text("h1") == "Steps 1 to 5"
 
 
 def test_places_of_states_are_on_the_line(page):
@@ -155,7 +154,7 @@ def test_places_of_states_are_on_the_line(page):
     across = [float(mark.find_element("css selector", "circle").get_attribute("cx")) for mark in marks]
     assert (across[1] - 10) / (across[0] - 10) == pytest.approx(3, abs=0.01)
     marks[0].send_keys("\ue007")
-    assert page.text("h1") == "Steps 20 to 24"
+    assert page.text("h1") == "Steps 21 to 25"
 
 
 def test_keys_are_told_and_can_be_turned_off(page):
@@ -165,11 +164,11 @@ def test_keys_are_told_and_can_be_turned_off(page):
     page.click("#keys-on")
     page.press(ESCAPE)
     page.press(RIGHT)
-    assert page.text("h1") == "Steps 0 to 4"
+    assert page.text("h1") == "Steps 1 to 5"
     page.click("#keys-on")
     page.press(ESCAPE)
     page.press(RIGHT)
-    assert page.text("h1") == "Steps 5 to 9"
+    assert page.text("h1") == "Steps 6 to 10"
 
 
 def test_it_works_without_scripts(browser, url):
@@ -178,7 +177,7 @@ def test_it_works_without_scripts(browser, url):
     try:
         browser.open(url)
         browser.click("#forth")
-        assert browser.driver.title.startswith("Steps 5 to 9")
+        assert browser.driver.title.startswith("Steps 6 to 10")
         browser.fill("#step", "40")
         assert browser.driver.title.startswith("Steps 40 to 44")
     finally:
@@ -200,7 +199,7 @@ def test_axe_finds_nothing(browser, axe, url, path, scheme):
 def test_axe_finds_nothing_in_the_file(browser, axe, tmp_path, scheme):
     """The page that `--html` writes: it loads without an error, and asks for nothing else."""
     sources = browsed_sources(tmp_path)
-    page = recipe_page("both.yaml", lambda: MergedDataset(sources), Place(), 20)
+    page = MixtureSamples(MergedDataset(sources), Place()).page("both.yaml", 20)
     write_page(page, tmp_path / "page.html")
     browser.prefer(prefers_color_scheme=scheme)
     browser.open(f"file://{tmp_path}/page.html")
@@ -212,9 +211,9 @@ def test_axe_finds_nothing_in_the_file(browser, axe, tmp_path, scheme):
 def test_200_samples_with_images_appear_in_2_seconds(browser, tmp_path):
     """What is in sight is painted, the reading included; and so is the last one after a jump to the end."""
     with served(browsed(tmp_path, per_page=200)) as url:
-        browser.open(f"{url}browser.css")  # the browser is warm, the data was not touched
+        browser.open(f"{url}page.css")  # the browser is warm, the data was not touched
         started = time.perf_counter()
-        browser.open(f"{url}?step=0&source=photographs")
+        browser.open(f"{url}?step=1&source=photographs")
         assert browser.driver.execute_async_script(PAINTED) > 0
         seconds = time.perf_counter() - started
         assert browser.count(".sample img") == 200

@@ -3,9 +3,8 @@
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset
-from streamdata.tools.show.browser.browse import browsed_mixture
 from streamdata.tools.show.page import write_page
-from streamdata.tools.show.streams import Place, recipe_page
+from streamdata.tools.show.streams import MixtureSamples, Place
 from tests.browser.looked_at import HOSTILE, hostile, served
 
 pytest.importorskip("selenium", reason="selenium is not installed: make test-browser")
@@ -30,7 +29,7 @@ def mixture(place):
 @pytest.fixture(scope="module")
 def url(place):
     """Of a server."""
-    with served(browsed_mixture(mixture(place), HOSTILE[0], Place(), per_page=60)) as url:
+    with served(MixtureSamples(mixture(place), Place()).browsed(HOSTILE[0], 60)) as url:
         yield url
 
 
@@ -59,13 +58,13 @@ def test_hostile_samples_are_text(browser, url, path):
         assert r"\x1b[2J\x00\x07\u202egnp.exe\u2066\u200f\ufeff\x9b31m\x7f" in text
         assert "\x1b" not in text
         assert "\u202e" not in text
-    assert_harmless(browser, url, [f"{url}browser.js"])
+    assert_harmless(browser, url, [f"{url}page.js"])
 
 
 def test_hostile_samples_are_text_in_the_file(browser, place, tmp_path):
     """The one that `--html` writes."""
     path = tmp_path / "page.html"
-    write_page(recipe_page(HOSTILE[0], lambda: mixture(place), Place(), 60), path)
+    write_page(MixtureSamples(mixture(place), Place()).page(HOSTILE[0], 60), path)
     browser.open(f"file://{path}")
     assert [hostile for hostile in HOSTILE[:-1] if hostile not in browser.run("return document.body.textContent")] == []
     assert_harmless(browser, f"file://{path}", [])
@@ -76,7 +75,7 @@ def test_what_hovers_and_what_has_focus_does_nothing(browser, url):
     browser.open(url)
     browser.run("document.querySelectorAll('*').forEach((each) => ['mouseover', 'focus', 'click', 'load', 'error'].map("
                 "(name) => each.closest('a, button, summary') ?? each.dispatchEvent(new Event(name))))")  # fmt: skip
-    assert_harmless(browser, url, [f"{url}browser.js"])
+    assert_harmless(browser, url, [f"{url}page.js"])
 
 
 def test_an_inline_script_would_not_run(browser, url):

@@ -1,69 +1,62 @@
-"""`streamdata show`: samples of a recipe or records of a store → a terminal, JSON, an HTML file or a browser."""
+"""`streamdata show`: samples of a recipe, of files or of a store → a terminal, JSON, an HTML file or a browser."""
 
 import json
-from collections.abc import Iterable, Sequence
-from itertools import groupby, islice
+from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 
+from streamdata.errors import StoreError
 from streamdata.tools.cli.messages import Ticker, messages, say
 from streamdata.tools.cli.options import (
-    MAX_COUNT,
     MAX_RANKS,
     Allow,
-    GivenRecipe,
     IncludeRoot,
     Json,
     Traceback,
     Variables,
+    count,
     given_recipe,
 )
 
 if TYPE_CHECKING:
+    from streamdata.mixing import MergedDataset
     from streamdata.prepare.preview import Shown
-    from streamdata.tools.show.page import Page
-    from streamdata.tools.show.views.model import SampleView
+    from streamdata.tools.show.model import Page
 
 _RECIPES: Final = (".yaml", ".yml")
+_STORES: Final = ("h5", "bin", "megatron")
 _PROGRESS_AFTER_S: Final = 2.0
-
-
-class _Output(NamedTuple):
-    """Where samples go: to a browser, into an HTML file, or to stdout as JSON or text; and how many."""
-
-    num_samples: int
-    as_json: bool
-    html: Path | None
-    browser: bool
-    port: int
-    opens: bool
+_TARGET: Final = "RECIPE|FILES|STORE"
 
 
 def show(
     target: Annotated[
         Path,
-        typer.Argument(metavar="RECIPE|STORE", help="A recipe, a store, or what prepare wrote.", show_default=False),
+        typer.Argument(
+            metavar=_TARGET,
+            help="A recipe; a file or folder of JSONL, CSV, parquet, tars or images; a store.",
+            show_default=False,
+        ),
     ],
     source: Annotated[str, typer.Option(help="Samples of this source or mixture alone, by its path of names.")] = "",
-    number: Annotated[int, typer.Option("-n", min=1, max=MAX_COUNT, help="How many samples.")] = 20,
+    number: Annotated[int, count("How many samples.", "-n", "--samples")] = 20,
+    full: Annotated[bool, typer.Option("--full", help="Show the whole of each sample.")] = False,
     step: Annotated[
-        int | None,
-        typer.Option(min=0, max=MAX_COUNT, help="Begin at this step of the run, or at this record of a store."),
+        int | None, count("Begin at this step of the run, from 1; or this record of a store.", least=0)
     ] = None,
-    rank: Annotated[int, typer.Option(min=0, max=MAX_RANKS - 1, help="Whose samples.")] = 0,
-    dp: Annotated[
-        int | None, typer.Option("--dp", min=1, max=MAX_RANKS, help="How many ranks; by default as in the states.")
-    ] = None,
+    rank: Annotated[int, count("Whose samples.", least=0, most=MAX_RANKS - 1)] = 0,
+    ranks: Annotated[int | None, count("Data-parallel ranks; by default as in the states.", most=MAX_RANKS)] = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, max=MAX_COUNT, help="Samples of a rank in a step; by default as in the states.")
+        int | None, count("Samples in a batch of one rank; by default as in the states.", metavar="B")
     ] = None,
     states: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="The run's states; as of `state`.", exists=True)
     ] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="Of a store that does not say its own.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Of tokens whose store does not say its own.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Of a store's tokens, for a file that does not say it.")] = None,
     as_json: Json = False,
     html: Annotated[
@@ -83,121 +76,97 @@ def show(
     """Look at samples: fields, tokens with what is trained of them, images, and the raw records."""
     given = given_recipe(target, var, allow, include_root)
     with messages(Exception, with_traceback=traceback):
-        output = _Output(number, as_json, html, browser, port, not no_open)
+        from streamdata.tools.show.model import IN_TERMINAL, ON_PAGE, WHOLE
+
+        limits = WHOLE if full else ON_PAGE if as_json or browser or html else IN_TERMINAL
         if as_json + browser + (html is not None) > 1:
             raise typer.BadParameter("expected one of them", param_hint="--json, --html, --browser")
         is_recipe = target.suffix.lower() in _RECIPES
         if not target.exists() and (is_recipe or not target.with_name(f"{target.name}.idx").exists()):
-            raise typer.BadParameter(f"'{target}' does not exist", param_hint="RECIPE|STORE")
-        if not is_recipe:
-            _show_store(target, tokenizer, dtype, step or 0, output)
-            return
-        if not states and rank >= (dp or 1):
-            raise typer.BadParameter(f"expected a rank below --dp, got {rank}", param_hint="--rank")
-        _show_recipe(given, states or [], output, step=step, rank=rank, dp_size=dp, batch=batch, source=source)
+            raise typer.BadParameter(f"'{target}' does not exist", param_hint=_TARGET)
+        dataset = given.build() if is_recipe else _files(target)
+        shown: Any  # `StoredRecords` or `MixtureSamples`, imported where one is shown
+        if dataset is None:
+            from streamdata.tools.show.stored import StoredRecords
 
+            shown = StoredRecords(target, step or 0, limits, tokenizer, dtype)
+            if (step or 0) >= len(shown):
+                raise typer.BadParameter(f"expected a record below {len(shown):,}, got {step}", param_hint="--step")
+        else:
+            from streamdata.states.loading import read_states
+            from streamdata.tools.show.streams import MixtureSamples, Place
 
-def _show_recipe(given: GivenRecipe, paths: Sequence[Path], output: _Output, **place_options: Any) -> None:
-    """Show samples of a recipe from a place on, which the options of `Place` say."""
-    from streamdata.states.loading import read_states
-    from streamdata.tools.show.streams import Place, delivered, source_paths
-    from streamdata.tools.show.views.model import IN_TERMINAL, ON_PAGE
-    from streamdata.tools.show.views.samples import SampleViews
-
-    groups = [[path] for path in paths] if output.browser else [paths]  # the time line has a mark for each
-    read = [(group, found) for group in groups for found in read_states(group)]
-    place = Place(states=[found.states for _, found in read], **place_options)
-    if output.browser:
-        from streamdata.tools.show.browser.browse import browsed_mixture, serve_pages
-
-        names = [found.origin.partition(",")[0] or group[0].name for group, found in read]
-        browsed = browsed_mixture(given.build(), given.path.name, place, names, output.num_samples)
-        serve_pages(browsed, output.port, opens=output.opens)
-    elif output.html is not None:
-        from streamdata.tools.show.streams import recipe_page
-
-        with Ticker(Console(stderr=True), plain_interval_s=_PROGRESS_AFTER_S) as ticker:
-            page = recipe_page(
-                str(given.path),
-                given.build,
-                place,
-                output.num_samples,
-                lambda number: ticker.tick(lambda: f"{number:,} samples read"),
+            if step == 0:
+                raise typer.BadParameter("expected a step from 1: the first batch is step 1", param_hint="--step")
+            if not states and rank >= (ranks or 1):
+                raise typer.BadParameter(f"expected a rank below --ranks, got {rank}", param_hint="--rank")
+            groups = [[path] for path in states or ()] if browser else [states or []]  # a time line marks each
+            read = [found for group in groups for found in read_states(group)]
+            names = [found.origin.partition(",")[0] for found in read]
+            saved = [found.states for found in read]
+            place = Place(
+                step=step, rank=rank, dp_size=ranks, batch=batch, states=saved, state_names=names, source=source
             )
-        _write(page, output.html)
-    else:
-        dataset = given.build()
-        sources = source_paths(dataset)
-        views = SampleViews(dataset, ON_PAGE if output.as_json else IN_TERMINAL)
-        found = islice(delivered(dataset, place), output.num_samples)
-        shown = _collected((views.view(sample, number, step) for number, (sample, step) in enumerate(found)), output)
-        _print(shown, sources, as_json=output.as_json)
+            shown = MixtureSamples(dataset, place, limits, tokenizer)
+        if browser:
+            from streamdata.tools.show.server import serve_pages
+
+            serve_pages(shown.browsed(target.name, number), port, opens=not no_open)
+        else:
+            with Ticker(Console(stderr=True), plain_interval_s=_PROGRESS_AFTER_S) as ticker:
+                page = shown.page(str(target), number, lambda n: ticker.tick(lambda: f"{n:,} of {number:,} samples"))
+            _print(page, html, as_json=as_json)
 
 
-def _show_store(path: Path, tokenizer: str | None, dtype: str | None, first: int, output: _Output) -> None:
-    """Show records of a store, without torch."""
-    from streamdata.tools.show.views.model import IN_TERMINAL, ON_PAGE
-    from streamdata.tools.show.views.stored import StoredViews
+def _files(path: Path) -> "MergedDataset | None":
+    """The records of files without a recipe; None of a store."""
+    from streamdata.stores.factory import detect_format
 
-    is_page = output.browser or output.html is not None
-    views = StoredViews(path, tokenizer, ON_PAGE if is_page or output.as_json else IN_TERMINAL, dtype)
-    if output.browser:
-        from streamdata.tools.show.browser.browse import browsed_store, serve_pages
+    found, refusal = "", None
+    try:
+        found = detect_format(path)
+    except StoreError as error:
+        refusal = error
+    if found in _STORES or (found and path.is_file()):
+        return None
+    from streamdata.tools.show.streams import dataset_at
 
-        serve_pages(browsed_store(views, path.name, first, output.num_samples), output.port, opens=output.opens)
-        return
-    if first >= len(views):
-        raise typer.BadParameter(f"expected a record of {len(views):,}, from 0, got {first}", param_hint="--step")
-    numbers = range(first, min(first + output.num_samples, len(views)))
-    shown = _collected(map(views.view, numbers), output)
-    if output.html is None:
-        _print(shown, [], as_json=output.as_json)
-        return
-    from streamdata.tools.show.page import Page, groups_of
-
-    about = f"records {first:,} to {numbers.stop - 1:,} of {len(views):,}"
-    _write(Page(title=str(path), about=about, groups=groups_of(shown, ())), output.html)
+    dataset = dataset_at(path)
+    if dataset is None and refusal is not None:
+        refusal.add_note("  Nor is there JSONL, CSV, parquet, a tar or an image.")
+        raise refusal
+    return dataset
 
 
-def _collected(views: Iterable["SampleView"], output: _Output) -> list["SampleView"]:
-    """All of them; where that takes long, with a line that says how far it is."""
-    shown: list[SampleView] = []
-    with Ticker(Console(stderr=True), plain_interval_s=_PROGRESS_AFTER_S) as ticker:
-        for view in views:
-            shown.append(view)
-            ticker.tick(lambda: f"{len(shown):,} of {output.num_samples:,} samples")
-    return shown
+def _print(page: "Page", html: Path | None, *, as_json: bool) -> None:
+    from streamdata.tools.show.terminal import SamplePrinter, shortened
 
+    if html is not None:
+        from streamdata.tools.show.page import write_page
 
-def _print(views: Sequence["SampleView"], sources: Sequence[str], *, as_json: bool) -> None:
-    from streamdata.tools.show.as_json import sample_json
-    from streamdata.tools.show.terminal import SamplePrinter
+        write_page(page, html)
+        count, megabytes = len(page.samples), html.stat().st_size / 1e6
+        facts = f": {count:,} sample{'' if count == 1 else 's'}, {megabytes:.1f} MB; open it in a browser"
+        say(shortened(str(html), Console().width - len(facts)) + facts)
+    elif as_json:
+        from streamdata.tools.show.model import as_json as plain
 
-    if as_json:
-        document = {"sources": [{"name": name} for name in sources], "samples": [sample_json(view) for view in views]}
+        document = {"sources": [{"name": name} for name in page.sources], "samples": [*map(plain, page.samples)]}
         typer.echo(json.dumps(document))  # in ASCII: what would steer a terminal is written by its number
-        return
-    printer = SamplePrinter(Console(highlight=False))
-    for view in views:
-        printer.print_sample(view)
-
-
-def _write(page: "Page", path: Path) -> None:
-    from streamdata.tools.show.page import write_page
-
-    write_page(page, path)
-    count = sum(len(group.views) for group in page.groups)
-    say(f"{path}: {count:,} samples, {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
+    else:
+        printer = SamplePrinter(Console(highlight=False))
+        for sample in page.samples:
+            printer.print_sample(sample)
 
 
 def show_prepared(records: Iterable["Shown"], tokenizer: Any) -> None:
     """Show what records would become in a store."""
-    from streamdata.tools.show.terminal import SamplePrinter
-    from streamdata.tools.show.views.model import IN_TERMINAL, SampleView
-    from streamdata.tools.show.views.stored import tokens_fields
-    from streamdata.tools.show.views.token_sequence import TokenTexts
+    from streamdata.tools.show.model import IN_TERMINAL, Page, ShownSample
+    from streamdata.tools.show.stored import tokens_fields
+    from streamdata.tools.show.tokens import TokenTexts
 
-    printer, texts = SamplePrinter(Console(highlight=False)), TokenTexts(tokenizer)
+    texts, samples = TokenTexts(tokenizer), []
     for name, keys in groupby(records, key=lambda shown: shown.name):
         fields = tuple(field for shown in keys for field in tokens_fields(shown, texts, IN_TERMINAL))
-        printer.print_sample(SampleView(number=0, source="", where=name, fields=fields))
+        samples.append(ShownSample(number=0, where=name, fields=fields))
+    _print(Page(title="", about="", samples=samples), None, as_json=False)

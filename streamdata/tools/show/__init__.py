@@ -1,9 +1,13 @@
-"""Looking at samples: `recipe, store or prepared directory → samples → a terminal, JSON, one HTML file, or a browser`.
+"""Looking at samples: `recipe, files or store → samples, as shown → a terminal, JSON, one HTML file, a browser`.
 
-- `streams`: a mixture's samples that are shown, and the page of them
-- `views/`: sample → what there is to show of it, as plain values
-- `terminal`, `as_json`, `page`: those values → text, JSON, an HTML file
-- `browser/`: pages that a server at 127.0.0.1 gives, read step by step
+- `streams`: a recipe, or files without one → a mixture's samples with their raw records → a page, or what is browsed
+- `stored`: a store's records, without torch → the same
+- `model`: what is shown of a sample, as plain values, and these as JSON
+- `fields`, `token_fields`, `tokens`: a field → what is shown of it; of tokens their texts, and what is trained of them
+- `mixture`: samples → shares, lengths and charts of their mixture
+- `terminal`: what is shown → text
+- `page`: what is shown → HTML of the templates in `web/`: a file, or the pages of a browser
+- `reading`, `server`: a place → the samples from there on, read in one job at a time; pages at 127.0.0.1
 """
 
 __all__: list[str] = []

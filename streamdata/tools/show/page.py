@@ -1,95 +1,212 @@
-"""Views → HTML: the templates' environment, and one file that needs no network and no script."""
+"""Samples, as shown → HTML, of one set of templates: a file without network and script, or pages of a browser.
+
+Errors of the data are pages, too.
+"""
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from streamdata.errors import shown, text_of
 from streamdata.run.publish import publish
-from streamdata.tools.show.views.model import SampleView, in_one_line, visible
+from streamdata.tools.show.model import Page, in_one_line, visible
+from streamdata.tools.show.reading import BrowseJobs, BrowseSteps, PagePlace, StillReadingError
+from streamdata.tools.show.server import PageAnswer
 
 if TYPE_CHECKING:
-    from streamdata.tools.show.views.mixture import MixtureView  # it imports torch, which stores do without
+    from streamdata.tools.show.mixture import ShownMixture  # it imports torch, which stores do without
+
+_FILES: Final = {"page.css": "text/css", "page.js": "text/javascript"}
+_MAX_STEP: Final = 2**53
+_MAX_DIGITS: Final = 16
+"""Digits of the largest step."""
+_MAX_FOUND: Final = 200
 
 
-def make_environment() -> Environment:
+@cache
+def _environment() -> Environment:
     """Over `show/web/`: all that a template fills in is escaped, control characters are shown as such."""
     environment = Environment(
         loader=PackageLoader("streamdata.tools.show", "web"),
         autoescape=True,  # whatever a template is called
-        finalize=_shown,
-        undefined=StrictUndefined,
+        # Text is made visible before it is escaped; markup came through here part by part already.
+        finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
         trim_blocks=True,
         lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
     environment.filters["in_one_line"] = in_one_line
-    environment.filters["number"] = lambda number: f"{number:,}"
+    environment.filters["number"] = "{:,}".format
     return environment
 
 
-def _shown(value: Any) -> Any:
-    """Make text visible before it is escaped; markup came through here part by part already."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+_OPTIONAL: Final = (
+    *("about", "again", "back", "browsed", "forth", "is_reading", "last", "links", "marks", "message", "mixture"),
+    *("path", "record", "samples", "shown", "style"),
+)
+"""Values that only some pages have."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleGroup:
-    """Samples that stand together: those of a source, or the records of a store."""
-
-    name: str
-    views: tuple[SampleView, ...]
+def _rendered(**fields: Any) -> bytes:
+    """A page, as a file or of a browser."""
+    template = _environment().get_template("page.html.jinja")
+    return template.render(dict.fromkeys(_OPTIONAL) | fields).encode("utf-8", "replace")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Page:
-    """The contents of the file.
-
-    Attributes:
-        title: What is shown.
-        about: What of it.
-        groups: The samples.
-        mixture: Of a recipe.
-    """
-
-    title: str
-    about: str
-    groups: tuple[SampleGroup, ...]
-    mixture: "MixtureView | None" = None
-
-
-def groups_of(views: Sequence[SampleView], sources: Sequence[str]) -> tuple[SampleGroup, ...]:
-    """Samples by source, in the order of the sources."""
-    names = dict.fromkeys([*sources, *(view.source for view in views)])
-    groups = [(name, tuple(view for view in views if view.source == name)) for name in names]
-    return tuple(SampleGroup(name=name, views=some) for name, some in groups if some)
-
-
-def page_html(page: Page) -> str:
-    """The file's text."""
-    style = stylesheet()
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    template = make_environment().get_template("page.html.jinja")
-    # Ours, and the only thing that is filled in without being escaped; it has no `</`.
-    return template.render(page=page, style=Markup(style), style_hash=f"sha256-{digest}")  # noqa: S704
+@cache
+def _static(name: str) -> bytes:
+    return files("streamdata.tools.show").joinpath("web", name).read_bytes()
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Write the file, all of it or nothing.
+    """Write the file, all of it or nothing; it loads nothing, and runs no script.
 
     Raises:
         OSError: It cannot be written.
     """
-    publish(path, [page_html(page).encode()])
+    style = _static("page.css")
+    digest = base64.b64encode(hashlib.sha256(style).digest()).decode()
+    # Ours, and the only thing that is filled in without being escaped; it has no `</`.
+    fields = {"style": Markup(style.decode()), "style_hash": f"sha256-{digest}"}  # noqa: S704
+    fields |= {"heading": page.title, "name": page.title, "about": page.about}
+    publish(path, [_rendered(**fields, samples=page.samples, mixture=page.mixture)])
 
 
-@cache
-def stylesheet() -> str:
-    """The style sheet of samples and mixtures."""
-    return files("streamdata.tools.show").joinpath("web", "samples.css").read_text(encoding="utf-8")
+class StepMark(NamedTuple):
+    """A place on the time line that has a name, such as of saved states: after so many steps."""
+
+    num_steps: int
+    name: str
+
+
+@dataclass(kw_only=True)
+class BrowsePages:
+    """Answers what a browser asks for, of a stream or a store.
+
+    Attributes:
+        title: Of the recipe or store.
+        steps: Its pages.
+        jobs: Where they are read.
+        begin: The place that is shown first.
+        num_steps: Up to where the run is known to come; of a store its records.
+        sources: The paths of its sources; none of a store.
+        ranks: How many there are.
+        unit: What a step is called: Step, or Record of a store.
+        marks: Places with a name, such as those of saved states.
+        find: From what was typed in, the steps at which a record comes; None where nothing can be looked for.
+        mixture: Makes what is shown of the mixture; None where there is no mixture.
+    """
+
+    title: str
+    steps: BrowseSteps
+    jobs: BrowseJobs
+    begin: PagePlace
+    num_steps: int
+    sources: Sequence[str] = ()
+    ranks: int = 1
+    unit: str = "Step"
+    marks: Sequence[StepMark] = ()
+    find: Callable[[str], Sequence[int]] | None = None
+    mixture: "Callable[[], ShownMixture] | None" = None
+
+    def __call__(self, path: str, query: Mapping[str, str]) -> PageAnswer | None:
+        """The answer to a request; None where there is no such page."""
+        if path in _FILES:
+            return PageAnswer(_static(path), f"{_FILES[path]}; charset=utf-8")
+        status, again = HTTPStatus.OK, f"./{path}?{urlencode(query)}"
+        try:
+            if path == "":
+                fields = self._samples(query)
+            elif path == "find" and self.find:
+                fields = self._links(self.find, query.get("record", ""))
+            elif path == "mixture" and self.mixture:
+                fields = {"heading": "The mixture", "mixture": self.jobs.result("mixture", self.mixture)}
+            else:
+                return None
+        except StillReadingError as error:
+            about = f"{str(error) or 'This takes longer than a moment.'} The page comes by itself."
+            fields = {"heading": "Reading …", "about": about, "again": again, "is_reading": True}
+        except Exception as error:  # of the data, a process function or a store: the other pages can still be read
+            lines = [f"{type(error).__name__}: {text_of(error)}", *getattr(error, "__notes__", ())]
+            fields = {"heading": "This cannot be read", "message": "\n".join(lines), "again": again}
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+        return PageAnswer(_rendered(browsed=self, path=path, name=self.title, **fields), status=status)
+
+    def _samples(self, query: Mapping[str, str]) -> dict[str, Any]:
+        place = self._place(query)
+        is_before = "before" in query
+        read = self.steps.page_before if is_before else self.steps.page
+        page = self.jobs.result((place, is_before), partial(read, place))
+        place, unit, first = page.place, self.unit, self.steps.first
+        last = place.step if page.last is None else page.last
+        self.num_steps = max(self.num_steps, last - first + 1)
+        heading = f"{unit}s {place.step:,} to {last:,}" if last > place.step else f"{unit} {place.step:,}"
+        heading += f", rank {place.rank}" if self.ranks > 1 else ""
+        about = "" if page.after else "Here the stream ends."
+        if page.is_cut and page.after:
+            about = f"No more of this source up to {unit.lower()} {page.after.step:,}; Forth goes on looking."
+        return {
+            "heading": f"{heading}, {place.source}" if place.source else heading,
+            "about": about,
+            "samples": page.samples,
+            "shown": place,
+            "last": last,
+            "back": self._href(place, "before") if (place.step, place.at) > (first, 0) else None,
+            "forth": page.after and self._href(page.after),
+            "marks": [
+                (mark, self._href(PagePlace(step=mark.num_steps + first, rank=place.rank))) for mark in self.marks
+            ],
+        }
+
+    def _place(self, query: Mapping[str, str]) -> PagePlace:
+        """The place that a query asks for.
+
+        Raises:
+            ValueError: There is nothing like that.
+        """
+        if not query:
+            return self.begin
+        source = query.get("source", "")
+        if source and not any(f"{path}.".startswith(f"{source}.") for path in self.sources):
+            raise ValueError(f"source: expected one of {', '.join(self.sources)}, got {shown(source)}")
+        step = query.get("before", query.get("step", str(self.steps.first)))
+        return PagePlace(
+            step=_whole(step, self.unit.lower(), self.steps.first, _MAX_STEP),
+            at=_whole(query.get("at", "0"), "at", 0, _MAX_STEP),
+            rank=_whole(query.get("rank", str(self.begin.rank)), "rank", 0, self.ranks),
+            source=source,
+        )
+
+    def _href(self, place: PagePlace, name: str = "step") -> str:
+        query = {name: place.step, "at": place.at, "rank": place.rank, "source": place.source}
+        needed = (name, "rank") if self.ranks > 1 else (name,)
+        return f"./?{urlencode({key: value for key, value in query.items() if value or key in needed})}"
+
+    def _links(self, find: Callable[[str], Sequence[int]], record: str) -> dict[str, Any]:
+        steps = self.jobs.result(("find", record), partial(find, record))
+        links = [(f"{self.unit} {step:,}", self._href(PagePlace(step=step))) for step in steps[:_MAX_FOUND]]
+        more = f"… and {len(steps) - _MAX_FOUND:,} more" if len(steps) > _MAX_FOUND else ""
+        heading = f"It comes {len(steps):,} times" if len(steps) > 1 else "It comes once" if steps else "Not found"
+        return {"heading": heading, "about": f"{record} {more}", "record": record, "links": links}
+
+
+def _whole(text: str, what: str, least: int, bound: int) -> int:
+    """A whole number from `least` to below a bound.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    if not is_number or not least <= int(text) < bound:
+        raise ValueError(f"{what}: expected a whole number from {least} to {bound - 1:,}, got {shown(text)}")
+    return int(text)

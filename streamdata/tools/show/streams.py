@@ -1,28 +1,51 @@
-"""Samples of a mixture that are shown: `dataset, states, rank, step, source → samples, as delivered → a page`."""
+"""Samples of a mixture that are shown: `dataset, states, rank, step, source → samples, as delivered, with raw records`.
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any, Final, NamedTuple
+Process functions of the sources are watched, so that a sample comes with the records that were read for it; the stream
+and its states are as without that.
+"""
 
-from streamdata.errors import SourceError, listing, shown
-from streamdata.fields import DATASET_NAME
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Final
+
+from streamdata.chats.chat_dataset import ChatDataset
+from streamdata.chats.prompts import RLHFDataset
+from streamdata.errors import SourceError, listing, one_line, shown, text_of
+from streamdata.fields import DATASET_NAME, INDEX, KEY, URL
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
+from streamdata.recipe.targets import import_target
+from streamdata.shards.listing import JSON_SUFFIXES
+from streamdata.sources.files.image_datasets import IMAGE_SUFFIXES
+from streamdata.sources.files.shard_datasets import SHARD_SUFFIXES
+from streamdata.sources.foreign.named import named
+from streamdata.sources.functions.images import FORMATS, open_image
 from streamdata.sources.source import Sample
-from streamdata.tools.show.page import Page, groups_of
-from streamdata.tools.show.views.mixture import mixture_facts, mixture_view
-from streamdata.tools.show.views.model import SampleView
-from streamdata.tools.show.views.samples import SampleViews
+from streamdata.tools.show.fields import FieldRenderer
+from streamdata.tools.show.mixture import MixtureFacts, ShownMixture
+from streamdata.tools.show.model import ON_PAGE, Limits, Page, ShownSample
+from streamdata.tools.show.page import BrowsePages, StepMark
+from streamdata.tools.show.reading import BrowseJobs, BrowseSteps, PagePlace, is_of
+from streamdata.tools.show.stored import tokenizer_of_store
+from streamdata.tools.show.token_fields import chat_tokens
+from streamdata.tools.show.tokens import TokenSequence, TokenTexts, load_token_texts
 from streamdata.tools.trace.trace import Trace
 
+logger = logging.getLogger("streamdata")
+RECORDS: Final = "__records__"
+"""Private. In a sample of a watched function: the raw records that were read for it."""
+_MOST: Final = 64
+"""Records that are kept for a sample: a function may pass over millions."""
+_DRAWS: Final = 200
+"""Samples that the mixture's page of a browser is of."""
+_FORMATS: Final = (*FORMATS, "BMP", "GIF", "TIFF")
 
-class Delivered(NamedTuple):
-    """A sample, and the step that delivered it, where that is known."""
-
-    sample: Sample
-    step: int | None
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +53,12 @@ class Place:
     """Where in a run to begin.
 
     Attributes:
-        step: The first step that is shown; None for the beginning, or for what comes after the states.
+        step: The first step that is shown, from 1; None for the beginning, or for what comes after the states.
         rank: Whose samples.
         dp_size: How many ranks there are; None for as many as in the states, or 1.
         batch: Samples of a rank in a step; None for as in the states, or 1.
         states: Of the run, oldest first; none of one that has not begun.
+        state_names: A name for each of these, on the time line of a browser.
         source: The path of the source whose samples are shown; "" for all.
     """
 
@@ -43,131 +67,267 @@ class Place:
     dp_size: int | None = None
     batch: int | None = None
     states: Sequence[Mapping[str, Any]] = ()
+    state_names: Sequence[str] = ()
     source: str = ""
 
+    def steps(self, dataset: MergedDataset, *states: Mapping[str, Any]) -> Trace:
+        """The steps of the run; by other states than its own, if these are given."""
+        return Trace(dataset, states or self.states, batch=self.batch, dp_size=self.dp_size or 1)
 
-def delivered(dataset: MergedDataset, place: Place) -> Iterator[Delivered]:
-    """The samples of a rank from a place on. The dataset is used up by it.
+
+def delivered(dataset: MergedDataset, place: Place) -> Iterator[tuple[int | None, Sample]]:
+    """The samples of a rank from a place on, with the step of each, where that is known. The dataset is used up by it.
 
     Raises:
         SourceError: There is no such source.
         StateError: The states are not of this dataset.
     """
-    paths = [node.path for node in tree_of(dataset).walk() if node.path]
-    if place.source and place.source not in paths:
+    nodes = [node for node in tree_of(dataset).walk() if node.path]
+    if place.source and place.source not in (paths := [node.path for node in nodes]):
         raise SourceError(f"source {shown(place.source)}: expected one of {listing(paths)}")
     if place.step is None and not place.states:
         dataset.set_data_parallel(place.dp_size or 1, place.rank)
         if place.source:
-            _leave_out_others(dataset, [place.source])
-        return (Delivered(sample, None) for sample in dataset if _is_of(sample, place.source))
-    return _traced(dataset, place)
+            # The stream is of one source alone, in the order that it has: that depends on its path alone.
+            for node in nodes:
+                path, wanted = f"{node.path}.", f"{place.source}."
+                node.dataset.percent = int(path.startswith(wanted) or wanted.startswith(path))
+        return ((None, sample) for sample in dataset if is_of(sample, place.source))
+    steps = place.steps(dataset)
+    batches = steps.batches(place.step or steps.num_steps + 1, place.rank)
+    return ((step, sample) for step, batch in batches for sample in batch if is_of(sample, place.source))
 
 
-def _traced(dataset: MergedDataset, place: Place) -> Iterator[Delivered]:
-    trace = Trace(dataset, place.states, batch=place.batch, dp_size=place.dp_size or 1)
-    first = trace.num_steps + 1 if place.step is None else place.step
-    for step, samples in trace.batches(first, place.rank):
-        for sample in samples:
-            if _is_of(sample, place.source):
-                yield Delivered(sample, step)
-
-
-def source_paths(dataset: MergedDataset) -> list[str]:
-    """The paths of a mixture's sources, in the order of the recipe."""
-    return [node.path for node in tree_of(dataset).leaves()]
-
-
-def _is_of(sample: Sample, source: str) -> bool:
-    path = str(sample.get(DATASET_NAME, ""))
-    return not source or path == source or path.startswith(f"{source}.")
-
-
-def some_of_each(dataset: MergedDataset, place: Place, sources: Collection[str], count: int) -> Iterator[Delivered]:
-    """The first samples of each of some sources in a rank, about so many of each. The dataset is used up by it."""
-    dataset.set_data_parallel(place.dp_size or 1, place.rank)
-    _leave_out_others(dataset, sources)
-    seen: Counter[str] = Counter()
-    for sample in islice(dataset, 2 * count * len(sources)):
-        source = str(sample.get(DATASET_NAME, ""))
-        seen[source] += 1
-        if seen[source] <= count:
-            yield Delivered(sample, None)
-
-
-def _leave_out_others(dataset: MergedDataset, sources: Collection[str]) -> None:
-    """Let the stream be of some sources, equally, each in the order that it has: that depends on its path alone."""
-    nodes = list(tree_of(dataset).walk())
-    below = {
-        node.path: sum(each == node.path or each.startswith(f"{node.path}.") for each in sources)
-        or any(node.path.startswith(f"{each}.") for each in sources)
-        for node in nodes
-    }
-    for node in nodes:
-        if node.path:
-            node.dataset.percent = int(below[node.path])
-
-
-_DRAWS: Final = 200
-"""Samples that shares and lengths are of, at least."""
-_OF_EACH: Final = 3
-"""Samples of each source, at least, however seldom it is drawn."""
-_FEW: Final = 100
-"""Where more sources were not drawn, each has one sample."""
-
-Tick = Callable[[int], None]
-
-
-def recipe_page(
-    title: str, make_dataset: Callable[[], MergedDataset], place: Place, count: int, tick: Tick = lambda _: None
-) -> Page:
-    """The page of a recipe.
+class WatchedRecord:
+    """A `single_process_fn` whose samples carry their record.
 
     Args:
-        title: What it is called.
-        make_dataset: Builds the mixture, each time anew.
-        place: Where in the run to begin.
-        count: How many samples of the stream are shown.
-        tick: Called with the number of samples that were read.
-
-    Raises:
-        Exception: What building and reading it raised.
+        function: The one of the recipe.
     """
-    dataset = make_dataset()
-    facts, sources = mixture_facts(dataset), source_paths(dataset)
-    # Views before samples: what makes them watches the functions that make these.
-    num_read = count if place.source else max(count, _DRAWS)
-    drawn = _read(SampleViews(dataset), islice(delivered(dataset, place), num_read), tick)
-    if place.source:
-        return Page(title=title, about=_about(drawn, place), groups=groups_of(drawn, sources))
-    shown = [*_chosen(drawn, count)]
-    missing = [source for source in sources if source not in {view.source for view in shown}]
-    if missing and place.step is None and not place.states:  # else all that lies between would be read
-        dataset = make_dataset()
-        some = some_of_each(dataset, place, missing, _OF_EACH if len(missing) <= _FEW else 1)
-        shown += _read(SampleViews(dataset), some, tick)
-    mixture = mixture_view(facts, drawn)
-    return Page(title=title, about=_about(shown, place), groups=groups_of(shown, sources), mixture=mixture)
+
+    def __init__(self, function: Callable[[Record], Any]) -> None:
+        self._function = function
+
+    def __call__(self, record: Record) -> Any:
+        """Call the function, and add the record to its samples."""
+        kept = [dict(record)]  # the function may change it
+        made = self._function(record)
+        return [_with(sample, kept) for sample in made] if isinstance(made, list) else _with(made, kept)
 
 
-def _read(views: SampleViews, samples: Iterable[Delivered], tick: Tick) -> list[SampleView]:
-    shown = []
-    for number, (sample, step) in enumerate(samples):
-        shown.append(views.view(sample, number, step))
-        tick(number + 1)
-    return shown
+# A partial: at each start of a stream function `fresh` copies what a partial is of, so that the function which is
+# watched has collections of its own then, as it would have by itself.
+class WatchedStream(functools.partial[Any]):
+    """A `process_fn` whose samples carry the records that were pulled since the one before, or the last one."""
+
+    def __call__(self, records: Iterable[Record], /, *_: Any, **__: Any) -> Iterator[Any]:
+        """Call the function, and add to each sample the records that were read for it."""
+        pulled: list[Record] = []
+        last: list[Record] = []
+
+        def noting() -> Iterator[Record]:
+            for record in records:
+                if len(pulled) < _MOST:
+                    pulled.append(dict(record))
+                yield record
+
+        for sample in self.func(noting(), *self.args, **self.keywords):
+            last = [*pulled] or last
+            pulled.clear()
+            yield _with(sample, last)
+
+    def __getattr__(self, name: str) -> Any:
+        # Whether it has a state, and which one.
+        return getattr(self.func, name)
 
 
-def _chosen(drawn: Sequence[SampleView], count: int) -> Iterator[SampleView]:
-    """The first ones, and the first of each source."""
-    seen: Counter[str] = Counter()
-    for number, view in enumerate(drawn):
-        seen[view.source] += 1
-        if number < count or seen[view.source] <= _OF_EACH:
-            yield view
+def _with(sample: Any, records: list[Record]) -> Any:
+    return {**sample, RECORDS: records} if isinstance(sample, Mapping) else sample
 
 
-def _about(shown: Sequence[SampleView], place: Place) -> str:
-    where = "" if place.step is None else f", from step {place.step:,}"
-    ranks = "" if place.dp_size is None else f" of {place.dp_size}"
-    return f"{len(shown):,} samples of rank {place.rank}{ranks}{where}, in the order of delivery"
+class MixtureSamples:
+    """Shows a mixture's samples.
+
+    It watches the process functions of its sources: make it before the mixture is iterated.
+
+    Args:
+        dataset: The top.
+        place: Which of its runs, and what is shown first.
+        limits: How much of each sample is shown.
+        tokenizer: Of sources whose functions name none; by default that of the run which wrote their store.
+    """
+
+    def __init__(
+        self, dataset: MergedDataset, place: Place, limits: Limits = ON_PAGE, tokenizer: str | None = None
+    ) -> None:
+        self._dataset, self._place, self._limits = dataset, place, limits
+        self._facts = MixtureFacts(dataset)  # it names the functions, as they are before they are watched
+        self._sources = {node.path: node.dataset for node in tree_of(dataset).leaves()}
+        self._texts = {path: _tokenizer_of(source, tokenizer) for path, source in self._sources.items()}
+        for source in self._sources.values():
+            for name, watched in (("single_process_fn", WatchedRecord), ("process_fn", WatchedStream)):
+                function = getattr(source, name, None)
+                if function is not None and not isinstance(function, WatchedRecord | WatchedStream):
+                    setattr(source, name, watched(function))
+
+    def shown(self, sample: Mapping[str, Any], number: int, step: int | None = None) -> ShownSample:
+        """Show a sample.
+
+        Args:
+            sample: As the mixture gave it.
+            number: In what is shown.
+            step: Of the run, if it is known.
+        """
+        path, index = str(sample.get(DATASET_NAME, "")), sample.get(INDEX)
+        source, records = self._sources.get(path), sample.get(RECORDS, ())
+        known: Mapping[str, TokenSequence] = {}
+        if RECORDS not in sample and isinstance(index, int):
+            if isinstance(source, ChatDataset):
+                explained = source.explain(index)
+                records, known = [explained.row], chat_tokens(sample, explained.chats)
+            elif isinstance(source, RLHFDataset):
+                records = [source.row(index)]
+        texts = self._texts.get(path)
+        if isinstance(texts, str | os.PathLike):
+            texts = self._texts[path] = load_token_texts(os.fspath(texts))
+        of_record = FieldRenderer(replace(self._limits, chars=self._limits.chars // 2))
+        shown_records = [
+            ShownSample(number=at, where=_where(record), fields=of_record.of(record))
+            for at, record in enumerate(records[: self._limits.records])
+        ]
+        return ShownSample(
+            number=number,
+            step=step,
+            source=path,
+            where=_where(sample),
+            url=str(sample.get(URL, "")),
+            key=str(sample.get(KEY, "")),
+            index=index if isinstance(index, int) else None,
+            fields=FieldRenderer(self._limits, texts, known).of(sample),
+            num_records=len(records),
+            records=tuple(shown_records),
+        )
+
+    def page(self, title: str, count: int, tick: Callable[[int], None] = lambda _: None) -> Page:
+        """The first samples, in the order of delivery, and the mixture as these have it. The dataset is used up by it.
+
+        Args:
+            title: What they are of.
+            count: How many.
+            tick: Called with the number of samples that were read.
+
+        Raises:
+            Exception: What reading them raised.
+        """
+        place, samples = self._place, list[ShownSample]()
+        for step, sample in islice(delivered(self._dataset, place), count):
+            samples.append(self.shown(sample, len(samples), step))
+            tick(len(samples))
+        ranks = "" if place.dp_size is None else f" of {place.dp_size}"
+        where = "" if place.step is None else f", from step {place.step:,}"
+        return Page(
+            title=title,
+            about=f"{len(samples):,} samples of rank {place.rank}{ranks}{where}, in the order of delivery",
+            samples=samples,
+            sources=[*self._sources],
+            mixture=None if place.source or not samples else self._facts.shown(samples),
+        )
+
+    def browsed(self, title: str, per_page: int = 20) -> BrowsePages:
+        """The pages of a browser, of so many samples each.
+
+        Raises:
+            StateError: The states are not of one run of the mixture.
+        """
+        place, jobs, steps = self._place, BrowseJobs(), self._place.steps(self._dataset)
+        steps.on_progress = jobs.note
+
+        def find(record: str) -> list[int]:
+            before, _, after = record.strip().rpartition("#")
+            if not before or not after:
+                got = shown(record)
+                raise ValueError(f"record: expected URL#KEY, or SOURCE#INDEX of a map-style source, got {got}")
+            is_index = after.isascii() and after.isdigit() and not any(sign in before for sign in "/\\")
+            return steps.find(before, index=int(after)) if is_index else steps.find(url=before, key=after)
+
+        def mixture() -> ShownMixture:
+            drawn = islice(chain.from_iterable(batch for _, batch in steps.batches(1)), _DRAWS)
+            return self._facts.shown([self.shown(sample, number) for number, sample in enumerate(drawn)])
+
+        ends = [place.steps(self._dataset, states).num_steps for states in place.states]
+        return BrowsePages(
+            title=title,
+            steps=BrowseSteps(steps.batches, self.shown, per_page, first=1),
+            jobs=jobs,
+            begin=PagePlace(step=place.step or steps.num_steps + 1, rank=place.rank, source=place.source),
+            num_steps=steps.num_steps,
+            sources=[*self._sources],
+            ranks=steps.dp_size,
+            marks=[StepMark(end, name or f"step {end:,}") for end, name in zip(ends, place.state_names, strict=False)],
+            find=find,
+            mixture=mixture,
+        )
+
+
+def _where(fields: Mapping[str, Any]) -> str:
+    """Url and key, or index, of a record."""
+    if URL in fields:
+        return f"{fields[URL]} {fields.get(KEY, '')}".rstrip()
+    return f"index {fields[INDEX]}" if INDEX in fields else ""
+
+
+def _tokenizer_of(source: Any, given: str | None) -> TokenTexts | str | os.PathLike[str] | None:
+    """The tokenizer of a source, or its name: of its functions or its own, else that given, else that of its store."""
+    for owner in (getattr(source, "single_process_fn", None), getattr(source, "process_fn", None), source):
+        function = getattr(owner, "func", owner)  # of a partial
+        for name in ("tokenizer_name", "tokenizer"):
+            found = getattr(function, name, None)
+            if found is not None:
+                return found if isinstance(found, str | os.PathLike) else TokenTexts(found)
+    stores = (getattr(each, "store", None) for each in (source, *getattr(source, "datasets", ())))
+    paths = [path for store in stores if (path := getattr(store, "path", None))]
+    own = given or next(filter(None, map(tokenizer_of_store, paths)), None)
+    try:
+        return None if own is None else load_token_texts(own)
+    except (OSError, ValueError) as error:
+        if given:
+            raise
+        logger.warning("store '%s': shown as ids: %s", one_line(paths[0]), text_of(error).partition("\n")[0])
+        return None
+
+
+class Pictures:
+    """Image files, as a map-style dataset.
+
+    Args:
+        paths: The files.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        path = self._paths[index]
+        return {"image": open_image(path, _FORMATS), "file": "/".join(path.parts[-2:])}
+
+
+def dataset_at(path: Path) -> MergedDataset | None:
+    """The records of a file or folder, in their order, by the source that reads such files; None where none does."""
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    # Tars before lines: beside a tar, these are what is known of it.
+    kinds = [(target, SHARD_SUFFIXES[target]) for target in reversed(SHARD_SUFFIXES)]
+    kinds += [("streamdata.JsonlIterableDataset", JSON_SUFFIXES)] if path.is_file() else []
+    found = [target for target, suffixes in kinds if any(file.name.endswith(suffixes) for file in files)]
+    pictures = [file for file in files if file.name.lower().endswith(IMAGE_SUFFIXES)]
+    options: dict[str, Any] = {"name": path.name.partition(".")[0] or "data", "percent": 1}
+    if found:
+        make: Any = import_target(found[0])
+        source = make([str(path)], shuffle_buffer=0, **options)
+    elif pictures:
+        source = named(Pictures(pictures), **options)
+    else:
+        return None
+    return MergedDataset([source], cyclic=False, shuffle_unstreaming_subsets=False, shuffle_streaming_subsets=False)

@@ -5,9 +5,9 @@ import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -97,14 +97,6 @@ class Inexact:
         return f"{who} ({functions or 'no process function; its own __getitem__'}): {self.what}\n{_ADVICE}"
 
 
-@dataclass
-class _Recording:
-    """Samples of a node without interruption, and the states after some of them, as JSON."""
-
-    samples: list[dict[str, str]] = field(default_factory=list)
-    saved: dict[int, str] = field(default_factory=dict)
-
-
 def find_inexact(
     build: Callable[[], MergedDataset], num_samples: int = NUM_SAMPLES, steps: Sequence[int] = STEPS
 ) -> list[Inexact]:
@@ -122,26 +114,19 @@ def find_inexact(
         Exception: What reading the first samples raised.
     """
     found: dict[str, Inexact] = {}
-    recordings: dict[str, _Recording] = {}
+    drawn: dict[str, _Drawn] = {}
     for step in (0, *steps):
-        for path, share in _unfound(build(), found):
-            stream = _alone(share)
-            if step:
-                what = _difference(stream, recordings[path], step, num_samples)
-            else:
-                recordings[path], what = _record(stream, num_samples, steps)
+        for path, share in reversed(shares_of(build()).items()):
+            functions, below = functions_of(share.node.dataset), f"{path}." if path else ""
+            is_known = path in found or any(other.startswith(below) for other in found)
+            if is_known or (share.node.children and not functions):
+                continue
+            if step == 0:
+                drawn[path] = _draw(_alone(share), num_samples, steps)
+            what = drawn[path].problem if step == 0 else _difference(_alone(share), drawn[path], step, num_samples)
             if what:
-                found[path] = Inexact(path=path, functions=functions_of(share.node.dataset), what=what)
+                found[path] = Inexact(path=path, functions=functions, what=what)
     return list(found.values())
-
-
-def _unfound(dataset: MergedDataset, found: Mapping[str, Inexact]) -> Iterator[tuple[str, NodeShare]]:
-    """Yield the nodes that could go wrong by themselves, children first, while nothing at or below them was found."""
-    for path, share in reversed(shares_of(dataset).items()):
-        below = f"{path}." if path else ""
-        known = path in found or any(other.startswith(below) for other in found)
-        if not known and (not share.node.children or functions_of(share.node.dataset)):
-            yield path, share
 
 
 def _alone(share: NodeShare) -> MergedDataset:
@@ -155,27 +140,35 @@ def _alone(share: NodeShare) -> MergedDataset:
     return dataset
 
 
-def _record(dataset: MergedDataset, num_samples: int, steps: Sequence[int]) -> tuple[_Recording, str | None]:
-    """Draw the samples of a node; up to a state that could not be written to a checkpoint, with what is wrong there."""
-    recording, states = _Recording(), States()
+class _Drawn(NamedTuple):
+    """Samples of a node without interruption, the states after some of them as JSON, and what is wrong with these."""
+
+    samples: list[dict[str, str]]
+    saved: dict[int, str]
+    problem: str = ""
+
+
+def _draw(dataset: MergedDataset, num_samples: int, steps: Sequence[int]) -> _Drawn:
+    """Draw the samples of a node, up to a state that could not be written to a checkpoint."""
+    drawn, states = _Drawn([], {}), States()
     for number, sample in enumerate(itertools.islice(dataset, num_samples), 1):
-        recording.samples.append(fingerprint(sample))
+        drawn.samples.append(fingerprint(sample))
         states.update(to_state(sample))
         if number in steps:
             try:
-                recording.saved[number] = json.dumps(states)
+                drawn.saved[number] = json.dumps(states)
             except (TypeError, ValueError) as error:
-                return recording, f"its state after sample {number} is not JSON: {text_of(error)}"
-    return recording, None
+                return drawn._replace(problem=f"its state after sample {number} is not JSON: {text_of(error)}")
+    return drawn
 
 
-def _difference(dataset: MergedDataset, recording: _Recording, step: int, num_samples: int) -> str | None:
-    """Say where the stream that is resumed after sample `step` differs from the one recorded, if it does."""
-    if step not in recording.saved:
-        return None
-    rest, where = recording.samples[step:], f"resumed after sample {step}"
+def _difference(dataset: MergedDataset, drawn: _Drawn, step: int, num_samples: int) -> str:
+    """Say where the stream that is resumed after sample `step` differs from the one that was drawn, if it does."""
+    rest, where = drawn.samples[step:], f"resumed after sample {step}"
+    if step not in drawn.saved:
+        return ""
     try:
-        stream = dataset.__iter_from__(json.loads(recording.saved[step]))
+        stream = dataset.__iter_from__(json.loads(drawn.saved[step]))
         again = [fingerprint(sample) for sample in itertools.islice(stream, num_samples - step)]
     except Exception as error:  # a user's function may raise anything; here it is the finding
         return f"{where}, it raised {type(error).__name__}: {text_of(error)}"
@@ -183,6 +176,5 @@ def _difference(dataset: MergedDataset, recording: _Recording, step: int, num_sa
         names = [repr(name) for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
         if names:
             return f"{where}, sample {number} differs in {', '.join(sorted(names))}"
-    if len(again) == len(rest):
-        return None
-    return f"{where}, it delivered {len(again)} more samples; uninterrupted, {len(rest)}"
+    more = f"{where}, it delivered {len(again)} more samples; uninterrupted, {len(rest)}"
+    return "" if len(again) == len(rest) else more

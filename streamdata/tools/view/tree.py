@@ -143,11 +143,16 @@ def _drawn(node: Node, branch: str, margin: str) -> Iterator[tuple[str, str]]:
 def _row(shares: Mapping[str, NodeShare], path: str, drawn: str) -> list[str]:
     share = shares[path]
     node, dataset = share.node, share.node.dataset
-    shown = [percent_text(share.share), percent_text(share.overall)]
-    weights = ["", "", ""] if share.parent is None else [_weight(shares, path), *shown]
-    functions = [f"{attribute} {name}" for attribute, name in functions_of(dataset).items()]
-    kind = [type(dataset).__name__, *_options(node), *_counts(dataset), *functions]
-    return [drawn, *weights, *_sizes(node), ", ".join(kind)]
+    weights = ["", "", ""]
+    if share.parent is not None:
+        weights = [_weight(shares, path), percent_text(share.share), percent_text(share.overall)]
+    records, blocks, options = _sizes_and_options(node)
+    # How many epochs it has and how many failures are forgiven; what in the shards is not a record, or less.
+    counts = {name: getattr(dataset, name, None) or 0 for name in ("max_epochs", "max_bad")}
+    counts |= {} if node.source is None else node.source.anomalies()
+    options += [f"{what} {count:,}" for what, count in counts.items() if count]
+    options += [f"{attribute} {name}" for attribute, name in functions_of(dataset).items()]
+    return [drawn, *weights, records, blocks, ", ".join([type(dataset).__name__, *options])]
 
 
 def _weight(shares: Mapping[str, NodeShare], path: str) -> str:
@@ -161,38 +166,21 @@ def _weight(shares: Mapping[str, NodeShare], path: str) -> str:
     return (" then " if isinstance(weight, dict) else " to ").join(shown)
 
 
-def _sizes(node: Node) -> tuple[str, str]:
-    """The numbers of records and of blocks, as texts."""
-    if node.source is None:
-        counts = [getattr(leaf.source, "num_records", None) for leaf in node.walk() if leaf.source is not None]
-        return ("" if None in counts else f"{sum(filter(None, counts)):,}"), ""
-    if isinstance(node.source, OwnStreamSource):
-        return "", ""
-    blocks, records = node.source.num_blocks, getattr(node.source, "num_records", None)  # of both parts of a holdout
-    if isinstance(node.source, SequentialSource):
-        return counted(blocks, "shard"), f"{blocks:,}"
-    return "" if records is None else f"{records:,}", f"{blocks:,}"
-
-
-def _options(node: Node) -> list[str]:
-    if node.source is None:
+def _sizes_and_options(node: Node) -> tuple[str, str, list[str]]:
+    """The numbers of records and of blocks, as texts, and how it is read."""
+    source = node.source
+    if source is None:
         mixture: MergedDataset = node.dataset
         ends = "cyclic" if mixture.cyclic else f"ends when {mixture.stop.replace('_', ' ')}"
-        return [f"seed {mixture.seed}", ends]
-    if isinstance(node.source, OwnStreamSource):
-        return [node.source.describe(node.shuffle)]
-    options = ["shuffled" if node.shuffle else "not shuffled"]
-    if part := selection_of(node.dataset):
-        options.append(str(part))
-    if isinstance(node.source, SequentialSource):
-        return ["read from the start", *options]
-    shards = getattr(node.source, "shards", None)
-    return options if shards is None else [counted(len(shards.urls), "shard"), *options]
-
-
-def _counts(dataset: Any) -> list[str]:
-    """How many epochs it has and how many failures are forgiven; what in the shards is not a record, or less."""
-    shards = getattr(getattr(dataset, "source", None), "shards", None)
-    bounds = {name: getattr(dataset, name, None) or 0 for name in ("max_epochs", "max_bad")}
-    counts = {**bounds, **(shards.anomalies() if shards is not None else {})}
-    return [f"{what} {count:,}" for what, count in counts.items() if count]
+        counts = [getattr(leaf.source, "num_records", None) for leaf in node.walk() if leaf.source is not None]
+        records = "" if None in counts else f"{sum(filter(None, counts)):,}"
+        return records, "", [f"seed {mixture.seed}", ends]
+    if isinstance(source, OwnStreamSource):
+        return "", "", [source.describe(node.shuffle)]
+    part = selection_of(node.dataset)
+    options = ["shuffled" if node.shuffle else "not shuffled", *([str(part)] if part else [])]
+    if isinstance(source, SequentialSource):
+        return counted(source.num_blocks, "shard"), f"{source.num_blocks:,}", ["read from the start", *options]
+    shards, number = getattr(source, "shards", None), getattr(source, "num_records", None)  # of both parts of a holdout
+    options = options if shards is None else [counted(len(shards.urls), "shard"), *options]
+    return "" if number is None else f"{number:,}", f"{source.num_blocks:,}", options

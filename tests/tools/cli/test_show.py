@@ -16,7 +16,7 @@ def test_the_first_samples_are_in_the_order_of_delivery(streamdata, write_recipe
     assert [line.split()[1:3] for line in heads] == [["#0", "a"], ["#1", "a"], ["#2", "b"], ["#3", "a"], ["#4", "a"]]
     alone = streamdata("show", recipe, "-n", 1, "--source", "b").stdout
     assert alone.splitlines()[0].split()[3:] == heads[2].split()[3:]
-    assert streamdata("show", recipe, "--rank", 1, "--dp", 2, "-n", 3).stdout.count("── #") == 3
+    assert streamdata("show", recipe, "--rank", 1, "--ranks", 2, "-n", 3).stdout.count("── #") == 3
 
 
 def test_json_is_one_document(streamdata, write_recipe):
@@ -27,16 +27,19 @@ def test_json_is_one_document(streamdata, write_recipe):
     assert shown["sources"] == [{"name": "a"}, {"name": "b"}]
     first = shown["samples"][0]
     assert (first["step"], first["source"], first["url"][-8:]) == (4, "a", "/a.jsonl")
-    assert first["fields"] == [{"name": "value", "kind": "numbers", "type": "int", "text": "38", "summary": ""}]
+    assert first["fields"] == [{"name": "value", "kind": "numbers", "type": "int", "text": "38"}]
 
 
-def test_a_page_has_samples_of_each_source_and_their_shares(streamdata, write_recipe, tmp_path):
-    """However few samples are asked for; the terminal says where it is."""
-    done = streamdata("show", write_recipe(), "-n", 1, "--html", tmp_path / "page.html")
-    assert done.exit_code == 0
-    assert done.stdout.startswith(f"{tmp_path / 'page.html'}: 6 samples, 0.0 MB")
+def test_n_is_how_many_samples_there_are(streamdata, write_recipe, tmp_path):
+    """In a terminal, JSON and a page, whose mixture is of these."""
+    recipe = write_recipe()
+    assert streamdata("show", recipe, "-n", 7).stdout.count("── #") == 7
+    assert len(json.loads(streamdata("show", recipe, "--samples", 7, "--json").stdout)["samples"]) == 7
+    done = streamdata("show", recipe, "-n", 8, "--html", tmp_path / "page.html")
+    assert done.stdout.endswith("page.html: 8 samples, 0.0 MB; open it in a browser\n")
     html = (tmp_path / "page.html").read_text()
-    assert html.count("<article") == 6
+    assert html.count("<article") == 8
+    assert "Shares over the first 8 draws:" in html
     assert "b 25.0% wanted, 25.0% achieved." in html
 
 
@@ -44,7 +47,8 @@ def test_a_page_has_samples_of_each_source_and_their_shares(streamdata, write_re
     ("options", "says"),
     [
         (["--source", "c"], "expected one of a, b"),
-        (["--rank", "2", "--dp", "2"], "rank below --dp"),
+        (["--rank", "2", "--ranks", "2"], "rank below --ranks"),
+        (["--step", "0"], "the first batch is step 1"),
         (["--json", "--html", "x"], "expected one of them"),
     ],
 )
@@ -83,14 +87,14 @@ def test_messages_of_a_chat_stand_apart_with_the_reason_of_their_masks(streamdat
     )
     (sample,) = json.loads(streamdata("show", recipe, "-n", 1, "--json").stdout)["samples"]
     segments = sample["fields"][0]["segments"]
-    said = [(each["role"], each["runs"][0]["reason"]) for each in segments if each["role"]]
+    said = [(each["role"], each["runs"][0]["reason"]) for each in segments if "role" in each]
     assert said[-4:] == [
         ("user", "not trained: no action for user"),
         ("assistant", "trained: actions say train for assistant"),
         ("user", "not trained: no action for user"),
         ("assistant", "not trained: the message says train: false"),
     ]
-    assert {each["runs"][0]["reason"] for each in segments if not each["role"]} == {
+    assert {each["runs"][0]["reason"] for each in segments if "role" not in each} == {
         "not trained: written by the chat template"
     }
-    assert sample["records"][0]["fields"][0]["messages"][0] == {"role": "user", "text": "hi", "cut": 0, "images": 0}
+    assert sample["records"][0]["fields"][0]["segments"][0] == {"role": "user", "text": "hi"}

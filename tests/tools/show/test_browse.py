@@ -1,6 +1,7 @@
 """A mixture and a store in a browser: what a request gives, without one."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,11 +11,9 @@ from itertools import islice
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_collate, named
-from streamdata.tools.show.browser.browse import browsed_mixture, browsed_store
-from streamdata.tools.show.browser.pages import BrowsePages
-from streamdata.tools.show.streams import Place
-from streamdata.tools.show.views.model import ON_PAGE
-from streamdata.tools.show.views.stored import StoredViews
+from streamdata.tools.show.reading import StillReadingError
+from streamdata.tools.show.stored import StoredRecords
+from streamdata.tools.show.streams import MixtureSamples, Place
 from tests.stores.tiny_stores import write
 
 
@@ -28,7 +27,7 @@ def mixture(folder):
 
 def asked(browsed, path="", **query):
     """The page's text."""
-    return BrowsePages(browsed)(path, query).content.decode()
+    return browsed(path, query).content.decode()
 
 
 def test_pages_are_those_of_the_run(tmp_path):
@@ -38,8 +37,8 @@ def test_pages_are_those_of_the_run(tmp_path):
         states[f"step {step}"] = loader.state_dict()
         told = {str(sample.get("text", sample.get("n"))) for sample in batch}
     names = [*states][3:]
-    place = Place(states=[states[name] for name in names], batch=2)
-    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", place, names, 4)
+    place = Place(states=[states[name] for name in names], state_names=names, batch=2)
+    browsed = MixtureSamples(mixture(tmp_path), place).browsed("a.yaml", 4)
     first, earlier = asked(browsed), asked(browsed, step="6")
     assert "<h1>Steps 7 to 8</h1>" in first
     assert first.count("<circle") == 3
@@ -48,24 +47,24 @@ def test_pages_are_those_of_the_run(tmp_path):
 
 def test_ranks_can_be_chosen(tmp_path):
     """Where there are several; one that is not there is an error on a page."""
-    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", Place(dp_size=2, batch=2), per_page=4)
+    browsed = MixtureSamples(mixture(tmp_path), Place(dp_size=2, batch=2)).browsed("a.yaml", 4)
     pages = [asked(browsed, step="1", rank=rank) for rank in ("0", "1")]
     assert [f"<h1>Steps 1 to 2, rank {rank}</h1>" in page for rank, page in enumerate(pages)] == [True, True]
     assert "rank: expected a whole number from 0 to 1, got &#39;2&#39;" in asked(browsed, step="1", rank="2")
 
 
-@pytest.mark.parametrize("given", ["-1", "1.5", "", "9" * 30, "0" * 20 + "9" * 4000, "²"])
+@pytest.mark.parametrize("given", ["-1", "0", "1.5", "", "9" * 30, "0" * 20 + "9" * 4000, "²"])
 def test_what_is_no_step_is_an_error_on_a_page(tmp_path, given):
     """And nothing ends."""
-    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", Place())
-    answer = BrowsePages(browsed)("", {"step": given})
+    browsed = MixtureSamples(mixture(tmp_path), Place()).browsed("a.yaml")
+    answer = browsed("", {"step": given})
     assert answer.status == 500
     assert "step: expected a whole number" in answer.content.decode()
 
 
 def test_a_record_is_found_by_its_url_and_key_or_its_index(tmp_path):
     """As its sample names it; what names no record is an error."""
-    browsed = browsed_mixture(mixture(tmp_path), "a.yaml", Place(batch=2))
+    browsed = MixtureSamples(mixture(tmp_path), Place(batch=2)).browsed("a.yaml")
     assert len(browsed.find(f"{tmp_path}/lines.jsonl#7")) == 1
     assert len(browsed.find("numbers#7")) == 1
     for text in ("", "numbers", "#7", "numbers#"):
@@ -73,22 +72,41 @@ def test_a_record_is_found_by_its_url_and_key_or_its_index(tmp_path):
             browsed.find(text)
 
 
+def test_each_kind_of_page_has_what_leads_on(tmp_path, monkeypatch):
+    """The mixture, a record that was found, a read that takes longer, and an error."""
+    browsed = MixtureSamples(mixture(tmp_path), Place(batch=2)).browsed("a.yaml")
+    assert "Shares over the first" in asked(browsed, "mixture")
+    found = asked(browsed, "find", record="numbers#7")
+    assert "<h1>It comes once</h1>" in found
+    assert re.search(r'<a class="button" href="\./\?step=\d+">Step \d+</a>', found)
+    assert 'value="numbers#7"' in found
+    wrong = asked(browsed, "find", record="x")
+    assert "expected URL#KEY" in wrong
+    assert 'href="./find?record=x">Try again</a>' in wrong
+
+    def takes_longer(key, read):
+        raise StillReadingError("3 of 9")
+
+    monkeypatch.setattr(browsed.jobs, "result", takes_longer)
+    assert 'id="again" href="./?step=9">Look again</a>' in asked(browsed, step="9")
+
+
 def test_nothing_else_is_there(tmp_path):
     """Neither files of the package nor of the machine."""
-    pages = BrowsePages(browsed_mixture(mixture(tmp_path), "a.yaml", Place()))
-    for path in ("x", "browser_base.html.jinja", "../server.py", "samples.css/", "/etc/passwd", "%2e%2e"):
+    pages = MixtureSamples(mixture(tmp_path), Place()).browsed("a.yaml")
+    for path in ("x", "page.html.jinja", "../server.py", "page.css/", "/etc/passwd", "%2e%2e"):
         assert pages(path, {}) is None
-    assert pages("browser.js", {}).content_type.startswith("text/javascript")
+    assert pages("page.js", {}).content_type.startswith("text/javascript")
 
 
 def test_records_of_a_store_are_pages(tmp_path):
     """The last one ends them."""
-    browsed = browsed_store(StoredViews(write("bin", tmp_path / "store"), None, ON_PAGE), "store", 8, 6)
+    browsed = StoredRecords(write("bin", tmp_path / "store"), 8).browsed("store", 6)
     text = asked(browsed)
     assert "<h1>Records 8 to 11</h1>" in text
     assert "Here the stream ends." in text
     assert 'id="source"' not in text
-    assert BrowsePages(browsed)("mixture", {}) is None
+    assert browsed("mixture", {}) is None
 
 
 def test_the_command_prints_the_url_and_ends_at_ctrl_c(tmp_path):

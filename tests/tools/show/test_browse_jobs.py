@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from streamdata.tools.show.browser import reading as browse_jobs
-from streamdata.tools.show.browser.reading import BrowseJobs, StillReadingError
+from streamdata.tools.show import reading as browse_jobs
+from streamdata.tools.show.reading import BrowseJobs, StillReadingError
 
 
 def test_what_is_read_soon_is_there_at_once():

@@ -4,8 +4,8 @@ from itertools import islice
 
 import pytest
 
-from streamdata.tools.show.browser import reading as browse_steps
-from streamdata.tools.show.browser.reading import BrowseSteps, PagePlace
+from streamdata.tools.show import reading as browse_steps
+from streamdata.tools.show.reading import BrowseSteps, PagePlace
 
 NAMES = ["docs", "web.a", "docs", "web.b", "rare"]
 
@@ -23,12 +23,12 @@ class Stream:
             yield number, [{"__datasetname__": NAMES[n % 5] if n % 100 == 4 else NAMES[n % 4], "n": n} for n in samples]
 
     def pages(self, per_page=6):
-        return BrowseSteps(self.read, lambda sample, number, step: (sample["n"], number, step), per_page)
+        return BrowseSteps(self.read, lambda sample, number, step: (sample["n"], number, step), per_page, first=0)
 
 
 def numbers(page):
     """Of the samples in the stream."""
-    return [view[0] for view in page.views]
+    return [view[0] for view in page.samples]
 
 
 def test_forth_goes_on_with_what_is_open():
@@ -36,10 +36,23 @@ def test_forth_goes_on_with_what_is_open():
     stream = Stream()
     pages = stream.pages()
     first = pages.page(PagePlace(step=4))
-    second = pages.page(PagePlace(step=first.after))
+    second = pages.page(first.after)
     assert numbers(first) + numbers(second) == list(range(12, 24))
-    assert [view[1:] for view in first.views] == [(0, 4), (1, 4), (2, 4), (3, 5), (4, 5), (5, 5)]
+    assert [view[1:] for view in first.samples] == [(0, 4), (1, 4), (2, 4), (3, 5), (4, 5), (5, 5)]
     assert stream.began == [4]
+
+
+@pytest.mark.parametrize("per_page", [1, 2, 4, 7])
+def test_a_page_has_as_many_samples_as_were_asked_for(per_page):
+    """A step that does not fit is divided; forth and back none is left out, and none comes twice."""
+    pages, at, shown = Stream(num_steps=10).pages(per_page), PagePlace(step=0), []
+    while at is not None:
+        shown.append(pages.page(at))
+        at = shown[-1].after
+    assert [n for page in shown for n in numbers(page)] == list(range(30))
+    assert {len(page.samples) for page in shown[:-2]} == {per_page}
+    fresh, place = Stream().pages(per_page), PagePlace(step=9, at=2)
+    assert numbers(fresh.page_before(place)) == list(range(29 - per_page, 29))
 
 
 def test_back_shows_what_was_shown_without_reading():
@@ -48,7 +61,7 @@ def test_back_shows_what_was_shown_without_reading():
     pages, at, shown = stream.pages(), PagePlace(step=0), []
     for _ in range(4):
         shown.append(pages.page(at))
-        at = PagePlace(step=shown[-1].after)
+        at = shown[-1].after
     for expected in reversed(shown):
         found = pages.page_before(at)
         assert found is expected
@@ -62,19 +75,19 @@ def test_back_from_a_jump_ends_where_it_was(source):
     pages = Stream().pages()
     place = PagePlace(step=100, source=source)
     before = pages.page_before(place)
-    after_it = pages.page(PagePlace(step=before.after, source=source))
+    after_it = pages.page(before.after)
     every = [sample["n"] for _, batch in islice(Stream().read(0, 0), 2000) for sample in batch
              if sample["__datasetname__"].startswith(source)]  # fmt: skip
     shown = numbers(before) + numbers(after_it)
     begin = every.index(shown[0])
     assert shown == every[begin : begin + len(shown)]
-    assert before.after <= 100 or source == "rare"
+    assert before.after.step <= 100 or source == "rare"
 
 
 def test_a_page_of_one_source_has_nothing_else():
     """And as many of it as any page."""
     page = Stream().pages().page(PagePlace(step=0, source="web.b"))
-    assert len(page.views) == 6
+    assert len(page.samples) == 6
     assert {n % 4 for n in numbers(page)} == {3}
 
 
@@ -83,7 +96,7 @@ def test_the_end_of_the_stream_is_a_page_that_nothing_follows():
     pages = Stream(num_steps=3).pages()
     assert numbers(pages.page(PagePlace(step=2))) == [6, 7, 8]
     assert pages.page(PagePlace(step=2)).after is None
-    assert pages.page(PagePlace(step=7)).views == ()
+    assert pages.page(PagePlace(step=7)).samples == ()
 
 
 def test_looking_for_a_rare_source_ends_in_time(monkeypatch):
@@ -91,7 +104,7 @@ def test_looking_for_a_rare_source_ends_in_time(monkeypatch):
     monkeypatch.setattr(browse_steps, "_PATIENCE_S", -1)
     pages = Stream().pages()
     page = pages.page(PagePlace(step=5, source="none"))
-    assert (page.views, page.after, page.is_cut) == ((), 6, True)
+    assert (page.samples, page.after.step, page.is_cut) == ((), 6, True)
     assert pages.page_before(PagePlace(step=50, source="none")).place.step == 50
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamdata.tools.show.views.model import in_one_line, visible
+from streamdata.tools.show.model import in_one_line, visible
 
 
 @pytest.mark.parametrize("char", ["\x00", "\x07", "\x1b", "\x7f", "\x9b", "\u202e", "\u2066", "\u2028", "\ud800"])

@@ -1,4 +1,4 @@
-"""Fields of samples and records, by what they hold."""
+"""FieldRenderer of samples and records, by what they hold."""
 
 import io
 
@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from streamdata.tools.show.views.fields import FieldsView
-from streamdata.tools.show.views.model import IN_TERMINAL, FieldView
+from streamdata.tools.show.fields import FieldRenderer
+from streamdata.tools.show.model import IN_TERMINAL, WHOLE, ShownField, ShownImage
 
 PIXELS = np.arange(8 * 12 * 3, dtype=np.uint8).reshape(8, 12, 3)
 
@@ -20,10 +20,16 @@ def png(image: Image.Image) -> bytes:
     return out.getvalue()
 
 
-def view(value: object, name: str = "field") -> FieldView:
+def view(value: object, name: str = "field") -> ShownField:
     """The view of a field."""
-    (field,) = FieldsView(IN_TERMINAL).of({name: value})
+    (field,) = FieldRenderer(IN_TERMINAL).of({name: value})
     return field
+
+
+def picture(value: object) -> ShownImage:
+    """The only image of a field."""
+    (image,) = view(value).images
+    return image
 
 
 @pytest.mark.parametrize(
@@ -58,29 +64,45 @@ def test_each_kind_of_value_has_its_view(value, kind, about):
 
 def test_images_have_their_size_and_are_at_most_as_large_as_is_shown():
     """Tensors with channels first, floats, transparency, and what has deep pixels."""
-    assert (view(torch.from_numpy(PIXELS).permute(2, 0, 1)).value.width, view(PIXELS).value.height) == (12, 8)
-    large = view(Image.new("RGB", (1600, 400))).value
+    assert (picture(torch.from_numpy(PIXELS).permute(2, 0, 1)).width, picture(PIXELS).height) == (12, 8)
+    large = picture(Image.new("RGB", (1600, 400)))
     assert (large.width, large.image.size) == (1600, (320, 80))
     for mode in ("L", "P", "RGBA", "I;16", "F", "CMYK", "1"):
-        assert view(Image.new(mode, (20, 20))).value.data_uri.startswith("data:image/")
+        assert picture(Image.new(mode, (20, 20))).data_uri.startswith("data:image/")
 
 
 def test_what_is_damaged_says_so():
     """A file that is cut short, one that only begins like an image, and a drawing, which is text."""
-    cut = view(png(Image.fromarray(PIXELS))[:60]).value
+    cut = picture(png(Image.fromarray(PIXELS))[:60])
     assert cut.image is None
     assert "damaged image" in cut.alt
-    assert "not shown" in view(b"\x89PNG\r\n\x1a\n" + b"x" * 40).value.alt
+    assert "not shown" in picture(b"\x89PNG\r\n\x1a\n" + b"x" * 40).alt
     assert view(b"<svg onload='x()'></svg>").kind == "text"
 
 
-def test_what_is_long_is_cut():
-    """Texts, messages, frames, numbers; each says how much there is."""
-    assert view("x" * 1000).value.num_cut == 200
-    assert view([{"role": "user", "content": "x"}] * 30).value.num_messages == 30
-    assert len(view([{"role": "user", "content": "x"}] * 30).value.messages) == 12
-    assert (len(view(np.stack([PIXELS] * 9)).value.frames), view(np.stack([PIXELS] * 9)).value.num_frames) == (4, 9)
-    assert view(torch.arange(1000.0)).value.text == "0 1 2 3 4 5 … 994 995 996 997 998 999"
+def test_what_is_long_is_cut_in_its_middle():
+    """Texts, messages, frames, numbers; each says how much there is, and has its end."""
+    text = view("x" * 1000 + "end")
+    assert (text.counts, text.text[-3:]) == ({"characters": 1003, "cut": 203}, "end")
+    assert " … 203 more characters … " in text.text
+    chat = view([{"role": "user", "content": str(number)} for number in range(30)])
+    assert chat.counts == {"num_messages": 30}
+    assert [each.text or each.more for each in chat.segments][5:8] == ["5", "… 18 more messages …", "24"]
+    frames = view(np.stack([PIXELS] * 9))
+    assert (len(frames.images), frames.counts) == (4, {"num_frames": 9})
+    assert view(torch.arange(1000.0)).text == "0 1 2 3 4 5 … 994 995 996 997 998 999"
+
+
+def test_nothing_is_cut_where_all_is_wanted():
+    """Texts, messages and what they say, frames, numbers, sequences."""
+    chat = [{"role": "user", "content": "x" * 5000}] * 60
+    sample = {"text": "y" * 9999, "chat": chat, "video": np.stack([PIXELS] * 9), "numbers": torch.arange(1000.0)}
+    sample["responses"] = torch.ones(50, 2000, dtype=torch.int64)
+    text, said, video, numbers, *responses = FieldRenderer(WHOLE).of(sample)
+    assert (text.text, len(video.images)) == (sample["text"], 9)
+    assert [len(each.text) for each in said.segments] == [5000] * 60
+    assert len(numbers.text.split()) == 1000
+    assert [len(run.ids) for each in responses for segment in each.segments for run in segment.runs] == [2000] * 50
 
 
 def test_long_names_are_cut():
@@ -93,10 +115,10 @@ def test_long_names_are_cut():
         f"{long}_loss_mask": torch.tensor([1, 0, 1, 1]),
         "chat": [{"role": long, "content": "y"}],
     }
-    fields = FieldsView(IN_TERMINAL).of(sample)
+    fields = FieldRenderer(IN_TERMINAL).of(sample)
     assert fields[0].name == f"{'x' * 100}… 999,900 more characters"
-    assert fields[2].value.num_trained == 3
-    assert len(repr([(field.name, field.value) for field in fields])) < 5000
+    assert fields[2].counts["trained"] == 3
+    assert len(repr(fields)) < 5000
 
 
 def test_responses_and_media_are_fields_of_their_own():
@@ -107,6 +129,6 @@ def test_responses_and_media_are_fields_of_their_own():
         "multi_modal_data": {"image": [Image.fromarray(PIXELS)]},
         "__url__": "a.tar",
     }
-    fields = {field.name: field for field in FieldsView(IN_TERMINAL).of(sample)}
+    fields = {field.name: field for field in FieldRenderer(IN_TERMINAL).of(sample)}
     assert list(fields) == ["responses[0]", "responses[1]", "masks", "multi_modal_data.image"]
-    assert fields["responses[1]"].value.num_trained == 2
+    assert fields["responses[1]"].counts["trained"] == 2

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from streamdata.tools.show.page import Page, groups_of, page_html, write_page
-from streamdata.tools.show.views.fields import FieldsView
-from streamdata.tools.show.views.model import ON_PAGE, RecordView, SampleView
+from streamdata.tools.show.fields import FieldRenderer
+from streamdata.tools.show.model import ON_PAGE, Page, ShownSample
+from streamdata.tools.show.page import write_page
 
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e{{ 7 * 7 }}</style>"
 
@@ -37,13 +37,20 @@ class Tags(HTMLParser):
 
 def sample(**fields):
     """A view whose names and places are hostile, too."""
-    views = FieldsView(ON_PAGE).of(fields)
-    record = RecordView(where=HOSTILE, fields=views)
-    return SampleView(number=0, source=HOSTILE, where=HOSTILE, key=HOSTILE, fields=views, records=(record,) * 2)
+    shown = FieldRenderer(ON_PAGE).of(fields)
+    record = ShownSample(number=0, where=HOSTILE, fields=shown)
+    place = {"where": HOSTILE, "url": HOSTILE, "key": HOSTILE}
+    return ShownSample(number=0, source=HOSTILE, fields=shown, num_records=2, records=(record,) * 2, **place)
+
+
+def html_of(folder, *samples):
+    """The text of a file with these samples."""
+    write_page(Page(title=HOSTILE, about=HOSTILE, samples=samples), folder / "page.html")
+    return (folder / "page.html").read_text()
 
 
 @pytest.fixture(scope="module")
-def hostile():
+def hostile(tmp_path_factory):
     """The page of a sample that is hostile wherever it can be."""
     view = sample(
         **{HOSTILE: HOSTILE},
@@ -54,7 +61,7 @@ def hostile():
         array=np.array([HOSTILE]),
         image=b"\x89PNG\r\n\x1a\n" + HOSTILE.encode(),
     )
-    return page_html(Page(title=HOSTILE, about=HOSTILE, groups=groups_of([view], ["a", HOSTILE])))
+    return html_of(tmp_path_factory.mktemp("hostile"), view)
 
 
 def test_nothing_of_a_stranger_is_markup(hostile):
@@ -82,12 +89,11 @@ def test_the_policy_allows_no_script_and_one_style(hostile):
     assert policy == f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'"
 
 
-def test_images_are_encoded_anew():
+def test_images_are_encoded_anew(tmp_path):
     """As files of our own, with a text for who does not see them; what they had beside pixels is gone."""
     image = Image.new("RGB", (640, 480), "red")
     image.info["comment"] = b"secret"
-    html = page_html(Page(title="t", about="", groups=groups_of([sample(photo=image)], [])))
-    images = [each for tag, each in Tags(html).tags if tag == "img"]
+    images = [each for tag, each in Tags(html_of(tmp_path, sample(photo=image))).tags if tag == "img"]
     assert images[0]["alt"] == "image of 640 × 480 pixels, RGB"
     assert (images[0]["width"], images[0]["height"]) == ("320", "240")
     data = base64.b64decode(images[0]["src"].partition(",")[2])
@@ -108,7 +114,7 @@ def test_ids_are_there_once_and_headings_have_an_order(hostile):
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path):
     """Beside it nothing is left."""
-    page = Page(title="t", about="", groups=())
+    page = Page(title="t", about="", samples=())
     write_page(page, tmp_path / "page.html")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     with pytest.raises(OSError, match="nowhere"):

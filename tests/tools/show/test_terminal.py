@@ -7,9 +7,9 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 
+from streamdata.tools.show.fields import FieldRenderer
+from streamdata.tools.show.model import IN_TERMINAL, ShownSample
 from streamdata.tools.show.terminal import SamplePrinter
-from streamdata.tools.show.views.fields import FieldsView
-from streamdata.tools.show.views.model import IN_TERMINAL, RecordView, SampleView
 from tests.tools.show.test_tokens import TEXTS
 
 HOSTILE = "a\x1b]0;title\x07\x9b2J\r\u202eb\u2066"
@@ -19,9 +19,9 @@ def printed(fields, colour=None, **more):
     """The text of a sample with these fields."""
     out = io.StringIO()
     console = Console(file=out, color_system=colour, force_terminal=colour is not None, width=60, highlight=False)
-    views = FieldsView(IN_TERMINAL, TEXTS).of(fields)
+    views = FieldRenderer(IN_TERMINAL, TEXTS).of(fields)
     SamplePrinter(console).print_sample(
-        SampleView(**{"number": 3, "source": "web", "where": "", "fields": views} | more)
+        ShownSample(**{"number": 3, "source": "web", "where": "", "fields": views} | more)
     )
     return out.getvalue()
 
@@ -68,7 +68,7 @@ def test_images_are_half_blocks_in_colour_and_a_word_elsewhere():
 def test_what_would_steer_a_terminal_is_shown():
     """In values, names, keys, urls and records; the only escapes are those of colours."""
     fields = {HOSTILE: HOSTILE, "b": HOSTILE.encode(), "c": [{"role": HOSTILE, "content": HOSTILE}], "d": {HOSTILE: 1}}
-    record = RecordView(where=HOSTILE, fields=FieldsView(IN_TERMINAL).of(fields))
+    record = ShownSample(number=0, where=HOSTILE, fields=FieldRenderer(IN_TERMINAL).of(fields))
     for colour in (None, "truecolor"):
         text = printed(fields, colour, source=HOSTILE, where=HOSTILE, records=(record,))
         assert "\\x1b]0;title\\x07\\x9b2J" in text.replace("\n", "")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from streamdata.tools.show.views.model import TokensView
-from streamdata.tools.show.views.token_fields import target_summary, tokens_of
-from streamdata.tools.show.views.token_sequence import TokenTexts, load_token_texts
+from streamdata.tools.show.model import ShownField
+from streamdata.tools.show.token_fields import target_summary, tokens_of
+from streamdata.tools.show.tokens import TokenTexts, load_token_texts
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
 
@@ -22,18 +22,24 @@ class Letters:
 TEXTS = TokenTexts(Letters())
 
 
-def told(view: TokensView) -> list[str]:
-    """Segments: «trained», masked, and padding by its number."""
+def told(field: ShownField) -> list[str]:
+    """Segments: «trained», masked, padding by its number, and what is left out by its own."""
     signs = {True: "«{}»", False: "{}", None: "{}"}
-    return [
-        "".join(f"<{len(run.ids)}>" if run.is_padding else signs[run.trained].format(run.text) for run in segment.runs)
-        for segment in view.segments
-    ]
+
+    def of(run):
+        return f"<{run.padding}>" if run.padding else f"…{run.cut}…" if run.cut else signs[run.trained].format(run.text)
+
+    return ["".join(map(of, segment.runs)) for segment in field.segments]
+
+
+def field_of(sample: dict, name: str = "input_ids", limit: int = 100) -> ShownField:
+    """A field of tokens, as it is shown."""
+    return tokens_of(sample, name).field(name, sample[name], TEXTS, limit)
 
 
 def shown(sample: dict, name: str = "input_ids", limit: int = 100) -> list[str]:
     """What is shown of a field of tokens."""
-    return told(tokens_of(sample, name).view(TEXTS, limit))
+    return told(field_of(sample, name, limit))
 
 
 def test_a_mask_of_tokens_is_theirs_and_one_beside_targets_is_of_the_next_token():
@@ -66,8 +72,8 @@ def test_documents_of_a_row_are_segments_and_padding_is_counted():
     ids = np.array([1, 2, 0, 3, 0, 0, 0, 0])
     assert shown({"input_ids": ids, "position_ids": np.array([0, 1, 2, 0, 1, 0, 1, 2])}) == ["ab.", "c.", "<3>"]
     assert shown({"input_ids": ids, "cu_seqlens": np.array([0, 3, 8])}) == ["ab.", "c.<3>"]
-    view = tokens_of({"tokens": ids, "position_ids": np.array([0, 1, 2, 0, 1, 0, 1, 2])}, "tokens").view(TEXTS, 100)
-    assert (view.num_segments, view.num_padding, view.is_packed) == (2, 3, True)
+    field = field_of({"tokens": ids, "position_ids": np.array([0, 1, 2, 0, 1, 0, 1, 2])}, "tokens")
+    assert field.summary == "8 tokens, 2 documents, 3 padding"
 
 
 def test_an_attention_mask_says_what_is_padding():
@@ -79,21 +85,42 @@ def test_an_attention_mask_says_what_is_padding():
 def test_long_sequences_are_cut_in_each_document():
     """So that the borders of all are seen; what is missing is counted."""
     positions = np.concatenate([np.arange(100), np.arange(4)])
-    view = tokens_of({"tokens": np.ones(104, int), "position_ids": positions}, "tokens").view(TEXTS, 32)
-    assert told(view) == ["a" * 28, "a" * 4]
-    assert [segment.num_cut for segment in view.segments] == [72, 0]
-    assert view.num_cut == 72
+    field = field_of({"tokens": np.ones(104, int), "position_ids": positions}, "tokens", 32)
+    assert told(field) == ["a" * 14 + "…72…" + "a" * 14, "a" * 4]
+    assert field.counts["cut"] == 72
+
+
+def test_the_end_of_each_answer_is_shown_with_its_stop_token():
+    """However long prompts and answers are, in one sequence; of thousands those in the middle are left out together."""
+    turns = [([2] * 500, 0), ([3] * 500 + [4], 1), ([2] * 500, 0), ([3] * 400 + [4], 1)]
+    ids = np.array([number for some, _ in turns for number in some])
+    mask = np.array([trained for some, trained in turns for _ in some])
+    (text,) = shown({"input_ids": ids, "loss_mask": mask}, limit=40)
+    assert text.count("«cccc" + "d»") == 2
+    assert text.endswith("…391…«ccccd»")
+    many = field_of({"input_ids": np.tile(ids, 50), "loss_mask": np.tile(mask, 50)}, limit=60)
+    assert told(many)[0].endswith("d»")
+    assert many.counts["cut"] + sum(len(run.ids) for run in many.segments[0].runs) == 50 * len(ids)
+
+
+def test_a_token_without_a_text_is_shown_by_its_number():
+    """As some stop tokens are."""
+
+    class Silent(Letters):
+        def decode(self, ids):
+            return super().decode(number for number in ids if number != 9)
+
+    assert TokenTexts(Silent()).pieces([1, 9]) == ("a", "<9>")
 
 
 def test_each_masked_token_has_its_reason():
     """The first one has no token before it."""
     sample = {"input_ids": [1, 2, 3], "loss_mask": np.array([0, 1, 1]), "target_ids": [2, 3, 4]}
-    view = tokens_of(sample, "input_ids").view(TEXTS, 9)
-    assert view.reasons == (
-        ("not trained: no token before it predicts it", 1),
-        ("not trained: loss_mask is 0 here", 1),
-        ("trained", 1),
-    )
+    assert field_of(sample).reasons == {
+        "not trained: no token before it predicts it": 1,
+        "not trained: loss_mask is 0 here": 1,
+        "trained": 1,
+    }
 
 
 @pytest.mark.parametrize("value", ["text", 7, [], ["a"], [1, 2.5], np.zeros(3), np.zeros((2, 2), int), None])

@@ -7,8 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, mixed_collate, to_state
-from streamdata.tools.show.streams import Place, delivered
-from streamdata.tools.show.views.samples import SampleViews
+from streamdata.tools.show.streams import MixtureSamples, Place, delivered
 from tests.streams import Numbers, plain
 
 
@@ -51,14 +50,14 @@ def mixture():
 def test_the_stream_and_its_states_are_as_without():
     """Of stateful functions, too; also after a resume."""
     states, bare, watched = {}, mixture(), mixture()
-    SampleViews(watched)
+    MixtureSamples(watched, Place())
     for expected, sample in islice(zip(bare, watched, strict=True), 40):
         sample.pop("__records__", None)
         assert plain(sample) == plain(expected)
         assert to_state(sample) == to_state(expected)
         states.update(to_state(sample))
     resumed, again = mixture(), json.loads(json.dumps(states))
-    SampleViews(resumed)
+    MixtureSamples(resumed, Place())
     found = [plain({**sample, "__records__": 0}) for sample in islice(resumed.__iter_from__(again), 20)]
     assert found == [plain({**sample, "__records__": 0}) for sample in islice(mixture().__iter_from__(states), 20)]
 
@@ -66,15 +65,15 @@ def test_the_stream_and_its_states_are_as_without():
 def test_a_sample_comes_with_its_records():
     """Those that were read for it, as they were before its function changed them."""
     dataset = mixture()
-    views = SampleViews(dataset)
+    views = MixtureSamples(dataset, Place())
     found = {}
     for number, sample in enumerate(islice(dataset, 12)):
-        found.setdefault(sample["__datasetname__"], []).append((sample, views.view(sample, number)))
+        found.setdefault(sample["__datasetname__"], []).append((sample, views.shown(sample, number)))
     sample, view = found["halves"][0]
-    (value,) = [field.value.text for record in view.records for field in record.fields]
+    (value,) = [field.text for record in view.records for field in record.fields]
     assert int(value) == 2 * sample["half"]
     sample, view = found["pairs"][1]
-    assert [int(record.fields[0].value.text) for record in view.records] == sample["values"][1:].tolist()
+    assert [int(record.fields[0].text) for record in view.records] == sample["values"][1:].tolist()
     assert view.records[0].where.startswith("index ")
     assert found["bare"][0][1].records == ()
 
@@ -82,7 +81,7 @@ def test_a_sample_comes_with_its_records():
 def test_one_source_alone_is_as_among_the_others():
     """Its samples in the same order, without reading the rest."""
     among = [plain(sample) for sample in islice(mixture(), 40) if sample["__datasetname__"] == "bare"]
-    alone = [plain(sample) for sample, _ in islice(delivered(mixture(), Place(source="bare")), len(among))]
+    alone = [plain(sample) for _, sample in islice(delivered(mixture(), Place(source="bare")), len(among))]
     assert alone == among
 
 
@@ -92,8 +91,8 @@ def test_a_step_of_a_rank_is_what_it_was_given():
     for (sample,) in islice(DataLoader(mixture(), batch_size=1, collate_fn=mixed_collate), 9):
         steps.append(plain(sample))
         states.update(to_state([sample]))
-    found = [(step, plain(sample)) for sample, step in islice(delivered(mixture(), Place(step=4, states=[states])), 5)]
-    assert found == list(enumerate(steps, 1))[3:8]
-    ((_, step),) = islice(delivered(mixture(), Place(states=[states])), 1)
+    found = [(step, plain(sample)) for step, sample in islice(delivered(mixture(), Place(step=5, states=[states])), 5)]
+    assert found == list(enumerate(steps, 1))[4:]
+    ((step, _),) = islice(delivered(mixture(), Place(states=[states])), 1)
     assert step == 10
     assert len(list(islice(delivered(mixture(), Place(step=2, rank=1, dp_size=2, batch=3)), 4))) == 4

@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 
 from streamdata.text.masks import LocatedChat
-from streamdata.tools.show.views.model import short_name
-from streamdata.tools.show.views.token_sequence import Ids, Mask, MessageSpan, TokenSequence, sequence_of
+from streamdata.tools.show.model import short_name
+from streamdata.tools.show.tokens import Ids, Mask, TokenSequence, TokenSpan, sequence_of
 
 _NAMES: Final = frozenset({"tokens", "txt", "sequence", "chosen", "rejected", "prompts", "responses", "labels"})
 _ENDINGS: Final = ("input_ids", "target_ids", "prompt_ids", "completion_ids", "token_ids", "_tokens", "_labels")
@@ -34,38 +34,34 @@ def tokens_of(sample: Mapping[str, Any], name: str) -> TokenSequence | None:
         return None
     siblings = _Siblings(sample, name, len(ids))
     train, reason, is_shifted = siblings.train(ids)
+    attended = siblings.beside("attention_mask")
     return TokenSequence(
         ids=ids,
-        train=train,
-        masked_reason=reason,
-        first_reason="not trained: no token before it predicts it" if is_shifted else "",
-        trained_reason="trained" if train is not None else "",
-        attended=siblings.mask("attention_mask"),
+        # A mark of the token that predicts is moved to the predicted one; nothing predicts the first.
+        train=np.append(False, train[:-1]) if train is not None and is_shifted else train,
+        masked_reason=f"not trained: {reason} here",
+        is_shifted=is_shifted,
+        attended=None if attended is None else attended.astype(np.bool_),
         borders=siblings.borders(),
     )
 
 
 def target_summary(sample: Mapping[str, Any], name: str) -> str:
     """How targets follow from the tokens beside them; "" for all other fields."""
-    if not name.endswith(_TARGETS):
+    ending = next((ending for ending in _TARGETS if name.endswith(ending)), None)
+    beside = () if ending is None else (f"{name.removesuffix(ending)}{own}" for own in ("input_ids", "tokens"))
+    tokens = next((own for own in beside if own in sample), None)
+    if tokens is None:
         return ""
-    targets, tokens = sequence_of(sample.get(name)), _tokens_beside(sample, name)
-    if targets is None or tokens is None or len(sample[tokens]) != len(targets):
+    targets, ids = sequence_of(sample[name]), sequence_of(sample[tokens])
+    if targets is None or ids is None or len(ids) != len(targets) or not (kept := targets != _IGNORED).any():
         return ""
-    ids, kept = sequence_of(sample[tokens]), targets != _IGNORED
     ignored = int(np.count_nonzero(~kept))
     more = f", {_IGNORED} at {ignored:,}" if ignored else ""
-    if ids is None or not kept.any():
-        return ""
     if np.array_equal(targets[kept], ids[kept]):
         return f"as {short_name(tokens)}{more}"
     is_next = np.array_equal(targets[:-1][kept[:-1]], ids[1:][kept[:-1]])
     return f"as {short_name(tokens)}, one token later{more}" if is_next else ""
-
-
-def _tokens_beside(sample: Mapping[str, Any], name: str) -> str | None:
-    prefix = next(name.removesuffix(ending) for ending in _TARGETS if name.endswith(ending))
-    return next((f"{prefix}{own}" for own in ("input_ids", "tokens") if f"{prefix}{own}" in sample), None)
 
 
 class _Siblings:
@@ -84,29 +80,28 @@ class _Siblings:
 
     def train(self, ids: Ids) -> tuple[Mask | None, str, bool]:
         """Marks of trained tokens, why the others are not trained, and whether a mark is of the token before."""
-        if self._name.endswith(_TARGETS):
-            mask = self.mask("loss_mask") if self._name.endswith("target_ids") else None
-            unwanted = ids == _IGNORED
-            if mask is None and not unwanted.any():
-                return None, "", False
-            kept = ~unwanted if mask is None else mask & ~unwanted
-            return kept, f"not trained: {short_name(self._name)} is {_IGNORED} here", False
-        found = self._named_mask()
-        if found is not None:
-            name, mask = found
-            # Beside targets a mask is theirs: it says whether the token is predicted from those before it.
-            shifted = self._ids("target_ids") is not None
-            return (_later(mask) if shifted else mask), f"not trained: {short_name(name)} is 0 here", shifted
-        labels = self._ids("labels")
+        bare = self._name.removeprefix(self._prefix)
+        if bare in _TARGETS:
+            mask = self.beside("loss_mask") if bare == "target_ids" else None
+            kept = ids != _IGNORED
+            is_said = mask is not None or not kept.all()
+            marks = (kept if mask is None else kept & mask.astype(np.bool_)) if is_said else None
+            return marks, f"{short_name(self._name)} is {_IGNORED}", False
+        for name in ("loss_mask", f"{bare}_mask", *_MASKS.get(bare, ())):
+            mask = None if name == "attention_mask" else self.beside(name)
+            if mask is not None:
+                # Beside targets a mask is theirs: it says whether the token is predicted from those before it.
+                is_shifted = self.beside("target_ids") is not None
+                return mask.astype(np.bool_), f"{short_name(self._prefix + name)} is 0", is_shifted
+        labels = self.beside("labels")
         if labels is None:
             return None, "", False
         kept = labels != _IGNORED
-        is_shifted = not np.array_equal(labels[kept], ids[kept])
-        return (_later(kept) if is_shifted else kept), f"not trained: labels is {_IGNORED} here", is_shifted
+        return kept, f"labels is {_IGNORED}", not np.array_equal(labels[kept], ids[kept])
 
     def borders(self) -> list[int]:
         """Where documents begin, the first excepted: where positions begin anew."""
-        positions = self._ids("position_ids")
+        positions = self.beside("position_ids")
         ends = sequence_of(self._sample.get(f"{self._prefix}cu_seqlens"))
         if ends is not None and len(ends) and int(ends[-1]) <= self._length:
             return [end for end in ends.tolist() if 0 < end < self._length]
@@ -116,30 +111,11 @@ class _Siblings:
         again = np.flatnonzero((positions[1:] == 0) & (positions[:-1] == 0)) + 1  # documents of one token
         return [int(begin) for begin in np.union1d(begins, again)]
 
-    def mask(self, name: str) -> Mask | None:
-        """A field of zeros and ones as long as the tokens."""
+    def beside(self, name: str) -> "np.ndarray[Any, Any] | None":
+        """Another field of the same prefix, of one number or mark for each token."""
         value = self._sample.get(f"{self._prefix}{name}")
-        if value is None or not hasattr(value, "shape"):
-            return None
-        array = np.asarray(value)
-        return array.astype(np.bool_) if array.shape == (self._length,) else None
-
-    def _named_mask(self) -> tuple[str, Mask] | None:
-        bare = self._name.removeprefix(self._prefix)
-        for name in ("loss_mask", f"{bare}_mask", *_MASKS.get(bare, ())):
-            mask = self.mask(name) if name != "attention_mask" else None
-            if mask is not None:
-                return f"{self._prefix}{name}", mask
-        return None
-
-    def _ids(self, name: str) -> Ids | None:
-        found = sequence_of(self._sample.get(f"{self._prefix}{name}"))
-        return found if found is not None and len(found) == self._length else None
-
-
-def _later(mask: Mask) -> Mask:
-    """Shift a mask of predicting tokens to the predicted ones; nothing predicts the first."""
-    return np.concatenate([np.zeros(1, dtype=np.bool_), mask[:-1]])
+        array = np.asarray(value) if hasattr(value, "shape") else sequence_of(value)
+        return array if array is not None and array.shape == (self._length,) else None
 
 
 _FIELD: Final = "input_ids"
@@ -161,41 +137,35 @@ def chat_tokens(item: Mapping[str, Any], chats: Mapping[str, LocatedChat]) -> di
     return found
 
 
-def _spans(sequence: TokenSequence, chat: LocatedChat) -> list[MessageSpan]:
+def _spans(sequence: TokenSequence, chat: LocatedChat) -> list[TokenSpan]:
     """Where the messages lie in what was cut and padded; none where that cannot be said."""
     attended = sequence.attended
     kept = np.arange(len(sequence.ids)) if attended is None else np.flatnonzero(attended)
     places = _places(sequence.ids[kept], chat.input_ids)
     if places is None or not len(kept):
         return []
-    first = int(kept[0])  # padding lies at one end
     spans = []
     for message in chat.messages:
-        begin, end = (first + int(place) for place in np.searchsorted(places, (message.begin, message.end)))
+        # Padding lies at one end.
+        begin, end = (int(kept[0] + place) for place in np.searchsorted(places, (message.begin, message.end)))
+        masked = _WITHIN if message.trained else f"not trained: {message.because}"
+        reasons = {"trained_reason": f"trained: {message.because}", "masked_reason": masked}
         if end > begin:
-            trained, masked = f"trained: {message.because}", f"not trained: {message.because}"
-            if message.trained:
-                masked = _WITHIN
-            spans.append(
-                MessageSpan(begin=begin, end=end, role=message.role, trained_reason=trained, masked_reason=masked)
-            )
+            spans.append(TokenSpan(begin=begin, end=end, role=message.role, **reasons))
     return spans
 
 
 def _places(ids: Ids, encoded: Ids) -> Ids | None:
-    """Where each token of an item was before a cut; None where that cannot be said."""
+    """Where each token of an item was before a cut, of its beginning, middle or end; None where that cannot be said."""
     size, length = len(ids), len(encoded)
-    half = size // 2
-    cuts = (
-        np.arange(size),  # nothing, or its end
-        np.arange(size) + length - size,  # its beginning
-        np.where(np.arange(size) < half, np.arange(size), np.arange(size) + length - size),  # its middle
-    )
-    for places in cuts:
-        inside = (places >= 0) & (places < length)
-        # One token more may stand at the end: that at which an answer stops.
-        if np.count_nonzero(~inside) <= (size == length + 1) and np.array_equal(ids[inside], encoded[places[inside]]):
-            return places.astype(np.int64)
+    differs = np.flatnonzero(ids[: min(size, length)] != encoded[: min(size, length)])
+    places = np.arange(size)
+    if len(differs):
+        places[differs[0] :] += max(0, length - size)
+    inside = places < length
+    # One token more may stand at the end: that at which an answer stops.
+    if np.count_nonzero(~inside) <= (size == length + 1) and np.array_equal(ids[inside], encoded[places[inside]]):
+        return places
     return _expanded(ids, encoded)
 
 

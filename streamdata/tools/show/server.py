@@ -4,13 +4,11 @@
 """
 
 import errno
+import os
 import secrets
-import socket
 import sys
-import threading
-import time
+import webbrowser
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from hmac import compare_digest
 from http import HTTPStatus
@@ -23,23 +21,15 @@ _HOST: Final = "127.0.0.1"
 _TOKEN_BYTES: Final = 32
 _REQUEST_S: Final = 10
 """How long a client may take to send its request: a browser opens connections that it may never use."""
-_CLOSING_S: Final = 2
 _MAX_FIELDS: Final = 20
 
-_POLICY: Final = {
-    "default-src": "'none'",
-    "script-src": "'self'",
-    "style-src": "'self'",
-    "img-src": "'self' data:",
-    "form-action": "'self'",
-    "base-uri": "'none'",
-    "frame-ancestors": "'none'",
-    # Scripts cannot make markup of texts, whatever they do.
-    "require-trusted-types-for": "'script'",
-}
-
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'"  # scripts cannot make markup of texts, whatever they do
+)
 _HEADERS: Final = {
-    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _POLICY.items()),
+    "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -62,11 +52,13 @@ Respond = Callable[[str, Mapping[str, str]], PageAnswer | None]
 """The path behind the token without its slash, and the query → the answer, or None where there is nothing."""
 
 
-class PageServer:
+class PageServer(ThreadingHTTPServer):
     """Serves what a function answers to GET requests, at 127.0.0.1 alone.
 
     Without the token, or with a Host other than 127.0.0.1 or localhost and the port, a request is refused with 403: so
     neither other users of the machine nor pages of other sites can read anything, also by a name that leads here.
+
+    Threads hold neither the end nor the process, where one hangs in a store or a client says nothing.
 
     Args:
         respond: Called in a thread for each request.
@@ -79,11 +71,12 @@ class PageServer:
         ValueError: The port is taken, or not for this user.
     """
 
+    block_on_close = False
+
     def __init__(self, respond: Respond, port: int = 0) -> None:
-        self._token = secrets.token_urlsafe(_TOKEN_BYTES)
-        handler = partial(_Request, respond, self._token)
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
         try:
-            self._server = _LoopbackServer((_HOST, port), handler)
+            super().__init__((_HOST, port), partial(_Request, respond, token))
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
@@ -91,54 +84,15 @@ class PageServer:
                 f"--port {port}: expected a port that is free for this user, got {error.strerror}\n"
                 "  Give another one, or leave it out."
             ) from error
-        self.url = f"http://{_HOST}:{self._server.server_port}/{self._token}/"
-
-    def serve(self) -> None:
-        """Answer requests until `stop` is called, or Ctrl-C raises here; then let go of the port and of all threads."""
-        try:
-            self._server.serve_forever(poll_interval=0.1)
-        finally:
-            self._server.server_close()
-
-    def stop(self) -> None:
-        """Let `serve`, which runs in another thread, return."""
-        self._server.shutdown()
-
-
-class _LoopbackServer(ThreadingHTTPServer):
-    def __init__(self, *args: Any) -> None:
-        self._threads_of: dict[socket.socket, threading.Thread] = {}
-        """By open connection."""
-        super().__init__(*args)
+        self.url = f"http://{_HOST}:{self.server_port}/{token}/"
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # HTTPServer asks DNS for a name besides
+        """Bind, without asking DNS for a name, as the standard library's does."""
+        TCPServer.server_bind(self)
         self.server_name, self.server_port = _HOST, int(self.server_address[1])
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        # The mixin's threads either hold the process, where one hangs in a store, or are not waited for at all.
-        thread = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
-        self._threads_of[request] = thread
-        thread.start()
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            del self._threads_of[request]
-
-    def server_close(self) -> None:
-        super().server_close()
-        still_open = dict(self._threads_of)
-        for connection in still_open:
-            with suppress(OSError):  # its thread may have closed it since
-                connection.shutdown(socket.SHUT_RDWR)
-        deadline = time.monotonic() + _CLOSING_S
-        for thread in still_open.values():  # all together, however many read
-            thread.join(max(0.0, deadline - time.monotonic()))
-
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # A client that went away is nobody's mistake. What data does wrong is a page; the rest is our own mistake.
+        """A client that went away is nobody's mistake. What data does wrong is a page; the rest is our own mistake."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -146,7 +100,7 @@ class _LoopbackServer(ThreadingHTTPServer):
 class _Request(BaseHTTPRequestHandler):
     timeout = _REQUEST_S
     default_request_version = "HTTP/1.0"  # an answer to what is no request has headers, too
-    server: _LoopbackServer
+    server: PageServer
 
     def __init__(self, respond: Respond, token: str, *args: Any) -> None:
         self._respond, self._token = respond, token
@@ -155,20 +109,18 @@ class _Request(BaseHTTPRequestHandler):
     def parse_request(self) -> bool:
         if not super().parse_request():
             return False
-        refusal = self._refusal()
-        if refusal is not None:
-            self.send_error(refusal)
-        return refusal is None
-
-    def _refusal(self) -> HTTPStatus | None:
-        hosts = {f"{name}:{self.server.server_port}" for name in (_HOST, "localhost")}
+        hosts = [f"{name}:{self.server.server_port}" for name in (_HOST, "localhost")]
         given = self.headers.get_all("Host", [])
-        if len(given) != 1 or given[0].strip().lower() not in hosts:
-            return HTTPStatus.FORBIDDEN
-        if self.command != "GET":
-            return HTTPStatus.METHOD_NOT_ALLOWED
         token = self.path.removeprefix("/").partition("/")[0]
-        return None if compare_digest(token.encode(), self._token.encode()) else HTTPStatus.FORBIDDEN
+        if len(given) != 1 or given[0].strip().lower() not in hosts:
+            self.send_error(HTTPStatus.FORBIDDEN)
+        elif self.command != "GET":
+            self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
+        elif not compare_digest(token.encode(), self._token.encode()):
+            self.send_error(HTTPStatus.FORBIDDEN)
+        else:
+            return True
+        return False
 
     def do_GET(self) -> None:
         try:
@@ -182,18 +134,15 @@ class _Request(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer with the status alone: nothing that the client sent comes back."""
         status = HTTPStatus(code)
-        hint = "\nOpen the whole url that streamdata printed."
-        text = f"{status.value} {status.phrase}{hint if status == HTTPStatus.FORBIDDEN else ''}"
-        self._send(PageAnswer(text.encode(), "text/plain; charset=utf-8", status))
+        hint = "\nOpen the whole url that streamdata printed." if status == HTTPStatus.FORBIDDEN else ""
+        self._send(PageAnswer(f"{status.value} {status.phrase}{hint}".encode(), "text/plain; charset=utf-8", status))
 
     def _send(self, answer: PageAnswer) -> None:
         self.close_connection = True
         self.send_response(answer.status)
-        self.send_header("Content-Type", answer.content_type)
-        self.send_header("Content-Length", str(len(answer.content)))
-        if answer.status == HTTPStatus.METHOD_NOT_ALLOWED:
-            self.send_header("Allow", "GET")
-        for name, value in _HEADERS.items():
+        headers = {"Content-Type": answer.content_type, "Content-Length": str(len(answer.content))}
+        headers |= {"Allow": "GET"} if answer.status == HTTPStatus.METHOD_NOT_ALLOWED else {}
+        for name, value in (headers | _HEADERS).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(answer.content)
@@ -203,3 +152,23 @@ class _Request(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name that the standard library has
         """No log: its lines would hold the token."""
+
+
+def serve_pages(respond: Respond, port: int = 0, *, opens: bool = True) -> None:
+    """Print the url, and serve until Ctrl-C; nothing is left then.
+
+    Args:
+        respond: What answers.
+        port: 0 takes one that is free.
+        opens: Whether a browser is started, where there is a screen; without one, it would be one in the terminal.
+
+    Raises:
+        ValueError: The port is taken.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    with PageServer(respond, port) as server:
+        print(server.url, flush=True)  # noqa: T201  what whoever starts it waits for
+        has_screen = sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & {*filter(os.environ.get, os.environ)}
+        if opens and has_screen:
+            webbrowser.open(server.url)
+        server.serve_forever(poll_interval=0.1)
