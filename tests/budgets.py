@@ -2,11 +2,13 @@
 
 from typing import Final
 
-CODE_LINES: Final = {"core": 20_510, "beside": 6_760, "above": 8_650}
-"""Of the rooms of each floor (`tests/test_house.py`), by `python -m tests.count_code`."""
+CODE_LINES: Final = {"core": 20_510, "beside": 6_760, "above": 9_029}
+"""Of the rooms of each floor (`tests/test_house.py`), by `python -m tests.count_code`.
 
-FILES: Final = 248
-"""Of the package."""
+Above, 380 are what writes recipes (`tools/init/`)."""
+
+FILES: Final = 253
+"""Of the package; 5 of them write recipes."""
 
 FILES_OF_A_FOLDER: Final = 14
 FILE_LINES: Final = 350

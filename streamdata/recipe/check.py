@@ -23,7 +23,7 @@ MAX_PROBLEMS: Final = 1000
 """After so many the rest of the targets is not looked at: each takes time, such as for a guess what was meant."""
 _OF_SOURCES: Final = ("name", "percent", *HOLDOUT_KEYS)
 """Attributes that have rules of their own in a mixture, wherever they are given."""
-_TYPES: Final[dict[str, Type]] = {
+ATTRIBUTES: Final[dict[str, Type]] = {
     "length": type_of(float | None),
     "length_divisor": type_of(float),
     "length_multiplier": type_of(float),
@@ -179,7 +179,7 @@ class _Check:
         names = known.parameters.names if known.parameters else ()
         check_attributes(node, path, file.locations, target, known.origin, names)
         for key, value in attributes(node).items():
-            refusal = refusal_of_value(value, _TYPES.get(key))
+            refusal = refusal_of_value(value, ATTRIBUTES.get(key))
             if refusal and (*path, key) not in file.includes:
                 file.locations.report((*path, key), refusal, key=True, target=target)
 
