@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CODE_LINES: Final = {"core": 20_510, "beside": 6_760, "above": 9_029}
+CODE_LINES: Final = {"core": 20_510, "beside": 6_760, "above": 9_030}
 """Of the rooms of each floor (`tests/test_house.py`), by `python -m tests.count_code`.
 
 Above, 380 are what writes recipes (`tools/init/`)."""

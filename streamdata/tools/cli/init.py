@@ -18,8 +18,9 @@ def init(
 ) -> None:
     """Write a recipe of data as it lies: a source for each path, and what was seen and guessed as comments.
 
-    A folder is several sources where its files differ in kind, or by more than digits in their names. For one source of
-    many files name their folder, or a glob in quotes.
+    A folder is several sources where files differ in kind, or in more than
+    digits of their names. Name a folder, or a glob in quotes, for one source of
+    many files.
     """
     if output.exists():
         raise typer.BadParameter(f"expected a new file, got '{one_line(output)}', which is there", param_hint="-o")
@@ -55,8 +56,8 @@ def init(
 def schema() -> None:
     """Print a JSON schema of recipes, for an editor: our targets, what they take, and what it means.
 
-    Editors with a YAML language server read it where a recipe begins with the line
-    # yaml-language-server: $schema=FILE.
+    Editors with a YAML language server read it where a recipe begins with
+    "# yaml-language-server: $schema=FILE".
     """
     from streamdata.tools.init.schema import recipe_schema
 

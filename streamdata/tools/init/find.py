@@ -22,12 +22,13 @@ from streamdata.shards.listing import JSON_SUFFIXES, JSONL_SUFFIXES, META_SUFFIX
 from streamdata.shards.parquet.row_groups import ARROW_SUFFIX, ROW_SUFFIXES, open_file, saved_files
 from streamdata.shards.readers import NO_FIELDS, Record
 from streamdata.shards.sequential import SequentialCsv, SequentialJsonl, SequentialTar
-from streamdata.shards.urls import expand_home, find_shards
+from streamdata.shards.urls import find_shards
 from streamdata.sources.files.image_datasets import IMAGE_SUFFIXES, ImageFolderDataset
 from streamdata.sources.files.shard_datasets import SHARD_SUFFIXES
 from streamdata.stores.factory import detect_format
 from streamdata.stores.store import H5_SUFFIXES, store_files
 from streamdata.stores.token_files import TOKEN_SUFFIXES
+from streamdata.tools.view.tree import counted
 
 TARS: Final = "streamdata.MetaDistributedWebDataset"
 LINES: Final = "streamdata.JsonlIterableDataset"
@@ -70,7 +71,7 @@ def find_groups(path: str) -> list[Group]:
         ValueError: It is of no known kind, empty or damaged.
     """
     kind = _kind_of(path)
-    if os.path.isdir(expand_home(path)):
+    if os.path.isdir(path):
         return _in_folder(path)
     if kind in SHARD_SUFFIXES:
         return [_read(Group(kind, path, [] if is_remote(path) else find_shards(path, SHARD_SUFFIXES[kind]).urls))]
@@ -88,7 +89,7 @@ def _kind_of(file: str) -> str | None:
 
 def _store(path: str) -> Group:
     """The store of one file, or of a pair."""
-    folder, names = store_files(Path(expand_home(path)))
+    folder, names = store_files(Path(path))
     return Group(STORE, path, [str(folder / name) for name in names])
 
 
@@ -113,7 +114,7 @@ def _in_folder(root: str) -> list[Group]:
     if not any(names_image(group.record) for group in groups):
         groups += _class_folders(root, by_kind[IMAGES])
     if not groups:
-        raise _unknown(root, f"{len(files):,} files, none of them such" if files else "an empty folder")
+        raise _unknown(root, f"{counted(len(files), 'file')}, of other kinds" if files else "an empty folder")
     return sorted(groups, key=lambda group: group.files[0])
 
 
@@ -137,8 +138,8 @@ def _series(files: Sequence[str]) -> list[list[str]]:
 
 def _groups_of(root: str, kind: str, some: list[str], known: Sequence[str]) -> list[Group]:
     """One group, by a path that means just these files: a folder, a glob, or a list; of stores perhaps several."""
-    above = _STORED.sub("", os.path.commonpath(list(map(os.path.dirname, some))))
-    folder = root if len(some) == len(known) else above
+    below = os.path.commonpath([os.path.dirname(file[len(with_slash(root)) :]) for file in some])
+    folder = root if len(some) == len(known) else _STORED.sub("", os.path.join(root, below).rstrip("/"))
     is_whole = [file for file in known if file.startswith(with_slash(folder))] == some
     if kind == STORE:
         with suppress(StreamdataError):
@@ -184,9 +185,9 @@ def _read(group: Group) -> Group:
         raise ValueError(f"init: {shown(file)}: expected a record, got none\n  Leave it out, or write it again.")
     record = {key: value for key, value in record.items() if not is_reserved(key)}
     sidecars = [next(filter(os.path.exists, sidecars_of(one)), "") for one in group.files if group.kind == TARS]
-    if not sidecars or not all(sidecars):
+    first = next(numbered_lines(byte_source(sidecars[0]), sidecars[0]), None) if sidecars and all(sidecars) else None
+    if first is None:
         return group._replace(record=record)
-    number, _, line = next(numbered_lines(byte_source(sidecars[0]), sidecars[0]))
-    joined = parse_row(line, sidecars[0], number)
+    joined = parse_row(first[2], sidecars[0], first[0])
     names = [name for name in joined if name not in record and name != "key"]
     return group._replace(record={**joined, **record}, params={"meta_names": names})

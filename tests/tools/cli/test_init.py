@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def init(streamdata: Streamdata, tokenizer: str) -> Init:
         done = streamdata("init", *paths)
         assert done.exit_code == 0, done.stderr
         text = Path("recipe.yaml").read_text()
-        assert max(map(len, (text + done.stdout).splitlines())) <= 80
+        assert [line for line in (text + done.stdout).splitlines() if len(line) > 80 and " path: " not in line] == []
         found = yaml.safe_load(text)["params"]["datasets"]
         variables = {"tokenizer": tokenizer} if "tokenizer: ${variables:tokenizer}\n        config" in text else {}
         assert ("--var tokenizer=NAME" in done.stdout) == bool(variables)
@@ -123,6 +124,21 @@ def test_fields_of_sidecars_join_tars(init: Init) -> None:
     assert source["params"] == {"path": "pairs", "meta_names": ["score"]}
     assert source["sample"].keys() >= {"jpg", "txt", "score"}
     assert "ImageTextPairProcessFnBuilder" in Path("recipe.yaml").read_text()
+
+
+def test_the_working_directory_is_a_folder_as_others(init: Init) -> None:
+    """Its sources are called as its files, below it."""
+    write_jsonl(Path("code"), [2])
+    write_tars(Path("tiles"), [2])
+    found = {source["name"]: source["params"]["path"] for source in init(".")}
+    assert found == {"code": "./code", "tiles": "./tiles"}
+
+
+def test_a_sidecar_without_lines_has_no_fields(init: Init) -> None:
+    """As none."""
+    write_tars(Path("tars"), [2], sidecars=False)
+    Path("tars/00000.meta.jsonl").touch()
+    assert init("tars")[0]["params"] == {"path": "tars"}
 
 
 def test_tars_without_sidecars_have_no_meta_names(init: Init) -> None:
@@ -237,8 +253,13 @@ def test_pairs_of_other_names_are_stores_of_their_own(init: Init) -> None:
     assert [source["name"] for source in init("corpora/books")] == ["books"]
 
 
-def test_a_folder_of_several_data_sets_is_several_sources(init: Init) -> None:
+@pytest.mark.parametrize("root", ["all", "all/", "../here2/all", "/"])
+def test_a_folder_of_several_data_sets_is_several_sources(init: Init, tmp_path: Path, root: str) -> None:
     """Of kinds, and of names that differ in more than digits; settings and notes are none."""
+    here = tmp_path / "here2"  # whose digits are no number of a shard
+    here.mkdir()
+    os.chdir(here)
+    root = str(here / "all") if root == "/" else root
     write_jsonl(Path("all/code"), [2, 2])
     write_jsonl(Path("all/docs/v2"), [2])
     write_tars(Path("all/tiles"), [2])
@@ -247,8 +268,8 @@ def test_a_folder_of_several_data_sets_is_several_sources(init: Init) -> None:
     write_rows("all/test-00000-of-00001.jsonl", {"a": 3})
     Path("all/config.json").write_text('{"a": 1}')
     Path("all/README.md").write_text("A text.")
-    found = {source["name"]: source["params"]["path"] for source in init("all")}
-    assert found == {
+    found = {source["name"]: source["params"]["path"] for source in init(root)}
+    assert {name: path.replace(f"{root.rstrip('/')}/", "all/") for name, path in found.items()} == {
         "code": "all/code",
         "docs_v2": "all/docs/v2",
         "tiles": "all/tiles",
@@ -346,7 +367,7 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_written(streamdata: St
     done = streamdata("init", *paths)
     assert (done.exit_code, Path("recipe.yaml").exists()) == (1, False)
     errors = done.stderr.split("error: ")[1:]
-    found = ["nothing there", "an empty folder", "expected a record", "broken.jsonl:1:", "no such file", "none of them"]
+    found = ["nothing there", "an empty folder", "expected a record", "broken.jsonl:1:", "no such file", "1 file, of"]
     assert len(errors) == len(paths) - 1
     for path, said, error in zip(paths[1:], [*found, "no footer", "no such file", "a record"], errors, strict=True):
         assert path in error
