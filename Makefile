@@ -37,11 +37,13 @@ demo: venv
 test: venv
 	$(BIN)/ruff check .
 	@# mypy has a core to itself while the first tests wait for theirs; both must pass.
-	$(BIN)/mypy & checked=$$!; $(BIN)/pytest -q -n 3 --dist loadfile; tested=$$?; wait $$checked && exit $$tested
+	$(BIN)/mypy & checked=$$!; $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder; tested=$$?; wait $$checked && exit $$tested
 
-# Random jobs over many topologies, real processes that are killed, what an elastic resume costs in large jobs, what the
-# processes hold over millions of samples, and files that are damaged at random.
+# Tests that are too dear for `make test` and properties with more examples, which are others each time; random jobs over
+# many topologies, real processes that are killed, what an elastic resume costs in large jobs, what the processes hold over
+# millions of samples, and files that are damaged at random.
 test-long: venv
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "long or hypothesis" --hypothesis-profile=long
 	$(BIN)/python -m tests.elastic.soak --steps 100000
 	$(BIN)/python -m tests.elastic.lives --jobs 5000
 	$(BIN)/python -m tests.elastic.torchrun_soak --kills 10
@@ -55,6 +57,7 @@ test-long: venv
 	$(BIN)/python -m tests.faults.changed_files
 	$(BIN)/python -m tests.faults.power_loss
 	$(BIN)/python -m tests.shards.many_local_shards
+	$(BIN)/python -m tests.tools.plan.compare --recipes 30
 
 # What these versions need in turn comes as new as they take it: uv knows how to resolve so, pip does not. A torch that is
 # there before uv runs stays, and brings no CUDA if it is the CPU build.

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from streamdata.text.truncation import compute_position_id_with_mask as compute_position_id_with_mask
     from streamdata.text.truncation import pad_sequence_to_length as pad_sequence_to_length
     from streamdata.text.truncation import postprocess_data as postprocess_data
+    from streamdata.tools.trace.metrics import metrics as metrics
     from streamdata.tools.trace.totals import report as report
     from streamdata.tools.view.tree import describe as describe
 
@@ -157,6 +158,7 @@ _MODULES = {
     # looking at it
     "describe": "tools.view.tree",
     "report": "tools.trace.totals",
+    "metrics": "tools.trace.metrics",
     # errors
     "StreamdataError": "errors",
     "RecipeError": "errors",

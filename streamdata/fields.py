@@ -27,9 +27,6 @@ STATES: Final = "__states__"
 TOKEN_FIELDS: Final = ("input_ids", "tokens")
 """Token ids of a sample, by the names that all that makes or packs tokens gives them. Not private."""
 
-NUM_RECORDS: Final = "__num_records__"
-"""Private. In an output of a stream function that gives it: of how many records that it was given it is the last."""
-
 SAMPLES: Final = "samples"
 """The samples of a group, in the one that `GroupByLength` gives."""
 

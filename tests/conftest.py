@@ -4,19 +4,25 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import resource
 import signal
 import sys
+from collections import defaultdict
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from hypothesis import settings
+
+from tests.interpreters import Interpreters
 
 # Two processes run tests, each beside its own: of threads that torch starts for each core most would wait for a core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 FORKSERVER = multiprocessing.get_context("forkserver")
 HUGE_PAGE, MADV_COLLAPSE = 2 << 20, 25
+GROWTH = 1.05  # of this process's memory, before it is looked through for pages again
 PRELOADED = [
     "torch._dynamo",
     "torch.distributed.checkpoint",
@@ -24,6 +30,18 @@ PRELOADED = [
     "streamdata.prepare",
     "tests.prepare.conftest",
 ]
+FIRST = {
+    *("test_benchmarks.py", "test_even_ranks.py", "test_hostile.py", "test_jsonl.py", "test_killed_run.py"),
+    *("test_main.py", "test_on_ray.py", "test_parquet.py", "test_passes.py", "test_random_jobs.py"),
+    *("test_read_ahead.py", "test_readme.py", "test_resume.py", "test_saved_rests.py", "test_saving.py"),
+    *("test_scheduled_mixtures.py", "test_segments.py", "test_stateful_loader.py", "test_stream_loader.py"),
+    *("test_template_table.py", "test_traps.py", "test_workers.py"),
+}
+"""Files that take longest: of two processes that begin with them neither is left with one at the end."""
+# Examples of a property: few and the same each time in `make test`, many and others each time in `make test-long`.
+# Neither has a deadline, which a busy machine would miss.
+settings.register_profile("short", settings.get_profile("ci"), max_examples=30)
+settings.register_profile("long", settings.get_profile("ci"), max_examples=500, derandomize=False)
 
 
 def pytest_configure() -> None:
@@ -35,6 +53,25 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Each process of a fork server would else import torch for itself, for two to three seconds.
     FORKSERVER.set_forkserver_preload(PRELOADED)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Dear files come first. Of a product marked `each_value`, those are `long` whose values all come without them."""
+    items.sort(key=lambda item: item.path.name not in FIRST)
+    products = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("each_value"):
+            products[item.nodeid.partition("[")[0]].append(item)
+    for rest in products.values():
+        values = {item: set(enumerate(item.callspec._idlist)) for item in rest}  # one of each `parametrize`
+        missing = set().union(*values.values())
+        while missing:
+            taken = max(rest, key=lambda item: len(values[item] & missing))
+            rest.remove(taken)
+            missing -= values[taken]
+        for item in rest:
+            item.add_marker("long")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -54,12 +91,23 @@ def no_collection_walks_through_what_stays():
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def in_huge_pages() -> list[int]:
+    """The most memory that this process had when it was last put into huge pages, in KiB."""
+    return [0]
+
+
 @pytest.fixture(autouse=True, scope="module")
-def memory_lies_in_huge_pages():
+def memory_lies_in_huge_pages(in_huge_pages: list[int]):
     """A fork copies an entry for each page: 30 ms for the 400 MB that all tests import, 11 ms in huge pages.
 
-    Linux puts memory into huge pages when it is asked to, as of 6.1; elsewhere forks take what they take.
+    Linux puts memory into huge pages when it is asked to, as of 6.1; elsewhere forks take what they take. To ask
+    takes 50 ms, so it is done after modules that hold more than those before them.
     """
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if memory < GROWTH * in_huge_pages[0]:
+        return
+    in_huge_pages[0] = memory
     with suppress(OSError, AttributeError):
         madvise = ctypes.CDLL(None).madvise
         for line in Path("/proc/self/maps").read_text().splitlines():
@@ -103,6 +151,13 @@ def demo_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             process.join()
             assert process.exitcode == 0
     return folder
+
+
+@pytest.fixture(scope="session")
+def python():
+    """Runs a command line of Python that imports torch, as a new interpreter would."""
+    with Interpreters() as interpreters:
+        yield interpreters.run
 
 
 @pytest.fixture

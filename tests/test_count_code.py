@@ -1,6 +1,7 @@
 """What counts as a line of code, and what as a comment."""
 
-from tests.count_code import PACKAGE, Lines, lines_in, lines_of, main, rooms
+from tests import count_code
+from tests.count_code import Lines, lines_in, lines_of, main, rooms
 
 MODULE = '''
 """A docstring
@@ -30,9 +31,15 @@ def test_a_module_without_code_has_no_comments_for_each_100_lines():
     assert lines_of("").comments_per_100 == 0
 
 
-def test_the_rooms_together_are_the_package(capsys):
+def test_the_rooms_together_are_the_package(capsys, monkeypatch, tmp_path):
     """Every module is counted once, and the last line printed is their sum."""
+    package = tmp_path / "package"
+    for folder in (package, package / "room", package / "room" / "below", package / "another"):
+        folder.mkdir()
+        for name in ("__init__.py", "module.py"):
+            (folder / name).write_text(MODULE)
+    monkeypatch.setattr(count_code, "PACKAGE", package)
     main([])
-    every = lines_in([PACKAGE])
-    assert lines_in([path for paths in rooms().values() for path in paths]) == every
-    assert f"{every.code:,} code" in capsys.readouterr().out.splitlines()[-1]
+    assert list(rooms()) == ["package", "another", "room"]
+    assert lines_in([path for paths in rooms().values() for path in paths]) == lines_in([package]) == (40, 16)
+    assert "40 code" in capsys.readouterr().out.splitlines()[-1]

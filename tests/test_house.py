@@ -128,12 +128,11 @@ def test_importing_streamdata_imports_nothing_heavy():
     assert output.strip() == "[]"
 
 
-def test_what_lanes_need_of_recipes_imports_no_omegaconf():
+def test_what_lanes_need_of_recipes_imports_no_omegaconf(python):
     """Whoever builds one does; a worker that is spawned need not wait for it."""
     modules = "streamdata.recipe.named_source, streamdata.recipe.limits, streamdata.mixing.merged"
     code = f"import sys, {modules}; print('omegaconf' in sys.modules)"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert output.strip() == "False"
+    assert python("-c", code).stdout.strip() == "False"
 
 
 @pytest.mark.parametrize("name", streamdata.__all__)

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streamdata import MergedDataset, instantiate_from_yaml, load_states
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from streamdata.tools.cli.main import app
 from tests.io.servers import s3_server
 from tests.ranks import apart
@@ -101,7 +101,9 @@ def test_the_recipe_and_the_commands_work(trained, monkeypatch):
         result = CliRunner().invoke(app, [*command, *shorter.get(command[0], [])])
         assert result.exit_code == 0, result.output
     assert '"draws"' in Path("states.json").read_text()
-    _, _, code, _ = blocks("python")
+    _, _, serving, code, _ = blocks("python")
+    Path("serve.py").write_text(serving.replace("9100", "0"))
+    apart(runpy.run_path, "serve.py")
     assert runpy.run_path(str(written("tokens.py", code)))["batch"]["target_ids"].shape == (8, 1024)
 
 

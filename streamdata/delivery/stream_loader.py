@@ -6,7 +6,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from inspect import signature
-from itertools import islice
 from traceback import clear_frames
 from typing import Any, Final, NoReturn
 
@@ -16,6 +15,7 @@ from streamdata.delivery.even_ranks import MORE_PASSES, NUM_KEPT, EvenRanks, Rec
 from streamdata.delivery.tensor_collate import TensorCollate
 from streamdata.errors import StateError, did_you_mean, listing, shown
 from streamdata.fields import CURSOR, STATE, STATES
+from streamdata.mixing.checks import checked_stall_s
 from streamdata.mixing.merged import top_of
 from streamdata.mixing.tree import tree_of
 from streamdata.run.lane_link import Traffic
@@ -37,8 +37,6 @@ _OPTIONS: Final = (
 sequence."""
 _OF_ORDER: Final = ("batch_sampler", "drop_last", "in_order", "sampler", "shuffle")
 _UNEVEN: Final = ("error", "drop", "pad")
-_LEFT_OUT: Final = {"left_out": "samples", "left_out_tokens": "tokens"}
-"""Counts of what was left out, and the totals of which they are a part."""
 _OF_STATES: Final = frozenset([CURSOR, STATE, STATES])
 
 
@@ -67,6 +65,7 @@ class StreamLoader:
             the same size, and all ranks to as many batches, by repeating the rank's last records. Batches have then a
             field `__padding__`, bool (B,). The sources must give one sample for each record, and states must be of all
             ranks. After a resume between its last batch and that of others, a rank repeats other records of its own.
+        stall_s: As of MergedDataset, in place of what the dataset says.
 
     Raises:
         ValueError: Not a source, a number out of range, or an option that the stream cannot bear.
@@ -81,10 +80,13 @@ class StreamLoader:
         *,
         steps_per_epoch: int | None = None,
         uneven: str = "error",
+        stall_s: float | None = None,
         **options: Any,
     ) -> None:
         _check_settings(batch_size, steps_per_epoch, uneven, options)
         self.dataset = dataset = top_of(dataset, "StreamLoader")
+        if stall_s is not None:
+            self.dataset.stall_s = checked_stall_s(stall_s, "StreamLoader")
         self.batch_size, self.num_workers = batch_size, num_workers
         self.steps_per_epoch, self.uneven = steps_per_epoch, uneven
         collate = partial(filled, collate, batch_size) if uneven == "pad" else collate
@@ -173,7 +175,11 @@ class StreamLoader:
             StateError: So many were not received, or more than 256 were since.
         """
         is_asked.set()
-        return dict(self._states.after(n))
+        return dict(self.peek(n))
+
+    def peek(self, n: int) -> LoadedStates:
+        """The states after the n-th batch for who only looks on, from any thread: nobody has asked for them by that."""
+        return self._states.after(n)
 
     def state_dict(self) -> States:
         """The states after the last batch that the loop received."""
@@ -324,10 +330,10 @@ class StreamLoader:
                 for states in found.left_out:
                     self._states.amend(states)
                 after = Progress(self._states.after(self.num_batches))
-                grown = {name: _grown(before, after, total) for name, total in _LEFT_OUT.items()}
-                self._note_uneven({"batches": -len(found.left_out), **grown})
+                samples, tokens = (_grown(before, after, name) for name in ("samples", "tokens"))
+                self._note_uneven(-len(found.left_out), left_out=samples, left_out_tokens=tokens)
             if found.is_filler:
-                self._note_uneven({"batches": 1, "padded": self._samples_of_filler()})
+                self._note_uneven(1, padded=self._samples_of_filler())
             if found.batch is None:
                 continue
             if self._even.rest is not None:
@@ -348,8 +354,10 @@ class StreamLoader:
             self._filler = _samples_between(before, after)
         return self._filler
 
-    def _note_uneven(self, counts: Mapping[str, Any]) -> None:
-        """Add counts of this rank that no sample's state has to the states after the last batch."""
+    def _note_uneven(self, batches: int, **nodes: Mapping[str, int]) -> None:
+        """Add counts of this rank, those of `Progress.uneven`, to the states after the last batch."""
+        of_nodes = {f"{name}/{path}": count for name, held in nodes.items() for path, count in held.items()}
+        counts = {"batches": batches, **of_nodes}
         headers = self.dataset.headers(self.num_workers)
         generation = max(int(key.partition("/")[2]) for key in headers if key.startswith("generation/"))
         key = f"uneven/{generation}/{self._pass}/{self.dataset.lane(self.num_workers).dp_rank}"
@@ -421,7 +429,8 @@ class RecentStates:
         self._kept.append(states)
         self.num_batches += 1
         if len(self._kept) > NUM_KEPT:
-            self._forgotten.update(self._kept.popleft())
+            self._forgotten.update(self._kept[0])  # before it goes: another thread may look on
+            self._kept.popleft()
 
     def forget_last(self, count: int) -> None:
         """Let the last batches not have been received."""
@@ -442,7 +451,8 @@ class RecentStates:
         Raises:
             StateError: More than were received, or fewer than are kept.
         """
-        first = self.num_batches - len(self._kept)
+        kept = tuple(self._kept)  # at once: another thread may look on while batches come
+        first = self.num_batches - len(kept)
         if type(num_batches) is not int or not first <= num_batches <= self.num_batches:
             raise StateError(
                 f"state_after: expected a number of batches from {first} to {self.num_batches}, got "
@@ -451,7 +461,7 @@ class RecentStates:
                 f"states after the last {NUM_KEPT} are kept."
             )
         states = LoadedStates(self._loaded)
-        for part in (self._forgotten, *islice(self._kept, num_batches - first)):
+        for part in (self._forgotten, *kept[: num_batches - first]):
             states.update(part)
         return states
 

@@ -283,19 +283,16 @@ class _Column:
         return f"sample {index}" if source is None else f"sample {index} of source {shown(source)}"
 
 
-def _kinds(values: Iterable[Any]) -> set[type]:
-    """The types of what is in values, also in lists of lists."""
-    kinds: set[type] = set(map(type, values))
-    if kinds & {list, tuple}:
-        lists = [value for value in values if isinstance(value, list | tuple)]
-        kinds = (kinds - {list, tuple}).union(*map(_kinds, lists))
-    return kinds
-
-
 def _dtype_of(values: Iterable[Any]) -> torch.dtype | None:
     """The dtype that holds all values, also those in lists of lists; None where there are none, or not only numbers."""
-    kinds = _kinds(values)
-    if not kinds or not all(issubclass(kind, _NUMBERS) for kind in kinds):
+    kinds: set[type] = set(map(type, values))
+    while not kinds.isdisjoint((list, tuple)):
+        values = [item for value in values if isinstance(value, list | tuple) for item in value]
+        kinds = (kinds - {list, tuple}).union(map(type, values))
+    for kind in kinds:
+        if not issubclass(kind, _NUMBERS):
+            return None
+    if not kinds:
         return None
     if any(issubclass(kind, float | np.floating) for kind in kinds):
         return torch.float32

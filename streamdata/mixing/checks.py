@@ -16,7 +16,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from streamdata.errors import StateError, shown
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
-from streamdata.recipe.named_source import PartRange, read_percent
+from streamdata.recipe.named_source import PartRange, check_name, read_percent
 from streamdata.recipe.targets import is_stage
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.named import check_dataset, is_own_stream, leave_out_filtered
@@ -39,27 +39,20 @@ def check_sources(mixture: MixtureSettings) -> None:
     """
     if not mixture.datasets:
         raise ValueError("MergedDataset: expected at least one source in datasets, got none")
-    names: dict[str, Any] = {}
+    places: dict[str, str] = {}
     for number, dataset in enumerate(mixture.datasets):
         who = f"MergedDataset, source {number} ({type(dataset).__name__}){in_recipe(dataset)}"
         check_dataset(dataset, who)
-        name = getattr(dataset, "name", None)
-        if not isinstance(name, str) or not name or "." in name:
-            raise ValueError(
-                f"{who}: expected a unique name without '.', got {shown(name)}\n  Set its attribute `name`."
-            )
-        if name in names:
-            raise ValueError(
-                f"{who}: the name {shown(name)} is taken{in_recipe(names[name])}\n  Give each source its own name."
-            )
-        names[name] = dataset
+        name: Any = getattr(dataset, "name", None)
         try:
+            check_name(name, places)
             _check_numbers(dataset)
             _check_functions(dataset)
             leave_out_filtered(dataset)
             _check_division(dataset)
         except ValueError as error:
             raise ValueError(f"{who}, {shown(name)}: {error}") from None
+        places[name] = in_recipe(dataset).strip() or f"as source {number}"
     _check_weights(mixture)
     for child in tree_of(mixture).children:
         if child.is_mixture:
@@ -124,6 +117,20 @@ def _check_numbers(dataset: Any) -> None:
 def is_length(value: Any) -> bool:
     """Whether a length, or a factor of one, can have this value."""
     return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < math.inf
+
+
+def checked_stall_s(stall_s: Any, who: str) -> float | None:
+    """Return a `stall_s` as it is.
+
+    Raises:
+        ValueError: It is neither None nor a positive, finite number.
+    """
+    if stall_s is not None and not is_length(stall_s):
+        raise ValueError(
+            f"{who}: expected a positive number of seconds as stall_s, got {shown(stall_s)}\n"
+            "  A record that takes longer is named in the log; None watches nothing."
+        )
+    return None if stall_s is None else float(stall_s)
 
 
 def _check_division(dataset: Any) -> None:
@@ -194,7 +201,7 @@ def _check_nested(parent: MixtureSettings, child: Node) -> None:
     Nor may it have a schedule whose time nobody could tell: what a yield function will pull, the top has not drawn yet.
     """
     mixture = child.dataset
-    for setting in ("skip", "read_ahead_bytes", "connections"):
+    for setting in ("skip", "read_ahead_bytes", "connections", "stall_s"):
         if (value := getattr(mixture, setting)) is not None:
             raise ValueError(
                 f"MergedDataset, mixture {shown(mixture.name)}{in_recipe(mixture)}: expected no `{setting}` in a "

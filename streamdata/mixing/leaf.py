@@ -16,6 +16,7 @@ from streamdata.mixing.deals import Deals
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink, SourceTimes
+from streamdata.run.stalls import StallWatch
 from streamdata.shards.ahead.read_ahead import LaneAhead
 from streamdata.shards.ahead.upcoming import Upcoming
 from streamdata.sources import Burst, DealtLane
@@ -73,6 +74,8 @@ class Run:
     ahead: LaneAhead = field(default_factory=LaneAhead)
     place: WorkerPlace | None = None
     """Where a worker notes which record it is at."""
+    watch: StallWatch | None = None
+    """Names records that take too long, where somebody wants to know."""
     times: SourceTimes = field(default_factory=dict)
     """How long sources were read; drawing adds to it."""
     tallies: dict[str, Tally] = field(default_factory=dict)
@@ -106,6 +109,8 @@ class Run:
         max_bad = int(getattr(node.dataset, "max_bad", 0))
         tally = self.tallies[node.path] = Tally(node.path or "the top", max_bad, *counts)
         tally.note = None if self.place is None else self.place.noting(tally.name)
+        if self.watch is not None:
+            tally.note = self.watch.noting(tally.note)
         return tally
 
 
@@ -137,7 +142,7 @@ class Leaf:
         self._skipping: Skipping | None = None
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
         self._stream: StreamFns | None = getattr(node.dataset, "process_fn", None)
-        self._tally.counts_outputs = getattr(self._stream, "gives_records", False)
+        self._tally.counts_outputs = hasattr(self._stream, "num_ended")
         self._above = above
         self._reads_ahead = isinstance(node.dataset, ShardDataset) and run.ahead.settings.read_ahead_bytes > 0
         # Before any of them reads: the first one may not take the room that the others will need.

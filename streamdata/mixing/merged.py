@@ -19,7 +19,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from streamdata.errors import StateError, shown
 from streamdata.io.remote.addresses import CacheSetting, read_cache_settings
 from streamdata.io.remote.network import checked_connections, connections_of_process, network
-from streamdata.mixing.checks import check_not_wrapped, check_sources
+from streamdata.mixing.checks import check_not_wrapped, check_sources, checked_stall_s
 from streamdata.mixing.clock import HEADROOM
 from streamdata.mixing.control import Control
 from streamdata.mixing.deals import Deals, header_of
@@ -96,12 +96,15 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         storage_options: In a recipe, those of all sources that say nothing else.
         connections: To stores elsewhere, of a node: its ranks and their workers share them. None takes
             STREAMDATA_CONNECTIONS, or 64; of the top alone.
+        stall_s: Of the top alone: a record that takes longer than so many seconds, to be read or in a process function,
+            is named with its stack in the log of its process, once. None watches nothing. It does not change the
+            stream.
 
     Raises:
         ValueError: No sources, a source twice, a name that is missing, double or holds a ".", a `percent` that is
             missing or not one; a finite mixture within an endless one; a `max_epochs` that is not a whole number from 1
-            on; an entry of `skip` that does not name a record; a `read_ahead_bytes` or `connections` that is out of
-            range.
+            on; an entry of `skip` that does not name a record; a `read_ahead_bytes`, `connections` or `stall_s` that is
+            out of range.
     """
 
     def __init__(
@@ -122,9 +125,11 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         percent: Percent | None = None,
         storage_options: Mapping[str, Any] | None = None,
         connections: int | None = None,
+        stall_s: float | None = None,
     ) -> None:
         super().__init__(name, percent)
         self.connections = checked_connections(connections)
+        self.stall_s = checked_stall_s(stall_s, "MergedDataset")
         if storage_options is not None and default_of("storage_options") is not storage_options:
             raise ValueError(
                 "MergedDataset: storage_options: expected them in a recipe, whose sources take them over, got them\n"
@@ -352,10 +357,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
 
     def headers(self, num_workers: int) -> States:
         """The headers of the generation in which an iteration with so many workers reads, as states hold them."""
-        run = self._reading(self.lane(num_workers)).plan(self.progress, None).run
-        deal = run.progress.before.entry
-        found = {f"generation/{run.generation}": run.header} | ({deal.key: deal.text} if deal else {})
-        return {key: json.loads(text) for key, text in found.items()}
+        return self._reading(self.lane(num_workers)).headers()
 
     def idle_rank(self, num_workers: int, passes: Iterable[int], ranks: Iterable[int]) -> int | None:
         """The first of some ranks that has no share of any of these passes, read from their starts.
@@ -403,6 +405,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             control=self._control,
             skips=self.skips,
             ahead=ahead_settings(self.read_ahead_bytes, self.connections),
+            stall_s=self.stall_s,
         )
 
     def check_length(self, required: float) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Plans and reads one lane: which pass of the stream, from where, and how its samples tell that it ends."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -21,11 +22,12 @@ from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink, announce, log_once, warn_once
+from streamdata.run.stalls import StallWatch
 from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead
 from streamdata.sources.functions.tally import Tally, counts_of, num_tokens
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
-from streamdata.states.cursor import Cursor, Entry, PlainEntry, marked, node_of
+from streamdata.states.cursor import Cursor, Entry, PlainEntry, States, marked, node_of
 from streamdata.states.headers import Tree, header
 from streamdata.states.lane_state import LaneState
 from streamdata.states.progress import Progress
@@ -67,6 +69,7 @@ class Reading:
     control: Control
     skips: Skips
     ahead: AheadSettings
+    stall_s: float | None = None
 
     def plan(self, progress: Progress, loaded: LaneState | None) -> LanePlan:
         """Plan what the lane is about to read, as far as can be said now.
@@ -142,8 +145,11 @@ class Reading:
                 log_once(self.control.name, limit)
 
         link = LaneLink(progress.batches_before(key), beginning, note_batches, meter.report)
-        run = replace(plan.run, ahead=ahead, times=meter.times, place=place, link=link)
+        watch = None if self.stall_s is None else StallWatch(self.stall_s, lane)
+        run = replace(plan.run, ahead=ahead, times=meter.times, place=place, watch=watch, link=link)
         samples = iter(()) if plan.gave_all else lane_samples(run, self.top)
+        if watch is not None:
+            samples = watch.over(samples)
         if place is not None:
             samples = _cleared_by_errors(samples, place)
 
@@ -154,6 +160,14 @@ class Reading:
             note_end()
 
         return samples if self.top.is_endless else _with_end(samples, end, run.tallies, given)
+
+    def headers(self) -> States:
+        """The headers of the generation that is read if the rank begins now, as states hold them."""
+        progress = self._present()
+        text = header(self.tree, self.lane, progress.before, self.top.anomalies())
+        found = {f"generation/{progress.generation(self.tree)}": text}
+        found |= dict([progress.before.entry] if progress.before.entry else ())
+        return {key: json.loads(text) for key, text in found.items()}
 
     def next_pass(self) -> int:
         """The pass that is read if the rank begins now."""

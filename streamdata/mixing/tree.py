@@ -42,6 +42,7 @@ class MixtureSettings(NamedSource):
     skip: object
     read_ahead_bytes: int | None
     connections: int | None
+    stall_s: float | None
     cost: Callable[[Sample], float] | str | None
     """Amount that a sample adds to its source's clock: a function of it, or the name of a field."""
 

@@ -55,10 +55,9 @@ def authorised_recipe(
     if unused:
         names = ", ".join(map(repr, unused))
         warnings.warn(f"{file.locations.file}: the variables {names} are not used by the recipe", stacklevel=3)
-    for part in file.files():
-        for path, node in part.buildable():
-            if "target" in node and (refusal := refusal_of_name(node["target"], allow)):
-                part.locations.report((*path, "target"), refusal)
+    for part, path, node in file.targets():
+        if "target" in node and (refusal := refusal_of_name(node["target"], allow)):
+            part.locations.report((*path, "target"), refusal)
     return file
 
 
@@ -139,16 +138,14 @@ class _Builder:
         met = len(self.uses)
         obj = _Builder(included, self.allow, self.uses).node(included.value, ())
         others = attributes(node)
-        if not others:
-            return obj
         if type(obj) is dict:
             obj.update({key: self.node(child, (*path, key)) for key, child in others.items()})
             return obj
-        return self._finished(obj, node, path, met)
+        return self._finished(obj, node, path, met) if others else obj
 
     def _check_attributes(self, target: object, node: dict[Any, Any], path: Path) -> None:
         parameters = parameters_of(target) or Parameters()
-        check_attributes(node, path, self.locations, _name_of(node), origin_of(target), parameters.names)
+        check_attributes(node, path, self.locations, _name_of(node), origin_of(target), parameters.needed)
 
     def _finished(self, obj: object, node: dict[Any, Any], path: Path, num_uses_before: int) -> object:
         """Sets an object's attributes, and tells it its location in the recipe and which dynamic objects it holds."""
@@ -175,10 +172,7 @@ class _Builder:
             object.__setattr__(obj, "_recipe_location", self.locations.of(path))
         remember = getattr(obj, "remember_dynamic_objects", None)
         if len(self.uses) > num_uses_before and callable(remember):
-            try:
-                remember(self.uses[num_uses_before:])
-            except (Exception, SystemExit) as error:  # it is the object's own code
-                report(path, f"{type(error).__name__}: {text_of(error)}", target=name, cause=error)
+            remember(self.uses[num_uses_before:])
         return obj
 
 

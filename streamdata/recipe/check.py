@@ -7,30 +7,32 @@ nothing is imported: it is only looked whether they are there.
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final
 
-from streamdata.errors import did_you_mean, shown
+from streamdata.errors import shown
 from streamdata.recipe.limits import PIPE, refusal_of_command, refusal_of_limits, refusal_of_url, under_allow
 from streamdata.recipe.load import Recipe, RecipeFile, attributes, check_attributes, load_recipe
-from streamdata.recipe.named_source import FOR_ALL, HOLDOUT_KEYS, for_all, is_absent, read_percent, read_selection
+from streamdata.recipe.named_source import FOR_ALL, HOLDOUT_KEYS, check_name, for_all, read_percent, read_selection
 from streamdata.recipe.resolve import References
 from streamdata.recipe.signatures import Description, Type, describe, describe_elsewhere, refusal_of_value, type_of
 from streamdata.recipe.targets import MIXTURE, PERMITTED, TARGETS, is_inside, is_own, refusal_of_name, validated_allow
-from streamdata.recipe.yaml_tree import UNKNOWN, Kind, Locations, Path, Problem, children
+from streamdata.recipe.yaml_tree import UNKNOWN, Kind, Path, Problem, children
 
 MAX_PROBLEMS: Final = 1000
 """After so many the rest of the targets is not looked at: each takes time, such as for a guess what was meant."""
 _OF_SOURCES: Final = ("name", "percent", *HOLDOUT_KEYS)
 """Attributes that have rules of their own in a mixture, wherever they are given."""
+_SELECTION: Final = (read_selection, *HOLDOUT_KEYS)
+_FIRST: Final = ("name", "percent", "holdout", "parts")
+"""Keys that are judged whatever is known of the others."""
 ATTRIBUTES: Final[dict[str, Type]] = {
+    **dict.fromkeys(("length_divisor", "length_multiplier"), type_of(float)),
+    **dict.fromkeys(("max_bad", "records_per_block"), type_of(int)),
     "length": type_of(float | None),
-    "length_divisor": type_of(float),
-    "length_multiplier": type_of(float),
-    "max_bad": type_of(int),
     "max_epochs": type_of(int | None),
     "process_fn": type_of(Callable | list[Callable] | None),  # type: ignore[type-arg]  # any of them
-    "records_per_block": type_of(int),
     "single_process_fn": type_of(Callable | None),
 }
 
@@ -79,10 +81,12 @@ def check_recipe(
         file.locations.report((), f"the variable {shown(name)} is not used by the recipe", at=(1, 1), kind="warning")
     with under_allow(allow, references.variables):
         check = _Check(file, allow, imports, files)
-        for part in file.files():
-            check.file(part, problems)
-            if len(problems) > MAX_PROBLEMS:
+        for part, path, node in file.targets():
+            if len(problems) >= MAX_PROBLEMS:
+                message = f"not checked, nor what follows: {len(problems)} problems"
+                part.locations.report(path, message, kind="not checked")
                 break
+            check.node(part, path, node)
         if is_streamed:
             check.root(file)
     return list(problems)
@@ -95,39 +99,30 @@ class _Check:
         self, file: RecipeFile, allow: Collection[str] | None, imports: Collection[str], files: RefusalOfFiles | None
     ) -> None:
         self.allow, self.files = allow, files
-        self._said_for: dict[int, Mapping[str, Any]] = {}
-        """Parameters that mixtures above an included file set for all sources below them, by the file's id."""
         self._told: set[str] = set()
         """Packages of which it was said that they are not imported."""
         packages = [*(allow or ()), *imports]
-        named = [node.get("target") for part in file.files() for _, node in part.buildable()]
+        named = [node.get("target") for *_, node in file.targets()]
         others = {name for name in named if isinstance(name, str) and is_inside(name, packages) and not is_known(name)}
         self._known = describe_elsewhere([name for name in sorted(others) if not refusal_of_name(name, allow)], allow)
 
     def find(self, name: str) -> Description | None:
         """Returns what is known of a target, its refusal among it; None where it is not imported."""
         if name not in self._known:
+            package = name.partition(".")[0]
             if refusal := refusal_of_name(name, self.allow):
                 self._known[name] = Description(refusal)
-            elif is_known(name):
+            elif is_known(name) or (package not in sys.modules and find_spec(package) is None):
                 self._known[name] = describe(name, None)
         return self._known.get(name)
 
-    def file(self, file: RecipeFile, problems: Collection[Problem]) -> None:
-        """Checks all the targets of one file, until there are too many problems."""
-        for path, included in file.includes.items():
-            self._said_for[id(included)] = self._said(file, path)
-        for path, node in file.buildable():
-            if len(problems) >= MAX_PROBLEMS:
-                message = f"not checked, nor what follows: {len(problems)} problems"
-                file.locations.report(path, message, kind="not checked")
-                return
-            if isinstance(node.get("target"), str) and node["target"]:
-                self._target(file, path, node)
-            elif path in file.includes:
-                target = file.mappings(path)[-1][2].get("target")
-                if isinstance(target, str):
-                    self._attributes(file, path, node, target)
+    def node(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
+        """Checks what a mapping builds, or sets on what it includes."""
+        target = file.mappings(path)[-1][2].get("target")
+        if path not in file.includes and isinstance(target, str) and target:
+            self._target(file, path, node)
+        elif isinstance(target, str):
+            self._attributes(file, path, node, target)
 
     def _target(self, file: RecipeFile, path: Path, node: dict[Any, Any]) -> None:
         name, at, report = node["target"], (*path, "target"), file.locations.report
@@ -140,9 +135,6 @@ class _Check:
                 report(at, known.refusal)
             elif isinstance(node.get("params", UNKNOWN), dict | None):
                 self._params(file, path, node, known)
-        elif package not in sys.modules and find_spec(package) is None:
-            guess, remedy = did_you_mean(package, ["streamdata"]), "Install it, or put its directory on PYTHONPATH."
-            report(at, f"no module {shown(package)} was found{guess}\n  {remedy}")
         elif package not in self._told:  # once for all its targets
             self._told.add(package)
             message = f"not checked: {shown(package)} is not imported, but by --import {package}"
@@ -176,7 +168,7 @@ class _Check:
         known = self.find(target)
         if known is None or not is_own(known.origin):
             return  # a refusal is reported where the target is; others take any attribute
-        names = known.parameters.names if known.parameters else ()
+        names = known.parameters.needed if known.parameters else ()
         check_attributes(node, path, file.locations, target, known.origin, names)
         for key, value in attributes(node).items():
             refusal = refusal_of_value(value, ATTRIBUTES.get(key))
@@ -185,12 +177,11 @@ class _Check:
 
     def _said(self, file: RecipeFile, path: Path) -> Mapping[str, Any]:
         """The parameters that mixtures above a path set for all sources below them; the nearest wins."""
-        said, node = dict(self._said_for.get(id(file), {})), file.value
-        for key in path:
-            params = node.get("params") if isinstance(node, dict) and node.get("target") == MIXTURE else None
-            if isinstance(params, dict):
-                said.update((name, params[name]) for name in FOR_ALL if params.get(name) is not None)
-            node = node[key]
+        said = dict(self._said(*file.above)) if file.above else {}
+        for depth in range(len(path)):
+            node = file.mappings(path[:depth])[0][2]
+            params = _params_of(node) if node.get("target") == MIXTURE else {}
+            said.update((name, params[name]) for name in FOR_ALL if params.get(name) is not None)
         return said
 
     def _texts(self, file: RecipeFile, node: Any, path: Path) -> None:
@@ -210,9 +201,7 @@ class _Check:
         """Reports names, percents, holdouts and parts of a mixture's sources, and finite mixtures in an endless one."""
         params, at, report = _params_of(node), (*path, "params", "datasets"), file.locations.report
         datasets = params.get("datasets", UNKNOWN)
-        if isinstance(datasets, list) and not datasets:
-            report(at, "expected at least one dataset, got none", target=MIXTURE)
-        if isinstance(datasets, str | int | float):
+        if isinstance(datasets, str | int | float) or datasets == []:
             message = f"expected a list of datasets, got {shown(datasets)}\n  Write '- target: …' for each."
             report(at, message, key=True, target=MIXTURE)
         names: dict[str, str] = {}
@@ -224,13 +213,10 @@ class _Check:
             percents.append(self._source(file, where, names))
             below = [node for *_, node in file.mappings(where) if node.get("target") == MIXTURE]
             if params.get("cyclic", True) is True and any(_params_of(node).get("cyclic") is False for node in below):
-                message = (
-                    "expected cyclic: true in a mixture within a cyclic one, got cyclic: false\n"
-                    "  Write 'cyclic: true' in it, or list its sources in the mixture around it, or write "
-                    "'cyclic: false' there, too."
-                )
-                report(where, message)
-        if percents and all(map(is_absent, percents)):
+                message = "expected cyclic: true in a mixture within a cyclic one, got cyclic: false"
+                remedy = "Write 'cyclic: true' in it or 'cyclic: false' around it, or list its sources there."
+                report(where, f"{message}\n  {remedy}")
+        if percents and all(percent == 0 for percent in percents):
             report(at, "expected a positive number as percent of some dataset, got 0 of all")
 
     def _source(self, file: RecipeFile, path: Path, names: dict[str, str] | None = None) -> object:
@@ -239,35 +225,24 @@ class _Check:
         Returns:
             Its percent.
         """
-        report, values = file.locations.report, {key: self._attribute(file, path, key) for key in _OF_SOURCES}
+        locations, values = file.locations, {key: self._attribute(file, path, key) for key in _OF_SOURCES}
         inner = {key: (*path, "params", key) for key in _OF_SOURCES}
-        places = {key: at if at in file.locations.values else (*path, key) for key, at in inner.items()}
-        name, percent = values.pop("name"), values.pop("percent")
-        if names is not None or name is not _ABSENT:
-            self._name(file.locations, path, places["name"], name, {} if names is None else names)
-        if percent is _ABSENT:
-            if names is not None:
-                report(path, "expected a dataset with a weight, got none\n  Add 'percent: 1.0' beside 'target'.")
-        elif not _holds_unknown(percent):
-            _report_invalid(file.locations, places["percent"], read_percent, percent)
-        given = {key: None if value in (_ABSENT, UNKNOWN) else value for key, value in values.items()}
-        first = next((key for key, value in given.items() if value is not None), None)
-        if first and (first in ("holdout", "parts") or UNKNOWN not in values.values()):
-            _report_invalid(file.locations, places[first], read_selection, *given.values())
-        return percent
-
-    def _name(self, locations: Locations, path: Path, at: Path, name: object, names: dict[str, str]) -> None:
-        if name is _ABSENT:
-            locations.report(path, "expected a dataset with a name, got none\n  Add a unique 'name' beside 'target'.")
-        elif isinstance(name, str) and name and "." not in name:
-            if name in names:
-                locations.report(at, f"expected a unique name, got {shown(name)} again, first at {names[name]}")
-            names.setdefault(name, locations.of(at))
-        elif name is not UNKNOWN:
-            locations.report(at, f"expected text without '.' as a name, got {shown(name)}")
+        places = {key: at if at in locations.values else (*path, key) for key, at in inner.items()}
+        for read, *keys in ((partial(check_name, places=names or {}), "name"), (read_percent, "percent"), _SELECTION):
+            given = {key: values[key] for key in keys if not _holds_unknown(values[key])}
+            first = next((key for key, value in given.items() if value is not None), None)
+            # Of a share that is held out more is known than that a part has none.
+            if first in _FIRST or (len(given) == len(keys) and (first or names is not None)):
+                try:
+                    read(**given)
+                except ValueError as error:
+                    locations.report(places[first] if first else path, str(error))
+        if names is not None and isinstance(values["name"], str):
+            names.setdefault(values["name"], f"at {locations.of(places['name'])}")
+        return values["percent"]
 
     def _attribute(self, file: RecipeFile, path: Path, name: str) -> object:
-        """An attribute that the child at a path will have: `UNKNOWN` if only running would show, or `_ABSENT`."""
+        """An attribute that the child at a path will have: `UNKNOWN` if only running would show, None without one."""
         nodes = [node for *_, node in file.mappings(path)]
         for node in nodes:
             if name in node:
@@ -276,26 +251,23 @@ class _Check:
         known = self.find(target) if isinstance(target, str) else None
         if known is None or not is_own(known.origin) or not isinstance(params, dict):
             return UNKNOWN  # what others build may name itself; what is wrong is reported elsewhere
-        value = params.get(name)  # ours take them as parameters, too
-        return _ABSENT if value is None else value
+        return params.get(name)  # ours take them as parameters, too
 
     def root(self, file: RecipeFile) -> None:
         """Reports a root that certainly cannot be streamed; one without a target may hold what is, for who builds it.
 
         Of a source alone the rules for the sources of a mixture apply, but that a name and a percent may be left out.
         """
-        root, expected = file.mappings(())[-1][2], f"expected a {MIXTURE} or a source as the root"
-        if "target" in root or "include" in root:
-            if what := self._not_streamed(root):
-                message = f"{expected}, got {what}\n  Name what is to be streamed."
-                file.locations.report(("target",) if "target" in file.value else ("include",), message, key=True)
-            elif root.get("target") != MIXTURE:
-                self._source(file, ())
-            return
-        nodes = (node for part in file.files() for _, node in part.buildable())
-        if not any("target" in node and not self._not_streamed(node) for node in nodes):
-            message = f"{expected}, got neither\n  Write 'target: {MIXTURE}' and its params."
-            file.locations.report((), message, at=(1, 1))
+        root = file.mappings(())[-1][2]
+        is_built = "target" in root or "include" in root
+        nodes = [root] if is_built else [node for *_, node in file.targets() if "target" in node]
+        refusals = [self._not_streamed(node) for node in nodes] or ["nothing that is built"]
+        if all(refusals):
+            message = f"expected a {MIXTURE} or a source as the root, got {refusals[0]}"
+            at = next(((key,) for key in ("target", "include") if key in file.value), ())
+            file.locations.report(at, f"{message}\n  Write 'target: {MIXTURE}' and its params.", key=True)
+        elif is_built and root.get("target") != MIXTURE:
+            self._source(file, ())
 
     def _not_streamed(self, node: dict[Any, Any]) -> str | None:
         """Says what a target builds if that is no mixture and no source; None if it is, or only running would show."""
@@ -309,9 +281,6 @@ class _Check:
         return None if is_source else target
 
 
-_ABSENT: Final = object()
-
-
 def is_known(name: str) -> bool:
     """Whether a target is streamdata's own, or one of the standard library, which are imported in this process."""
     return is_own(name) or name in PERMITTED
@@ -321,13 +290,6 @@ def _params_of(node: dict[Any, Any]) -> dict[Any, Any]:
     """The parameters of a node, as far as they are known."""
     params = node.get("params")
     return params if isinstance(params, dict) else {}
-
-
-def _report_invalid(locations: Locations, at: Path, read: Callable[..., object], *given: object) -> None:
-    try:
-        read(*given)
-    except ValueError as error:
-        locations.report(at, str(error))
 
 
 def _holds_unknown(value: object) -> bool:

@@ -72,11 +72,11 @@ def read_limits(value: Any, kind: type[_Kind], who: str) -> _Kind:
     Raises:
         ValueError: It is not such a mapping.
     """
-    if isinstance(value, kind):
-        return value
+    if value is None or isinstance(value, kind):
+        return value or kind()
     if refusal := refusal_of_limits(value, kind):
         raise ValueError(f"{who}: limits: {refusal}")
-    return kind(**{name: int(limit) for name, limit in (value or {}).items()})
+    return kind(**{name: int(limit) for name, limit in value.items()})
 
 
 def refusal_of_limits(value: Any, kind: type[ShardLimits | RecipeLimits] = ShardLimits) -> str | None:
@@ -94,13 +94,8 @@ def refusal_of_limits(value: Any, kind: type[ShardLimits | RecipeLimits] = Shard
     return None
 
 
-_KINDS: Final = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a fifo",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
+_KINDS: Final = {"d": "a directory", "p": "a fifo", "c": "a device", "b": "a device", "s": "a socket"}
+"""By the letter that `ls -l` begins with."""
 
 
 def open_regular(path: str | os.PathLike[str], error: type[Exception]) -> BinaryIO:
@@ -130,7 +125,7 @@ def check_regular(path: str | os.PathLike[str], error: type[Exception]) -> None:
 def check_mode(path: str | os.PathLike[str], mode: int, error: type[Exception]) -> None:
     """Checks that a file's mode is that of a regular file."""
     if not stat.S_ISREG(mode):
-        got = _KINDS.get(stat.S_IFMT(mode), "something else")
+        got = _KINDS.get(stat.filemode(mode)[0], "something else")
         raise error(f"file '{one_line(path)}': expected a regular file, got {got}\n  Name a file of data.")
 
 

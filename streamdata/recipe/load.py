@@ -40,18 +40,21 @@ class RecipeFile:
         locations: The locations of its nodes.
         value: Dicts, lists and leaves, among them `Dynamic` objects; a dict with ``target`` or ``include`` is
             to be built.
+        above: The file that includes it, and where; None of the root.
         includes: The files that its ``include`` mappings name, by the mapping's path.
     """
 
     locations: Locations
     value: Any
+    above: "tuple[RecipeFile, Path] | None" = None
     includes: dict[Path, "RecipeFile"] = field(default_factory=dict)
 
-    def files(self) -> Iterator["RecipeFile"]:
-        """Yields this file and all that it includes, in the order of reading."""
-        yield self
+    def targets(self) -> Iterator[tuple["RecipeFile", Path, dict[Any, Any]]]:
+        """Yields the file, path and mapping of everything that is built or included, in the order of reading."""
+        for path, node in _buildable(self.value):
+            yield self, path, node
         for included in self.includes.values():
-            yield from included.files()
+            yield from included.targets()
 
     def mappings(self, path: Path) -> list[tuple["RecipeFile", Path, dict[Any, Any]]]:
         """Returns the mapping at a path, then the roots of what that includes, each with its file and path.
@@ -64,12 +67,9 @@ class RecipeFile:
         included = self.includes.get(path)
         return [(self, path, node if isinstance(node, dict) else {}), *(included.mappings(()) if included else ())]
 
-    def buildable(self) -> Iterator[tuple[Path, dict[Any, Any]]]:
-        """Yields the path and mapping of everything that this file builds or includes, outermost first."""
-        return _buildable(self.value, ())
 
-
-def _buildable(node: Any, path: Path) -> Iterator[tuple[Path, dict[Any, Any]]]:
+def _buildable(node: Any, path: Path = ()) -> Iterator[tuple[Path, dict[Any, Any]]]:
+    """Yields the path and mapping of everything that a node builds or includes, outermost first."""
     if isinstance(node, dict) and ("target" in node or "include" in node):
         yield path, node
     for key, child in children(node):
@@ -178,7 +178,7 @@ class _Loader:
             locations.on_problem(error.problem, error.__cause__)
             return None
         file = RecipeFile(locations, value)
-        for path, node in file.buildable():
+        for path, node in _buildable(value):
             _check_shape(node, path, locations)
             if isinstance(node.get("include"), str) and "target" not in node:
                 self._include(file, path, node, (*stack, os.path.realpath(locations.file)))
@@ -191,30 +191,27 @@ class _Loader:
             text = read_bounded(recipe, self.limits.file_bytes, is_regular=is_included)
         except (OSError, RefusedFileError) as error:
             said = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
-            raise locations.unreadable((), said) from error
+            raise UnreadableError(locations, (), said) from error
         locations.count((), _NODES_OF_FILE + len(text) // _BYTES_OF_NODE)
         tree = read_yaml(text, locations)
         if not isinstance(tree, dict | list):
             got = "an empty file" if tree is None else f"a single value ({type(tree).__name__})"
-            raise locations.unreadable((), f"expected a mapping or a list as the root, got {got}")
+            raise UnreadableError(locations, (), f"expected a mapping or a list as the root, got {got}")
         return resolve(tree, self.references, locations)
 
     def _include(self, file: RecipeFile, path: Path, node: dict[Any, Any], stack: tuple[str, ...]) -> None:
         locations, name, at = file.locations, node["include"], (*path, "include")
         try:
-            found = self._found(name, pathlib.Path(locations.file).parent)
+            found = self._found(name, pathlib.Path(locations.file).parent, stack)
         except RefusedFileError as error:
             locations.report(at, str(error))
-            return
-        if os.path.realpath(found) in stack:
-            locations.report(at, f"{shown(name)} is included by itself (a cycle)")
             return
         chain = (f"{locations.of(at)}: {path_text(at)}", *locations.chain)
         own = Locations(os.fspath(found), chain, locations.on_problem, budget=locations.budget)
         included = self.load(found, own, stack)
         if included is None:
             return
-        file.includes[path] = included
+        file.includes[path], included.above = included, (file, path)
         root = included.mappings(())[-1][2]
         if "target" in root and "params" in node:
             message = "an include takes no params\n  Use variables, or set attributes beside 'include'."
@@ -223,7 +220,7 @@ class _Loader:
             message = "an included target without params is the imported thing itself, and takes no attributes"
             locations.report(path, message)
 
-    def _found(self, name: str, folder: pathlib.Path) -> pathlib.Path:
+    def _found(self, name: str, folder: pathlib.Path, stack: tuple[str, ...]) -> pathlib.Path:
         """The included file of this name, sought from a folder, then from the working directory."""
         if not name.endswith(_SUFFIXES) or "\0" in name or len(os.fsencode(name)) > _MAX_PATH_BYTES:
             raise RefusedFileError(f"expected a file of .yaml or .yml, got {shown(name)}")
@@ -241,6 +238,8 @@ class _Loader:
             raise RefusedFileError(f"the included file {shown(name)} was not found\n  Looked for {places}.")
         if not real[found].endswith(_SUFFIXES):
             raise RefusedFileError(f"expected a file of .yaml or .yml, got the link {shown(name)} to another file")
+        if real[found] in stack:
+            raise RefusedFileError(f"{shown(name)} is included by itself (a cycle)")
         return found
 
 
@@ -252,15 +251,13 @@ def _check_shape(node: dict[Any, Any], path: Path, locations: Locations) -> None
         locations.report((*path, kind), f"expected text after {shown(kind)}, got {shown(value)}")
     if kind == "target" and "include" in node:
         locations.report((*path, "include"), "expected either 'target' or 'include', got both", key=True)
-    if kind == "target":
-        at, params = (*path, "params"), node.get("params")
-        for key in params if isinstance(params, dict) else ():
-            if not isinstance(key, str):
-                message = f"expected a parameter's name, got {shown(key)}"
-                locations.report((*at, key), message, key=True, target=str(value))
-        if params is not UNKNOWN and not isinstance(params, dict | None):
-            locations.report(at, f"expected a mapping or null as params, got {shown(params)}")
-    others = attributes(node)
+    others, at, params = attributes(node), (*path, "params"), node.get("params") if kind == "target" else None
+    if params is not UNKNOWN and not isinstance(params, dict | None):
+        locations.report(at, f"expected a mapping or null as params, got {shown(params)}")
+    for key in params if isinstance(params, dict) else ():
+        if not isinstance(key, str):
+            message = f"expected a parameter's name, got {shown(key)}"
+            locations.report((*at, key), message, key=True, target=str(value))
     if kind == "target" and "params" not in node and others:
         names = listing(map(str, others))
         message = f"a target without params is the imported thing itself, and takes no attributes, got {names}"

@@ -63,6 +63,24 @@ class NamedSource:
                 setattr(self, key, value)
 
 
+def check_name(name: Any, places: Mapping[str, str]) -> None:
+    """Checks a source's name.
+
+    Args:
+        name: Whatever is given as one.
+        places: The names of the sources before it in the mixture, and where these are.
+
+    Raises:
+        ValueError: It is not a name, or is taken; the message does not say whose.
+    """
+    if not isinstance(name, str) or not name or "." in name:
+        got = f"expected a unique name without '.', got {shown(name)}"
+        raise ValueError(f"{got}\n  Set its attribute `name`, in a recipe beside its target.")
+    if name in places:
+        got = f"expected a unique name, got {shown(name)} again, first {places[name]}"
+        raise ValueError(f"{got}\n  Give each source its own name.")
+
+
 Points: TypeAlias = list[list[float]]
 """The points of a schedule: [time, percent] of each, by time."""
 
@@ -156,11 +174,10 @@ def _number(value: Any) -> float | None:
     # By type first: to ask an abstract class takes ten times as long, and a mixture may have thousands of sources.
     if type(value) not in (int, float) and (isinstance(value, bool) or not isinstance(value, Real)):
         return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if number == 0 or LEAST <= number <= MOST else None
+    with suppress(OverflowError):
+        if (number := float(value)) == 0 or LEAST <= number <= MOST:
+            return number
+    return None
 
 
 PART_NAMES: Final = ("train", "valid", "test")

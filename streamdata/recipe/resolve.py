@@ -5,10 +5,10 @@ recipes may be built at once. A value that takes the place of an interpolation i
 Each node is resolved once, when it is first named or reached.
 """
 
-import pathlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from omegaconf import Container, DictConfig, OmegaConf
@@ -18,7 +18,7 @@ from omegaconf.grammar_visitor import GrammarVisitor
 from omegaconf.resolvers import oc
 
 from streamdata.errors import RecipeError, did_you_mean, listing, shown, text_of
-from streamdata.recipe.yaml_tree import MAX_DEPTH, UNKNOWN, Kind, Locations, Path, UnreadableError, children, read_yaml
+from streamdata.recipe.yaml_tree import UNKNOWN, Locations, Path, UnreadableError, children, plain_tree, read_yaml
 
 _PLAIN: Final = re.compile(
     r"\$\{(?:(variables|dynamic_objs):([^${}\\]*)|oc\.env:(\w+)|(\.*[\w\-]+(?:\.[\w\-]+|\[[\w\-]+\])*))\}"
@@ -28,7 +28,6 @@ _ONE_NODE_CHARS: Final = 100
 _NODES_OF_CHAR: Final = 3
 """The price of OmegaConf's parser for a character, and once more for each level that its interpolation is nested."""
 _MAX_LINE: Final = 300
-_SCALARS: Final = (str, int, float, bool, bytes, type(None))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +55,15 @@ class References:
 
 
 class _RefusedError(Exception):
-    """An interpolation has no value; the message says why. Without one, that was told where the cause is."""
+    """An interpolation has no value; the message says why. Without one, that was told where the cause is.
 
-    def __init__(self, message: str = "", kind: Kind = "error", cause: Exception | None = None) -> None:
+    Attributes:
+        how: What else `Locations.report` is given.
+    """
+
+    def __init__(self, message: str = "", **how: Any) -> None:
         super().__init__(message)
-        self.kind: Kind = kind
-        self.cause = cause
+        self.how = how
 
 
 _ENDLESS: Final = "expected interpolations that end: do they name one another?"
@@ -101,7 +103,7 @@ class _Resolution:
         elif not isinstance(raw, dict | list):
             return raw
         if path not in self.known:
-            if path in self.open or len(self.open) > 2 * MAX_DEPTH:
+            if path in self.open:
                 raise _RefusedError(_ENDLESS)
             self.open.add(path)
             try:
@@ -139,7 +141,7 @@ class _Resolution:
         if not str(refused):
             return UNKNOWN
         # Not above: no context quotes a value.
-        return self.locations.report(path, str(refused), kind=refused.kind, cause=refused.cause)
+        return self.locations.report(path, str(refused), **refused.how)
 
     def _take_in(self, value: Any, path: Path, text: str, at: Path) -> None:
         """Counts what the interpolations at a path gave, which multiply a file where they name whole nodes."""
@@ -222,10 +224,7 @@ class _Text(GrammarVisitor):
 
     def _parsed(self, text: str, rule: str, mode: str) -> Any:
         if (text, rule) not in self.file.parsed:
-            num_opened = text.count("${")
-            if num_opened > MAX_DEPTH:
-                raise _RefusedError(f"expected at most {MAX_DEPTH} interpolations in one text")
-            self.file.locations.count(self.path, len(text) * max(1, num_opened) * _NODES_OF_CHAR)
+            self.file.locations.count(self.path, len(text) * max(1, text.count("${")) * _NODES_OF_CHAR)
             self.file.parsed[text, rule] = parse(text, parser_rule=rule, lexer_mode=mode)
         value = self.visit(self.file.parsed[text, rule])
         return str(value) if isinstance(value, str) else value  # OmegaConf has private classes of text
@@ -247,10 +246,10 @@ class _Text(GrammarVisitor):
         """The text of a value inside a longer text."""
         if value is UNKNOWN:
             raise _RefusedError
-        if isinstance(value, dict | list):
-            raise _RefusedError("expected text or a number inside a longer text, got a mapping or a list")
-        if isinstance(value, Dynamic | tuple):
-            raise _RefusedError("an object or a tuple must be the whole value, got it inside a longer text")
+        if isinstance(value, dict | list | tuple | Dynamic):
+            got = "an object" if isinstance(value, Dynamic) else f"a {type(value).__name__}"
+            message = f"expected text or a number inside a longer text, got {got}"
+            raise _RefusedError(f"{message}\n  It must be the whole value.")
         text = str(value)
         self.file.locations.count(self.path, len(text) // _ONE_NODE_CHARS)
         return text
@@ -278,7 +277,9 @@ class _Text(GrammarVisitor):
             "oc.env": oc.env,
             "oc.decode": self._decoded,
             "oc.select": lambda key, default=None: self._selected(key, default),
-            "oc.create": lambda value: self._yaml(value, "text of oc.create") if isinstance(value, str) else value,
+            "oc.create": lambda value: (
+                self._read(value.encode(), read_yaml, "text of oc.create") if isinstance(value, str) else value
+            ),
             "oc.dict.keys": lambda key: list(self._mapping(key)),
             "oc.dict.values": lambda key: list(self._mapping(key).values()),
         }
@@ -289,7 +290,7 @@ class _Text(GrammarVisitor):
             raise _RefusedError(f"Unsupported interpolation type {name}\n  Known are {', '.join(own)}.")
         if resolver is None:
             remedy = "Register it with OmegaConf before the recipe is built."
-            raise _RefusedError(f"Unsupported interpolation type {name}\n  {remedy}", "not checked")
+            raise _RefusedError(f"Unsupported interpolation type {name}\n  {remedy}", kind="not checked")
         nothing: Any = _NoConfig()
         value = resolver(self.file.root, nothing, nothing, args, args_str)
         return OmegaConf.to_container(value) if isinstance(value, Container) else value
@@ -317,7 +318,8 @@ class _Text(GrammarVisitor):
             references.used.add(name)
         if given is None or name in given:
             value = UNKNOWN if given is None else given[name]
-            return Dynamic(value) if is_object else _copied(value, name)
+            read = partial(plain_tree, is_final=True)
+            return Dynamic(value) if is_object else self._read(value, read, f"variable {shown(name)}")
         if default is None:
             if (kind, name) in references.missing:
                 raise _RefusedError
@@ -330,35 +332,13 @@ class _Text(GrammarVisitor):
             )
         if "${" in default:
             return evaluated
-        value = self._yaml(default, f"default of {shown(name)}")
+        value = self._read(default.encode(), read_yaml, f"default of {shown(name)}")
         return default if is_part and not isinstance(value, str) else value
 
-    def _yaml(self, text: str, what: str) -> Any:
+    def _read(self, value: Any, read: Callable[[Any, Locations], Any], what: str) -> Any:
         own = Locations(self.file.locations.file, budget=self.file.locations.budget)
         try:
-            return read_yaml(text.encode(), own)
+            return read(value, own)
         except (UnreadableError, ValueError) as error:
-            message = error.problem.message if isinstance(error, UnreadableError) else "no plain YAML"
-        raise _RefusedError(f"the {what} is {message}")  # not above: no context quotes a value
-
-
-def _copied(value: Any, name: str, depth: int = 0) -> Any:
-    """A variable's value; its dicts and lists are parts of the recipe, and not the caller's own.
-
-    Raises:
-        _RefusedError: It holds an object.
-    """
-    if depth > MAX_DEPTH:
-        raise _RefusedError(f"the variable {shown(name)} is nested deeper than {MAX_DEPTH} levels")
-    if type(value) is dict and all(type(key) in (str, int, float, bool) for key in value):
-        return {key: _copied(child, name, depth + 1) for key, child in value.items()}
-    if type(value) in (list, tuple):
-        copied = [_copied(child, name, depth + 1) for child in value]
-        return value if type(value) is tuple else copied
-    if type(value) in _SCALARS or isinstance(value, pathlib.Path):
-        return value
-    got = f"{type(value).__module__}.{type(value).__qualname__}"
-    raise _RefusedError(
-        f"expected text, a number, a path, a list or a dict in the variable {shown(name)}, got {got}\n"
-        f"  Pass an object as dynamic_objs={{{shown(name)}: …}} and write ${{dynamic_objs:{name}}}."
-    )
+            message = error.problem.message if isinstance(error, UnreadableError) else "not plain data"
+        raise _RefusedError(f"in the {what}: {message}")  # not above: no context quotes a value

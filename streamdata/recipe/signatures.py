@@ -12,10 +12,9 @@ import re
 import types
 import typing
 from collections import abc
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from inspect import Parameter
-from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from streamdata.errors import did_you_mean, shown
@@ -69,7 +68,7 @@ def type_of(annotation: Any) -> Type:
     if origin in (typing.Union, types.UnionType):
         members = [type_of(argument) for argument in arguments]
         return None if None in members else [one for member in members for one in member or ()]
-    if origin in (typing.Annotated, typing.Final):
+    if origin is typing.Annotated:
         return type_of(arguments[0])
     if origin is typing.Literal:
         choices = tuple(choice for choice in arguments if isinstance(choice, _PLAIN))  # no recipe has an enum's
@@ -113,68 +112,59 @@ class Parameters(NamedTuple):
     """The parameters of a callable, as far as a call by keywords is concerned.
 
     Attributes:
-        required: Those without a default.
-        optional: Those with one.
+        needed: Those that can be given by name, and whether they have no default.
         positional: Those without a default that cannot be given by name.
         accepts_any: Whether there is a ``**kwargs``.
         types: By name, for a check; empty otherwise.
     """
 
-    required: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
+    needed: Mapping[str, bool] = {}
     positional: tuple[str, ...] = ()
     accepts_any: bool = False
     types: Mapping[str, Type] = {}
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the parameters that can be given by name."""
-        return (*self.required, *self.optional)
-
     def check(self, params: Collection[str], path: "Path", locations: "Locations", target: str) -> None:
         """Reports each of the ``params`` of the target at a path that is unknown, then what is missing."""
         for name in params:
-            if name not in self.names and not self.accepts_any:
-                guess = did_you_mean(name, [other for other in self.names if other not in params])
-                message = f"unknown parameter {shown(name)}{guess}\n  It takes: {', '.join(self.names) or 'nothing'}."
+            if name not in self.needed and not self.accepts_any:
+                guess = did_you_mean(name, [other for other in self.needed if other not in params])
+                message = f"unknown parameter {shown(name)}{guess}\n  It takes: {', '.join(self.needed) or 'nothing'}."
                 locations.report((*path, "params", name), message, key=True, target=target)
         if self.positional:
             message = f"the parameters {', '.join(self.positional)} cannot be given by name, as a recipe does"
             locations.report(path, message, target=target)
-        missing = [name for name in self.required if name not in params]
+        missing = [name for name, is_needed in self.needed.items() if is_needed and name not in params]
         if missing:
             message = f"missing parameters: {', '.join(missing)}; given: {', '.join(params) or 'none'}"
             locations.report(path, message, target=target)
 
 
-def parameters_of(target: object, *, with_types: bool = False) -> Parameters | None:
-    """Returns the parameters of a callable, or None where Python does not know them."""
-    try:
-        signature = inspect.signature(target)  # type: ignore[arg-type]  # it raises TypeError itself
-    except (TypeError, ValueError):
-        return None
-    if isinstance(target, type) and next(iter(signature.parameters), None) == "self":
-        return None  # written by hand in an extension's docstring, where `self` shows that nobody checked it
-    found = signature.parameters.values()
+def parameters_of(target: Any, *, with_types: bool = False) -> Parameters | None:
+    """Returns the parameters of a callable, or None where Python does not know them.
+
+    Args:
+        target: The callable.
+        with_types: Whether to tell their types, as far as their annotations can be evaluated.
+    """
+    found: list[Parameter] | None = None
+    for is_evaluated in (with_types, False):
+        with contextlib.suppress(Exception):  # of whatever a name in an annotation leads to
+            found = found or list(inspect.signature(target, eval_str=is_evaluated).parameters.values())
+    if found is None or (isinstance(target, type) and [one.name for one in found[:1]] == ["self"]):
+        return None  # the latter are written by hand in an extension's docstring, and nobody checked them
+    types_: dict[str, Type] = {}
+    for one in found if with_types else ():
+        type_ = type_of(one.annotation)
+        types_[one.name] = [*type_, _NULL] if type_ and one.default is None else type_
     by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     needed = {one.name: one.default is Parameter.empty for one in found if one.kind in by_name}
-    unnamed = {one.name: one.default is Parameter.empty for one in found if one.kind is Parameter.POSITIONAL_ONLY}
+    unnamed = [one for one in found if one.kind is Parameter.POSITIONAL_ONLY]
     return Parameters(
-        tuple(filter(needed.get, needed)),
-        tuple(filterfalse(needed.get, needed)),
-        tuple(filter(unnamed.get, unnamed)),
+        needed,
+        tuple(one.name for one in unnamed if one.default is Parameter.empty),
         any(one.kind is Parameter.VAR_KEYWORD for one in found),
-        _types_of(target, found) if with_types else {},
+        types_,
     )
-
-
-def _types_of(target: Any, parameters: Iterable[Parameter]) -> dict[str, Type]:
-    """The types of parameters, as far as their annotations can be evaluated; a default of None is taken, too."""
-    with contextlib.suppress(Exception):  # of whatever a name in an annotation leads to
-        parameters = inspect.signature(target, eval_str=True).parameters.values()
-    types_ = {one.name: type_of(one.annotation) for one in parameters}
-    with_none = {one.name for one in parameters if one.default is None}
-    return {name: [*type_, _NULL] if type_ and name in with_none else type_ for name, type_ in types_.items()}
 
 
 class Description(NamedTuple):
@@ -197,10 +187,8 @@ def describe(name: str, allow: Collection[str] | None) -> Description:
         target = import_target(name, allow)
     except TargetError as error:
         return Description(str(error))
-    called = callable_of(target)
-    parameters = parameters_of(called, with_types=True) if called else None
     origin = origin_of(target)
-    return Description(None, public_name(origin) or origin, parameters)
+    return Description(None, public_name(origin) or origin, parameters_of(callable_of(target), with_types=True))
 
 
 def describe_elsewhere(names: Collection[str], allow: Collection[str] | None) -> dict[str, Description]:

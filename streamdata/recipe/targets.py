@@ -83,7 +83,7 @@ def _refusal_of_own(name: str) -> str | None:
     guess = did_you_mean(name.removeprefix(f"{OWN}."), tails)
     return (
         f"{shown(name)} is refused: expected one of streamdata's targets{guess}\n"
-        f"  These are, after 'streamdata.': {', '.join(sorted(tails))}."
+        f"  For another recipe write 'include'. Targets are, after 'streamdata.': {', '.join(sorted(tails))}."
     )
 
 
@@ -102,7 +102,8 @@ def import_target(name: str, allow: Collection[str] | None = None) -> object:
     first, *rest = name.split(".")
     obj: object = _import(first)
     if obj is None:
-        raise TargetError(f"no module {shown(first)} was found\n  Install it, or put its directory on PYTHONPATH.")
+        guess, remedy = did_you_mean(first, [OWN]), "Install it, or put its directory on PYTHONPATH."
+        raise TargetError(f"no module {shown(first)} was found{guess}\n  {remedy}")
     reached, holder = first, None
     for part in rest:
         if isinstance(obj, types.ModuleType):

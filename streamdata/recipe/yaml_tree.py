@@ -8,9 +8,10 @@ A *path* leads from the root to a node: keys and list indexes, shown as ``params
 A *location* is ``file:line:column`` (both from 1).
 """
 
+import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NoReturn
 
@@ -99,18 +100,6 @@ def children(node: object) -> Iterable[tuple[Any, Any]]:
     return enumerate(node) if isinstance(node, list) else ()
 
 
-class UnreadableError(Exception):
-    """A file of a recipe cannot be read any further, whether problems are raised or collected.
-
-    Attributes:
-        problem: What was found.
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(str(problem))
-        self.problem = problem
-
-
 @dataclass
 class NodeBudget:
     """How many nodes all files of a recipe may still have; see `RecipeLimits.num_nodes`."""
@@ -185,10 +174,6 @@ class Locations:
         self.on_problem(Problem(location, path_text(path), message, kind, target, self.chain), cause)
         return UNKNOWN
 
-    def unreadable(self, path: Path, message: str) -> UnreadableError:
-        """Returns the exception to raise where a problem ends the reading of the file."""
-        return UnreadableError(Problem(self.of(path), path_text(path), message, chain=self.chain))
-
     def count(self, path: Path, number: int = 1, depth: int = 0) -> None:
         """Takes nodes from the budget, and looks how deep they are: their path, or more where one stands for many.
 
@@ -197,43 +182,44 @@ class Locations:
         """
         self.budget.left -= number
         if max(depth, len(path)) > MAX_DEPTH:
-            remedy = "Aliases and interpolations count: does one point to a node that holds it?"
-            raise self.unreadable(path, f"nested deeper than {MAX_DEPTH} levels\n  {remedy}")
+            remedy = "Aliases and interpolations count: does one point to a node that holds it (a cycle)?"
+            path = path[: MAX_DEPTH // 10]  # the rest of a cycle repeats it
+            raise UnreadableError(self, path, f"nested deeper than {MAX_DEPTH} levels\n  {remedy}")
         if self.budget.left < 0:
             message = "the recipe has more nodes than may be (num_nodes), with what aliases and interpolations add"
-            raise self.unreadable(path, f"{message}\n  Make it smaller, or pass larger limits.")
+            raise UnreadableError(self, path, f"{message}\n  Make it smaller, or pass larger limits.")
 
     def _shown(self, mark: tuple[int, int]) -> str:
         return f"{self.file}:{mark[0]}:{mark[1]}" if self.has_lines else self.file
 
 
+class UnreadableError(Exception):
+    """A file of a recipe cannot be read any further, whether problems are raised or collected.
+
+    Attributes:
+        problem: The reason, and the node where it was found.
+    """
+
+    def __init__(self, locations: Locations, path: Path, message: str) -> None:
+        self.problem = Problem(locations.of(path), path_text(path), message, chain=locations.chain)
+        super().__init__(str(self.problem))
+
+
 _TAG = "tag:yaml.org,2002:"
 _QUOTED = re.compile(r"'[^'<>]{3,}'")
 """In PyYAML's messages: names out of the file; but not what it expected, such as '<block end>' or ':'."""
-# PyYAML follows YAML 1.1, where `1e-3` is text and `12:30` the number 750.
-_FLOAT = re.compile(
-    r"[-+]?(?:(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))$"
-    r"|\.(?:nan|NaN|NAN)$"
-)
-_INT = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$")
+# PyYAML follows YAML 1.1, where `1e3`, `1.5e3` and `-.5` are text, `12:30` is the number 750, and a date an object.
+_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*[eE][-+]?[0-9]+|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?)$")
 
 
 class _RecipeLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # where PyYAML has libyaml
     """PyYAML's safe loader. That in C would overflow its stack on deep nesting, which is looked at before."""
 
 
-_REPLACED = {_TAG + name for name in ("float", "int", "timestamp")}
-_RecipeLoader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in resolvers if tag not in _REPLACED]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 _RecipeLoader.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
-_RecipeLoader.add_implicit_resolver(_TAG + "int", _INT, list("-+0123456789"))
 
-_SCALARS = {
-    _TAG + kind: getattr(SafeConstructor, f"construct_yaml_{kind}") for kind in ("null", "bool", "int", "float", "str")
-}
-_SCALARS[_TAG + "value"] = SafeConstructor.construct_yaml_str  # a plain "=", which is text
+_SCALARS = {_TAG + kind: SafeConstructor.yaml_constructors[_TAG + kind] for kind in ("null", "bool", "int", "float")}
+_TEXTS = {_TAG + kind for kind in ("str", "value", "timestamp")}  # a value is a plain "="
 
 
 def read_yaml(content: bytes, locations: Locations) -> Any:
@@ -271,27 +257,35 @@ def read_yaml(content: bytes, locations: Locations) -> Any:
         found = " ".join(part for part in said if part) or str(error).partition("\n")[0]
         message = "not valid YAML: " + _QUOTED.sub("…", found)
     else:
-        return None if node is None else _TreeBuilder(locations).value(node, ())
-    raise locations.unreadable((), message)  # not above: PyYAML's errors quote lines, also as its context
+        return None if node is None else _value(node, (), locations)
+    raise UnreadableError(locations, (), message)  # not above: PyYAML's errors quote lines, also as its context
 
 
-def plain_tree(value: Any, locations: Locations, path: Path = ()) -> Any:
-    """Returns what a dict or DictConfig holds as `read_yaml` would: dicts, lists and scalars of its own.
+def plain_tree(value: Any, locations: Locations, path: Path = (), *, is_final: bool = False) -> Any:
+    """Returns what a caller passes as a recipe or as a variable's value: dicts and lists of its own, and scalars.
+
+    Args:
+        value: A dict or DictConfig, or what they hold.
+        locations: Its budget bounds the nodes.
+        path: Where the value stands.
+        is_final: Whether nothing in it is interpolated: then tuples stay what they are.
 
     Raises:
-        UnreadableError: It holds what no YAML file can, or nests too deeply.
+        UnreadableError: It holds other objects, or nests too deeply.
     """
     locations.count(path)
     if isinstance(value, Container):
-        value = OmegaConf.to_container(value)
+        value = OmegaConf.to_container(value, resolve=is_final)
     if isinstance(value, Mapping) and all(isinstance(key, Key) for key in value):
-        return {key: plain_tree(child, locations, (*path, key)) for key, child in value.items()}
+        return {key: plain_tree(child, locations, (*path, key), is_final=is_final) for key, child in value.items()}
     if isinstance(value, list | tuple):
-        return [plain_tree(child, locations, (*path, index)) for index, child in enumerate(value)]
-    if type(value) in (str, int, float, bool, type(None)):
+        copied = [plain_tree(child, locations, (*path, n), is_final=is_final) for n, child in enumerate(value)]
+        return tuple(copied) if is_final and isinstance(value, tuple) else copied
+    if type(value) in (str, int, float, bool, bytes, type(None)) or isinstance(value, pathlib.Path):
         return value
-    message = f"expected text, numbers, lists and dicts, got {type(value).__name__}"
-    raise locations.unreadable(path, f"{message}\n  Pass it as one of dynamic_objs.")
+    got = f"{type(value).__module__}.{type(value).__qualname__}"
+    remedy = "Pass an object as one of dynamic_objs, and write ${dynamic_objs:its_name}."
+    raise UnreadableError(locations, path, f"expected text, numbers, paths, lists and dicts, got {got}\n  {remedy}")
 
 
 def _mark(node: Any) -> tuple[int, int]:
@@ -302,66 +296,52 @@ def _mark(node: Any) -> tuple[int, int]:
 _Pairs = dict[Key, tuple[yaml.Node, yaml.Node]]
 
 
-class _TreeBuilder:
-    """Turns PyYAML's graph of nodes, where an alias is the same node again, into a tree."""
+def _value(node: yaml.Node, path: Path, locations: Locations) -> Any:
+    """Returns a node of PyYAML's graph, where an alias is the same node again, as a tree."""
+    locations.values[path] = _mark(node)
+    locations.count(path)
+    if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+        pairs = _pairs(node, path, locations, len(path))
+        locations.keys.update({(*path, key): _mark(pair[0]) for key, pair in pairs.items()})
+        return {key: _value(pair[1], (*path, key), locations) for key, pair in pairs.items()}
+    if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+        return [_value(child, (*path, index), locations) for index, child in enumerate(node.value)]
+    return _scalar(node, path, locations)
 
-    def __init__(self, locations: Locations) -> None:
-        self.locations, self.report = locations, locations.report
-        self.constructor = SafeConstructor()
-        self.open: set[int] = set()
 
-    def value(self, node: yaml.Node, path: Path) -> Any:
-        """Builds one node and what is below it."""
-        self.locations.values[path] = _mark(node)
-        with self._inside(node, path, "an alias to a node that holds it"):
-            if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
-                pairs = self._pairs(node, path)
-                self.locations.keys.update({(*path, key): _mark(pair[0]) for key, pair in pairs.items()})
-                return {key: self.value(pair[1], (*path, key)) for key, pair in pairs.items()}
-            if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
-                return [self.value(child, (*path, index)) for index, child in enumerate(node.value)]
-            return self._scalar(node, path)
-
-    @contextmanager
-    def _inside(self, node: yaml.Node, path: Path, cycle: str) -> Iterator[None]:
-        """Counts a node, and refuses it within itself, where it would be read without end."""
-        self.locations.count(path)
-        if id(node) in self.open:
-            raise self.locations.unreadable(path, f"expected a tree, got {cycle} (a cycle)")
-        self.open.add(id(node))
-        yield
-        self.open.remove(id(node))  # unless an error ends the reading of the file
-
-    def _scalar(self, node: yaml.Node, path: Path) -> Any:
-        construct = _SCALARS.get(node.tag)
-        if construct is None or not isinstance(node, yaml.ScalarNode):
-            self.report(path, f"the YAML tag {shown(node.tag)} is refused, expected plain mappings, lists and scalars")
-            return None
-        with suppress(KeyError, ValueError):
-            return construct(self.constructor, node)
-        # Only here, where no error of PyYAML's, which quotes the text, is the context of another.
-        self.report(path, f"expected a value of YAML type {node.tag.removeprefix(_TAG)}, got another text")
+def _scalar(node: yaml.Node, path: Path, locations: Locations) -> Any:
+    is_text = node.tag in _TEXTS or (node.tag in (_TAG + "int", _TAG + "float") and ":" in node.value)
+    construct = SafeConstructor.construct_yaml_str if is_text else _SCALARS.get(node.tag)
+    if construct is None or not isinstance(node, yaml.ScalarNode):
+        message = f"the YAML tag {shown(node.tag)} is refused, expected plain mappings, lists and scalars"
+        locations.report(path, message)
         return None
+    with suppress(KeyError, ValueError):
+        return construct(SafeConstructor(), node)
+    # Only here, where no error of PyYAML's, which quotes the text, is the context of another.
+    locations.report(path, f"expected a value of YAML type {node.tag.removeprefix(_TAG)}, got another text")
+    return None
 
-    def _pairs(self, node: yaml.MappingNode, path: Path) -> _Pairs:
-        """A mapping's keys and values, with those that it merges and does not override; the first source wins."""
-        own: _Pairs = {}
-        merged: _Pairs = {}
-        for key_node, value_node in node.value:
-            at = _mark(key_node)
-            if key_node.tag == _TAG + "merge":
-                for source in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
-                    if isinstance(source, yaml.MappingNode):
-                        with self._inside(source, path, "a merge of a mapping into itself"):
-                            merged = self._pairs(source, path) | merged
-                    else:
-                        got = shown(source.tag.removeprefix(_TAG))
-                        self.report(path, f"expected mappings after '<<', got {got}")
-            elif not isinstance(key := self._scalar(key_node, path), Key):
-                self.report(path, f"expected text or a number as a key, got {shown(key)}", at=at)
-            elif key in own:
-                first = own[key][0].start_mark.line + 1
-                self.report((*path, key), f"the key {shown(key)} is given twice, the first time in line {first}", at=at)
-            else:
-                own[key] = (key_node, value_node)
-        return merged | own
+
+def _pairs(node: yaml.MappingNode, path: Path, locations: Locations, depth: int) -> _Pairs:
+    """A mapping's keys and values, with those that it merges and does not override; the first source wins."""
+    own: _Pairs = {}
+    merged: _Pairs = {}
+    for key_node, value_node in node.value:
+        at = _mark(key_node)
+        if key_node.tag == _TAG + "merge":
+            for source in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
+                if isinstance(source, yaml.MappingNode):
+                    locations.count(path, depth=depth + 1)  # as it may merge itself
+                    merged = _pairs(source, path, locations, depth + 1) | merged
+                else:
+                    got = shown(source.tag.removeprefix(_TAG))
+                    locations.report(path, f"expected mappings after '<<', got {got}")
+        elif not isinstance(key := _scalar(key_node, path, locations), Key):
+            locations.report(path, f"expected text or a number as a key, got {shown(key)}", at=at)
+        elif key in own:
+            message = f"the key {shown(key)} is given twice, the first time in line {own[key][0].start_mark.line + 1}"
+            locations.report((*path, key), message, at=at)
+        else:
+            own[key] = (key_node, value_node)
+    return merged | own

@@ -12,6 +12,7 @@
 - `processes.py`: `processes`, or in a command `forks`, do tasks and end with this process
 - `trainer.py`: a worker ends with the trainer that it works for
 - `lane_link.py`: how a lane began, and what its process asked of stores, for the trainer
+- `stalls.py`: records that take longer than `stall_s` are named with the reader's stack
 - `publish.py`: files that readers see whole or not at all
 """
 

@@ -8,7 +8,6 @@ command, which is neither, may use `forks`: they begin at once, and what they we
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 from collections import deque
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from mmap import ACCESS_READ, mmap
-from multiprocessing import get_context
+from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -225,20 +224,13 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _pair() -> tuple[socket.socket, socket.socket]:
-    ours, theirs = socket.socketpair()
-    for each in (ours, theirs):  # whatever `socket.setdefaulttimeout` says
-        each.setblocking(True)
-    return ours, theirs
-
-
 def _start(file: IO[bytes], stack: ExitStack) -> _Process:
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     # One thread each: there are as many processes as were asked for.
     environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-    ours, theirs = _pair()
+    connection, theirs = Pipe()
+    stack.enter_context(connection)
     with theirs:
-        connection = stack.enter_context(Connection(ours.detach()))
         fds = [theirs.fileno(), file.fileno()]
         command = [sys.executable, "-P", "-c", f"from {__name__} import main; main()", *map(str, fds)]
         # The pipe is never written to: that it closes when this process ends, in whatever way, is what ends the other.
@@ -249,9 +241,9 @@ def _start(file: IO[bytes], stack: ExitStack) -> _Process:
 
 
 def _fork(function: Callable[[Any, ForkReport], Any], stack: ExitStack) -> _Process:
-    ours, theirs = _pair()
+    connection, theirs = Pipe()
+    stack.enter_context(connection)
     mark = _Mark()
-    connection = stack.enter_context(Connection(ours.detach()))
 
     def work() -> None:
         end_with_trainer()
@@ -259,7 +251,7 @@ def _fork(function: Callable[[Any, ForkReport], Any], stack: ExitStack) -> _Proc
         if (torch := sys.modules.get("torch")) is not None:
             # Of the threads that its parent may have used a fork has none, and would wait for them.
             torch.set_num_threads(1)
-        _work(function, Connection(theirs.detach()), mark)
+        _work(function, theirs, mark)
 
     # The next fork must have no copy of theirs: that it closes is how the death of this one is known.
     with theirs:

@@ -223,11 +223,11 @@ def to_state(batch: object) -> States:
 
     Returns:
         A flat dict of plain JSON. `cursor/G/P/RANK/WORKER/PATH` says where a lane stands in a node of the tree, in
-        generation G and pass P; that of the top, whose path is "", also how many batches the lane has delivered,
-        of which sizes, whether it has ended, and what nodes dropped after their last samples; `worker/G/P/RANK` which worker delivered
-        last; `generation/G` what determines the order, and beside it what the shards hold that is not a record, or less
-        than one. In the first batch of a lane there is also `deal/G`, what the run had come to under earlier numbers of
-        ranks and workers, if it had others.
+        generation G and pass P; that of the top, whose path is "", also how many batches the lane has delivered, of
+        which sizes, whether it has ended, and what nodes dropped after their last samples; `worker/G/P/RANK` which
+        worker delivered last; `generation/G` what determines the order, and beside it what the shards hold that is not
+        a record, or less than one. In the first batch of a lane there is also `deal/G`, what the run had come to under
+        earlier numbers of ranks and workers, if it had others.
 
     Raises:
         StateError: A sample carries no state, such as one that a collate function built anew.

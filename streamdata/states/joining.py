@@ -14,7 +14,7 @@ from streamdata.states.headers import DEAL, compared
 from streamdata.states.progress import Progress
 from streamdata.states.ranks import check_can_meet, gather
 from streamdata.states.saving import RankStates, part_of_rank, replica_of
-from streamdata.states.table import LoadedStates, StatesTable, join, owner_of
+from streamdata.states.table import LoadedStates, StatesTable, is_of_rank, join, owner_of
 
 
 def merge_states(*states: Mapping[str, Any]) -> States:
@@ -87,14 +87,17 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
     size = 1 + max((rank for table in tables for rank in _ranks(table)), default=-1)
     best, chosen = np.full((3, size), -1), np.full(size, -1)
     for number, table in enumerate(tables):
-        # Its newest generation, how many lanes had ended passes, its draws in all; -1 of ranks of which nothing is
-        # held. Over all passes: with `set_epoch` the newest one need not be the last. And a lane that has ended one may
-        # be held without its cursors: see `from_stateful`.
+        # Its newest generation, how many lanes had ended passes, its draws in all, or batches that only fill up; -1
+        # of ranks of which nothing is held. Over all passes: with `set_epoch` the newest one need not be the last.
+        # And a lane that has ended one may be held without its cursors: see `from_stateful`.
         reach, ranks = np.full((3, size), -1), table.rows["rank"]
         reach[1:, [*_ranks(table)]] = 0
         np.maximum.at(reach[0], ranks, table.rows["generation"])
         for row, name in ((1, "ended"), (2, "draws")):
             np.add.at(reach[row], ranks, table.rows[name])
+        for key, value in table.others.items():
+            if key.startswith("uneven/") and is_of_rank(key, value):
+                reach[2, owner_of(key).rank] += abs(value["batches"])
         differs = reach != best
         first = differs.argmax(axis=0), np.arange(size)
         is_further = differs.any(axis=0) & (reach[first] > best[first])

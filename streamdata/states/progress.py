@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,18 @@ from streamdata.run import Lane
 from streamdata.run.lane_link import Batches
 from streamdata.states.cursor import LaneEntries, LaneKey
 from streamdata.states.headers import DAMAGE, DEAL, Base, BlockCut, DealHeader, Topology, Tree, check_header, read_deal
-from streamdata.states.table import COUNTS, POSITION, ROW, Column, Rows, StatesTable, not_states, owner_of, table_of
+from streamdata.states.table import (
+    COUNTS,
+    POSITION,
+    ROW,
+    Column,
+    Rows,
+    StatesTable,
+    is_of_rank,
+    not_states,
+    owner_of,
+    table_of,
+)
 
 
 class LastCursors:
@@ -74,8 +85,8 @@ class Progress:
         """The passes of which something was delivered under this size, ascending."""
         self.uneven: dict[tuple[int, int, int], Mapping[str, Any]] = {}
         """Counts that no cursor has of ranks that `StreamLoader(uneven=…)` evened out, by generation, pass and rank:
-        `batches` that were delivered beyond those that cursors count; `padded`, `left_out` and `left_out_tokens` by
-        source."""
+        `batches` that were delivered beyond those that cursors count; of each node `padded/PATH`, `left_out/PATH` and
+        `left_out_tokens/PATH`."""
         self.idle: set[int] = set()
         """The ranks of which saving and gathering recorded that they delivered nothing."""
         self._cache: dict[Any, Any] = {}
@@ -113,7 +124,7 @@ class Progress:
         """Take over who delivered last, and who nothing; refuse lanes that were not there."""
         for key, value in self.table.others.items():
             kind, generation, *lane = key.split("/")
-            if not _is_of_rank(kind, value):
+            if not is_of_rank(key, value):
                 raise not_states(key, value, "expected what is said of a rank")
             if lane:
                 self._check_lane(int(generation), int(lane[-1]), value if kind == "worker" else 0)
@@ -384,42 +395,28 @@ def totals_of_nodes(progress: Progress) -> dict[str, dict[str, float]]:
         for path, number in itertools.chain.from_iterable(map(dict.items, padded)):
             totals[path] = added(totals.get(path, {}), {"padded": number})
     for counts in progress.uneven.values():
-        left_out = counts.get("left_out", {})
-        for path, number in left_out.items():
-            tokens = counts["left_out_tokens"].get(path, 0)
-            part = {"samples": -number, "tokens": -tokens, "left_out": number}
-            totals[path] = added(totals.get(path, {}), part)
-        for path, number in counts.get("padded", {}).items():
-            totals[path] = added(totals.get(path, {}), {"padded": number})
-    return totals
+        for name, number in counts.items():
+            kind, _, path = name.partition("/")
+            totals[path] = added(totals.get(path, {}), _UNEVEN.get(kind, {}), number)
+    return {path: total for path, total in totals.items() if total}
 
 
-def added(counts: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Add counts up, name by name, at any depth."""
-    names = dict.fromkeys((*counts, *more))
-    return {
-        name: added(counts.get(name, {}), more.get(name, {}))
-        if isinstance(counts.get(name, more.get(name)), Mapping)
-        else counts.get(name, 0) + more.get(name, 0)
-        for name in names
-    }
+_UNEVEN: Final = {
+    "left_out": {"left_out": 1, "samples": -1},
+    "left_out_tokens": {"tokens": -1},
+    "padded": {"padded": 1},
+}
+"""Totals that a count of `Progress.uneven` changes."""
+
+
+def added(counts: Mapping[str, float], more: Mapping[str, float], times: int = 1) -> dict[str, Any]:
+    """Add counts up, name by name."""
+    return {name: counts.get(name, 0) + more.get(name, 0) * times for name in dict.fromkeys((*counts, *more))}
 
 
 def _numbers_in(key: str) -> tuple[int, int, int]:
     generation, epoch_pass, rank = map(int, key.split("/")[1:])
     return generation, epoch_pass, rank
-
-
-def _is_of_rank(kind: str, value: Any) -> bool:
-    """Whether the value of a key that is of a rank, or of none, is of the right type."""
-    if kind == "worker":
-        return type(value) is int and value >= 0
-    if kind != "uneven":
-        return True
-    if not isinstance(value, Mapping) or type(value.get("batches")) is not int:
-        return False
-    held = [counts for name, counts in value.items() if name != "batches"]
-    return all(isinstance(counts, Mapping) and all(type(n) is int for n in counts.values()) for counts in held)
 
 
 def history_of(progress: Progress) -> list[Mapping[str, Any]]:

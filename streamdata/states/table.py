@@ -319,6 +319,16 @@ def _fill(rows: Rows, cursors: Mapping[str, Any]) -> None:
         rows["rare"][row] = rare
 
 
+def is_of_rank(key: str, value: Any) -> bool:
+    """Whether the value of a key that is no cursor's is of the right type, as far as it is of a rank."""
+    kind = key.partition("/")[0]
+    if kind == "worker":
+        return type(value) is int and value >= 0
+    return kind != "uneven" or (
+        isinstance(value, Mapping) and "batches" in value and all(type(number) is int for number in value.values())
+    )
+
+
 def _are_counts(counts: object, number: int) -> bool:
     return isinstance(counts, list) and [type(n) is int and n >= 0 for n in counts] == [True] * number
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from streamdata.errors import StateError, names_text, shown
-from streamdata.fields import CURSOR, NUM_RECORDS, SAMPLES, STATES, is_reserved
+from streamdata.fields import CURSOR, SAMPLES, STATES, is_reserved
 from streamdata.sources.source import Sample, describe_record
 from streamdata.text.packing import checked_counts, positions
 from streamdata.text.plan import Plan, plan_alike, plan_alike_head, plan_bfd, plan_bfd_head
@@ -83,7 +83,8 @@ class Lookahead(ABC):
         ValueError: A setting is out of range.
     """
 
-    gives_records = True
+    num_ended = 0
+    """Samples of which the last output, or none, is the last."""
 
     def __init__(
         self,
@@ -242,8 +243,7 @@ class Lookahead(ABC):
             output = self._output(held, vectors)
             is_whole = self._longer == "truncate"
             last = sum(is_whole or piece.end == piece.document.num_tokens for piece in held)
-            output[NUM_RECORDS] = self._without_pieces + last
-            self._without_pieces = 0
+            self.num_ended, self._without_pieces = self._without_pieces + last, 0
             yield output
 
     def state_dict(self) -> dict[str, Any]:

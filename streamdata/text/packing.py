@@ -12,15 +12,18 @@ positions   0 1 2 3 | 0 1 2 3 | 0 1 0 1     from 0 in each row and each document
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StateError, shown
-from streamdata.fields import NUM_RECORDS, lacks
+from streamdata.fields import lacks
 from streamdata.text.tokenizer import end_token, tokenize, tokenizer_fingerprint
 from streamdata.text.truncation import check_choice, check_positive
+
+if TYPE_CHECKING:
+    import torch
 
 IGNORED_LABEL: Final = -100
 """The target where there is nothing to predict: what `torch.nn.functional.cross_entropy` ignores by default."""
@@ -160,7 +163,8 @@ class TextJsonlProcessFnBuilder:
         ValueError: `max_sequence_length` is not positive, or there are no such `labels`.
     """
 
-    gives_records = True
+    num_ended = 0
+    """Records of which the last row, or none, is the last."""
 
     def __init__(
         self, max_sequence_length: int, tokenizer_name: str, text_key: str = "text", labels: Labels | None = None
@@ -196,16 +200,16 @@ class TextJsonlProcessFnBuilder:
         if (row := packer.next_row(is_end=True)) is not None:
             yield self._sample(row)
 
-    def _sample(self, row: PackedRow) -> dict[str, Any]:
+    def _sample(self, row: PackedRow) -> dict[str, "torch.Tensor"]:
         import torch
 
         arrays = row._asdict()
-        num_tokens, num_documents = arrays.pop("num_tokens"), arrays.pop("num_documents")
+        num_tokens, self.num_ended = arrays.pop("num_tokens"), arrays.pop("num_documents")
         if self.labels == "shifted":
             arrays["labels"] = row.target_ids.copy()
         elif self.labels == "unshifted":
             arrays["labels"] = np.where(np.arange(len(row.tokens)) < num_tokens, row.tokens, IGNORED_LABEL)
-        return {name: torch.from_numpy(array) for name, array in arrays.items()} | {NUM_RECORDS: num_documents}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def num_tokens(self, record: dict[str, Any]) -> int:
         """How many tokens of rows a record becomes, its end token among them."""

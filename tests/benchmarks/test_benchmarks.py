@@ -17,7 +17,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("bench")
 
 
-@pytest.mark.parametrize("group", GROUPS)
+# They start peers, stores, loaders and runs; the others share what measures and tells with them.
+DEAR = {"collate", "images", "memory", "prepare", "prompts", "remote", "stores", "tar"}
+
+
+@pytest.mark.parametrize("group", [pytest.param(group, marks=[pytest.mark.long] * (group in DEAR)) for group in GROUPS])
 def test_each_group_gives_its_rows_with_figures(group: str, directory: Path) -> None:
     """Every group of figures is measured, and each figure is told with what it comes from."""
     rows = list(GROUPS[group].rows(directory, TINY))

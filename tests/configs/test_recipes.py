@@ -1,13 +1,11 @@
 """Every recipe in configs/ checks, builds, runs and resumes exactly, on the data of the demo."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from streamdata import MergedDataset, instantiate_from_yaml
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from tests.streams import assert_exact_resume
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +45,7 @@ def test_a_recipe_resumes_exactly(name, demo_data):
     assert_exact_resume(lambda: build(name, demo_data), steps=6, beyond=6, num_workers=2, batch_size=2)
 
 
-def test_the_demo_recipe_delivers_without_transformers(demo_data):
+def test_the_demo_recipe_delivers_without_transformers(demo_data, python):
     """Its workers would import it one by one, for seconds before the first batch."""
     code = f"""
 import sys
@@ -55,5 +53,4 @@ from streamdata import instantiate_from_yaml
 samples = iter(instantiate_from_yaml({str(ROOT / "configs" / "demo.yaml")!r}, variables={{"data": {str(demo_data)!r}}}))
 print(len({{next(samples)["__datasetname__"] for _ in range(32)}}), "transformers" in sys.modules)
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["4", "False"]
+    assert python("-c", code).stdout.split() == ["4", "False"]

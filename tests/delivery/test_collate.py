@@ -300,7 +300,7 @@ def through_pinning_loop(monkeypatch: pytest.MonkeyPatch, parcel: collate.Parcel
     thread = threading.Thread(target=loop, args=(Incoming(), results, 0, done, None))
     threads = torch.get_num_threads()
     thread.start()
-    _, batch = results.get(timeout=30)
+    _, batch = results.get(timeout=60)
     done.set()
     thread.join()
     torch.set_num_threads(threads)

@@ -100,6 +100,7 @@ def test_what_fills_up_is_the_ranks_last() -> None:
     assert last[0]["data"] == last[1]["data"]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("uneven", ["drop", "pad"])
 @pytest.mark.parametrize(("size", "num_workers", "new_size", "new_workers"), TOPOLOGIES)
 def test_even_after_a_resume(uneven: str, size: int, num_workers: int, new_size: int, new_workers: int) -> None:

@@ -34,6 +34,7 @@ def values(batch: list[dict[str, Any]]) -> list[tuple[str, int]]:
     return [(sample["__datasetname__"], sample["value"]) for sample in batch]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("place", ["process_fn", "customized_yield_fn"])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_batch_is_a_group_and_its_state_that_of_the_group(place: str, num_workers: int) -> None:

@@ -4,8 +4,6 @@ import os
 import pickle
 import queue
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -275,20 +273,19 @@ print(faults() - before)
 """
 
 
-def test_bytes_of_one_batch_are_copied_into_the_memory_of_the_last() -> None:
+def test_bytes_of_one_batch_are_copied_into_the_memory_of_the_last(python: Callable) -> None:
     """Not into pages that the kernel took back and must allocate again: 29 KB values would cost 460 of them."""
     patch = "import multiprocessing; multiprocessing.active_children = lambda: [multiprocessing.current_process()]\n"
-    command = [sys.executable, "-c", patch + HEAP]
-    taken = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
-    assert int(taken) < 100
+    assert int(python("-c", patch + HEAP).stdout) < 100
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_workers_lend_few_segments_to_a_trainer_that_keeps_nothing(num_workers: int) -> None:
     """About as many as batches are on their way, however long it goes on."""
+    inherited = own_segments()[1]  # what other tests left open here, workers that are forked have too
     for number, batch in enumerate(load(60, num_workers)):
         assert is_whole(batch, number)
-    assert max(batch[0]["open"]) <= 6
+    assert max(batch[0]["open"]) <= inherited + 6
 
 
 def test_a_trainer_may_keep_all_batches() -> None:
@@ -296,7 +293,7 @@ def test_a_trainer_may_keep_all_batches() -> None:
     before = mapped(), own_segments()[1]
     kept = list(load(80))
     assert all(is_whole(batch, number) for number, batch in enumerate(kept))
-    assert max(max(batch[0]["open"]) for batch in kept) <= segments.MAX_SEGMENTS + 4
+    assert max(max(batch[0]["open"]) for batch in kept) <= before[1] + segments.MAX_SEGMENTS + 4
     assert own_segments()[1] == before[1]
     kept.clear()
     assert mapped() == before[0]
@@ -313,7 +310,7 @@ def test_nothing_is_left_of_finished_loaders(options: dict[str, Any]) -> None:
         next(iter(loader))
         del loader
     assert (mapped(), len(segments._maps)) == (before[0], before[2])
-    deadline = time.monotonic() + 10  # on a busy machine the pipe of a worker that ended is closed a moment later
+    deadline = time.monotonic() + 60  # on a busy machine the pipe of a worker that ended is closed a moment later
     while len(os.listdir("/proc/self/fd")) > before[1] + 1 and time.monotonic() < deadline:
         time.sleep(0.02)
     assert len(os.listdir("/proc/self/fd")) <= before[1] + 1  # the resource tracker's, started with the first

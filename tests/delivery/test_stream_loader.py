@@ -630,6 +630,7 @@ class Raises:
         self._call("end of process_fn")
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("error", [ValueError, StopIteration, SystemExit])
 @pytest.mark.parametrize("where", ["__len__", "__getitem__", "single_process_fn", "process_fn", "end of process_fn"])
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -25,7 +25,7 @@ from streamdata import (
     to_state,
 )
 from streamdata.delivery import collate, tensor_collate
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from tests.delivery.test_collate import Samples, through_pinning_loop
 from tests.streams import Numbers, raises_in_worker, through_json
 

@@ -68,6 +68,7 @@ def test_every_kind_of_function_over_two_changes(function, kind):
     a_job.finish()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("inner", YIELDS)
 @pytest.mark.parametrize("outer", ["", *YIELDS])
 def test_yield_functions_at_two_levels(inner, outer):

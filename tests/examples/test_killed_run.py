@@ -1,4 +1,5 @@
 import json
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -8,6 +9,8 @@ import pytest
 
 from examples import killed_run
 from streamdata import StoreWriter
+from tests.launched import script
+from tests.ranks import apart
 from tests.stores.tiny_stores import KEYS
 
 PICTURE = Path(__file__).parents[2] / "docs" / "killed_run.svg"
@@ -42,11 +45,27 @@ def test_a_difference_is_found(tmp_path: Path) -> None:
     assert killed_run.draw([whole], [whole]).count("polyline") == 2
 
 
-def test_the_training_reads_each_window_once(tmp_path: Path) -> None:
+class Fork:
+    """A command of Python as a fork of a process that has imported torch, which waits until it has ended well."""
+
+    def __init__(self, command: list[str], env: dict[str, str]) -> None:
+        apart(as_script, command[1:], env)
+
+    def wait(self) -> int:
+        return 0
+
+
+def as_script(command: list[str], env: dict[str, str]) -> None:
+    os.environ.update(env)
+    script(*command)
+
+
+def test_the_training_reads_each_window_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank with a worker, to the end of the pass."""
     for name in ("code", "docs"):
         with StoreWriter("bin", tmp_path / "tokens" / name, KEYS["seq"]) as writer:
             writer.append({key: np.arange(128 * 30 + 1) % 4096 for key in KEYS["seq"]})
+    monkeypatch.setattr(killed_run.subprocess, "Popen", Fork)
     killed_run.wait(killed_run.start(str(tmp_path), tmp_path / "run", 1, 1))
     (part,) = killed_run.parts_of(tmp_path / "run")
     assert set(part.samples.values()) == {1}

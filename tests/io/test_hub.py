@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 from tests.io.servers import http_server
 
@@ -79,14 +77,13 @@ print(json.dumps(found))
 """
 
 
-def test_a_range_of_the_hub_is_asked_for_once_in_an_attempt(tmp_path):
+def test_a_range_of_the_hub_is_asked_for_once_in_an_attempt(tmp_path, python):
     """What fails is repeated by this package alone; a range that is ignored is an error."""
     faults = {"bytes=1-9": "503", "bytes=2-9": "ignore_range"}
     with http_server(FILES, lambda request: faults.get(request.headers.get("range"))) as server:
         server._found = answered(server)
         environment = os.environ | {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path)}
-        command = [sys.executable, "-c", ONE_ATTEMPT]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        done = python("-c", ONE_ATTEMPT, env=environment)
         assert done.returncode == 0, done.stderr
         asked = [request.headers["range"] for request in server.log if "range" in request.headers]
     found = json.loads(done.stdout.splitlines()[-1])
@@ -96,7 +93,7 @@ def test_a_range_of_the_hub_is_asked_for_once_in_an_attempt(tmp_path):
     assert asked == ["bytes=0-9", "bytes=1-9", "bytes=2-9", "bytes=0-9"]
 
 
-def test_a_folder_of_the_hub_is_read_from_the_endpoint_of_the_environment(tmp_path):
+def test_a_folder_of_the_hub_is_read_from_the_endpoint_of_the_environment(tmp_path, python):
     """Whole, again from a state, and one shard that is not there; the endpoint is in nothing that is kept.
 
     Nor is a signature in a log: the hub sends on to signed urls.
@@ -104,8 +101,7 @@ def test_a_folder_of_the_hub_is_read_from_the_endpoint_of_the_environment(tmp_pa
     with http_server(FILES) as server:
         server._found = answered(server, "X-Amz-Signature=CANARY")
         environment = {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path), "STREAMDATA_CACHE": str(tmp_path / "own")}
-        command = [sys.executable, "-c", CHILD]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=False)
+        done = python("-c", CHILD, env=os.environ | environment)
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout.splitlines()[-1])
         assert sorted(found["numbers"]) == sorted([*range(20)] * 2)

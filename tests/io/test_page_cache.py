@@ -42,7 +42,7 @@ class Store:
         return sum(end - begin for begin, end in self.asked)
 
     def read(self, cache, begin, end, version="v1", url=URL):
-        data = cache.read(url, version, len(self.data), begin, end, self).result(timeout=20)
+        data = cache.read(url, version, len(self.data), begin, end, self).result(timeout=60)
         assert isinstance(data, bytes)
         assert data == self.data[begin:end]
 
@@ -206,7 +206,7 @@ def test_an_answer_of_another_size_is_an_error(folder):
     """It is neither used nor kept."""
     store, cache = Store(MB), PageCache(str(folder), 64 * MB)
     with pytest.raises(ShardError, match="expected 1048577 bytes"):
-        cache.read(URL, "v", MB + 1, 1, 2, store).result(timeout=20)
+        cache.read(URL, "v", MB + 1, 1, 2, store).result(timeout=60)
     settled(cache)
     assert not pages(folder)
 
@@ -230,7 +230,7 @@ def test_small_files_are_charged_what_they_take(folder):
     cache = PageCache(str(folder), 17 * MB)
     store = Store(100)
     for number in range(50):
-        cache.read(f"https://store/{number}", "v", 100, 1, 2, store).result(timeout=20)
+        cache.read(f"https://store/{number}", "v", 100, 1, 2, store).result(timeout=60)
     settled(cache)
     assert len(pages(folder)) == 50
     assert sum(path.stat().st_blocks * 512 for path in folder.iterdir()) <= cache.account.used

@@ -33,7 +33,7 @@ SAME = named("same")
     ("datasets", "message"),
     [
         ([], "expected at least one source"),
-        ([named("a"), named("a")], "the name 'a' is taken"),
+        ([named("a"), named("a")], "expected a unique name, got 'a' again, first as source 0"),
         ([without("name")], "expected a unique name without '.', got None"),
         ([named("a.b")], r"expected a unique name without '.', got 'a\.b'"),
         ([named("a", 0)], "'a': expected a positive number as percent, got 0"),
@@ -51,7 +51,7 @@ SAME = named("same")
         ([named("a", max_epochs=True)], "'a': expected a whole number of epochs from 1 on as max_epochs, got True"),
         ([named("a", max_epochs="2")], "'a': expected a whole number of epochs from 1 on as max_epochs, got '2'"),
         ([named("a", process_fn="pkg.fn")], "expected a function as process_fn, got 'pkg.fn'"),
-        ([SAME, SAME], "the name 'same' is taken"),
+        ([SAME, SAME], "expected a unique name, got 'same' again"),
     ],
 )
 def test_a_bad_source_is_refused_at_construction(datasets, message):

@@ -4,7 +4,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata import MergedDataset
@@ -33,7 +33,6 @@ def worst_deviation(weights, count=2000):
     return (deviation / (2 * (1 + len(weights) * share))).max(), deviation.max()
 
 
-@settings(max_examples=30, deadline=None)
 @given(weights=st.lists(st.floats(0.001, 100), min_size=1, max_size=12))
 def test_a_lane_never_strays_beyond_the_bound(weights):
     """After j samples, a source of share w among n has given j * w, within 2 (1 + n * w)."""

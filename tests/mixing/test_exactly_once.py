@@ -10,7 +10,7 @@ from streamdata import MergedDataset
 from tests.streams import Numbers, NumbersAhead, delivered, in_lane
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     sizes=st.lists(st.integers(1, 23), min_size=1, max_size=3), dp_size=st.integers(1, 4), num_workers=st.integers(0, 3)
 )

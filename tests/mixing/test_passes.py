@@ -54,6 +54,7 @@ def loader(dataset, num_workers=0, method="fork", **options):
     )
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("make", [flat, nested, first_exhausted])
 @pytest.mark.parametrize("num_workers", [0, 3])
 @pytest.mark.parametrize("stop", [0, 1, 7, 999])
@@ -80,7 +81,7 @@ def test_after_a_resume_come_the_tail_and_then_whole_passes(make, num_workers, s
         (1, False, "fork"),
         (3, False, "fork"),
         (3, True, "fork"),
-        (3, True, "forkserver"),
+        pytest.param(3, True, "forkserver", marks=pytest.mark.long),
     ],
 )
 def test_an_ended_iteration_is_followed_by_the_next_pass(num_workers, persistent, method):
@@ -98,6 +99,7 @@ def want_batches(make, num_workers, count):
     return list(islice(loaded(make(), num_workers, 4), count))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("make", [flat, first_exhausted])
 @pytest.mark.parametrize("num_workers", [0, 3])
 def test_one_that_was_left_begins_again_where_it_began(make, num_workers):

@@ -72,7 +72,7 @@ def test_a_process_forked_from_one_whose_torch_has_threads_makes_its_own() -> No
     if not pid:
         WorkerPlaces().clear()
         os._exit(0)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (ended := os.waitpid(pid, os.WNOHANG)[0]) and time.monotonic() < deadline:
         time.sleep(0.02)
     if not ended:

@@ -18,6 +18,7 @@ from streamdata.shards.ahead.read_ahead import ahead_settings
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from streamdata.shards.indexed import SlowReads
 from tests.io.servers import s3_server
+from tests.seeds import seeds
 from tests.shard_files import write_jsonl, write_tars
 from tests.shards.slow_link import SlowLink
 from tests.streams import Numbers, assert_exact_resume, loaded, plain, resumed
@@ -108,7 +109,7 @@ def made(folder, rng, **settings):
     return lambda: MergedDataset([make() for make in sources], cyclic=cyclic, stop="all_exhausted", seed=3, **settings)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2, 4))
 def test_the_stream_does_not_depend_on_it(folder, use, seed):
     """Of random mixtures and topologies, from the start and after a resume in another topology."""
     results = []

@@ -104,6 +104,7 @@ def test_every_kind_of_function_resumes_exactly(name, kind):
     assert_exact_resume(lambda: MergedDataset([kind("a", 11, 2, **FUNCTIONS[name]), kind("b", 7)], seed=3))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("stop", ["first_exhausted", "all_exhausted"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_finite_stream_resumes_exactly_to_its_end(name, stop):
@@ -180,6 +181,7 @@ def test_a_yield_function_resumes_exactly(num_workers, cyclic, function):
     assert_exact_resume(make, steps=30, beyond=30, num_workers=num_workers)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("outer", [None, pairs])
 @pytest.mark.parametrize("cyclic", [True, False])
 def test_a_yield_function_of_an_inner_mixture_resumes_exactly(outer, cyclic):

@@ -5,7 +5,7 @@ from collections import Counter
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata import MergedDataset
@@ -60,7 +60,6 @@ weights = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(first=weights, second=weights, time=st.floats(0, 1200), rate=st.floats(0.5, 64), amount=st.floats(0.01, 5))
 def test_what_has_grown_on_the_way_to_a_draw_is_that_draw(first, second, time, rate, amount):
     """`reach` and `grown` are each other's inverse, over any number of segments."""

@@ -143,7 +143,8 @@ def _become_tests(tree: Path, files: list[str], temporary: Path, log: Path) -> N
         sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
         for name in [name for name in sys.modules if name.partition(".")[0] in ("streamdata", "tests")]:
             del sys.modules[name]
-        os._exit(pytest.main(["-x", "-v", "--tb=no", "-p", "no:cacheprovider", "-W", IMPORTED, *files]))
+        thorough = ["-m", "", "--hypothesis-profile=ci"]  # what is `long` too, and a hundred examples
+        os._exit(pytest.main(["-x", "-v", "--tb=no", "-p", "no:cacheprovider", "-W", IMPORTED, *thorough, *files]))
     except BaseException:
         traceback.print_exc()
     os._exit(NO_TESTS)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata.errors import ShardError
@@ -34,7 +34,6 @@ FIRST = [b"{}", b"\xef\xbb\xbf{}", b"x"]
 
 
 @given(first=st.sampled_from(FIRST), lines=LINES, is_ended=st.booleans(), task_bytes=st.integers(1, 40))
-@settings(max_examples=150)
 def test_every_line_is_in_the_task_where_it_starts(
     tmp_path_factory: pytest.TempPathFactory, first: bytes, lines: list[bytes], is_ended: bool, task_bytes: int
 ) -> None:

@@ -73,7 +73,7 @@ def group_is_alive(group: int) -> bool:
 
 def wait_for_end(group: int) -> None:
     """Workers end a moment after the run."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while group_is_alive(group):
         assert time.monotonic() < deadline, "a process of the run is left"
         time.sleep(0.01)

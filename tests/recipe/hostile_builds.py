@@ -22,7 +22,7 @@ from transformers import AutoProcessor  # noqa: F401  # with it comes code that 
 
 import streamdata
 from streamdata import instantiate_from_yaml
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from streamdata.recipe.signatures import parameters_of
 from streamdata.recipe.targets import TARGETS, import_target
 from tests.shard_files import jpeg, write_jsonl, write_tars
@@ -248,9 +248,9 @@ def main() -> None:
     for target in TARGETS:
         parameters = parameters_of(import_target(target))
         assert parameters is not None, target
-        for name in [name for name in parameters.names if name not in OF_ALL_SOURCES or not tried[name]]:
-            # What one target has refused, others with a parameter of that name are given by halves.
-            some = values[tried[name] % 2 :: 2] if tried[name] else values
+        for name in [name for name in parameters.needed if name not in OF_ALL_SOURCES or not tried[name]]:
+            # What one target has refused, others with a parameter of that name are given by quarters.
+            some = values[tried[name] % 4 :: 4] if tried[name] else values
             tried[name] += 1
             for value in some:
                 watch.doing = f"{target}, {name}: {value}"

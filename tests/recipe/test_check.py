@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from streamdata.recipe import Problem, check_recipe
+from streamdata.recipe.check import check_recipe
 from streamdata.recipe.targets import PERMITTED
-from streamdata.recipe.yaml_tree import Kind
+from streamdata.recipe.yaml_tree import Kind, Problem
 
 Write = Callable[..., str]
 
@@ -148,7 +148,7 @@ def test_dynamic_names_are_checked_where_they_are_known(write: Write) -> None:
 def test_an_object_within_a_text_is_an_error(write: Write) -> None:
     """Whether its name is known or not."""
     (problem,) = check_recipe(write("a: x-${dynamic_objs:o}"))
-    assert "an object or a tuple must be the whole value" in problem.message
+    assert "inside a longer text, got an object\n  It must be the whole value" in problem.message
 
 
 def test_unused_variables_are_warnings(write: Write) -> None:

@@ -1,7 +1,6 @@
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,13 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict:
+def outcome(tmp_path_factory: pytest.TempPathFactory, python: Callable) -> dict:
     """What a process saw that built every target with hostile parameters."""
     folder = tmp_path_factory.mktemp("hostile")
     cache = str(folder / "cache")
     own = {"STREAMDATA_CACHE": cache, "HOME": cache, "HF_HOME": cache, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
     env = {name: value for name, value in os.environ.items() if not name.startswith(("STREAMDATA_", "HF_"))} | own
-    command = [sys.executable, "-m", "tests.recipe.hostile_builds", str(folder)]
-    done = subprocess.run(command, check=False, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    done = python("-m", "tests.recipe.hostile_builds", folder, cwd=ROOT, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 

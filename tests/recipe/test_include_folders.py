@@ -9,7 +9,7 @@ import pytest
 
 from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 
 Write = Callable[..., str]
 CANARY = "sk-canary-7d1f"

@@ -5,7 +5,7 @@ import pytest
 
 from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 
 pytestmark = pytest.mark.usefixtures("zoo")
 Write = Callable[..., str]
@@ -47,12 +47,12 @@ def test_every_bad_child_is_reported(write: Write) -> None:
     )
     assert [line.removeprefix("recipe.yaml:") for line in found] == [
         "5:64: params.datasets[1].name: expected a unique name, got 'a' again, first at recipe.yaml:4:64",
-        "6:64: params.datasets[2].name: expected text without '.' as a name, got 'a.b'",
-        "7:7: params.datasets[3]: expected a dataset with a name, got none",
+        "6:64: params.datasets[2].name: expected a unique name without '.', got 'a.b'",
+        "7:7: params.datasets[3]: expected a unique name without '.', got None",
         "7:67: params.datasets[3].percent: expected a positive number as percent, got nan",
-        "8:64: params.datasets[4].name: expected text without '.' as a name, got ''",
+        "8:64: params.datasets[4].name: expected a unique name without '.', got ''",
         "8:77: params.datasets[4].percent: expected a positive number as percent, got -1",
-        "9:7: params.datasets[5]: expected a dataset with a weight, got none",
+        "9:7: params.datasets[5]: expected a positive number as percent, got None",
         "10:76: params.datasets[6].percent: expected a positive number as percent, got True",
         "11:76: params.datasets[7].percent: expected a positive number as percent, got inf",
     ]
@@ -90,7 +90,7 @@ def test_a_schedule_that_is_not_one_is_reported(write: Write) -> None:
 def test_no_datasets_is_an_error(write: Write) -> None:
     """An empty list mixes nothing."""
     recipe = write("target: streamdata.MergedDataset\nparams: {datasets: []}\n")
-    assert any("expected at least one dataset" in problem.message for problem in check_recipe(recipe))
+    assert any("expected a list of datasets, got []" in problem.message for problem in check_recipe(recipe))
 
 
 def test_included_children_bring_their_names(write: Write) -> None:
@@ -152,8 +152,8 @@ def test_our_sources_take_name_and_weight_as_parameters_too(write: Write) -> Non
     assert [line.partition(": ")[2] for line in found] == [
         "params.datasets[0].params.percent: expected a positive number as percent, got -1",
         "params.datasets[1].params.name: expected a unique name, got 'a' again, first at recipe.yaml:4:73",
-        "params.datasets[2]: expected a dataset with a name, got none",
-        "params.datasets[2]: expected a dataset with a weight, got none",
+        "params.datasets[2]: expected a unique name without '.', got None",
+        "params.datasets[2]: expected a positive number as percent, got None",
     ]
 
 

@@ -19,7 +19,7 @@ from streamdata import (
     SeqDataset,
     instantiate_from_yaml,
 )
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from tests.shard_files import jpeg, write_jsonl, write_tars
 from tests.stores.tiny_stores import write
 

@@ -5,7 +5,7 @@ import pytest
 
 from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from streamdata.recipe.limits import refusal_of_directory, refusal_of_url, under_allow
 
 Write = Callable[..., str]

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from streamdata import instantiate_from_yaml
 from streamdata.errors import RecipeError
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from tests.cpu import cpu_within
 
 Write = Callable[..., str]
@@ -112,11 +112,11 @@ def test_two_recipes_are_built_at_once(write: Write) -> None:
         ("a: 1\nx: ['${']\n", r"recipe\.yaml:2:5: x\[0\]: expected valid interpolations, got one"),
         ("x: ${y}\ny: ${x}\n", r"recipe\.yaml:2:4: y: expected interpolations that end"),
         ("y: 1\nx: ${oc.dict.keys:y}\n", r"recipe\.yaml:2:4: x: expected the name of a mapping"),
-        ("x: ${oc.create:'[1'}\n", r"recipe\.yaml:1:4: x: the text of oc\.create is not valid YAML"),
+        ("x: ${oc.create:'[1'}\n", r"recipe\.yaml:1:4: x: in the text of oc\.create: not valid YAML"),
         ("x: {y: '${x}'}\n", r"recipe\.yaml:1:8: x\.y: expected interpolations that end"),
         ("x: '???'\n", r"recipe\.yaml:1:4: x: expected a value instead of '\?\?\?'"),
         ("x: ['???']\n", r"recipe\.yaml:1:5: x\[0\]: expected a value"),
-        ("x: ${dynamic_objs:o}\ny: a ${x}\n", r"recipe\.yaml:2:4: y: an object or a tuple must be the whole value"),
+        ("x: ${dynamic_objs:o}\ny: a ${x}\n", r"recipe\.yaml:2:4: y: expected text or a number .*, got an object"),
     ],
 )
 def test_what_does_not_resolve_has_its_location(write: Write, text: str, message: str) -> None:

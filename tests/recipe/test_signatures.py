@@ -17,8 +17,8 @@ def open_ended(a: int, **rest: Any) -> None:
 
 def test_parameters_are_sorted_by_what_a_keyword_call_needs() -> None:
     """Required, optional, and those that only a position gives."""
-    assert parameters_of(function) == Parameters(("b", "d"), ("c", "e"), ("a",))
-    assert parameters_of(open_ended) == Parameters(("a",), accepts_any=True)
+    assert parameters_of(function) == Parameters({"b": True, "c": False, "d": True, "e": False}, ("a",))
+    assert parameters_of(open_ended) == Parameters({"a": True}, accepts_any=True)
 
 
 class Handwritten:
@@ -42,7 +42,7 @@ def problems_of(wanted: Parameters, *given: str) -> dict[str, str]:
 
 def test_unknown_names_get_a_guess_among_what_is_not_given() -> None:
     """And the message lists what there is."""
-    assert problems_of(Parameters(("img_size",), ("img_scale",)), "img_siz", "img_scale") == {
+    assert problems_of(Parameters({"img_size": True, "img_scale": False}), "img_siz", "img_scale") == {
         "params.img_siz": "unknown parameter 'img_siz', did you mean 'img_size'?\n  It takes: img_size, img_scale.",
         "root": "missing parameters: img_size; given: img_siz, img_scale",
     }
@@ -50,7 +50,7 @@ def test_unknown_names_get_a_guess_among_what_is_not_given() -> None:
 
 def test_keyword_catchers_accept_anything_but_still_miss() -> None:
     """`**kwargs` makes unknown names fine."""
-    wanted = Parameters(("a",), accepts_any=True)
+    wanted = Parameters({"a": True}, accepts_any=True)
     assert problems_of(wanted, "a", "b") == {}
     assert list(problems_of(wanted, "b")) == ["root"]
 

@@ -127,9 +127,9 @@ def test_a_dynamic_object_arrives_by_identity() -> None:
         ("x-${variables:gone}", "no variable 'gone'"),
         ("${variables:img_size", "expected valid interpolations"),
         ("${variables:${b}}", "no variable 'B' was given"),
-        ("${variables:x,[1}", "default of 'x' is not valid YAML"),
-        ("${variables:bad}", r"got builtins\.object\n  Pass an object as dynamic_objs=\{'bad': …\}"),
-        ("is ${variables:bad}", r"dynamic_objs=\{'bad'"),
+        ("${variables:x,[1}", "in the default of 'x': not valid YAML"),
+        ("${variables:bad}", r"'bad': .*got builtins\.object\n  Pass an object as one of dynamic_objs, and write"),
+        ("is ${variables:bad}", "in the variable 'bad': "),
     ],
 )
 def test_unusable_references_say_where_and_why(text: str, message: str) -> None:

@@ -37,6 +37,7 @@ def test_every_number_is_listed_exactly_once(size, seed):
     assert np.array_equal(np.sort(shuffled(size, seed)), np.arange(size))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("permute", [computed, shuffled])
 @pytest.mark.parametrize("size", [20, 101])
 def test_no_place_prefers_a_value(size, permute):

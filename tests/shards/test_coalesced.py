@@ -1,5 +1,5 @@
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata.shards.ahead.windows import MAX_REQUEST_BYTES, coalesced
@@ -31,7 +31,6 @@ def test_what_is_used_first_is_asked_for_first():
     assert found.first_uses == [0, 1]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 9)), max_size=30), st.booleans())
 def test_each_span_is_in_its_request(spans, gaps):
     """Requests do not overlap, bring less than twice what is wanted, and without gaps nothing else."""

@@ -2,7 +2,6 @@ import errno
 import logging
 import os
 import stat
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -306,14 +305,13 @@ print(read(1999)[0]["__key__"])
 
 @pytest.mark.parametrize("size", [0, 0.5])
 @pytest.mark.parametrize("kind", ["jsonl", "tar"])
-def test_an_index_cut_short_under_a_reader_is_built_again(kind, size, write_tar, write_jsonl, tmp_path):
+def test_an_index_cut_short_under_a_reader_is_built_again(kind, size, write_tar, write_jsonl, tmp_path, python):
     """In place, while it is open: a warning, and the records come all the same; no signal ends the process."""
     url = write_jsonl([{"key": n, "n": n} for n in range(2000)])
     if kind == "tar":
         url = write_tar([(f"{n}.x", b"") for n in range(2000)])
     read_all(TarShards([url], ["n"]) if kind == "tar" else JsonlShards([url]))
-    command = [sys.executable, "-c", READ_A_CUT_INDEX, url, str(size), *map(str, indexes(tmp_path))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python("-c", READ_A_CUT_INDEX, url, size, *indexes(tmp_path))
     assert (done.returncode, done.stdout) == (0, "1999\n"), done.stderr
     assert done.stderr.count("; it is built again") == len(indexes(tmp_path))
 

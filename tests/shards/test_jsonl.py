@@ -46,7 +46,7 @@ def both_fail(url, message):
         read_from_start(SequentialJsonl([url]))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(ROWS, max_size=12), end=st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\n \t\r\n"]), seed=st.integers(0)
 )
@@ -196,7 +196,7 @@ def test_digits_that_are_no_integers_pass(write_jsonl):
     assert [fields(record) for record in both_ways(write_jsonl(rows))] == [json.loads(row) for row in rows]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(row=st.dictionaries(st.text(st.sampled_from("0123456789-."), max_size=24), st.integers() | st.floats(0, 1)))
 def test_integers_are_exact_or_errors(write_jsonl, row):
     """Whatever integers a row holds, it is never read with other values."""
@@ -279,7 +279,7 @@ def test_a_shard_written_over_is_an_error_within_a_window(write_jsonl):
         list(window.take([1]))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(ROWS, max_size=12),
     indent=st.sampled_from([None, 1]),

@@ -12,7 +12,7 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, to_state
@@ -106,6 +106,7 @@ def builds(monkeypatch):
     return urls
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("pattern", ["", "/", "/*.tar", "/{00000..00003}.tar", "/0000[013].tar,TARS/00002.tar"])
 @pytest.mark.parametrize("meta", [{}, {"meta_names": ["score"]}, {"meta_names": ["score"], "sidecar_key": "key"}])
 def test_streams_with_a_manifest_are_those_without(tars, asks_nothing, pattern, meta):
@@ -321,7 +322,6 @@ def test_an_index_with_sidecars_of_some_shards_alone_is_refused(small):
         open_manifest(str(folder / "alone.manifest"))
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_any_damage_of_a_manifest_is_an_error_or_does_not_matter(small, data):
     """A byte changed anywhere, or the end cut off: never another record, never another error."""
@@ -337,7 +337,6 @@ def test_any_damage_of_a_manifest_is_an_error_or_does_not_matter(small, data):
     assert scores in ([], [0, 0.5, 1, 1.5, 2])
 
 
-@settings(max_examples=150)
 @given(st.data())
 def test_what_a_stranger_writes_into_a_directory_is_refused_or_harmless(small, data):
     """With checksums that fit: rows stay within the manifest, names within the folder, records within the shard."""
@@ -363,7 +362,6 @@ def test_what_a_stranger_writes_into_a_directory_is_refused_or_harmless(small, d
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=3), st.sampled_from([8, 12]), st.data())
-@settings(max_examples=40)
 def test_any_run_of_rows_is_read_from_its_chunks(tmp_path_factory, sizes, row_bytes, data):
     """From one or several chunks, of any index, with the row after it."""
     with pytest.MonkeyPatch.context() as patch:

@@ -215,6 +215,7 @@ def test_under_a_copied_manifest_workers_share_the_versions_that_they_meet(tmp_p
         assert bytes_asked(asked) == len(asked) <= 3
 
 
+@pytest.mark.long
 def test_ranks_and_workers_share_a_cache_that_is_too_small_while_one_is_killed(tmp_path):
     """Four ranks of two workers: each pass has each record once, and no more bytes lie there than may."""
     found = soak(tmp_path, records=120)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamdata.errors import StateError
@@ -89,7 +89,6 @@ lives = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(sources, lives)
 def test_each_record_is_dealt_out_once(source, lives):
     """Also of lanes of which nothing is held, and through JSON."""
@@ -117,7 +116,6 @@ def test_windows_that_many_lanes_share_are_dealt_out_once(seed):
         assert came + found == Counter(record for number in range(30) for record in source.records(number))
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 7), lives, st.integers(1, 6))
 @example(16, 1, [[29]], 6)
 def test_what_is_left_is_shared_out_evenly(blocks, window, lives, lanes):

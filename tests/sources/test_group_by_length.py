@@ -78,6 +78,7 @@ def test_little_of_its_batches_is_padding() -> None:
     assert share(1) < 0.6
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("longer", LONGER)
 @pytest.mark.parametrize("place", ["process_fn", "customized_yield_fn"])
 def test_a_stream_of_groups_resumes_exactly(place: str, longer: Any) -> None:

@@ -398,6 +398,7 @@ def test_a_recipe_names_them(tmp_path: Path) -> None:
     assert all(("cu_seqlens" in sample) == (sample["__datasetname__"] == "a") for sample in samples)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("place", ["process_fn", "customized_yield_fn"])
 @pytest.mark.parametrize(("lookahead", "num_workers"), [(1, 2), (5, 0), (40, 2)])
 def test_a_stream_resumes_exactly(place: str, lookahead: int, num_workers: int) -> None:

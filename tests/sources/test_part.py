@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata import (
@@ -26,7 +26,7 @@ from streamdata import (
     named,
     to_state,
 )
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from streamdata.sources.order.blocks import MAP_STYLE_SEED, Part, shard_seeds
 from tests.chats.chat_files import chats
 from tests.chats.prompts.prompt_files import sums
@@ -158,7 +158,6 @@ def test_another_shard_moves_no_record(kind, tmp_path, folder):
     assert len(after) > len(before)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.floats(0.001, 0.999), st.integers(0, 2**63 - 1))
 def test_as_many_are_held_out_as_asked(holdout, seed):
     """Within five standard deviations, of any shard."""

@@ -16,7 +16,7 @@ from streamdata import (
 )
 from streamdata.fields import INDEX
 from streamdata.mixing.tree import tree_of
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from streamdata.recipe.named_source import PART_NAMES, read_parts
 from tests.shard_files import write_jsonl
 from tests.stores.tiny_stores import write

@@ -2,9 +2,9 @@ import hashlib
 import io
 import os
 import pickle
-import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -233,12 +233,14 @@ def test_large_jpeg_is_decoded_at_reduced_scale() -> None:
     assert (tensor.int() - to_tensor(image, 64)).abs().max() < 3
 
 
-def test_pixels_are_the_same_on_all_processors() -> None:
+def test_pixels_are_the_same_on_all_processors(python: Callable) -> None:
     """Resizing by the plainest instructions gives what this processor gives."""
-    code = "from tests.sources.test_process_image import digest_of_resized; print(digest_of_resized())"
-    environment = os.environ | {"ATEN_CPU_CAPABILITY": "default"}
-    plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert plain.stdout.strip() == digest_of_resized()
+    code = (
+        "from tests.sources.test_process_image import digest_of_resized; print(digest_of_resized())\n"
+        "import torch; print(torch.backends.cpu.get_cpu_capability())"
+    )
+    plain = python("-c", code, env=os.environ | {"ATEN_CPU_CAPABILITY": "default"})
+    assert plain.stdout.split() == [digest_of_resized(), "DEFAULT"]
 
 
 def digest_of_resized() -> str:

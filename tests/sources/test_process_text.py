@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
@@ -72,7 +72,6 @@ texts_of = st.lists(st.text(st.sampled_from("the catso\n\u00e9"), max_size=25), 
 
 
 @given(texts=texts_of, length=st.integers(1, 24))
-@settings(deadline=None)
 def test_packer_resumes_exactly_after_every_row(tokenizer: str, texts: list[str], length: int) -> None:
     """From every cursor, and from those that a resumed run gives, the same rows and the same cursors follow."""
     function = TextJsonlProcessFnBuilder(length, tokenizer)
@@ -82,7 +81,6 @@ def test_packer_resumes_exactly_after_every_row(tokenizer: str, texts: list[str]
 
 
 @given(texts=texts_of, length=st.integers(1, 24))
-@settings(deadline=None)
 def test_packer_loses_and_repeats_no_token(tokenizer: str, texts: list[str], length: int) -> None:
     """All rows together hold every document's tokens, each followed by one end."""
     rows = run(TextJsonlProcessFnBuilder(length, tokenizer), records_of(texts))

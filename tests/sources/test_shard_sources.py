@@ -80,6 +80,7 @@ def make_source(tmp_path):
     return make
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("block_size", "shuffle_buffer"), [(1, 0), (3, 0), (3, 7), (64, 1000)])
 def test_every_record_is_delivered_once(make_source, kind, block_size, shuffle_buffer):
@@ -90,6 +91,7 @@ def test_every_record_is_delivered_once(make_source, kind, block_size, shuffle_b
         assert len(got) == sum(got.values()) == sum(SIZES)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("num_workers", "function"), [(2, None), (0, Packer())])
 def test_resume_is_exact(make_source, kind, num_workers, function):

@@ -78,6 +78,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_resume_with_the_same_list_is_exact(function, num_workers):
@@ -120,7 +121,7 @@ def test_another_list_applies_from_the_next_burst_on(before, after):
 
     out = [{entry["index"] for entry in LISTS[number] or ()} for number in (before, after)]
     samples = list(make(LISTS[before]))
-    for step in range(1 + (before + after) % 2, len(samples), 2):  # the others with other lists
+    for step in range(1 + (before + after) % 4, len(samples), 4):  # the others with other lists
         states = through_json(to_state(samples[:step]))
         rest = list(resumed(lambda: make(LISTS[after]), states))
         counts = Counter(rows_of([*samples[:step], *rest]))
@@ -130,6 +131,7 @@ def test_another_list_applies_from_the_next_burst_on(before, after):
         assert not set(rows_of(rest)[12:]) & out[1]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("after", range(len(LISTS)))
 @pytest.mark.parametrize("cuts", [(1, 4), (5, 2), (8, 1)])
 def test_another_list_and_another_topology_at_once(after, cuts):

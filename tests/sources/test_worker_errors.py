@@ -87,7 +87,7 @@ def failing(make):
 def test_what_a_function_raises_in_a_worker_says_what_and_where_in_the_trainer(kind):
     """Whatever its class does with a text; it keeps its type where torch can raise it again."""
     make, expected = KINDS[kind]
-    batches = DataLoader(failing(make), 4, num_workers=2, collate_fn=mixed_collate, multiprocessing_context="fork")
+    batches = DataLoader(failing(make), 4, num_workers=1, collate_fn=mixed_collate, multiprocessing_context="fork")
     with raises_in_worker(expected, "what went wrong") as caught:
         list(batches)
     assert caught.type is expected

@@ -39,7 +39,7 @@ OTHERS = st.dictionaries(
     st.sampled_from(["worker/0/0/1", "worker/1/0/2", "generation/0", "idle/0/3", "deal/2"]),
     st.integers(0, 9),
 )
-STATES = st.tuples(st.dictionaries(KEYS, CURSORS, max_size=12), OTHERS).map(lambda two: two[0] | two[1])
+STATES = st.tuples(st.dictionaries(KEYS, CURSORS, max_size=8), OTHERS).map(lambda two: two[0] | two[1])
 
 
 def typed(states):
@@ -55,7 +55,7 @@ def loaded(states):
     return LoadedStates(table_of(states))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15)
 @given(STATES, STATES, STATES)
 def test_a_table_is_the_flat_dict(states, first, second):
     """Whatever is loaded, written over it, turned into a table again and written over: keys, values and types."""
@@ -73,7 +73,7 @@ def test_a_table_is_the_flat_dict(states, first, second):
         assert typed(dict(pickle.loads(pickle.dumps(held)))) == typed(want)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(STATES, st.randoms())
 def test_the_digest_is_of_what_is_held(states, random):
     """Whatever sequence it came in; another value is another digest."""
@@ -89,7 +89,6 @@ def test_the_digest_is_of_what_is_held(states, random):
             assert table_of(other).digest != table_of(states).digest
 
 
-@settings(max_examples=40, deadline=None)
 @given(STATES, SMALL, SMALL)
 def test_a_ranks_own_entries_are_found(states, rank, since):
     """All of the rank from a generation on, and no header."""

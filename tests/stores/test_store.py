@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata.errors import StoreError
@@ -37,7 +37,6 @@ def written(storage_type, directory, sizes):
 
 
 @pytest.mark.parametrize("storage_type", FORMATS)
-@settings(max_examples=50)
 @given(sizes=segments, data=st.data())
 def test_fetch_is_a_slice_of_all_segments_joined(tmp_path_factory, storage_type, sizes, data):
     """Any segments, empty ones too, any range; of the right dtype also where it is empty."""
@@ -53,7 +52,6 @@ def test_fetch_is_a_slice_of_all_segments_joined(tmp_path_factory, storage_type,
 
 
 @pytest.mark.parametrize("storage_type", FORMATS)
-@settings(max_examples=40)
 @given(sizes=st.lists(st.integers(0, 7), min_size=1, max_size=8), data=st.data())
 def test_gathered_rows_are_slices(tmp_path_factory, storage_type, sizes, data):
     """Over the borders of segments too, in any order."""

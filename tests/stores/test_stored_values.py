@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata.errors import StoreError
@@ -31,7 +31,6 @@ def opened(request, tmp_path_factory):
     return partial(StoredValues, array, verify=True, mapped="mapped" in request.param)
 
 
-@settings(max_examples=60)
 @given(begin=st.integers(-10, COUNT + 10), end=st.integers(-10, COUNT + 10), index=st.integers(-COUNT, COUNT - 1))
 def test_it_reads_as_an_array_does(opened, begin, end, index):
     """By slices and ints, that count from either end; what lies before and after in the file is never seen."""
@@ -40,7 +39,6 @@ def test_it_reads_as_an_array_does(opened, begin, end, index):
     assert (values[index], len(values), type(values[index])) == (array[index], COUNT, int)
 
 
-@settings(max_examples=40)
 @given(length=st.integers(1, COUNT), data=st.data())
 def test_rows_are_filled_with_runs(opened, length, data):
     """Wherever in a block they begin, and in any order."""

@@ -4,7 +4,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata.errors import StoreError
@@ -33,7 +33,6 @@ def test_a_window_has_the_next_token_as_target(tmp_path, storage_type, window, s
 
 
 @pytest.mark.parametrize("train_type", ["seq", "sft"])
-@settings(max_examples=40)
 @given(data=st.data(), window=st.integers(1, 20), stride=st.integers(1, 9), documents=st.booleans())
 def test_a_batch_is_its_samples_one_by_one(tmp_path_factory, train_type, data, window, stride, documents):
     """Any indices, in any order, more than once, over shards, with all options."""
@@ -132,7 +131,6 @@ def check_documents(sample, starts):
 
 
 @pytest.mark.parametrize("storage_type", FORMATS)
-@settings(max_examples=30)
 @given(lengths=st.lists(st.integers(1, 9), min_size=3, max_size=12), window=st.integers(1, 12))
 def test_documents_begin_where_records_do(tmp_path_factory, storage_type, lengths, window):
     """In any window, over shards."""

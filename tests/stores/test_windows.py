@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata.stores.datasets.window_datasets import FlatWindows, RowWindows
@@ -33,7 +33,6 @@ def rows_of(directory, lengths, storage_type="bin"):
 
 
 @pytest.mark.parametrize("storage_type", ["bin", "h5"])
-@settings(max_examples=50)
 @given(lengths=st.lists(st.integers(0, 12), min_size=1, max_size=30), size=sizes, stride=sizes)
 def test_windows_in_rows_are_those_of_a_loop(tmp_path_factory, storage_type, lengths, size, stride):
     """They never cross a row; the last target is missing exactly where a window ends with its row."""

@@ -115,7 +115,7 @@ def stores(tmp_path_factory):
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_mixture_of_stores_resumes_exactly(stores, num_workers):
     """From every step, in the order of an uninterrupted run."""
-    assert_exact_resume(mixture(stores), num_workers=num_workers)
+    assert_exact_resume(mixture(stores), steps=12, beyond=12, num_workers=num_workers)
 
 
 def test_a_mixture_of_stores_is_read_exactly_once(stores):
@@ -126,7 +126,7 @@ def test_a_mixture_of_stores_is_read_exactly_once(stores):
     assert len(counts) == sum(len(dataset) for dataset in make().datasets)
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.long)])
 def test_a_mixture_of_stores_resumes_in_real_workers(stores, method):
     """As in simulated ones; the state goes through JSON."""
     want = [plain(batch) for batch in islice(loaded(mixture(stores)(), 2, 3), 8)]

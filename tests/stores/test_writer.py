@@ -8,7 +8,7 @@ from itertools import pairwise
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata.errors import StoreError
@@ -54,7 +54,6 @@ def test_every_dtype_of_megatron_comes_back(tmp_path, name):
     assert open_store(tmp_path).fetch_record(1, "sequence").tolist() == [2, 3, 120]
 
 
-@settings(max_examples=50)
 @given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=12), cuts=st.sets(st.integers(1, 11)))
 def test_the_bytes_do_not_depend_on_the_portions(tmp_path_factory, sizes, cuts):
     """Record by record or many at once."""

@@ -1,6 +1,5 @@
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +202,7 @@ def test_a_class_of_transformers_with_rules_of_its_own_is_left_to_it(tmp_path: P
     assert load_directory(str(tmp_path)) is None
 
 
-def test_texts_are_encoded_without_transformers(tmp_path: Path) -> None:
+def test_texts_are_encoded_without_transformers(tmp_path: Path, python: Callable) -> None:
     """Importing it takes seconds, in each worker."""
     name = save_tiny_tokenizer(tmp_path)
     code = f"""
@@ -212,5 +211,4 @@ from streamdata.text.tokenizer import end_token, tokenize, tokenizer_fingerprint
 tokenize({name!r}, "the cat", 5, with_special_tokens=True), end_token({name!r}), tokenizer_fingerprint({name!r})
 print("tokenizers" in sys.modules, "transformers" in sys.modules)
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["True", "False"]
+    assert python("-c", code).stdout.split() == ["True", "False"]

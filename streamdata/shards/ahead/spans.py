@@ -104,11 +104,10 @@ def _pieces(spans: Int64s) -> tuple[list[_Piece], int, Int64s]:
 
 
 def _read_local(file: LocalShard, stamp: FileStamp, pieces: list[_Piece], memory: memoryview, *, by_path: bool) -> None:
-    short = [
-        (begin, end - begin, got)
-        for _, begin, end, at in pieces
-        if (got := file.read_into(memory[at : at + end - begin], begin)) < end - begin
-    ]
+    short: list[tuple[int, int, int]] = []
+    for _, begin, end, at in pieces:
+        if (got := file.read_into(memory[at : at + end - begin], begin)) < end - begin:
+            short.append((begin, end - begin, got))
     file.check(stamp, by_path=by_path)
     if short:
         raise cut_short(file.url, *short[0])

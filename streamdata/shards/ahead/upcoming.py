@@ -148,12 +148,12 @@ class Upcoming:
         """The bytes of a request of the present chunk."""
         if self._pid != os.getpid():
             self._ask_again(chunk)
-        answer = chunk.shared.requests[number].answer
-        if answer.done():
-            return answer.result()
+        request = chunk.shared.requests[number]
+        if request.answer.done():
+            return request.answer.result()
         self._has_waited = True
         with network().waiting():
-            return answer.result()
+            return request.answer.result()
 
     def due(self, number: int) -> float:
         """How far the lane's clock goes on until the record of this number falls due."""

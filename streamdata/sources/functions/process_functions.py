@@ -18,7 +18,7 @@ import numpy as np
 from torch.utils.data import get_worker_info
 
 from streamdata.errors import StateError, shown, text_of
-from streamdata.fields import NUM_RECORDS, is_reserved
+from streamdata.fields import is_reserved
 from streamdata.sources.functions.starts import fresh, is_stateful
 from streamdata.sources.functions.tally import Tally, raise_noted
 from streamdata.sources.source import DamagedRecord, Record, Sample, describe_record
@@ -206,10 +206,10 @@ class Feed(Generic[StreamPosition]):
         """Say how much of the present burst gave nothing, for an error message."""
         return f"{self.what} passed over {self.num_pulled} records, the last: {describe_record(self.last)}"
 
-    def count_output(self, num_records: int | None) -> bool:
-        """Count an output, the last one of so many records; return whether it is a new one, not one of a replay."""
-        if num_records is not None and self.tally.counts_outputs:
-            self._count_records(num_records)
+    def count_output(self) -> bool:
+        """Count an output; return whether it is a new one, not one of a replay."""
+        if self.tally.counts_outputs:
+            self._count_records(self.stateful.num_ended)
         self.given += 1
         self.outputs += 1
         if self.tally.replaying:
@@ -322,10 +322,9 @@ def run_bursts(function: StreamFns, feed: Feed[Any], state: FunctionState | None
         outputs = _call(function, feed, state)
         state = None  # for the first start alone: one after a failure begins with nothing held
         try:
-            for output in outputs:
-                sample = complete(output, feed.last, feed.what)
-                if feed.count_output(sample.pop(NUM_RECORDS, None)):
-                    yield sample
+            for sample in outputs:
+                if feed.count_output():
+                    yield complete(sample, feed.last, feed.what)
         except (Exception, SystemExit) as error:  # a user's function may raise anything; the tally decides
             if feed.error is not None:
                 raise

@@ -80,7 +80,7 @@ def check(
 
 def check_problems(given: GivenRecipe, imports: Sequence[str], *, with_files: bool, online: bool) -> bool:
     """Show every problem that can be seen without building the recipe; return whether none is an error."""
-    from streamdata.recipe import check_recipe
+    from streamdata.recipe.check import check_recipe
     from streamdata.tools.cli.recipe_files import RecipeFiles
 
     problems = check_recipe(
@@ -134,9 +134,9 @@ def _check_data(given: GivenRecipe, jobs: int | None) -> bool:
     for task in tasks:  # in the recipe's order, whichever process was faster
         found.join(parts[task])
     for line in _lines(found):
-        typer.echo(line)
+        say(line)
     sources = _counted(len(check.sources), "source")
-    typer.echo(f"data: {_counted(found.num_records, 'record')} of {sources} read: {_summary(found)}")
+    say(f"data: {_counted(found.num_records, 'record')} of {sources} read: {_summary(found)}")
     return not found.counts
 
 

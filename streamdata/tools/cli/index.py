@@ -7,7 +7,7 @@ from rich.progress import TimeRemainingColumn, TransferSpeedColumn
 
 from streamdata.errors import shown
 from streamdata.tools.cli.messages import bar, messages, say
-from streamdata.tools.cli.options import MAX_COUNT
+from streamdata.tools.cli.options import count
 
 if TYPE_CHECKING:
     from streamdata.recipe.limits import ShardLimits
@@ -34,10 +34,8 @@ def index(
     region: Annotated[str | None, typer.Option(help="Of its bucket.")] = None,
     profile: Annotated[str | None, typer.Option(help="Of its configuration files, whose keys are taken.")] = None,
     anonymous: Annotated[bool, typer.Option("--anonymous", help="Do not sign requests.")] = False,
-    line_bytes: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="Of a line; by default 64 MiB.")] = None,
-    member_bytes: Annotated[
-        int | None, typer.Option(min=1, max=MAX_COUNT, help="Of a member of a tar; by default 1 GiB.")
-    ] = None,
+    line_bytes: Annotated[int | None, count("Of a line; by default 64 MiB.")] = None,
+    member_bytes: Annotated[int | None, count("Of a member of a tar; by default 1 GiB.")] = None,
 ) -> None:
     """Write a manifest of shards, or bring it up to date: who reads them then lists nothing and indexes nothing."""
     if output is not None and not output.endswith(".manifest"):

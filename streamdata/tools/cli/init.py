@@ -25,7 +25,7 @@ def init(
     if output.exists():
         raise typer.BadParameter(f"expected a new file, got '{one_line(output)}', which is there", param_hint="-o")
     with messages(OSError):
-        from streamdata.recipe import check_recipe
+        from streamdata.recipe.check import check_recipe
         from streamdata.recipe.yaml_tree import Locations, read_yaml
         from streamdata.tools.cli.recipe_files import RecipeFiles
         from streamdata.tools.init.draft import Draft, draft_sources, recipe_text

@@ -4,7 +4,10 @@ import contextlib
 import os
 import re
 import select
+import shutil
 import signal
+import sys
+import textwrap
 import threading
 import time
 import traceback
@@ -29,6 +32,9 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _MAX_END_S: Final = 4.0
 """An end in order takes no longer: a DataLoader waits 5 s for each worker that hangs."""
 
+_CELLS: Final = re.compile(r"\S {2,}\S")
+"""Between two cells of a table."""
+
 _MAX_LINES = 10
 """Lines of a message; the place where it was raised, and the hint to see the rest, are two more."""
 
@@ -39,8 +45,23 @@ _PLAIN_BAR_INTERVAL_S: Final = 10.0
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a text without passwords, of which a terminal obeys nothing: names in it may come from data."""
-    typer.echo(without_secrets(printable(text)), err=err)
+    """Print a text without passwords, of which a terminal obeys nothing: names in it may come from data.
+
+    Where somebody reads along, on a terminal or as `COLUMNS` says, lines are wrapped at spaces; rows of tables are not.
+    """
+    text = without_secrets(printable(text))
+    stream = sys.stderr if err else sys.stdout
+    if stream.isatty() or os.environ.get("COLUMNS"):
+        width = shutil.get_terminal_size().columns
+        text = "\n".join(_wrapped(line, width) for line in text.split("\n"))
+    typer.echo(text, err=err)
+
+
+def _wrapped(line: str, width: int) -> str:
+    if len(line) <= width or _CELLS.search(line):
+        return line
+    indent = "  " + " " * (len(line) - len(line.lstrip()))
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 @contextlib.contextmanager
@@ -70,7 +91,7 @@ def messages(*more: type[Exception], with_traceback: bool = False) -> Iterator[N
     except shown as error:
         if with_traceback or (isinstance(error, BrokenPipeError) and _is_reader_gone()):
             raise  # typer ends quietly where nobody reads on, as of `… | head -1`
-        typer.echo("error: " + "\n".join(_lines(error, is_expected=not _is_of_functions(error, more))), err=True)
+        say("error: " + "\n".join(_lines(error, is_expected=not _is_of_functions(error, more))), err=True)
         raise typer.Exit(1) from error
     except TerminatedError as error:
         typer.echo("terminated", err=True)

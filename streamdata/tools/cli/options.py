@@ -34,7 +34,30 @@ IncludeRoot = Annotated[
         file_okay=False,
     ),
 ]
-BatchSize = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Samples in a batch.")]
+
+
+def count(text: str, *names: str, least: int = 1, most: int = MAX_COUNT, metavar: str = "N") -> Any:
+    """An option that is a whole number. Help shows its lower bound: the upper one is technical.
+
+    Args:
+        text: Its help.
+        names: As it is written; by default the parameter's name.
+        least: The least number.
+        most: The largest one; beyond it is a usage error.
+        metavar: How help calls the number.
+    """
+
+    def bounded(value: int | None) -> int | None:
+        if value is not None and value > most:
+            raise typer.BadParameter(f"expected at most {most:,}, got {value:,}")
+        return value
+
+    return typer.Option(*names, min=least, metavar=metavar, help=text, callback=bounded)
+
+
+Batch = Annotated[int, count("Samples in a batch of one rank.", "--batch", metavar="B")]
+Workers = Annotated[int, count("Worker processes of each rank's DataLoader.", least=0, most=256, metavar="W")]
+Ranks = Annotated[int, count("Data-parallel ranks.", "--ranks", most=MAX_RANKS, metavar="R")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else on stdout.")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error was raised, and how it came there.")]
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from streamdata.errors import RecipeError, shown
 from streamdata.tools.cli.messages import Ticker, messages, say
-from streamdata.tools.cli.options import MAX_COUNT, FlagsCommand, FlagsGroup
+from streamdata.tools.cli.options import FlagsCommand, FlagsGroup, count
 
 if TYPE_CHECKING:
     from streamdata.prepare import Pipeline
@@ -73,9 +73,7 @@ def _run(
     shard: Annotated[str | None, typer.Option(metavar="I/N", help="One machine's part: from 0/N to (N-1)/N.")] = None,
     engine: Annotated[str, typer.Option(help="local, or ray: the machines of a Ray cluster.")] = "local",
     overwrite: _Overwrite = False,
-    dry_run: Annotated[
-        int | None, typer.Option(min=1, max=MAX_COUNT, metavar="N", help="Only show what the first N records become.")
-    ] = None,
+    dry_run: Annotated[int | None, count("Only show what the first N records become.")] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the config.")] = False,
 ) -> None:
     """Turn JSONL, parquet or text files into a token store; `prepare merge` joins the parts of several machines."""

@@ -1,8 +1,6 @@
 """Commands about a run of a recipe: `plan` says what it will do, `run` streams it, `profile` times its parts."""
 
 import json
-import os
-import sys
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -24,15 +22,16 @@ from streamdata.tools.cli.messages import (
     say,
 )
 from streamdata.tools.cli.options import (
-    MAX_COUNT,
-    MAX_RANKS,
     Allow,
-    BatchSize,
+    Batch,
     IncludeRoot,
     Json,
+    Ranks,
     Recipe,
     Traceback,
     Variables,
+    Workers,
+    count,
     given_recipe,
 )
 
@@ -49,26 +48,16 @@ _QUIET_S: Final = 2.0
 
 def plan(
     recipe: Recipe,
-    samples: Annotated[
-        int | None, typer.Option(min=1, max=MAX_COUNT, metavar="N", help="Samples that the job takes.")
-    ] = None,
-    tokens: Annotated[
-        int | None, typer.Option(min=1, max=MAX_COUNT, metavar="N", help="Or tokens that it takes.")
-    ] = None,
-    dp: Annotated[int, typer.Option("--dp", min=1, max=MAX_RANKS, metavar="D", help="Data-parallel ranks.")] = 1,
-    workers: Annotated[int, typer.Option(min=0, max=256, metavar="W", help="Workers of each rank.")] = 0,
-    batch: Annotated[int, typer.Option(min=1, max=MAX_COUNT, metavar="B", help="Samples in a batch of one rank.")] = 1,
-    sample: Annotated[
-        int,
-        typer.Option(
-            min=0, max=MAX_COUNT, metavar="K", help="Records that are read of each source, to know it; 0 reads none."
-        ),
+    samples: Annotated[int | None, count("Samples that the job takes.")] = None,
+    tokens: Annotated[int | None, count("Or tokens that it takes.")] = None,
+    ranks: Ranks = 1,
+    workers: Workers = 0,
+    batch: Batch = 1,
+    read: Annotated[
+        int, count("Records that are read of each source, to know it; 0 reads none.", "--read", least=0, metavar="K")
     ] = 100,
     draws: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=MAX_COUNT, metavar="K", help="Show the first draws of rank 0, worker 0; with --json 20 of them."
-        ),
+        int | None, count("Show the first draws of rank 0, worker 0; with --json 20 of them.", least=0, metavar="K")
     ] = None,
     as_json: Json = False,
     var: Variables = None,
@@ -84,12 +73,12 @@ def plan(
         from streamdata.tools.plan.make_plan import HURTS, MIND, Amount, make_plan
         from streamdata.tools.plan.plan_text import plan_json, plan_text
 
-        amount = Amount(samples, tokens, dp, workers, batch)
+        amount = Amount(samples, tokens, ranks, workers, batch)
         num_draws = draws if draws is not None else 20 * as_json
         with said_warnings():
             dataset = given.build()
             with bar(MofNCompleteColumn(), quiet_s=_QUIET_S) as progressed:
-                made = make_plan(dataset, amount, num_sampled=sample, num_draws=num_draws, progressed=progressed)
+                made = make_plan(dataset, amount, num_sampled=read, num_draws=num_draws, progressed=progressed)
         colours = {HURTS: typer.colors.RED, MIND: typer.colors.YELLOW} if has_colours() else {}
 
         def paint(text: str, level: str) -> str:
@@ -100,20 +89,16 @@ def plan(
 
 def has_colours() -> bool:
     """Whether what is printed may have colours: it goes to a terminal, and nobody has said NO_COLOR."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    console = Console()
+    return console.is_terminal and not console.no_color
 
 
 def run(
     recipe: Recipe,
     var: Variables = None,
-    batches: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MAX_COUNT, metavar="N", help="Stop after N batches; by default at the end, or at Ctrl-C."
-        ),
-    ] = None,
-    batch_size: BatchSize = 16,
-    workers: Annotated[int, typer.Option(min=0, help="Worker processes of the DataLoader.")] = 0,
+    batches: Annotated[int | None, count("Stop after N batches; by default at the end, or at Ctrl-C.")] = None,
+    batch: Batch = 16,
+    workers: Workers = 0,
     allow: Allow = None,
     include_root: IncludeRoot = None,
     traceback: Traceback = False,
@@ -121,12 +106,12 @@ def run(
     """Stream a recipe through a DataLoader; report samples/s, MB/s, and the share of each source."""
     given = given_recipe(recipe, var, allow, include_root)
     with messages(Exception, with_traceback=traceback):
-        from streamdata.tools.view import describe
+        from streamdata.tools.view.tree import fitted, tree_rows
 
         with said_warnings():
             dataset = given.build()
-        say(describe(dataset))
-        raise typer.Exit(0 if _stream(dataset, batches, batch_size, workers) else INTERRUPTED)
+        say(fitted(tree_rows(dataset), (0, 6)))
+        raise typer.Exit(0 if _stream(dataset, batches, batch, workers) else INTERRUPTED)
 
 
 def _stream(dataset: "MergedDataset", batches: int | None, batch_size: int, workers: int) -> bool:
@@ -242,7 +227,7 @@ def profile(
             min=0, max=256, metavar="W", help="Workers to measure, several times; by default up to the cores."
         ),
     ] = None,
-    batch_size: BatchSize = 16,
+    batch: Batch = 16,
     step_time: Annotated[
         float | None, typer.Option(min=1e-6, metavar="S", help="Of a step of the trainer: what does it need?")
     ] = None,
@@ -252,7 +237,7 @@ def profile(
     include_root: IncludeRoot = None,
     traceback: Traceback = False,
 ) -> None:
-    """Say where a worker's time goes, how fast 0, 1, 2 … workers are, and what would help most."""
+    """Say where the time goes, how fast 0, 1, 2 … workers are, and what would help most."""
     given = given_recipe(recipe, var, allow, include_root)
     with messages(Exception, with_traceback=traceback):
         from streamdata.tools.profile.make_profile import make_profile, profile_json, profile_text
@@ -264,7 +249,7 @@ def profile(
                 dataset,
                 seconds=seconds,
                 workers=workers or None,
-                batch_size=batch_size,
+                batch_size=batch,
                 step_time_s=step_time,
                 progressed=progressed,
             )

@@ -14,13 +14,13 @@ from rich.console import Console
 from streamdata.errors import one_line, shown
 from streamdata.tools.cli.messages import Ticker, messages, say
 from streamdata.tools.cli.options import (
-    MAX_COUNT,
     Allow,
     IncludeRoot,
     Json,
     Recipe,
     Traceback,
     Variables,
+    count,
     given_recipe,
 )
 
@@ -81,8 +81,7 @@ def _show_states(paths: Sequence[Path], other: Path | None, *, as_json: bool) ->
         return
     names = ", ".join(map(str, paths))
     say(one_line(f"{names}: {origin}" if origin else names) + (f", minus {one_line(other)}" if other else ""))
-    text = _sources(totals) if other is not None else describe_states(states, _sources(totals))
-    say("\n".join(map(one_line, text.split("\n"))))
+    say(_sources(totals) if other is not None else describe_states(states, _sources(totals)))
 
 
 def _joined(paths: Sequence[Path]) -> tuple[Mapping[str, Any], str]:
@@ -96,7 +95,7 @@ def _joined(paths: Sequence[Path]) -> tuple[Mapping[str, Any], str]:
 
 
 def _sources(totals: "Totals") -> str:
-    from streamdata.tools.view.tree import percent_text, table
+    from streamdata.tools.view.tree import fitted, percent_text
 
     # What nothing was counted of has no column: a terminal is narrow.
     counted = [name for name in _COUNTS if name == "records" or any(getattr(s, name) for s in totals.sources)]
@@ -107,7 +106,7 @@ def _sources(totals: "Totals") -> str:
         counts = (f"{getattr(source, name):,}" for name in counted)
         rows.append([source.name, f"{source.samples:,}", f"{source.tokens:,}", epochs, *shares, *counts, ""])
     in_steps = f" in {totals.steps:,} steps" if totals.steps else ""  # which a run without our collate does not count
-    return f"{table(rows)}\n{totals.samples:,} samples, {totals.tokens:,} tokens{in_steps}"
+    return f"{fitted(rows)}\n{totals.samples:,} samples, {totals.tokens:,} tokens{in_steps}"
 
 
 def trace(
@@ -121,23 +120,15 @@ def trace(
             exists=True,
         ),
     ],
-    step: Annotated[
-        int | None, typer.Option(min=1, max=MAX_COUNT, metavar="N", help="Counted from 1, over all resumes.")
-    ] = None,
+    step: Annotated[int | None, count("Counted from 1, over all resumes.")] = None,
     find: Annotated[
         str | None, typer.Option(metavar="URL#KEY", help="Or SOURCE#INDEX: at which steps this record came or comes.")
     ] = None,
     batch: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MAX_COUNT, metavar="B", help="Samples in one rank's batch to come; by default as in the states."
-        ),
+        int | None, count("Samples in a batch of one rank, of steps to come; by default as before.", metavar="B")
     ] = None,
     batches_per_step: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MAX_COUNT, metavar="K", help="Batches in a step, where neither saves nor states tell: 1 if not."
-        ),
+        int | None, count("Batches in a step, where one save alone does not tell.", metavar="K")
     ] = None,
     var: Variables = None,
     allow: Allow = None,
@@ -191,18 +182,18 @@ def _together(paths: Sequence[Path]) -> Iterator[list[Path]]:
 
 
 def _show_records(traced: "TracedStep", *, as_json: bool) -> None:
-    from streamdata.tools.view.tree import table
+    from streamdata.tools.view.tree import fitted
 
     if as_json:
         found = {"step": traced.step, "records": traced.records, "how": traced.how, "from": traced.origin}
         typer.echo(json.dumps(found))
         return
-    typer.echo(f"step {traced.step}: {len(traced.records)} records, by {traced.how} from step {traced.origin}")
+    say(f"step {traced.step}: {len(traced.records)} records, by {traced.how} from step {traced.origin}")
     rows = [["source", "record"]]
     for record in traced.records:
         name = f"{record['url']}#{record['key']}" if "url" in record else f"{record['source']}#{record['index']}"
         rows.append([record["source"], name])
-    typer.echo(table(rows))
+    say(fitted(rows, (0, 1)))
 
 
 def _show_steps(name: str, steps: Sequence[int], num_delivered: int, *, as_json: bool) -> None:

@@ -62,7 +62,7 @@ def _about_target(name: str) -> Schema:
     signature = inspect.signature(target).parameters
     params = {
         key: _property(parameters.types.get(key), documented.get(key), signature[key].default)
-        for key in parameters.names
+        for key in parameters.needed
     }
     if name in SETTINGS:
         params["config"] |= _about_settings(*SETTINGS[name])
@@ -70,7 +70,7 @@ def _about_target(name: str) -> Schema:
     taken = {
         **_PARAMS,
         "properties": params,
-        "required": sorted(parameters.required),
+        "required": sorted(key for key, is_needed in parameters.needed.items() if is_needed),
         "additionalProperties": _VALUE if parameters.accepts_any else False,
     }
     attributes = {key: _property(types.get(key), documented.get(key)) for key in TARGETS[name]}

@@ -1,20 +1,23 @@
-"""The first draws of a lane, and which blocks which lane reads: `tree, topology → draws by its clocks and orders`.
+"""The run itself, over blank records: `tree, topology, averages of functions → RunCourse; the first draws of a lane`.
 
-A tree whose records are blank is drawn from as the real one is, and nothing of a payload is read. What a function would
-make of a record nobody knows here: each record is one sample, each sample costs what one costs on average. Where nobody
-has counted a source's records, it is as if its first shards did not end.
+A tree whose records are blank is drawn from as the real one is, by the real mixtures, clocks and orders; nothing of a
+payload is read. Each sample costs what one costs on average, and in place of a function stands one that pulls as many
+records for a sample as the real one did of a few. Where nobody has counted a source's records, it is as if its first
+shards did not end.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice, repeat
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from streamdata.fields import CURSOR, DATASET_NAME, INDEX, URL
+from streamdata.fields import CURSOR, DATASET_NAME, INDEX
 from streamdata.io.storage import Int64s, told_url
 from streamdata.mixing.clock import Clocks
 from streamdata.mixing.deals import Deals
@@ -22,7 +25,7 @@ from streamdata.mixing.leaf import Run, ShareAt
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
-from streamdata.shards.readers import NO_FIELDS, Record
+from streamdata.shards.readers import Record
 from streamdata.sources import MapStyleSource, Source
 from streamdata.sources.files.parquet import RowGroupSource
 from streamdata.sources.files.shard_source import BlockSource, SequentialSource
@@ -38,98 +41,183 @@ NUMBER = "number"
 SHARD = "shard"
 """The field of such a record with the number of its shard."""
 
-Costs = Mapping[tuple[str, str], float]
-"""The cost of a sample on average, by the path of the mixture and of the source that it is of."""
+
+class Pulls(NamedTuple):
+    """How many records a function pulls; of a yield function, samples."""
+
+    each: float
+    """For one output, on average."""
+    first: float
+    """Until its first output: a packer looks ahead."""
 
 
-def blank_tree(node: Node, num_lanes: int, costs: Costs) -> Node:
-    """Copy a tree, over blank records.
+@dataclass(kw_only=True)
+class Averages:
+    """Averages that tell what a tree's functions do, by a look at some records."""
+
+    pulls: dict[str, Pulls] = field(default_factory=dict)
+    """By path, of sources with functions and of mixtures with yield functions; others give a sample for each record."""
+    costs: dict[tuple[str, str], float] = field(default_factory=dict)
+    """The cost of a sample on average, by the path of the mixture and of the source that it is of; else 1."""
+    tokens: dict[str, float] = field(default_factory=dict)
+    """Tokens of a sample on average, by the path of its source."""
+
+    def pulled_by(self, node: Node) -> float:
+        """How many records, or samples, a node takes for one of its own."""
+        return self.pulls[node.path].each if node.path in self.pulls else 1.0
+
+
+class RunCourse:
+    """How far a run has come: what was delivered, and taken of each source.
 
     Args:
-        node: Its top.
-        num_lanes: How many lanes read it.
-        costs: 1 where they do not say it.
+        top: The tree.
+        averages: What is known of its functions.
     """
+
+    def __init__(self, top: Node, averages: Averages) -> None:
+        self.delivered = self.tokens = 0.0
+        self.samples: dict[str, float] = dict.fromkeys((node.path for node in top.leaves()), 0)
+        """Samples that were taken of each source, by path."""
+        self.repeats: dict[str, dict[int, float]] = {path: {} for path in self.samples}
+        """By path and lane, the sample of the job, from 0, with which the second epoch begins there."""
+        self.has_ended = False
+        """Whether the stream has come to its own end."""
+        self.num_drawn = 0
+        """How many of its samples were drawn, before it went on by rates."""
+        self.lanes = 1
+        """How many lanes drew them."""
+        self._tokens = averages.tokens
+        self.lane, self.pulled = 0, 0
+        """The lane that draws at present, and how many blank records functions were given."""
+
+    def note_pulled(self, sample: Record) -> None:
+        """Note that a source gave a sample, or a function was given a record."""
+        self.pulled += 1
+        if _COUNTED in sample or not isinstance(sample.get(CURSOR), tuple):
+            return
+        path, entry = sample[DATASET_NAME], sample[CURSOR][0]
+        if node_of(entry).path != path:  # a mixture that is told the time puts other clocks before it
+            entry = next(each for each in sample[CURSOR] if node_of(each).path == path)
+        cursor = Cursor(*Entry(*entry).cursor)
+        if (cursor.pulled or cursor)[0]:
+            self.repeats[path].setdefault(self.lane, self.delivered)
+
+    def note_given(self, sample: Record) -> None:
+        """Count a sample of a source that is delivered, or is in one that is."""
+        if _COUNTED not in sample and isinstance(sample.get(CURSOR), tuple):
+            self.samples[sample[DATASET_NAME]] += 1
+            self.tokens += self._tokens.get(sample[DATASET_NAME], 0.0)
+
+
+_COUNTED: Final = "counted"
+"""The field of what a blank yield function gives: what it pulled was counted."""
+_NEARLY: Final = 1e-9
+
+
+class BlankFunction:
+    """In place of a stream function: gives as many outputs, each the last record pulled.
+
+    Args:
+        pulls: How the real one pulls.
+        course: Is told what it pulls, and of what it has made outputs.
+        fields: What each output has beside.
+    """
+
+    def __init__(self, pulls: Pulls, course: RunCourse, fields: Record) -> None:
+        self._each, self._ahead = pulls.each, max(0.0, pulls.first - pulls.each)
+        self._course, self._fields, self._held = course, fields, 0.0
+
+    def __call__(self, records: Iterator[Record]) -> Iterator[Record]:
+        """Give an output for so many records; at the end, of what it still holds."""
+        held: deque[Record] = deque()
+        self._held, least = 0.0, self._ahead + self._each - _NEARLY
+        record: Record = {}
+        for record in records:
+            self._course.note_pulled(record)
+            held.append(record)
+            self._held += 1
+            while self._held >= least:
+                yield self._output(record, held)
+        while record and self._held >= self._each / 2:
+            yield self._output(record, held)
+        for record in held:
+            self._course.note_given(record)
+
+    def _output(self, record: Record, held: deque[Record]) -> Record:
+        self._held -= self._each
+        while held and len(held) > self._held + _NEARLY:
+            self._course.note_given(held.popleft())
+        return record | self._fields
+
+    def state_dict(self) -> dict[str, int]:
+        """Say that it holds something: else an epoch without an output were an error."""
+        return {"rewind": int(self._held > _NEARLY)}
+
+    def load_state_dict(self, state: object) -> None:
+        """Nobody resumes it."""
+
+
+def blank_tree(node: Node, num_lanes: int, averages: Averages, course: RunCourse) -> Node:
+    """Copy a tree, over blank records; its functions tell the course what they are given."""
     blank = copy(node)
     if node.is_mixture:
-        blank.children = tuple(blank_tree(child, num_lanes, costs) for child in node.children)
-        blank.dataset = _blank_settings(node, costs)
+        blank.children = tuple(blank_tree(child, num_lanes, averages, course) for child in node.children)
+        blank.dataset = settings = copy(node.dataset)
         blank.weights = node.weights  # some follow from the sizes of the real sources
+        if settings.cost is not None:
+            settings.cost = lambda sample: averages.costs.get((node.path, sample[DATASET_NAME]), 1.0)
+        if settings.customized_yield_fn is not None:
+            pulls = averages.pulls.get(node.path, Pulls(1.0, 1.0))
+            settings.customized_yield_fn = BlankFunction(pulls, course, {_COUNTED: True})
         return blank
-    blank.dataset = Bare(node.dataset)
-    source = _blank_source(node, blank.dataset, num_lanes)
+    bare: Any = Bare(node.dataset)
+    blank.dataset = bare
+    if node.path in averages.pulls:
+        bare.process_fn = BlankFunction(averages.pulls[node.path], course, {})
+    match source := node.source:
+        case MapStyleSource():
+            of_blank: Source = MapStyleSource(bare)
+        case OwnStreamSource():
+            shards: Any = _BlankShards(SimpleNamespace(urls=[""] * num_lanes))
+            of_blank = SequentialSource("iterable", shards, 0)
+        case _:
+            assert isinstance(source, BlockSource | SequentialSource), f"a case for {type(source).__name__}"
+            of_blank = copy(source)
+            of_blank.shards = _BlankShards(source.shards)  # type: ignore[assignment]
     blank.__dict__.pop("source", None)
-    blank.as_source = lambda: source
+    blank.as_source = lambda: of_blank
     return blank
 
 
-def _blank_settings(node: Node, costs: Costs) -> Any:
-    settings = node.dataset
-    kept = {name: getattr(settings, name, None) for name in ("name", "percent", "cyclic", "stop", "seed")}
-    cost = None if settings.cost is None else lambda record: costs.get((node.path, record[DATASET_NAME]), 1.0)
-    return SimpleNamespace(customized_yield_fn=None, cost=cost, **kept)
-
-
-def _blank_source(node: Node, bare: Bare, num_lanes: int) -> Source:
-    source = node.source
-    match source:
-        case BlockSource() | SequentialSource():
-            of_shards = copy(source)
-            of_shards.shards = _BlankShards(source.shards)  # type: ignore[assignment]
-            return of_shards
-        case OwnStreamSource():
-            shards: Any = _BlankShards(SimpleNamespace(urls=[""] * num_lanes))
-            return SequentialSource("iterable", shards, 0)
-        case MapStyleSource():
-            return MapStyleSource(bare)
-    raise AssertionError(f"a new kind of source, {type(source).__name__}, needs a case here")
-
-
 class _BlankShards:
-    """Shards of blank records: what of `IndexedShards` and `SequentialShards` a lane asks for."""
+    """Shards of blank records, on a disk of this machine; all else is as of the real ones."""
 
-    has_remote, fits, decodes_ahead, cache = False, True, False, None
+    has_remote, decodes_ahead = False, False
 
     def __init__(self, shards: Any) -> None:
-        # A shard of parquet is a row group, of which a file may have several.
-        self.groups = getattr(shards, "groups", None)
-        """The row groups of parquet; None of other shards."""
-        files = range(len(shards.urls)) if self.groups is None else self.groups.file_of
-        self.urls: Sequence[str] = [str(shards.urls[file]) for file in files]
-        self._identity = getattr(shards, "identity", list)
+        self._shards = shards
 
-    def identity(self) -> list[tuple[str, int]]:
-        """The identity of the real shards."""
-        return list(self._identity())
-
-    def cache_keys(self) -> list[str]:
-        """None of them is in a cache."""
-        return []
-
-    def is_slow(self) -> bool:
-        """Nothing is read."""
-        return False
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shards, name)
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> "_BlankWindow":
         """The window of these runs."""
-        return _BlankWindow(self.urls, shards, firsts, counts)
+        numbers = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+        return _BlankWindow(np.repeat(shards, counts), numbers)
 
-    def stream(self, shard: int, raw: object = None) -> Iterator[Record]:
+    def stream(self, shard: int) -> Iterator[Record]:
         """Blank records without end."""
-        del raw
-        url = told_url(self.urls[shard])
-        return ({URL: url, SHARD: shard, NUMBER: number} for number, _ in enumerate(repeat(None)))
+        return ({SHARD: shard} for _ in repeat(None))
 
 
 class _BlankWindow:
-    """A window of blank records."""
+    """A window of blank records, by the shard and the number there of each."""
 
     look_ahead = 64
 
-    def __init__(self, urls: Sequence[str], shards: Int64s, firsts: Int64s, counts: Int64s) -> None:
-        self._urls = urls
-        self._shards = np.repeat(shards, counts)
-        self._numbers = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    def __init__(self, shards: Int64s, numbers: Int64s) -> None:
+        self._shards, self._numbers = shards, numbers
 
     def __len__(self) -> int:
         return len(self._shards)
@@ -137,17 +225,74 @@ class _BlankWindow:
     def come(self, portions: object) -> None:
         """Wait for nothing, where a window of parquet waits for portions."""
 
-    def take(
-        self, positions: Int64s, common: Mapping[str, Any] = NO_FIELDS, portion: object = None
-    ) -> Iterator[Record]:
+    def take(self, positions: Int64s, common: Mapping[str, Any], portion: object = None) -> Iterator[Record]:
         """The records at these positions."""
         del portion
         for shard, number in zip(self._shards[positions].tolist(), self._numbers[positions].tolist(), strict=True):
-            yield {URL: self._urls[shard], SHARD: shard, NUMBER: number, **common}
+            yield {SHARD: shard, NUMBER: number, **common}
 
 
-_MAX_LANES = 64
-_BLOCKS = 4
+_MAX_LANES: Final = 64
+_MAX_DRAWS: Final = 10**5
+_MAX_PLACES: Final = 1 << 12
+"""Sources times lanes that are drawn: each has an order of its own."""
+_MAX_PULLED: Final = 4 * 10**5
+"""Blank records that functions are given: packers take many for a sample."""
+
+
+def _most_lanes(top: Node) -> int:
+    return max(1, min(_MAX_LANES, _MAX_PLACES // len(top.leaves())))
+
+
+def draw_course(
+    top: Node, averages: Averages, lane: Lane, batch_size: int, samples: float, tokens: float
+) -> RunCourse:
+    """Draw the run in the order in which its ranks deliver: all of it, or as much as can be drawn in some seconds.
+
+    Args:
+        top: The tree.
+        averages: What is known of its functions.
+        lane: The topology. Where it has more lanes than can be drawn, fewer are.
+        batch_size: Of a rank.
+        samples: At most so many.
+        tokens: The run ends once it has so many.
+    """
+    course = RunCourse(top, averages)
+    workers = min(lane.num_workers, _most_lanes(top))
+    ranks = min(lane.dp_size, _most_lanes(top) // workers)
+    course.lanes = ranks * workers
+    blank = blank_tree(top, course.lanes, averages, course)
+    deals = Deals(Progress({}), 0, course.lanes)
+
+    @cache
+    def drawn(rank: int, worker: int) -> Iterator[Record]:
+        """The stream of a lane, made once it is asked for."""
+        run = fresh_run(blank, Lane(dp_size=ranks, dp_rank=rank, num_workers=workers, worker=worker), deals)
+        return (sample for sample, _ in Mixture(run, blank).start(None))
+
+    # The workers of a rank take turns, and one that has ended is left out.
+    turns = [(rank, deque(range(workers))) for rank in range(ranks)]
+    while any(waiting for _, waiting in turns):
+        for rank, waiting in turns:
+            if not waiting:
+                continue
+            worker, before = waiting.popleft(), course.delivered
+            course.lane = rank * workers + worker
+            for sample in islice(drawn(rank, worker), batch_size):
+                course.note_pulled(sample)
+                course.note_given(sample)
+                course.delivered += 1
+                is_enough = course.delivered >= samples or course.tokens >= tokens
+                if is_enough or course.delivered >= _MAX_DRAWS or course.pulled >= _MAX_PULLED:
+                    course.num_drawn = int(course.delivered)
+                    return course
+            if course.delivered - before == batch_size:
+                waiting.append(worker)
+    course.num_drawn, course.has_ended = int(course.delivered), True
+    return course
+
+
+_BLOCKS: Final = 4
 """Blocks that are shown of each lane and source."""
 
 
@@ -175,7 +320,8 @@ class Draw:
     """The index in a map-style dataset; None of other sources."""
 
 
-class LaneBlocks(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class LaneBlocks:
     """The first blocks of each source that a lane reads."""
 
     rank: int
@@ -183,75 +329,72 @@ class LaneBlocks(NamedTuple):
     blocks: dict[str, list[int]]
 
 
-def first_draws(top: Node, lane: Lane, count: int, costs: Costs) -> list[Draw]:
+def first_draws(top: Node, lane: Lane, count: int, averages: Averages) -> list[Draw]:
     """The first draws of a lane in the first pass; as many as there are, up to `count`.
 
     Args:
         top: The tree.
         lane: Whose.
         count: How many.
-        costs: Of samples on average, where mixtures have costs.
+        averages: What is known of its functions.
     """
-    blank = blank_tree(top, lane.count, costs)
-    run = fresh_run(blank, lane)
-    mixture = Mixture(run, blank)
-    return list(islice(_draws(top, mixture, _start_clocks(run, blank)), count))
-
-
-def _draws(top: Node, mixture: Mixture, clocks: dict[str, float]) -> Iterator[Draw]:
-    nodes = {node.path: node for node in top.walk()}
-    for number, sample in enumerate(mixture.draw()):
+    blank = blank_tree(top, lane.count, averages, RunCourse(top, averages))
+    run = fresh_run(blank, lane, Deals(Progress({}), 0, lane.count))
+    nodes, mixture, draws = {node.path: node for node in top.walk()}, Mixture(run, blank), []
+    clocks = _start_clocks(run, blank)
+    for number, sample in enumerate(islice(mixture.draw(), count)):
         entries = {node_of(entry).path: Entry(*entry) for entry in sample[CURSOR]}
         path = sample[DATASET_NAME]
-        cursor, next_clock = Cursor(*entries[path].cursor), entries[path].clock
-        place = _place(nodes[path], sample)
-        yield Draw(number, path, clocks[path], next_clock, cursor.epoch, cursor.window, *place)
+        if path in entries:  # else a yield function below the top has pulled it
+            entry = entries[path]
+            epoch, window, *_ = entry.cursor
+            draws.append(Draw(number, path, clocks[path], entry.clock, epoch, window, *_place(nodes[path], sample)))
         clocks.update({path: entry.clock for path, entry in entries.items()})
+    return draws
 
 
-def _place(node: Node, sample: dict[str, Any]) -> tuple[int | None, str | None, int | None, int | None]:
+def _place(node: Node, sample: Record) -> tuple[int | None, str | None, int | None, int | None]:
     """Block, url, number in the shard, index."""
     match node.source:
+        case RowGroupSource() as source:  # as keys count rows: from the first of the file
+            shard, groups = sample[SHARD], source.shards.groups
+            block, _ = source.block_of(shard, sample[NUMBER])
+            url = source.shards.urls[groups.file_of[shard]]
+            return block, told_url(str(url)), sample[NUMBER] + int(groups.first_rows[shard]), None
         case BlockSource() as source:
-            (block, _), number = source.block_of(sample[SHARD], sample[NUMBER]), sample[NUMBER]
-            if isinstance(source, RowGroupSource):  # as keys count rows: from the first of the file
-                number += int(source.shards.groups.first_rows[sample[SHARD]])
-            return block, sample[URL], number, None
-        case SequentialSource():  # shuffled in groups, which a short shard may not fill
-            return sample[SHARD], sample[URL], None, None
+            block, _ = source.block_of(sample[SHARD], sample[NUMBER])
+            return block, told_url(str(source.shards.urls[sample[SHARD]])), sample[NUMBER], None
+        case SequentialSource() as source:  # shuffled in groups, which a short shard may not fill
+            return sample[SHARD], told_url(str(source.shards.urls[sample[SHARD]])), None, None
         case MapStyleSource() as rows:
             return sample[INDEX] // rows.records_per_block, None, None, sample[INDEX]
     return None, None, None, None
 
 
 def lane_blocks(top: Node, lane: Lane) -> list[LaneBlocks]:
-    """The first blocks that each lane reads of each source, of a map-style dataset its records; of up to 64 lanes."""
-    deals = Deals(Progress({}), 0, lane.count)
-    sources = [node for node in top.leaves() if not isinstance(node.source, OwnStreamSource)]
-    return [
-        LaneBlocks(*divmod(index, lane.num_workers), {node.path: _blocks(deals, node, index) for node in sources})
-        for index in range(min(lane.count, _MAX_LANES))
-    ]
+    """The first blocks that each lane reads of each source, of a map-style dataset its records; of some lanes."""
+    deals, found = Deals(Progress({}), 0, lane.count), []
+    for index in range(min(lane.count, _most_lanes(top))):
+        blocks: dict[str, list[int]] = {}
+        for node in top.leaves():
+            if isinstance(node.source, OwnStreamSource):
+                continue
+            order, first = deals.lane(node, index).order, blocks.setdefault(node.path, [])
+            epoch: int | None = order.epochs.first
+            while epoch is not None and len(first) < _BLOCKS:
+                first += order.blocks(epoch, 0, _BLOCKS - len(first)).tolist()
+                epoch = order.next_epoch(epoch)
+        rank, worker = divmod(index, lane.num_workers)
+        found.append(LaneBlocks(rank=rank, worker=worker, blocks=blocks))
+    return found
 
 
-def _blocks(deals: Deals, node: Node, index: int) -> list[int]:
-    order = deals.lane(node, index).order
-    blocks: list[int] = []
-    epoch: int | None = order.epochs.first
-    while epoch is not None and len(blocks) < _BLOCKS:
-        found: list[int] = order.blocks(epoch, 0, _BLOCKS - len(blocks)).tolist()
-        blocks += found
-        epoch = order.next_epoch(epoch)
-    return blocks
-
-
-def fresh_run(top: Node, lane: Lane) -> Run:
+def fresh_run(top: Node, lane: Lane, deals: Deals) -> Run:
     """Make what the nodes of a tree share in a lane of a run that begins."""
-    progress = Progress({})
     # Nothing to compare with: a description of a source reads the names of all of its shards.
     weights = {path: weight for node in top.walk() if node.is_mixture for path, weight in node.weights.items()}
     tree = Tree({node.path: "" for node in top.walk()}, weights)
-    return Run.at(progress, 0, lane, Deals(progress, 0, lane.count), tree, Skips(None, {}))
+    return Run.at(Progress({}), 0, lane, deals, tree, Skips(None, {}))
 
 
 def _start_clocks(run: Run, node: Node, above: tuple[ShareAt, ...] = ()) -> dict[str, float]:

@@ -2,32 +2,50 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from streamdata.errors import SourceError, shown
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.lengths import MANY_EPOCHS, lengths_by
-from streamdata.mixing.tree import Node, mean_node_shares, num_in, tree_of
+from streamdata.mixing.tree import Node, mean_node_shares, node_shares, num_in, tree_of
 from streamdata.run import Lane
 from streamdata.run.per_process import most_open_files
-from streamdata.shards.ahead.read_ahead import AheadSettings, ahead_settings
+from streamdata.shards.ahead.read_ahead import ahead_settings
 from streamdata.sources.files.parquet import RowGroupSource
 from streamdata.sources.files.shard_source import BlockSource, SequentialSource
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.stores.datasets.base_dataset import BaseDataset
-from streamdata.tools.plan.demand import Demand, Repeats, SourceShares, Stream, share_lines
-from streamdata.tools.plan.draws import Draw, LaneBlocks, first_draws, lane_blocks
-from streamdata.tools.plan.sampled import Sampled, draws_per_output, sample_source
+from streamdata.tools.plan.draws import Averages, Draw, LaneBlocks, draw_course, first_draws, lane_blocks
+from streamdata.tools.plan.rates import NUM_STEPS, Rates
+from streamdata.tools.plan.sampled import Sampled, measure_yield_function, recycled, sample_source
 
+FINE: Final = "fine"
+MIND: Final = "mind"
+HURTS: Final = "hurts"
+"""How much there is to do about a source."""
+
+NOT_COUNTED: Final = (
+    "not counted: its records show only when they are read, so epochs and repeats are not known; set its `length` to "
+    "have them"
+)
+_ENDED: Final = 0.99
+"""Sources that are read as far as this part of what is read of any have ended with it."""
+_FUNCTIONS: Final = ("single_process_fn", "process_fn")
+_MAX_LISTED: Final = 4
+_MAX_SCHEDULES: Final = 32
 _TAKEN_BYTES: Final = 8 << 20
 """Bytes that a reader of local shards reads at once, and holds, at most."""
 _OWN_FILES: Final = 16
 """Open files of Python, torch and the queue to the trainer, about."""
 
+Progressed = Callable[[str, int, int], None]
+"""Is told what is being looked at, how many of them are done, and of how many."""
 
-class Needs(NamedTuple):
+
+@dataclass(kw_only=True)
+class Needs:
     """Memory and files that one worker process needs."""
 
     held_bytes: int
@@ -40,56 +58,12 @@ class Needs(NamedTuple):
     """Sources of which it is not known what they hold, by path."""
 
 
-def needs_of(top: Node, settings: AheadSettings, sampled: Mapping[str, Sampled]) -> Needs:
-    """Estimate what a worker needs that reads a tree."""
-    leaves = top.leaves()
-    held = {node.path: _held_bytes(node, sampled.get(node.path)) for node in leaves}
-    sources = [node.source for node in leaves]
-    shards = [source.shards for source in sources if isinstance(source, BlockSource | SequentialSource)]
-    is_remote = any(each.has_remote for each in shards)
-    num_files = sum(len(each.urls) for each in shards)
-    arrays = sum(len(node.dataset.store.arrays()) for node in leaves if isinstance(node.dataset, BaseDataset))
-    most = most_open_files()
-    descriptors = min(2 * num_files, most) + 2 * min(arrays, most)  # a shard has an index; arrays have sums
-    ahead = settings.read_ahead_bytes if is_remote else 0
-    return Needs(
-        held_bytes=ahead + math.ceil(sum(size for size in held.values() if size is not None)),
-        process_bytes=_resident_bytes(),
-        descriptors=_OWN_FILES + descriptors + (settings.connections if is_remote else 0),
-        unknown=[path for path, size in held.items() if size is None],
-    )
+@dataclass(kw_only=True)
+class SourceShares:
+    """The share of the whole stream that a source has, at moments evenly over the run."""
 
-
-def _held_bytes(node: Node, sampled: Sampled | None) -> float | None:
-    match node.source:
-        case RowGroupSource() as source:
-            return int(source.shards.sizes.sum()) if source.shards.fits else 2 * source.shards.window_bytes
-        case BlockSource() as source:
-            return 0.0 if source.shards.has_remote else min(_TAKEN_BYTES, int(source.shards.sizes.sum()))
-        case SequentialSource() as source:
-            return None if sampled is None else sampled.record_bytes * max(1, source.records_per_group)
-    return 0.0 if isinstance(node.dataset, BaseDataset) else None
-
-
-def _resident_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-FINE: Final = "fine"
-MIND: Final = "mind"
-HURTS: Final = "hurts"
-"""How much there is to do about a source."""
-
-_FEW_SOURCES: Final = 64
-"""Up to so many sources the first repeat is looked for where shares change; of more the mean share tells it."""
-_MAX_LISTED: Final = 4
-_HALVINGS: Final = 60
-_ROUNDS: Final = 8
-"""Attempts to find the number of samples that have so many tokens by their mean shares."""
-
-Progressed = Callable[[str, int, int], None]
-"""Is told what is being looked at, how many of them are done, and of how many."""
+    name: str
+    shares: list[float]
 
 
 class Amount(NamedTuple):
@@ -128,8 +102,11 @@ class SourcePlan:
     """The share of the whole stream that the recipe wants, on average over the run."""
     samples: float
     """Samples that the run takes of it."""
+    samples_are_estimated: bool
+    """Whether rates, functions or costs tell them, and not the draws of the run."""
     records_read: float
     epochs: float | None
+    epochs_are_estimated: bool
     first_repeat: int | None
     """The sample of the job, from 0, that is the first one of a second epoch."""
     first_repeat_is: str | None
@@ -153,14 +130,20 @@ class RunPlan:
     """Tokens in these samples, as far as that is known."""
     ends_after: float | None
     """The stream's own end, where that comes first."""
-    amount: Amount
+    end_is_estimated: bool
+    drawn: int
+    """Samples of the run that were drawn, before it goes on by rates."""
+    dp: int
+    workers: int
+    batch: int
+    lanes: int
     sources: list[SourcePlan]
     draws: list[Draw]
     """The first of rank 0, worker 0."""
-    lanes: list[LaneBlocks]
+    blocks: list[LaneBlocks]
     schedules: list[SourceShares]
-    needs: Needs
-    notes: list[str] = field(default_factory=list)
+    per_worker: Needs
+    notes: list[str]
 
 
 def make_plan(
@@ -183,241 +166,237 @@ def make_plan(
     Raises:
         SourceError: A source has no records; or tokens are asked for, and nobody knows how many a sample has.
     """
-    top = tree_of(dataset)
-    sampled = dict(_sample(top, num_sampled, progressed))
-    return _Planner(dataset, top, amount, sampled).plan(num_draws, progressed)
-
-
-def _sample(top: Node, num_records: int, progressed: Progressed) -> Iterator[tuple[str, Sampled]]:
-    weighers: dict[str, dict[str, Any]] = {"": {}}
-    for node in top.walk():
-        own = {} if not node.is_mixture or node.dataset.cost is None else {node.path: node.dataset.cost}
-        for child in node.children:
-            weighers[child.path] = weighers[node.path] | own
-    leaves = top.leaves()
-    for number, node in enumerate(leaves):
-        progressed("sources sampled", number, len(leaves))
-        # A store has counted its tokens, and gives each record as it is.
-        is_known = isinstance(node.dataset, BaseDataset) and not (_has_function(node) or weighers[node.path])
-        if num_records and not is_known:
-            yield node.path, sample_source(node, num_records, weighers[node.path])
-
-
-def _has_function(node: Node) -> bool:
-    return any(getattr(node.dataset, name, None) for name in ("single_process_fn", "process_fn"))
+    return _Planner(dataset, amount, num_sampled, progressed).plan(num_draws)
 
 
 class _Planner:
-    def __init__(self, dataset: MergedDataset, top: Node, amount: Amount, sampled: Mapping[str, Sampled]) -> None:
-        self._dataset, self._top, self._amount, self._sampled = dataset, top, amount, sampled
-        self._leaves = top.leaves()
-        self._per_sample = {path: found.records_per_sample for path, found in sampled.items()}
-        self._costs = {(above, path): cost for path, found in sampled.items() for above, cost in found.costs.items()}
-        self._stream = Stream(top, self._per_sample, self._costs)
-        self._pulls = self._pulls_per_sample()
+    def __init__(self, dataset: MergedDataset, amount: Amount, num_sampled: int, progressed: Progressed) -> None:
+        self._dataset, self._top, self._amount = dataset, tree_of(dataset), amount
+        self._leaves, self._lane = self._top.leaves(), amount.lane
+        self._sampled: dict[str, Sampled] = {}
+        self._averages = Averages()
+        self._look(num_sampled, progressed)
+        samples, tokens = amount.samples or math.inf, amount.tokens or math.inf
+        if amount.samples is None:
+            self._check_tokens()
+        self._course = course = draw_course(self._top, self._averages, self._lane, amount.batch_size, samples, tokens)
+        self._rates = Rates(self._top, self._averages)
+        if not course.has_ended and course.delivered < samples and course.tokens < tokens:
+            self._rates.go_on(course, samples, tokens)
+        if math.isinf(samples) and not course.has_ended and course.tokens < tokens * (1 - 1e-6):
+            raise SourceError(
+                f"the top mixture: expected {tokens:,.0f} tokens, to plan a run by tokens, got {course.tokens:,.0f} in "
+                f"{course.delivered:,.0f} samples, and none after them\n  Give the run's length as --samples."
+            )
+        self._samples = float(math.ceil(course.delivered)) if amount.samples is None else amount.samples
+        self._draws = self._samples * self._averages.pulled_by(self._top)
+        mixtures = [node.dataset for node in self._top.walk() if node.is_mixture]
+        self._has_costs = any(each.cost is not None for each in mixtures)
+        self._uncounted = [path for path, size in self._rates.epochs.items() if math.isinf(size)]
+        self._varying = {*self._uncounted, *(node.path for node in self._leaves if _has(node, *_FUNCTIONS, "max_bad"))}
+        """Sources of which it is estimated how many samples an epoch has."""
+        joins = any(each.customized_yield_fn is not None for each in mixtures)
+        is_rough = self._has_costs or joins or dataset.skip is not None or course.lanes < self._lane.count
+        self._is_rough = is_rough or (not self._top.is_endless and bool(self._varying))
+        self._is_estimated = self._is_rough or course.delivered > course.num_drawn
+        self._is_short = course.has_ended and course.delivered < self._samples
+        parts = {node.path: course.samples[node.path] / self._rates.totals[node.path] for node in self._leaves}
+        self._ended = [path for path, part in parts.items() if self._is_short and part >= _ENDED * max(parts.values())]
 
-    def plan(self, num_draws: int, progressed: Progressed) -> RunPlan:
-        amount, top = self._amount, self._top
-        samples = amount.samples if amount.samples is not None else self._samples_of_tokens(amount.tokens or 0.0)
-        demand = self._stream.demand(samples * self._pulls)
-        lengths = self._lengths(demand, samples * self._pulls)
-        repeats, sources = Repeats(top, amount.lane, amount.batch_size), []
-        for number, (node, length) in enumerate(zip(self._leaves, lengths, strict=True)):
-            progressed("sources planned", number, len(self._leaves))
-            sources.append(self._source(node, length, demand, repeats, samples))
-        ends = None if demand.ends_after is None else demand.ends_after / self._pulls
-        ahead = ahead_settings(self._dataset.read_ahead_bytes, self._dataset.connections)
-        return RunPlan(
-            samples=samples,
-            tokens=self._tokens_in(demand) or None,  # none in any source: not known, rather than 0
-            ends_after=ends,
-            amount=amount,
-            sources=sources,
-            draws=first_draws(top, amount.lane, num_draws, self._costs) if num_draws else [],
-            lanes=lane_blocks(top, amount.lane) if num_draws else [],
-            schedules=share_lines(top, samples * self._pulls),
-            needs=needs_of(top, ahead, self._sampled),
-            notes=list(self._notes(demand)),
-        )
+    def _look(self, num_records: int, progressed: Progressed) -> None:
+        """Look at some records of each source, and at what functions do with them; only at stores' sizes if at none."""
+        averages, above = self._averages, {"": [self._top]}
+        for node in self._top.walk():
+            above |= {child.path: [*above[node.path], child] for child in node.children}
+        for number, node in enumerate(self._leaves):
+            progressed("sources sampled", number, len(self._leaves))
+            records, tokens = num_in(node, "records"), num_in(node, "tokens")
+            if num_records:
+                mixtures = above[node.path][:-1]
+                self._sampled[node.path] = sample_source(node, num_records, mixtures, averages, len(self._leaves))
+            elif records and tokens is not None and not _has(node, *_FUNCTIONS):
+                averages.tokens[node.path] = tokens / records
+        pools = {path: recycled(found.samples) for path, found in self._sampled.items() if found.samples}
+        for node in reversed(list(self._top.walk())):  # those below come first
+            if pools and node.is_mixture and node.dataset.customized_yield_fn is not None:
+                averages.pulls[node.path], outputs = measure_yield_function(node, averages, pools)
+                pools[node.path] = recycled(outputs)
 
-    def _pulls_per_sample(self) -> float:
-        """Samples that the top draws for one that it delivers: 1 but for a yield function."""
-        if self._dataset.customized_yield_fn is None or not self._sampled:
-            return 1.0
-        return draws_per_output(self._top, max(found.num_records for found in self._sampled.values()))
+    def _check_tokens(self) -> None:
+        """Refuse to plan a run by tokens where nobody knows how many a sample has."""
+        tokens = self._averages.tokens
+        if unknown := [node.path for node in self._leaves if node.path not in tokens]:
+            raise SourceError(
+                f"source {shown(unknown[0])}: expected to know how many tokens a sample of it has, to plan a run by "
+                "tokens, got records that nobody has looked at\n  Give --sample, or the run's length as --samples."
+            )
+        if not any(tokens.values()):
+            raise SourceError(
+                "the top mixture: expected samples with tokens, to plan a run by tokens, got none in any source\n"
+                "  Give the run's length as --samples."
+            )
 
-    def _lengths(self, demand: Demand, draws: float) -> list[dict[str, Any]]:
+    def plan(self, num_draws: int) -> RunPlan:
+        """The plan, with so many first draws."""
+        course, top, amount = self._course, self._top, self._amount
         taken = {
-            node.path: demand.samples[node.path]
-            * (1.0 if getattr(node.dataset, "length", None) else self._per_sample.get(node.path, 1.0))
+            node.path: min(course.samples[node.path], self._rates.totals[node.path])
+            * (1.0 if getattr(node.dataset, "length", None) else self._averages.pulled_by(node))
             for node in self._leaves
         }
-        return lengths_by(self._top, mean_node_shares(self._top, draws), taken)
+        lengths = lengths_by(top, mean_node_shares(top, self._draws), taken)
+        has_tokens = len(self._averages.tokens) == len(self._leaves)
+        return RunPlan(
+            samples=self._samples,
+            tokens=course.tokens or None if has_tokens else None,  # none in any source: not known, rather than 0
+            ends_after=float(round(course.delivered)) if self._is_short else None,
+            end_is_estimated=self._is_short and self._is_estimated,
+            drawn=course.num_drawn,
+            dp=amount.dp_size,
+            workers=amount.num_workers,
+            batch=amount.batch_size,
+            lanes=self._lane.count,
+            sources=[self._source(node, length) for node, length in zip(self._leaves, lengths, strict=True)],
+            draws=first_draws(top, self._lane, num_draws, self._averages) if num_draws else [],
+            blocks=lane_blocks(top, self._lane) if num_draws else [],
+            schedules=self._schedules(),
+            per_worker=self._needs(),
+            notes=[*self._notes_on_draws(), *self._notes_on_functions()],
+        )
 
-    def _source(
-        self, node: Node, length: dict[str, Any], demand: Demand, repeats: Repeats, samples: float
-    ) -> SourcePlan:
-        records, drawn, epochs = num_in(node, "records"), demand.samples[node.path], length["epochs"]
-        first, last, how = self._first_repeat(node, records, demand, repeats, samples)
-        tokens, per_record, interval = self._tokens(node, records)
-        size = _bytes_of(node)
-        advice, level = self._advice(node, length, demand)
+    def _source(self, node: Node, length: dict[str, Any]) -> SourcePlan:
+        path, records, epochs = node.path, num_in(node, "records"), length["epochs"]
+        tokens, found = num_in(node, "tokens"), self._sampled.get(path)
+        per_record, interval = None if found is None else found.tokens, None if found is None else found.interval
+        if tokens is not None:
+            per_record, interval = tokens / records if records else None, None
+        total: float | None = tokens
+        if records is not None and per_record is not None and tokens is None:
+            total = records * per_record
+            interval = None if interval is None else (records * interval[0], records * interval[1])
+        # The first repeat: in each lane of the job, or of those that stand for them.
+        repeats = self._course.repeats[path] if path not in self._uncounted else {}
+        first, last, how = int(min(repeats.values())) if repeats else None, None, None
+        if first is not None:
+            is_told = not self._is_rough and path not in self._varying and -1 not in repeats
+            how = "estimated" if not is_told else "exact" if self._lane.count == 1 else "within"
+            last = int(max(repeats.values())) if is_told and len(repeats) == self._lane.count else None
+        is_estimated = self._is_estimated or path in self._varying or node.part is not None
+        size = None if epochs is None else _sizes(node, found)[0]
+        advice, level = self._advice(node, length)
         return SourcePlan(
-            name=node.path,
+            name=path,
             records=records,
             records_are_estimated=node.part is not None,
-            tokens=tokens,
-            tokens_are_estimated=num_in(node, "tokens") is None and tokens is not None,
+            tokens=total,
+            tokens_are_estimated=tokens is None and total is not None,
             tokens_per_record=per_record,
             tokens_interval=interval,
             share=length["share"],
-            samples=drawn,
-            records_read=drawn * self._per_sample.get(node.path, 1.0),
+            samples=self._course.samples[path],
+            samples_are_estimated=self._is_estimated,
+            records_read=self._course.samples[path] * self._averages.pulled_by(node),
             epochs=epochs,
+            epochs_are_estimated=is_estimated,
             first_repeat=first,
             first_repeat_is=how,
             first_repeat_last=last,
-            bytes=None if size is None or epochs is None else size * epochs,
+            bytes=None if size is None else size * epochs,
             blocks=None if isinstance(node.source, OwnStreamSource) or node.source is None else node.source.num_blocks,
             advice=advice,
             level=level,
         )
 
-    def _first_repeat(
-        self, node: Node, records: int | None, demand: Demand, repeats: Repeats, samples: float
-    ) -> tuple[int | None, int | None, str | None]:
-        end = samples if demand.ends_after is None else demand.ends_after / self._pulls
-        source, epoch = node.source, None if not records else records / self._per_sample.get(node.path, 1.0)
-        is_far = epoch is not None and 2 * demand.samples[node.path] < epoch
-        if is_far and source is not None and source.num_blocks >= self._amount.lane.count:
-            return None, None, None
-        exact = repeats.first(node)
-        if exact is not None:
-            how = "exact" if self._amount.lane.count == 1 else "within"
-            return (exact.sample, exact.last, how) if exact.sample < end else (None, None, None)
-        if epoch is None or demand.samples[node.path] <= epoch * (1 + 1e-9):
-            return None, None, None
-        is_even = not self._top.has_schedule and all(each.is_endless for each in self._top.walk())
-        if is_even or len(self._leaves) > _FEW_SOURCES:
-            return int(end * epoch / demand.samples[node.path]), None, "estimated"
-        low, high = 0.0, end * self._pulls
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            taken = self._stream.demand(middle).samples[node.path]
-            low, high = (middle, high) if taken <= epoch else (low, middle)
-        return int(high / self._pulls), None, "estimated"
-
-    def _tokens(self, node: Node, records: int | None) -> tuple[float | None, float | None, tuple[float, float] | None]:
-        """All of a source, those of a record, and the interval."""
-        exact, sampled = num_in(node, "tokens"), self._sampled.get(node.path)
-        if exact is not None:
-            return exact, None if not records else exact / records, None
-        if sampled is None or sampled.tokens is None:
-            return None, None, None
-        if records is None:
-            return None, sampled.tokens, sampled.interval
-        low_high = None if sampled.interval is None else (records * sampled.interval[0], records * sampled.interval[1])
-        return records * sampled.tokens, sampled.tokens, low_high
-
-    def _tokens_per_sample(self, node: Node) -> float | None:
-        sampled, exact, records = self._sampled.get(node.path), num_in(node, "tokens"), num_in(node, "records")
-        if sampled is not None:
-            return sampled.tokens_per_sample or 0.0
-        return None if exact is None or not records or _has_function(node) else exact / records
-
-    def _tokens_in(self, demand: Demand) -> float | None:
-        each = {node.path: self._tokens_per_sample(node) for node in self._leaves}
-        if None in each.values():
-            return None
-        return math.fsum(demand.samples[path] * (number or 0.0) for path, number in each.items())
-
-    def _samples_of_tokens(self, tokens: float) -> float:
-        for node in self._leaves:
-            if self._tokens_per_sample(node) is None:
-                raise SourceError(
-                    f"source {shown(node.path)}: expected to know how many tokens a sample of it has, to plan a run by "
-                    "tokens, got records that nobody has looked at\n  Give --sample, or the run's length as --samples."
-                )
-        samples = tokens
-        for _ in range(_ROUNDS):  # the shares, and with them the tokens of a sample, depend on the length
-            got = self._tokens_in(self._stream.demand(samples * self._pulls))
-            if not got:
-                raise SourceError(
-                    "the top mixture: expected samples with tokens, to plan a run by tokens, got none in any source\n"
-                    "  Give the run's length as --samples."
-                )
-            samples *= tokens / got
-            if math.isclose(got, tokens, rel_tol=1e-6):
-                break
-        return float(math.ceil(samples))
-
-    def _advice(self, node: Node, length: dict[str, Any], demand: Demand) -> tuple[str, str]:
-        parts, level = [], FINE
-        if length["advice"]:
-            parts.append(length["advice"])
-        epochs = length["epochs"]
+    def _advice(self, node: Node, length: dict[str, Any]) -> tuple[str, str]:
+        parts, level, epochs = [length["advice"]] if length["advice"] else [], FINE, length["epochs"]
         if epochs is None:
-            parts.append(
-                "not counted: its records show only when they are read, so epochs and repeats are not known; set its "
-                "`length` to have them"
-            )
-            level = MIND
+            parts, level = [*parts, NOT_COUNTED], MIND
         elif epochs > MANY_EPOCHS:
             level = HURTS if epochs > MANY_EPOCHS**2 else MIND
-        if node.path in demand.ended and demand.ends_after is not None:
-            parts.append("is at its end before the run is, and ends the stream or a part of it")
-            level = HURTS
-        few = self._few_blocks(node)
-        if few:
-            parts.append(few)
-            level = HURTS if level == HURTS or not node.is_endless else MIND
-        return "; ".join(parts), level
-
-    def _few_blocks(self, node: Node) -> str:
-        lanes, source = self._amount.lane.count, node.source
+        if node.path in self._ended:
+            parts, level = [*parts, "is at its end before the run is, and ends the stream or a part of it"], HURTS
+        lanes, source = self._lane.count, node.source
         if source is None or isinstance(source, OwnStreamSource) or source.num_blocks >= lanes:
-            return ""
-        has = f"{source.num_blocks:,} {'block' if source.num_blocks == 1 else 'blocks'} for {lanes:,} lanes"
+            return "; ".join(parts), level
+        remedy = "give it a smaller block_size, or more records" if isinstance(source, BlockSource) else "add records"
         if isinstance(source, SequentialSource):
             remedy = "cut it into more shards, or decompress them"
-        elif isinstance(source, BlockSource):
-            remedy = "give it a smaller block_size, or more records"
-        else:
-            remedy = "add records"
+        has = f"{source.num_blocks:,} {'block' if source.num_blocks == 1 else 'blocks'} for {lanes:,} lanes"
+        what = f"{lanes - source.num_blocks:,} lanes get none of it, and go on without it"
         if node.is_endless:
-            return (
-                f"{has}: lanes read other epochs of it at the same time, so records repeat before all were read; "
-                f"{remedy}"
-            )
-        return f"{has}: {lanes - source.num_blocks:,} lanes get none of it, and go on without it; {remedy}"
+            what = "lanes read other epochs of it at the same time, so records repeat before all were read"
+        level = HURTS if level == HURTS or not node.is_endless else MIND
+        return "; ".join([*parts, f"{has}: {what}; {remedy}"]), level
 
-    def _notes(self, demand: Demand) -> Iterator[str]:
-        packed = [node.path for node in self._leaves if getattr(node.dataset, "process_fn", None) is not None]
-        functions = [node.path for node in self._leaves if _has_function(node)]
-        if functions and self._sampled:
-            yield (
-                "estimated of a sample, since functions decide how many records become one: samples, epochs, repeats "
-                f"and bytes of {listed(functions)}"
-            )
-        elif functions:
-            yield f"as if each record became one sample: {listed(functions)} have functions, and nothing was sampled"
-        if packed:
-            yield "tokens are those of records before packing"
-        if any(node.is_mixture and node.dataset.cost is not None for node in self._top.walk()):
-            yield "shares count costs" + ("" if self._sampled else ", taken to be alike, since nothing was sampled")
-        if any(isinstance(weight, list) for weight in self._top.tree().weights.values()):
+    def _schedules(self) -> list[SourceShares]:
+        """The shares of up to 32 sources that change most, where some mixture follows a schedule; else none."""
+        if not self._top.has_schedule:
+            return []
+        moments = [node_shares(self._top, self._draws * (moment + 0.5) / NUM_STEPS) for moment in range(NUM_STEPS)]
+        lines = [
+            SourceShares(name=node.path, shares=[shares[node.path].overall for shares in moments])
+            for node in self._leaves
+        ]
+        most = sorted(lines, key=lambda line: min(line.shares) - max(line.shares))[:_MAX_SCHEDULES]
+        return [line for line in lines if line in most]
+
+    def _needs(self) -> Needs:
+        """Estimate what a worker needs that reads the tree."""
+        settings = ahead_settings(self._dataset.read_ahead_bytes, self._dataset.connections)
+        held = {node.path: _sizes(node, self._sampled.get(node.path))[1] for node in self._leaves}
+        sources = [node.source for node in self._leaves]
+        shards = [source.shards for source in sources if isinstance(source, BlockSource | SequentialSource)]
+        is_remote, most = any(each.has_remote for each in shards), most_open_files()
+        arrays = [len(node.dataset.store.arrays()) for node in self._leaves if isinstance(node.dataset, BaseDataset)]
+        # A shard has an index; arrays have sums.
+        files = min(2 * sum(len(each.urls) for each in shards), most) + 2 * min(sum(arrays), most)
+        with open("/proc/self/statm", encoding="ascii") as file:
+            resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return Needs(
+            held_bytes=math.ceil(sum(filter(None, held.values()))) + is_remote * settings.read_ahead_bytes,
+            process_bytes=resident,
+            descriptors=_OWN_FILES + files + is_remote * settings.connections,
+            unknown=[path for path, size in held.items() if size is None],
+        )
+
+    def _notes_on_draws(self) -> Iterator[str]:
+        course, top = self._course, self._top
+        if course.lanes < self._lane.count:
+            yield f"drawn on {course.lanes} of {self._lane.count:,} lanes: what is read and repeats is estimated"
+        if course.delivered > course.num_drawn:
+            yield f"the first {course.num_drawn:,} samples were drawn; beyond them the run goes on by rates, estimated"
+        if self._uncounted and not top.is_endless:
+            yield f"as if there were no end to {listed(self._uncounted)}, whose records nobody has counted"
+        if any(isinstance(weight, list) for node in top.walk() if node.is_mixture for weight in node.weights.values()):
             yield (
                 "between the points of schedules shares are linear, percents are not: beside 0.6, [[0, 10], [2000, 0]] "
                 "gives 944 of 2,000 samples, where a linear percent would give 1,655"
             )
-        if self._dataset.customized_yield_fn is not None:
-            yield f"a sample takes {self._pulls:.3g} draws of the top, by its yield function"
-        if any(n.path and n.is_mixture and n.dataset.customized_yield_fn is not None for n in self._top.walk()):
-            yield "as if inner yield functions gave one sample for each that they pull"
         if self._dataset.skip is not None:
             yield "records to skip are counted as if they were read"
-        if demand.ends_after is not None and demand.ended:
-            yield f"the stream ends before the run: {listed(demand.ended)} at their end"
+        if self._is_short:
+            yield f"the stream ends before the run: {listed(self._ended)} at their end"
+
+    def _notes_on_functions(self) -> Iterator[str]:
+        functions = [node.path for node in self._leaves if _has(node, *_FUNCTIONS)]
+        if functions and self._sampled:
+            what = f"samples, epochs, repeats and bytes of {listed(functions)}"
+            yield f"estimated of a sample, since functions decide how many records become one: {what}"
+        elif functions:
+            yield f"as if each record became one sample: {listed(functions)} have functions, and nothing was sampled"
+        if any(_has(node, "process_fn") for node in self._leaves):
+            yield "tokens are those of records before packing"
+        if self._has_costs:
+            yield "shares count costs" + ("" if self._sampled else ", taken to be alike, since nothing was sampled")
+        for node in self._top.walk():
+            if node.is_mixture and node.dataset.customized_yield_fn is not None:
+                number = f"{self._averages.pulled_by(node):.3g}" if self._sampled else "as many"
+                who = f"of {shown(node.path)}" if node.path else "of the top"
+                yield f"a sample takes {number} draws {who}, by its yield function"
+
+
+def _has(node: Node, *names: str) -> bool:
+    return any(getattr(node.dataset, name, None) for name in names)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -426,17 +405,21 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_LISTED]) + more
 
 
-def _bytes_of(node: Node) -> float | None:
-    """Bytes that an epoch of a source reads."""
+def _sizes(node: Node, found: Sampled | None) -> tuple[float | None, float | None]:
+    """Bytes that an epoch of a source reads, and that a worker holds of it at most; None where that is not known."""
+    held: float | None = 0
     match node.source:
-        case RowGroupSource() as source:
-            size = float(sum(stamp.size for stamp in source.shards.groups.stamps))
-        case BlockSource() as source:
-            size = float(source.shards.sizes.sum())
-        case SequentialSource() as source:
-            size = float(sum(num_bytes for _, num_bytes in source.shards.identity()))
+        case RowGroupSource(shards=shards):
+            held = int(shards.sizes.sum()) if shards.fits else 2 * shards.window_bytes
+            size = sum(stamp.size for stamp in shards.groups.stamps)
+        case BlockSource(shards=shards):
+            size = int(shards.sizes.sum())
+            held = 0 if shards.has_remote else min(_TAKEN_BYTES, size)
+        case SequentialSource(shards=shards, records_per_group=at_once):
+            held = None if found is None else found.record_bytes * max(1, at_once)
+            size = sum(num_bytes for _, num_bytes in shards.identity())
         case _ if isinstance(node.dataset, BaseDataset):
-            size = float(sum(array.count * array.dtype.itemsize for array in node.dataset.store.arrays()))
+            size = sum(array.count * array.dtype.itemsize for array in node.dataset.store.arrays())
         case _:
-            return None
-    return size if node.part is None else size * node.part.share
+            return None, None
+    return size if node.part is None else size * node.part.share, held

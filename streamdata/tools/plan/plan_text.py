@@ -1,22 +1,24 @@
 """A plan as text, and as plain JSON."""
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from streamdata.errors import one_line
 from streamdata.mixing.lengths import count_text
-from streamdata.tools.plan.demand import NUM_MOMENTS, bars
 from streamdata.tools.plan.draws import Draw
-from streamdata.tools.plan.make_plan import RunPlan, SourcePlan, listed
-from streamdata.tools.view.tree import counted, percent_text, table
+from streamdata.tools.plan.make_plan import FINE, NOT_COUNTED, RunPlan, SourcePlan, listed
+from streamdata.tools.view.tree import columns, counted, fitted, paragraph, percent_text, shortened
 
 Paint = Callable[[str, str], str]
 """Colours a text by how much there is to do."""
 
 _MAX_LANES: Final = 8
-_MAX_BLOCK_SOURCES: Final = 8
+_LANE_COLUMNS: Final = 24
+"""Columns of the terminal for each source whose blocks are shown."""
+_MAX_ADVICE: Final = 10
+"""Sources whose advice is printed; the worst come first."""
+_MAX_NAME: Final = 40
+_BARS: Final = " ▁▂▃▄▅▆▇█"
 
 
 def plan_text(plan: RunPlan, paint: Paint) -> str:
@@ -26,148 +28,141 @@ def plan_text(plan: RunPlan, paint: Paint) -> str:
         plan: The plan.
         paint: Colours a line.
     """
-    notes = "\n".join(f"note: {one_line(note)}" for note in plan.notes)
-    parts = [_headline(plan), _sources(plan, paint), _advice(plan, paint), notes, _schedules(plan), _needs(plan)]
-    parts += [_draws(plan), _lanes(plan)]
+    notes = "\n".join(paragraph(f"note: {note}") for note in plan.notes)
+    parts = [_headline(plan), _sources(plan, paint), "\n".join(_advice(plan, paint)), notes, _schedules(plan)]
+    parts += [_needs(plan), _draws(plan.draws), _lanes(plan)]
     return "\n\n".join(part for part in parts if part)
 
 
 def plan_json(plan: RunPlan) -> dict[str, Any]:
     """The plan as plain JSON, without numbers that JSON has not."""
-    amount = plan.amount
-    return {
-        "samples": plan.samples,
-        "tokens": plan.tokens,
-        "ends_after": plan.ends_after,
-        "dp": amount.dp_size,
-        "workers": amount.num_workers,
-        "batch": amount.batch_size,
-        "lanes": amount.lane.count,
-        "sources": [asdict(source) for source in plan.sources],
-        "draws": [{name: value for name, value in asdict(draw).items() if value is not None} for draw in plan.draws],
-        "blocks": [lane._asdict() for lane in plan.lanes],
-        "schedules": [line._asdict() for line in plan.schedules],
-        "per_worker": plan.needs._asdict(),
-        "notes": plan.notes,
-    }
+    draws = [{name: value for name, value in asdict(draw).items() if value is not None} for draw in plan.draws]
+    return {**asdict(plan), "draws": draws}
 
 
 def _headline(plan: RunPlan) -> str:
-    amount = plan.amount
     tokens = "" if not plan.tokens else f", {_rounded(plan.tokens)} tokens"
-    who = f"{counted(amount.dp_size, 'rank')} with {counted(amount.num_workers, 'worker')}"
-    lanes = counted(amount.lane.count, "lane")
-    text = f"{plan.samples:,.0f} samples{tokens}, on {who}: {lanes}, batches of {amount.batch_size:,}"
+    who = f"{counted(plan.dp, 'rank')} with {counted(plan.workers, 'worker')}"
+    lanes = counted(plan.lanes, "lane")
+    text = paragraph(f"{_rounded(plan.samples)} samples{tokens}, on {who}: {lanes}, batches of {plan.batch:,}")
     if plan.ends_after is not None:
-        text += f"\nthe stream ends before, after {_rounded(plan.ends_after)} samples"
+        text += f"\nthe stream ends before, after {_about(plan.end_is_estimated)}{_rounded(plan.ends_after)} samples"
     return text
 
 
+_HEADER: Final = ["source", "records", "tokens", "share", "samples", "epochs", "repeats at", "bytes"]
+
+
 def _sources(plan: RunPlan, paint: Paint) -> str:
-    header = ["source", "records", "tokens", "share", "samples", "epochs", "first repeat", "bytes", ""]
-    rows = [header, *(_row(source) for source in plan.sources)]
-    first, *lines = table(rows).split("\n")
+    rows = [_HEADER, *map(_cells, plan.sources)]
+    kept = [number for number, cells in enumerate(zip(*rows[1:], strict=True)) if not number or set(cells) - {"", "?"}]
+    first, *lines = fitted([[*(row[number] for number in kept), ""] for row in rows]).split("\n")
     return "\n".join([first, *(paint(line, each.level) for line, each in zip(lines, plan.sources, strict=True))])
 
 
-def _row(source: SourcePlan) -> list[str]:
-    about = "≈ " if source.records_are_estimated else ""
+def _cells(source: SourcePlan) -> list[str]:
+    epochs, repeat = source.epochs, source.first_repeat
     return [
         source.name,
-        "not counted" if source.records is None else f"{about}{source.records:,}",
+        "?" if source.records is None else f"{_about(source.records_are_estimated)}{_rounded(source.records)}",
         _tokens(source),
         percent_text(source.share),
-        _rounded(source.samples),
-        "?" if source.epochs is None else f"{source.epochs:.3g}",
-        _repeat(source),
+        f"{_about(source.samples_are_estimated)}{_rounded(source.samples)}",
+        "?" if epochs is None else _about(source.epochs_are_estimated) + _epochs(epochs),
+        ("?" if epochs is None else "")
+        if repeat is None
+        else f"{_about(source.first_repeat_is == 'estimated')}{_rounded(repeat)}",
         "?" if source.bytes is None else _bytes(source.bytes),
-        "",
     ]
 
 
 def _tokens(source: SourcePlan) -> str:
-    number, per = source.tokens, ""
-    if number is None:
-        number, per = source.tokens_per_record, " each"
+    number, per = (source.tokens, "") if source.tokens is not None else (source.tokens_per_record, " each")
     if number is None:
         return ""
-    if not source.tokens_are_estimated and source.tokens is not None:
-        return _rounded(number)
-    if source.tokens_interval is None:
-        return f"≈ {_rounded(number)}{per}"
+    if source.tokens_interval is None or not number:
+        return f"{_about(source.tokens_are_estimated)}{_rounded(number)}{per}"
     low, high = source.tokens_interval
-    half = 100 * (high - low) / 2 / number if number else 0.0
-    return f"≈ {_rounded(number)} ± {half:.2g} %{per}"
+    return f"{_rounded(number)}{per} ± {100 * (high - low) / 2 / number:.2g} %"
 
 
-def _repeat(source: SourcePlan) -> str:
-    if source.first_repeat is None:
-        return "?" if source.epochs is None else ""
-    if source.first_repeat_is == "within" and source.first_repeat_last is not None:
-        return f"{source.first_repeat:,} to {source.first_repeat_last:,}"
-    return f"{'≈ ' if source.first_repeat_is == 'estimated' else ''}{source.first_repeat:,}"
-
-
-def _advice(plan: RunPlan, paint: Paint) -> str:
-    lines = [
-        paint(f"{one_line(source.name)}{':' if source.advice[0].isdigit() else ''} {source.advice}", source.level)
-        for source in plan.sources
-        if source.advice
-    ]
-    return "\n".join(lines)
+def _advice(plan: RunPlan, paint: Paint) -> Iterator[str]:
+    """Say what to do: a line for each of the worst sources, and one for all of which there is little to say."""
+    seldom = [each for each in plan.sources if each.advice and each.level == FINE]
+    unknown = [each for each in plan.sources if each.advice == NOT_COUNTED]
+    others = [each for each in plan.sources if each.advice and each not in seldom and each not in unknown]
+    others.sort(key=lambda source: -(source.epochs or 0.0))
+    for source in others[:_MAX_ADVICE]:
+        name = shortened(source.name, _MAX_NAME)
+        text = f"{name}{':' if source.advice[0].isdigit() else ''} {source.advice}"
+        yield paint(paragraph(text), source.level)
+    if len(others) > _MAX_ADVICE:
+        yield f"and {len(others) - _MAX_ADVICE:,} sources more: --json says what to do about each"
+    if seldom:
+        read = listed([f"{shortened(each.name, _MAX_NAME)} ({percent_text(each.epochs or 0.0)})" for each in seldom])
+        yield paragraph(f"less than half is read of {read}: raise their percents, or leave them if that is meant")
+    if unknown:
+        names = listed([shortened(each.name, _MAX_NAME) for each in unknown])
+        yield paint(paragraph(f"{names}: {NOT_COUNTED}"), unknown[0].level)
 
 
 def _schedules(plan: RunPlan) -> str:
     if not plan.schedules:
         return ""
-    highest = max(share for line in plan.schedules for share in line.shares)
-    rows = [[f"shares over {plan.samples:,.0f} samples", "first", "last", "least", "most", ""]]
+    highest = max(share for line in plan.schedules for share in line.shares) or 1.0
+    rows = [[f"shares over {_rounded(plan.samples)} samples", "first", "last", "least", "most", ""]]
+    every = 1 if columns() >= 2 * len(plan.schedules[0].shares) else 2
     for line in plan.schedules:
         shown = [percent_text(share) for share in (line.shares[0], line.shares[-1], min(line.shares), max(line.shares))]
-        rows.append([line.name, *shown, bars(line.shares, highest)])
-    return f"{table(rows)}\n{NUM_MOMENTS} moments, bars up to {percent_text(highest)}"
+        # What is not 0 is seen.
+        heights = (max(share > 0, round((len(_BARS) - 1) * share / highest)) for share in line.shares[::every])
+        rows.append([line.name, *shown, "".join(_BARS[height] for height in heights)])
+    return f"{fitted(rows)}\nbars up to {percent_text(highest)}"
 
 
 def _needs(plan: RunPlan) -> str:
-    needs = plan.needs
-    unknown = f"; not known of {one_line(listed(needs.unknown))}" if needs.unknown else ""
-    return (
+    needs = plan.per_worker
+    unknown = f"; not known of {listed(needs.unknown)}" if needs.unknown else ""
+    return paragraph(
         f"a worker holds at most {_bytes(needs.held_bytes)} of shards{unknown}, beside functions and the process "
         f"itself (here {_bytes(needs.process_bytes)}, mostly shared after a fork), and {needs.descriptors:,} open files"
     )
 
 
-def _draws(plan: RunPlan) -> str:
-    if not plan.draws:
+def _draws(draws: Sequence[Draw]) -> str:
+    if not draws:
         return ""
-    header = ["draw", "source", "clock", "next", "epoch", "window", "block", "record"]
-    rows = [header, *map(_cells, plan.draws)]
-    return "the first draws of rank 0, worker 0\n" + table(rows)
-
-
-def _cells(draw: Draw) -> list[str]:
-    clocks, block = [f"{draw.clock:.3f}", f"{draw.next_clock:.3f}"], "" if draw.block is None else f"{draw.block}"
-    record = "" if draw.record is None else f", record {draw.record}"
-    place = f"{one_line(draw.url)}{record}" if draw.url else "" if draw.index is None else f"index {draw.index}"
-    return [f"{draw.number}", draw.source, *clocks, f"{draw.epoch}", f"{draw.window}", block, place]
+    rows = [["draw", "source", "clock", "next", "epoch", "window", "block", "record"]]
+    for draw in draws:
+        clocks, block = [f"{draw.clock:.3f}", f"{draw.next_clock:.3f}"], "" if draw.block is None else f"{draw.block}"
+        record = "" if draw.record is None else f", record {draw.record}"
+        place = f"{draw.url}{record}" if draw.url else "" if draw.index is None else f"index {draw.index}"
+        rows.append([f"{draw.number}", draw.source, *clocks, f"{draw.epoch}", f"{draw.window}", block, place])
+    return "the first draws of rank 0, worker 0\n" + fitted(rows, (1, 7))
 
 
 def _lanes(plan: RunPlan) -> str:
-    if not plan.lanes:
+    if not plan.blocks:
         return ""
-    shown, names = plan.lanes[:_MAX_LANES], list(plan.lanes[0].blocks)[:_MAX_BLOCK_SOURCES]
-    rows = [["rank, worker", *map(one_line, names), ""]]
-    for lane in shown:
-        blocks = [" ".join(map(str, lane.blocks[name])) + " …" for name in names]
-        rows.append([f"{lane.rank}, {lane.worker}", *blocks, ""])
-    left = plan.amount.lane.count - len(shown)
-    return "the first blocks of each lane\n" + table(rows) + (f"\nand {left:,} lanes more" if left else "")
+    lanes, names = plan.blocks[:_MAX_LANES], list(plan.blocks[0].blocks)[: columns() // _LANE_COLUMNS]
+    blocks = [[" ".join(map(str, lane.blocks[name])) for name in names] for lane in lanes]
+    rows = [[f"{lane.rank}, {lane.worker}", *cells, ""] for lane, cells in zip(lanes, blocks, strict=True)]
+    rows = [["rank, worker", *names, ""], *rows]
+    left = plan.lanes - len(lanes)
+    text = f"the first blocks of each lane\n{fitted(rows, range(1, len(names) + 1))}"
+    return f"{text}\nand {left:,} lanes more" if left else text
+
+
+def _about(is_estimated: bool) -> str:
+    return "≈ " if is_estimated else ""
 
 
 def _rounded(number: float) -> str:
-    if math.isinf(number):
-        return "without end"
     return f"{number:,.0f}" if number < 1e6 else count_text(number)  # noqa: PLR2004
+
+
+def _epochs(number: float) -> str:
+    return f"{number:.3g}" if number < 1000 else _rounded(number)  # noqa: PLR2004
 
 
 def _bytes(number: float) -> str:

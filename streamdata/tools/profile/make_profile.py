@@ -1,40 +1,29 @@
-"""Where a worker's time goes, and how fast workers are: `dataset, seconds → Profile`; only what was measured."""
+"""Where the time goes, and how fast workers are: `dataset, seconds → Profile`; only what was measured."""
 
 import os
-import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from torch.utils.data import DataLoader
 
 from streamdata.delivery import mixed_collate
-from streamdata.errors import SourceError, one_line
+from streamdata.errors import SourceError
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
-from streamdata.tools.profile.stage_times import (
-    IDLE,
-    MIXING,
-    PACK,
-    PROCESS,
-    SEND,
-    Seconds,
-    StageTimes,
-    observe_worker,
-    read_times,
-)
-from streamdata.tools.view.tree import counted, functions_of, percent_text, table
+from streamdata.tools.profile.stage_times import MIXING, PACK, PROCESS, READ, WAIT, Doing, StageTimes
+from streamdata.tools.view.tree import counted, fitted, functions_of, paragraph, percent_text, table
 
 _ENOUGH: Final = 0.9
 """Part of the highest rate: beyond the fewest workers that have so much, more add little."""
 _MOST_RUNS: Final = 6
 
 
-class Rate(NamedTuple):
+@dataclass(kw_only=True)
+class Rate:
     """Samples that so many workers deliver in a second."""
 
     workers: int
@@ -48,7 +37,7 @@ class Rate(NamedTuple):
 
 @dataclass(kw_only=True)
 class StageShare:
-    """Part of a worker's time."""
+    """Part of the time in which samples are made."""
 
     source: str
     """Empty where it is of no one source."""
@@ -57,18 +46,16 @@ class StageShare:
     """The name of the function of `process`; empty of other stages."""
     seconds: float
     share: float
-    """Share of the worker's time, waiting for the trainer left out."""
 
 
 @dataclass(kw_only=True)
 class Profile:
-    """A measurement of where a worker's time goes, and of how fast workers are."""
+    """A measurement of where the time goes, and of how fast workers are."""
 
     batch_size: int
     cores: int
     busy_s: float
-    """The time of the worker whose stages these are, waiting for the trainer left out."""
-    idle_s: float
+    """Time of the process whose stages these are."""
     stages: list[StageShare]
     rates: list[Rate]
     knee: int
@@ -101,7 +88,7 @@ def make_profile(
     collate: Callable[[list[Any]], Any] = mixed_collate,
     progressed: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Profile:
-    """Stream a recipe with more and more workers, and observe one of them.
+    """Stream a recipe with more and more workers, and once in this process, where its stages are timed.
 
     Args:
         dataset: The mixture.
@@ -117,166 +104,120 @@ def make_profile(
     """
     cores = len(os.sched_getaffinity(0))
     counts = sorted(set(counts_up_to(cores) if workers is None else workers))
-    observed = min((count for count in counts if count), default=0)
-    rates: list[Rate] = []
-    times: Seconds = {}
+    each_s, rates = seconds / (len(counts) + 1), []
     for number, count in enumerate(counts):
-        progressed("numbers of workers measured", number, len(counts))
+        progressed("numbers of workers measured", number, len(counts) + 1)
         dataset.set_epoch(number)  # each in another order: what the one before has read is in memory
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "stages.json" if count == observed else None
-            rate, here = _measured(dataset, count, batch_size, seconds / len(counts), collate, path)
-            times = here if path is not None else times
-        rates.append(rate)
-    if not any(rate.samples_per_s for rate in rates):
+        loader: DataLoader[Any] = DataLoader(dataset, batch_size, num_workers=count, collate_fn=collate)
+        rates.append(_rate(loader, each_s))
+    best = max(rate.samples_per_s for rate in rates)
+    if not best:
         raise SourceError(
             f"profile: expected batches in {seconds:g} s, got none by {', '.join(map(str, counts))} workers\n"
             "  Give it more --seconds, or a smaller --batch-size."
         )
-    return _profile(dataset, times, rates, batch_size=batch_size, cores=cores, step_time_s=step_time_s)
-
-
-def _measured(
-    dataset: MergedDataset,
-    count: int,
-    batch_size: int,
-    seconds: float,
-    collate: Callable[[list[Any]], Any],
-    path: Path | None,
-) -> tuple[Rate, Seconds]:
-    """The rate of so many workers, and the stages of the first, where a path is given for them."""
-    loader: DataLoader[Any] = DataLoader(
-        dataset,
-        batch_size=batch_size,
-        num_workers=count,
-        collate_fn=collate,
-        worker_init_fn=partial(observe_worker, path) if path is not None and count else None,
-    )
-    here = StageTimes()
-    with warnings.catch_warnings(action="ignore"):  # passes are left before their end, on purpose
-        if path is None or count:
-            return _rate(loader, count, batch_size, seconds), {} if path is None else read_times(path)
-        with here:
-            return _rate(loader, count, batch_size, seconds), here.seconds
-
-
-def _rate(loader: Iterable[Any], count: int, batch_size: int, seconds: float) -> Rate:
-    start = time.perf_counter()
-    batches, first = iter(loader), None
-    begun, samples = start, 0
-    for number, batch in enumerate(batches):
-        now = time.perf_counter()
-        first = now - start if first is None else first
-        if number < max(1, count):  # workers start at a pace of their own
-            begun = now
-        else:
-            samples += len(batch) if isinstance(batch, list) else batch_size
-        if now > start + seconds:
-            break
-    passed = time.perf_counter() - begun
-    return Rate(count, samples / passed if samples else 0.0, first or 0.0, samples)
-
-
-def _profile(
-    dataset: MergedDataset, times: Seconds, rates: list[Rate], *, batch_size: int, cores: int, step_time_s: float | None
-) -> Profile:
-    names = {node.path or "the top": functions_of(node.dataset) for node in tree_of(dataset).walk()}
-    busy = sum(seconds for doing, seconds in times.items() if doing.stage != IDLE)
-    stages = [
-        StageShare(
-            source="" if doing.source == "the top" else doing.source,
-            stage=doing.stage,
-            function=names.get(doing.source, {}).get(doing.function, "") if doing.stage == PROCESS else "",
-            seconds=seconds,
-            share=seconds / busy if busy else 0.0,
-        )
-        for doing, seconds in times.items()
-        if doing.stage != IDLE
-    ]
-    stages.sort(key=lambda stage: -stage.seconds)
-    best = max(rate.samples_per_s for rate in rates)
+    dataset.set_epoch(len(counts))
+    with StageTimes() as times:
+        timed = times.timed(collate, Doing("", PACK))
+        loader = DataLoader(dataset, batch_size, collate_fn=timed)
+        _rate(loader, each_s, at_first=times.seconds.clear)
+    stages = _stages(dataset, times.seconds)
     wanted = None if step_time_s is None else batch_size / step_time_s
-    enough = None if wanted is None else next((rate.workers for rate in rates if rate.samples_per_s >= wanted), None)
+    enough = [rate.workers for rate in rates if wanted is not None and rate.samples_per_s >= wanted]
     return Profile(
         batch_size=batch_size,
         cores=cores,
-        busy_s=busy,
-        idle_s=sum(times.values()) - busy,
+        busy_s=sum(times.seconds.values()),
         stages=stages,
         rates=rates,
         knee=next(rate.workers for rate in rates if rate.samples_per_s >= _ENOUGH * best),
         step_time_s=step_time_s,
         wanted_samples_per_s=wanted,
-        enough_workers=enough,
-        advice=_advice(stages),
+        enough_workers=min(enough, default=None),
+        advice=_advice(stages[0]),
     )
 
 
+def _rate(loader: DataLoader[Any], seconds: float, at_first: Callable[[], None] = lambda: None) -> Rate:
+    """Stream for so many seconds; `at_first` is called once there is a first batch, and time for more."""
+    start = begun = time.perf_counter()
+    first, samples, least = 0.0, 0, max(1, loader.num_workers)
+    with warnings.catch_warnings(action="ignore"):  # passes are left before their end, on purpose
+        for number, batch in enumerate(loader):
+            now = time.perf_counter()
+            first = first or now - start
+            if number >= least:  # workers start at a pace of their own
+                samples += len(batch) if isinstance(batch, list) else loader.batch_size or 1
+            if now > start + seconds:
+                break
+            if number < least:
+                begun = now
+            if not number:
+                at_first()
+    rate = samples / (time.perf_counter() - begun)
+    return Rate(workers=loader.num_workers, samples_per_s=rate, first_batch_s=first, samples=samples)
+
+
+def _stages(dataset: MergedDataset, seconds: Mapping[Doing, float]) -> list[StageShare]:
+    """The shares of the stages, the largest first."""
+    names = {node.path or "the top": functions_of(node.dataset) for node in tree_of(dataset).walk()}
+    busy, stages = sum(seconds.values()), []
+    for doing, passed in seconds.items():
+        source, function = doing.source, names.get(doing.source, {}).get(doing.function, "")
+        source = "" if source == "the top" else source
+        stages.append(
+            StageShare(source=source, stage=doing.stage, function=function, seconds=passed, share=passed / busy)
+        )
+    return sorted(stages, key=lambda stage: -stage.seconds)
+
+
 _REMEDIES: Final = {
-    "read": "larger blocks, faster disks, or a store of what is read",
-    "decode": "records of fewer bytes, or what is decoded written as a store (`streamdata prepare`)",
-    "process": "a cheaper function, or its result written beforehand",
-    "wait": "more `read_ahead_bytes` or `connections`, a `cache` on a disk of the node, or larger blocks",
+    READ: "larger blocks, faster disks, records of fewer bytes, or a store of what is read (`streamdata prepare`)",
+    PROCESS: "a cheaper function, or its result written beforehand",
+    WAIT: "more `read_ahead_bytes` or `connections`, a `cache` on a disk of the node, or larger blocks",
     PACK: "a collate function that copies less",
-    SEND: "batches of fewer bytes: uint8 images, shorter rows, fields that nobody needs dropped",
     MIXING: "fewer sources, or samples that are larger each",
 }
 
 
-def _advice(stages: Sequence[StageShare]) -> str:
-    """Say which stage takes most time, and what would help there."""
-    if not stages:
-        return ""
-    first = stages[0]
+def _advice(first: StageShare) -> str:
+    """Say which stage takes most time, and what helps there."""
     of = f" of {first.source}" if first.source else ""
     what = f"{first.function} ({first.stage}{of})" if first.function else f"{first.stage}{of}"
-    times = f"; without it a worker would do {1 / (1 - first.share):.2g} times as much" if first.share < 0.95 else ""  # noqa: PLR2004
-    return f"{what} takes {100 * first.share:.0f} % of a worker's time{times}. What helps: {_REMEDIES[first.stage]}"
+    return f"{what} takes {100 * first.share:.0f} % of the time. What helps: {_REMEDIES[first.stage]}"
 
 
 def profile_json(profile: Profile) -> dict[str, Any]:
     """The profile as plain JSON."""
-    sources: dict[str, dict[str, float]] = {}
+    sources: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for stage in profile.stages:
-        of_source = sources.setdefault(stage.source, {})
-        of_source[stage.stage] = of_source.get(stage.stage, 0.0) + stage.seconds
-    whole = asdict(profile)
-    whole["rates"] = [rate._asdict() for rate in profile.rates]
-    whole["sources"] = [{"name": name, **stages} for name, stages in sources.items()]
-    return whole
+        sources[stage.source][stage.stage] += stage.seconds
+    return {**asdict(profile), "sources": [{"name": name, **stages} for name, stages in sources.items()]}
 
 
 def profile_text(profile: Profile) -> str:
     """The profile for a person to read."""
-    parts = [_stages(profile), f"most of all: {one_line(profile.advice)}" if profile.advice else "", _rates(profile)]
-    return "\n\n".join(part for part in [*parts, _step(profile)] if part)
-
-
-def _stages(profile: Profile) -> str:
     rows = [[each.source or "all", each.stage, each.function, percent_text(each.share), ""] for each in profile.stages]
-    header = ["source", "stage", "function", "of its time", ""]
-    return f"where a worker's {profile.busy_s:.1f} s went\n{table([header, *rows])}"
-
-
-def _rates(profile: Profile) -> str:
+    stage_table = fitted([["source", "stage", "function", "of the time", ""], *rows], (0, 2))
+    stages = f"where {profile.busy_s:.1f} s of one process went, without workers\n{stage_table}"
     rows = [["workers", "samples/s", "first batch", ""]]
     for rate in profile.rates:
-        knee = "more than this add little" if rate.workers == profile.knee else ""
+        is_knee = rate.workers == profile.knee and rate is not profile.rates[-1]
         shown = f"{rate.samples_per_s:,.0f}" if rate.samples_per_s else "none in this time"
-        rows.append([str(rate.workers), shown, f"{rate.first_batch_s:.2f} s", knee])
-    return f"{table(rows)}\nthis machine has {counted(profile.cores, 'core')}; of more workers nothing is said"
+        rows.append([str(rate.workers), shown, f"{rate.first_batch_s:.2f} s", "more added little" * is_knee])
+    rates = f"{table(rows)}\nthis machine has {counted(profile.cores, 'core')}"
+    parts = [stages, paragraph(f"most of all: {profile.advice}"), rates]
+    if profile.step_time_s is not None:
+        parts.append(paragraph(_step(profile, profile.step_time_s)))
+    return "\n\n".join(parts)
 
 
-def _step(profile: Profile) -> str:
-    if profile.step_time_s is None or profile.wanted_samples_per_s is None:
-        return ""
-    wants = (
-        f"a step of {profile.step_time_s:g} s with {profile.batch_size} samples needs "
-        f"{profile.wanted_samples_per_s:,.0f} samples/s"
-    )
+def _step(profile: Profile, step_time_s: float) -> str:
+    """Say what a step of the trainer needs, and who was measured to give it."""
+    wants = f"a step of {step_time_s:g} s with {profile.batch_size} samples needs {profile.wanted_samples_per_s:,.0f}"
     if profile.enough_workers is not None:
         who = counted(profile.enough_workers, "worker") if profile.enough_workers else "the trainer's own process"
-        return f"{wants}: {who} can give it"
+        return f"{wants} samples/s: {who} gave it"
     best = max(profile.rates, key=lambda rate: rate.samples_per_s)
-    most = f"at most {best.samples_per_s:,.0f} by {counted(best.workers, 'worker')}"
-    return f"{wants}: more than was measured, {most}; what more cores would give is not said here"
+    most = f"{best.samples_per_s:,.0f} by {counted(best.workers, 'worker')}"
+    return f"{wants} samples/s: more than was measured, at most {most}"

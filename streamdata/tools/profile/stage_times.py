@@ -1,72 +1,32 @@
-"""How long a process does what: `a timer's signal, some hundred times a second → seconds by source and stage`.
+"""How long a process does what: `wrapped calls of sources, functions and collate → seconds by source and stage`.
 
-The first frame of the stack, from the inside, that tells a stage decides. Nothing of a stream is wrapped or replaced:
-the signal comes to the main thread between two of its steps, so that what it reads, draws and delivers stays what it
-is. Each moment counts for the time since the one before, so that all stages together are the time that passed. A
-thread would not do: it is let in where the main thread waits, and would see it waiting there.
+While a lane is read in this process, the calls with which a stage begins are wrapped: each stops the clock of the stage
+before it, and lets it go on at its end. So all stages together are the time that passed, and what is read, drawn and
+delivered stays what it is.
 """
 
-import json
-import os
-import signal
-import sys
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from concurrent import futures
-from multiprocessing import queues
-from pathlib import Path, PurePath
-from random import Random
-from types import CodeType, FrameType
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any, Final, NamedTuple, Self
 
-from torch.utils.data._utils import fetch as torch_fetch
-from torch.utils.data._utils import worker as torch_worker
-
-import streamdata
-import streamdata.sources.functions.process_functions as own_functions
-from streamdata.mixing.mixture import Mixture
-from streamdata.shards.parquet.run_decoder import NetworkedBytes
-from streamdata.sources.foreign.map_style import MapStyleSource
-from streamdata.sources.foreign.own_stream import OpenStream
+from streamdata.io.remote.network import network
+from streamdata.mixing import leaf, mixture
+from streamdata.sources.functions import process_functions
+from streamdata.sources.functions.process_functions import Feed
+from streamdata.sources.order.dealt_lane import DealtLane
 
 READ: Final = "read"
-DECODE: Final = "decode"
-PROCESS: Final = "process"
+"""Records are read and decoded."""
 WAIT: Final = "wait"
+"""A store is waited for."""
+PROCESS: Final = "process"
 PACK: Final = "pack"
-SEND: Final = "send"
+"""Samples are made a batch."""
 MIXING: Final = "mixing"
 """Clocks, orders, states: what is left."""
-IDLE: Final = "idle"
-"""The trainer, or waiting for it."""
-STAGES: Final = (READ, DECODE, PROCESS, WAIT, PACK, SEND, MIXING)
-
-_PACKAGE: Final = str(PurePath(streamdata.__file__).parent) + "/"
-_NETWORK: Final = ("io/remote/", "io/cache/")
-_READERS: Final = ("io/", "shards/")
-_DECODERS: Final = ("shards/jsonl/", "shards/parquet/", "shards/tar/", "shards/sequential.", "io/streams.")
-"""Modules among the readers that make records of bytes."""
-_DECODED_AHEAD: Final = tuple(f"shards/parquet/{name}." for name in ("decode_ahead", "file", "run_decoder"))
-_ROOMS: Final = {"io": READ, "shards": READ, "stores": READ, "mixing": MIXING, "states": MIXING}
-_WAITS: Final = frozenset((threading.Condition.wait.__code__, futures.Future.result.__code__))
-_PULLS: Final = own_functions.Feed.__next__.__code__
-_DRAWS: Final = Mixture.draw.__code__
-_SINGLE: Final = own_functions.call_per_record.__code__
-_BURSTS: Final = own_functions.run_bursts.__code__
-_OF_CODE: Final = {
-    # Where a dataset of others is asked for a record: all of that is reading, whatever it does.
-    MapStyleSource._singly.__code__: READ,  # noqa: SLF001
-    MapStyleSource._ahead.__code__: READ,  # noqa: SLF001
-    OpenStream.pull.__code__: READ,
-    NetworkedBytes.read.__code__: WAIT,
-    torch_fetch._IterableDatasetFetcher.fetch.__code__: PACK,  # noqa: SLF001
-    torch_fetch._MapDatasetFetcher.fetch.__code__: PACK,  # noqa: SLF001
-}
-_WORKER: Final = torch_worker._worker_loop.__code__  # noqa: SLF001
-_OF_WORKER: Final[dict[CodeType | None, str]] = {queues.Queue.get.__code__: IDLE, queues.Queue.put.__code__: SEND}
-_FEEDS: Final = queues.Queue._feed.__code__  # type: ignore[attr-defined]  # noqa: SLF001
+STAGES: Final = (READ, WAIT, PROCESS, PACK, MIXING)
 
 
 class Doing(NamedTuple):
@@ -79,147 +39,73 @@ class Doing(NamedTuple):
     """The attribute of the source with the function of `process`; empty of other stages."""
 
 
-def doing(frame: FrameType | None) -> Doing:
-    """Tell what a thread does by its innermost frame."""
-    inner: CodeType | None = None
-    is_waiting = False
-    for each in _outwards(frame):
-        code = each.f_code
-        is_waiting = is_waiting or code in _WAITS
-        found = _told_by(each, inner, is_waiting=is_waiting)
-        if found is not None:
-            return found if found.source or found.stage in (PACK, SEND, IDLE) else found._replace(source=_source(each))
-        inner = code
-    return Doing("", IDLE)
+class StageTimes(ExitStack):
+    """Times the stages of a stream that is begun and read in this process, while the context is open."""
 
-
-def is_sending(frame: FrameType | None) -> bool:
-    """Whether the thread of this frame sends batches to the trainer, and does not wait for one."""
-    codes = [each.f_code for each in _outwards(frame)]
-    return _FEEDS in codes and not _WAITS.intersection(codes)
-
-
-def _told_by(frame: FrameType, inner: CodeType | None, *, is_waiting: bool) -> Doing | None:
-    code = frame.f_code
-    # Within a source's or a mixture's function, or where it pulls.
-    if code is _SINGLE:
-        return Doing(frame.f_locals["tally"].name, PROCESS, "single_process_fn")
-    if code is _PULLS:
-        return Doing(frame.f_locals["self"].tally.name, MIXING)
-    if code is _BURSTS:
-        feed = frame.f_locals["feed"]
-        return Doing(feed.tally.name, PROCESS, feed.what)
-    if code is _WORKER:
-        return Doing("", _OF_WORKER.get(inner, MIXING))
-    stage = _OF_CODE.get(code)
-    if stage is None and code.co_filename.startswith(_PACKAGE):
-        stage = _of_module(code.co_filename.removeprefix(_PACKAGE), is_waiting=is_waiting)
-    return None if stage is None else Doing("", stage)
-
-
-def _of_module(path: str, *, is_waiting: bool) -> str | None:
-    # Before a fork, answers are waited for without futures; of the rest of these, whoever asks says what it does.
-    if path.startswith(_NETWORK):
-        return WAIT if is_waiting or path == "io/remote/once.py" else None
-    # Parquet is decoded ahead by a thread: who waits for that waits for no store.
-    if is_waiting and path.startswith(_READERS) and not path.startswith(_DECODED_AHEAD):
-        return WAIT
-    return DECODE if path.startswith(_DECODERS) else _ROOMS.get(path.partition("/")[0])
-
-
-def _source(frame: FrameType) -> str:
-    """The source that a frame works for: the one that the mixture around it draws from."""
-    for each in _outwards(frame.f_back):
-        if each.f_code is _DRAWS:
-            known = each.f_locals
-            number = known.get("i")
-            return str(known["keys"][number].path) if number is not None and not known["nested"][number] else ""
-    return ""
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-INTERVAL_S: Final = 0.002
-"""Between two moments, on average."""
-_LEAST_S: Final = 1e-4
-_WRITTEN_S: Final = 0.2
-"""Seconds after which a worker writes what it has: it is ended without being asked."""
-
-Seconds = Mapping[Doing, float]
-
-
-class StageTimes:
-    """Observes the main thread of a process; in Python's main thread alone, as all signal handlers.
-
-    Args:
-        path: Where a worker writes what it has so far.
-    """
-
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         self.seconds: defaultdict[Doing, float] = defaultdict(float)
-        self._path, self._last, self._random = path, 0.0, Random(0)
-        self._written = 0.0
+        self._doing, self._since = Doing("", MIXING), 0.0
 
     def __enter__(self) -> Self:
-        self._before = signal.signal(signal.SIGALRM, self._note)
-        self._last = self._written = time.perf_counter()
-        self._set_timer()
+        segments, pull = DealtLane.segments, Feed.__next__
+
+        def call_per_record(function: Any, records: Any, skip: int, tally: Any, start_of: Any) -> Any:
+            timed = self.timed(function, Doing(tally.name, PROCESS, "single_process_fn"))
+            return process_functions.call_per_record(timed, records, skip, tally, start_of)
+
+        def run_bursts(function: Any, feed: Any, state: Any) -> Any:
+            outputs = process_functions.run_bursts(function, feed, state)
+            return self._each(outputs, Doing(feed.tally.name, PROCESS, feed.what))
+
+        def read_segments(lane: DealtLane, task: Any, position: Any) -> Any:
+            reading = Doing(task.name, READ)
+            return ((given, self._each(records, reading)) for given, records in segments(lane, task, position))
+
+        def next_record(feed: Any) -> Any:
+            return self.timed(pull, Doing(feed.tally.name, MIXING))(feed)
+
+        self._replace(leaf, "call_per_record", call_per_record)
+        self._replace(leaf, "run_bursts", run_bursts)
+        self._replace(mixture, "run_bursts", run_bursts)
+        self._replace(DealtLane, "segments", read_segments)
+        self._replace(Feed, "__next__", next_record)
+        self.callback(self._begin, self._doing)
+        self._since = time.perf_counter()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._before)
+    def timed(self, function: Callable[..., Any], doing: Doing) -> Callable[..., Any]:
+        """Wrap a function, all of whose time is of an activity, but for what is timed within it."""
 
-    def _set_timer(self) -> None:
-        # Without memory, as radioactive decay: however the process has come to be where it was seen last, each later
-        # moment is as likely. Even intervals come in step with functions by turns, and with a scheduler that puts the
-        # process aside. Of a generator of its own: a run's are not to be drawn from.
-        signal.setitimer(signal.ITIMER_REAL, max(_LEAST_S, self._random.expovariate(1 / INTERVAL_S)))
+        def call(*args: Any) -> Any:
+            before = self._begin(doing)
+            try:
+                return function(*args)
+            finally:
+                self._begin(before)
 
-    def _note(self, signal_number: int, frame: FrameType | None) -> None:
-        del signal_number
-        now = time.perf_counter()
-        passed = now - self._last
-        main = doing(frame)
-        others = (other for other in sys._current_frames().values() if other is not frame)  # noqa: SLF001
-        # A worker's queue has a thread that pickles batches, and writes them to the trainer's pipe.
-        if any(map(is_sending, others)):
-            # Both want the one lock of the interpreter: each is taken to have had half of the time.
-            share = 1.0 if main.stage == IDLE else 0.5
-            self.seconds[Doing("", SEND)] += passed * share
-            passed -= passed * share
-        if passed:
-            self.seconds[main] += passed
-        if self._path is not None and now > self._written + _WRITTEN_S:
-            self._written = now
-            self._write(self._path)
-        # What this itself takes passes where the process is: it may even be put aside meanwhile.
-        self._last = time.perf_counter()
-        self.seconds[main] += self._last - now
-        self._set_timer()
+        return call
 
-    def _write(self, path: Path) -> None:
-        rows = [[*each, seconds] for each, seconds in self.seconds.items()]
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(rows))
-        temporary.replace(path)
+    def _replace(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        self.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, wrapper)
 
+    def _begin(self, doing: Doing) -> Doing:
+        """Begin an activity, and return the one that it interrupts."""
+        now, before = time.perf_counter(), self._doing
+        self.seconds[before] += now - self._since
+        self._since, self._doing = now, doing
+        return before
 
-def observe_worker(path: Path, worker: int) -> None:
-    """Observe this DataLoader worker until it ends, if it is the first, and write its stages to a path."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
-    if worker == 0:
-        StageTimes(path).__enter__()
-
-
-def read_times(path: Path) -> Seconds:
-    """Read the seconds that a worker has written; none where it wrote nothing."""
-    if not path.exists():
-        return {}
-    rows: list[list[Any]] = json.loads(path.read_text())
-    return {Doing(source, stage, function): seconds for source, stage, function, seconds in rows}
+    def _each(self, items: Iterator[Any], doing: Doing) -> Iterator[Any]:
+        pull, counts, waiting = self.timed(iter(items).__next__, doing), network().counts, doing._replace(stage=WAIT)
+        while True:
+            waited = counts.waited
+            try:
+                item = pull()
+            except StopIteration:
+                return
+            if doing.stage == READ and counts.waited != waited:
+                self.seconds[waiting] += counts.waited - waited
+                self.seconds[doing] -= counts.waited - waited
+            yield item

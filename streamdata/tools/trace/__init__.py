@@ -4,6 +4,7 @@
 2. recipe, states, a record → `Trace.find` → the steps at which it came or comes
 3. recipe, states → `Trace.batches` → what a rank got from a step on
 4. states → `report` → numbers for a logger; `totals_of` → what was delivered of each source, and their differences
+5. loader → `metrics` → the same numbers and its times for Prometheus
 
 - `trace.py`: a run's steps.
 - `course.py`: which batch of which pass and generation was a rank's at a step.
@@ -11,6 +12,7 @@
 - `seek.py`: where a lane stands after so many more samples.
 - `find.py`: the steps of a record.
 - `totals.py`: what states say was delivered, as numbers and in words.
+- `metrics.py`: the numbers of a running loader, as text or on a port.
 """
 
 from streamdata.tools.trace.totals import SourceTotals, Totals, report, totals_of

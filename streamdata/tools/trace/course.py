@@ -178,10 +178,10 @@ class Course:
                 yield stretch
                 number = stretch.end
 
-    def following(self, stretch: Stretch) -> float:
-        """The number of the first batch of the generation after a stretch's."""
+    def reached(self, stretch: Stretch) -> int:
+        """The number after the last batch that the furthest rank had delivered by the states of a stretch's size."""
         generation = next(number for number, era in self.eras.items() if era is stretch.era)
-        return min((line["step"] for line in self._lines if line["generation"] > generation), default=math.inf)
+        return max((held[-1].step() for held in self._held if generation in held[-1].generations), default=0)
 
     def num_ranks(self, batch: int) -> int:
         """How many ranks there were at a batch; of those before all that states tell of, at the first of these."""

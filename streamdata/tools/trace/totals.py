@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, Final
 
+from streamdata.errors import one_line
 from streamdata.mixing.tree import Node, mean_node_shares
 from streamdata.recipe.named_source import PART_NAMES, STEPS, Weight
 from streamdata.states.loading import named_ranks
@@ -247,7 +248,8 @@ def describe_states(states: Mapping[str, Any], sources: str) -> str:
     progress = Progress(states)
     if not progress:
         return "nothing was delivered yet"
-    return "\n".join([*_generations(history_of(progress)), sources, *_ranks(progress)])
+    generations, ranks = (map(one_line, lines) for lines in (_generations(history_of(progress)), _ranks(progress)))
+    return "\n".join([*generations, sources, *ranks])
 
 
 def _generations(history: Sequence[Mapping[str, Any]]) -> Iterator[str]:

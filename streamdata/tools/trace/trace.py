@@ -220,7 +220,7 @@ class Trace:
         if last is not None and last.is_open and batch >= last.first:
             return self._in_later_pass(last, batch)
         before = [stretch for stretch in stretches if stretch.first <= batch]
-        if before and before[-1].has_ended and batch < self._course.following(before[-1]):
+        if before and before[-1].has_ended and batch < self._course.reached(before[-1]):
             return None
         step = self.steps.of(batch)
         raise StateError(

@@ -5,7 +5,7 @@
 3. batches → `Delivery` → what a run delivered: samples, bytes, wanted and achieved shares, drops
 4. sample → `fingerprint` → what it holds, comparable; recipe → `find_inexact` → functions that a resume does not repeat
 
-- `tree.py`: shares and functions of the nodes, the tree as text, and tables.
+- `tree.py`: shares and functions of the nodes, the tree as text; tables and paragraphs that fit the terminal.
 - `shares.py`: samples, bytes and shares that were delivered.
 - `exactness.py`: digests of samples, and the comparison of a stream with itself after a resume.
 """

@@ -10,7 +10,7 @@ from streamdata.mixing.merged import top_of
 from streamdata.mixing.tree import mean_node_shares, tree_of
 from streamdata.states.cursor import States, to_state
 from streamdata.states.progress import Progress, totals_of_nodes
-from streamdata.tools.view.tree import functions_of, percent_text, shares_of, table
+from streamdata.tools.view.tree import fitted, functions_of, percent_text, shares_of
 
 _NUMBER_BYTES = 8
 
@@ -106,7 +106,7 @@ class Delivery:
             + [f"{number:,}" for number in (source.drawn, source.dropped, source.bad)]
             for source in self.sources()
         ]
-        text = table([[*row, ""] for row in [["source", "wanted", "achieved", "drawn", "dropped", "bad"], *rows]])
+        text = fitted([[*row, ""] for row in [["source", "wanted", "achieved", "drawn", "dropped", "bad"], *rows]])
         return "\n".join(
             [text, *(f"wanted are shares of {cost}, achieved are shares of samples" for cost in self._costs)]
         )

@@ -1,8 +1,10 @@
-"""The tree of sources: the share of each node, its functions, and all of it as a table."""
+"""The tree of sources: the share of each node, its functions, and all of it as a table; text that fits the terminal."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+import shutil
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from streamdata.errors import one_line
 from streamdata.mixing import MergedDataset
@@ -24,6 +26,41 @@ def table(rows: Sequence[Sequence[str]]) -> str:
         for row in rows
     )
     return "\n".join(line.rstrip() for line in lines)
+
+
+_LEAST: Final = 6
+"""Columns that a shortened cell keeps."""
+
+
+def columns() -> int:
+    """How wide the terminal is, or what `COLUMNS` says; 80 where there is none."""
+    return shutil.get_terminal_size().columns
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters, with `…` in the middle in place of what is left out."""
+    if len(text) <= most:
+        return text
+    head = most // 2
+    return f"{text[:head]}…{text[len(text) - (most - head - 1) :]}"
+
+
+def paragraph(text: str) -> str:
+    """Wrap a text on one line, whatever is in it; further lines are indented."""
+    return textwrap.fill(
+        one_line(text), columns(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def fitted(rows: Sequence[Sequence[str]], flexible: Collection[int] = (0,)) -> str:
+    """A table, as `table` aligns it, with cells of some columns shortened where it would be too wide."""
+    rows = [list(map(one_line, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    excess = sum(widths) + 2 * (len(widths) - 1 - (not widths[-1])) - columns()
+    for _ in range(excess):
+        widest = max(flexible, key=widths.__getitem__)
+        widths[widest] = max(_LEAST, widths[widest] - 1)
+    return table([[shortened(cell, width) for cell, width in zip(row, widths, strict=True)] for row in rows])
 
 
 def percent_text(share: float) -> str:

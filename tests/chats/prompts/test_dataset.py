@@ -410,11 +410,11 @@ def test_a_tokenizer_without_padding_is_refused_at_once(tmp_path):
         build(sums(tmp_path / "a.parquet"), tokenizer=bare, filter_overlong_prompts=False)
 
 
-@pytest.mark.parametrize(("method", "num_workers"), [("fork", 2), ("forkserver", 2)])
-def test_it_works_in_workers_of_each_start_method(method, num_workers, qwen, tmp_path):
+@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.long)])
+def test_it_works_in_workers_of_each_start_method(method, qwen, tmp_path):
     """What they send is what there is."""
     dataset = build(mixed(tmp_path / "a.parquet"), qwen)
-    options = {"num_workers": num_workers, "multiprocessing_context": method, "batch_size": 2}
+    options = {"num_workers": 2, "multiprocessing_context": method, "batch_size": 2}
     batches = list(DataLoader(dataset, collate_fn=prompt_collate, **options))
     assert unpacked(batches) == unpacked([prompt_collate([dataset[n], dataset[n + 1]]) for n in (0, 2)])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from streamdata import JsonlIterableDataset, instantiate_from_yaml, to_state
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from tests.streams import plain
 
 RECIPE = Path("examples/moving_over/cogdata.yaml")

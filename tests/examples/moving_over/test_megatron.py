@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streamdata import instantiate_from_yaml
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from tests.stores.tiny_stores import write_old_megatron
 from tests.streams import in_lane
 

@@ -7,7 +7,7 @@ import webdataset
 
 from examples.moving_over.webdataset_pipeline import pipeline_of, records_of
 from streamdata import GroupByLength, MergedDataset, RecipeError, instantiate_from_yaml
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from tests.streams import assert_exact_resume
 
 # What webdataset opens is closed when it has read it to its end, which no test does.

@@ -100,7 +100,7 @@ def test_stored_bytes_per_sample(monkeypatch, num_datasets):
 
 def test_workers_get_handles_not_copies():
     """What is sent to a spawned worker is small, and refers to memory that all share."""
-    index = index_of([0.3, 0.7], 500_000)
+    index = index_of([0.3, 0.7], 50_000)
     sent = BytesIO()
     ForkingPickler(sent).dump(index)
     assert len(sent.getvalue()) < 2000

@@ -41,6 +41,7 @@ def test_integer_rule_is_the_exact_loop(rule, weights):
     assert told(rule, blend_weights(weights, len(weights), exact=True)) == exact_loop(weights, SIZE)[0]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("num_datasets", [17, 300])
 @pytest.mark.parametrize("kind", ["any", "few", "integers", "one large", "pairs"])
 @pytest.mark.parametrize("megatron", [False, True])

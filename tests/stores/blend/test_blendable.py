@@ -264,6 +264,7 @@ def test_a_resume_with_another_blend_is_refused(change):
         make(**change).set_dataloader_states(states)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("num_workers", [0, 2, 3])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_resume_of_a_mixture_with_a_blend_is_exact(num_workers, shuffle):

@@ -7,7 +7,7 @@ import torch
 
 from streamdata import BlendableDataset, instantiate_from_yaml
 from streamdata.errors import StoreError
-from streamdata.recipe import check_recipe
+from streamdata.recipe.check import check_recipe
 from tests.stores.tiny_stores import write_old_megatron
 from tests.streams import assert_exact_resume
 

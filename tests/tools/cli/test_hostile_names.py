@@ -24,7 +24,7 @@ COMMANDS = [
     ["run", "--batches", 3],
     ["show", "-n", 6],
     ["show", "-n", 6, "--json"],
-    ["trace", "states.json", "--step", 0],
+    ["trace", "states.json", "--step", 1],
     ["trace", "states.json", "--find", f"{EVIL}#{EVIL}"],
 ]
 

@@ -13,12 +13,12 @@ COMMANDS = [
     ["check"],
     ["check", "--resume"],
     ["check", "--data", "-j", 1],
-    ["plan", "--samples", 10, "--sample", 1],
+    ["plan", "--samples", 10, "--read", 1],
     ["profile", "--seconds", 0.1, "--workers", 0],
     ["run", "--batches", 2],
     ["show", "-n", 1],
     ["show", "-n", 1, "--html", "page.html"],
-    ["trace", "STATES", "--step", 0],
+    ["trace", "STATES", "--step", 1],
 ]
 
 

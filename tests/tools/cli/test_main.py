@@ -23,12 +23,6 @@ def words(text: str) -> str:
     return " ".join(re.sub(r"\x1b\[[\d;]*m|[│╭╮╰╯─]", "", text).split())
 
 
-def python(code: str, *arguments: object, **options: object) -> subprocess.CompletedProcess:
-    """Runs code in a fresh interpreter."""
-    command = [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
-
-
 def test_help_imports_nothing_heavy() -> None:
     """So that it is there at once."""
     code = (
@@ -40,13 +34,14 @@ def test_help_imports_nothing_heavy() -> None:
         "    assert not heavy, (arguments, heavy)\n"
         "    print('after', *arguments)\n"
     )
-    done = python(code)
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     shown = re.split(r"^after .*\n", done.stdout, flags=re.MULTILINE)
     assert [bool(text.strip()) for text in shown] == [True] * (len(COMMANDS) + 1) + [False]
 
 
-def test_a_check_imports_no_target_of_others(write_recipe: Callable[..., Path]) -> None:
+def test_a_check_imports_no_target_of_others(write_recipe: Callable[..., Path], python: Callable) -> None:
     """Those of packages that are named are imported in another process."""
     recipe = write_recipe(params=", single_process_fn: {target: tests.tools.view.functions.same}")
     code = (
@@ -54,7 +49,7 @@ def test_a_check_imports_no_target_of_others(write_recipe: Callable[..., Path]) 
         "try: app(sys.argv[1:])\n"
         "finally: assert not {'transformers', 'pyarrow', 'tests.tools.view.functions'} & set(sys.modules)"
     )
-    done = python(code, "check", recipe, "--import", "tests")
+    done = python("-c", code, "check", recipe, "--import", "tests", warn="error")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("0 not checked\n")
 
@@ -67,7 +62,7 @@ def test_the_version_is_that_of_the_distribution(streamdata: Streamdata) -> None
 def test_help_names_every_option(streamdata: Streamdata) -> None:
     """Of both commands."""
     run, check = (words(streamdata(command, "--help").stdout) for command in ("run", "check"))
-    assert all(option in run for option in ("--var", "--batches", "--batch-size", "--workers", "--allow"))
+    assert all(option in run for option in ("--var", "--batches", "--batch", "--workers", "--allow"))
     assert all(option in check for option in ("--var", "--allow", "--resume"))
 
 
@@ -171,14 +166,15 @@ def test_interrupting_while_it_builds_ends_with_130(
     assert streamdata("run", write_recipe()).exit_code == 130
 
 
-def test_targets_may_lie_where_the_command_is_run(write_recipe: Callable[..., Path], tmp_path: Path) -> None:
+def test_targets_may_lie_where_the_command_is_run(
+    write_recipe: Callable[..., Path], tmp_path: Path, python: Callable
+) -> None:
     """In the working directory, as a script's neighbours."""
     (tmp_path / "my_functions.py").write_text("def same(record):\n    return record\n")
     recipe = write_recipe(params=", single_process_fn: {target: my_functions.same}")
     command = os.path.join(os.path.dirname(sys.executable), "streamdata")
-    arguments = ["run", recipe, "--batches", "1"]
-    done = subprocess.run([command, *arguments], cwd=tmp_path, capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = python(command, "run", recipe, "--batches", 1, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_bound_of_ranks_is_that_of_states() -> None:
@@ -189,9 +185,9 @@ def test_the_bound_of_ranks_is_that_of_states() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(["show", "--dp"], ["show", "--rank"], ["show", "--step"], ["show", "--batch"], ["show", "-n"]),
-        *(["plan", "--dp"], ["plan", "--samples"], ["plan", "--tokens"], ["plan", "--batch"], ["plan", "--sample"]),
-        *(["plan", "--draws"], ["run", "--batches"], ["run", "--batch-size"], ["profile", "--batch-size"]),
+        *(["show", "--ranks"], ["show", "--rank"], ["show", "--step"], ["show", "--batch"], ["show", "-n"]),
+        *(["plan", "--ranks"], ["plan", "--samples"], ["plan", "--tokens"], ["plan", "--batch"], ["plan", "--read"]),
+        *(["plan", "--draws"], ["run", "--batches"], ["run", "--batch"], ["profile", "--batch"]),
         *(["index", "--line-bytes"], ["index", "--member-bytes"], ["trace", "--step"], ["trace", "--batch"]),
         ["prepare", "--dry-run"],
     ],
@@ -205,14 +201,14 @@ def test_a_number_beyond_all_that_can_be_counted_is_a_bad_option(arguments: list
     assert f"Invalid value for '{option}'" in words(done.stderr)
 
 
-def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
+def test_a_reader_that_has_gone_is_no_error(tmp_path: Path, python: Callable) -> None:
     """As of `… | head -1`."""
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     source = "{target: streamdata.JsonlIterableDataset, params: {path: a.jsonl}, name: a, percent: 1}"
     (tmp_path / "a.yaml").write_text(f"target: streamdata.MergedDataset\nparams: {{datasets: [{source}]}}\n")
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "streamdata", "check", "a.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
-    os.close(writer)
+    code = (
+        "import os, runpy; reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 1)\n"
+        "runpy.run_module('streamdata', run_name='__main__')"
+    )
+    done = python("-c", code, "check", "a.yaml", cwd=tmp_path)
     assert done.stderr == ""

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from streamdata.recipe import Problem, check_recipe
+from streamdata.recipe.check import check_recipe
+from streamdata.recipe.yaml_tree import Problem
 from streamdata.tools.cli.recipe_files import RecipeFiles
 
 SOUND = """\
@@ -217,7 +218,7 @@ def test_a_source_may_be_the_root(params: str) -> None:
     assert not [problem for problem in found if "root" in problem.message]
     (found,) = errors("target: streamdata.JsonlIterableDataset\nname: a.b\nparams: {path: shards}\n")
     assert found.location == "r.yaml:2:7"
-    assert found.message.startswith("expected text without '.' as a name, got 'a.b'")
+    assert found.message.startswith("expected a unique name without '.', got 'a.b'")
 
 
 def check_recipe_text(text: str) -> str:

@@ -26,8 +26,8 @@ COMMANDS = [
     ["show", "-n", 2],
     ["show", "-n", 2, "--json"],
     ["show", "-n", 2, "--html", "page.html"],
-    ["trace", "states.json", "--step", 0],
-    ["trace", "states.json", "--step", 0, "--json"],
+    ["trace", "states.json", "--step", 1],
+    ["trace", "states.json", "--step", 1, "--json"],
     ["trace", "states.json", "--find", "0.jsonl#1"],
 ]
 

@@ -107,7 +107,7 @@ def test_progress_is_plain_lines_where_it_is_no_terminal(
     done = streamdata("prepare", path, "-o", tmp_path / "out", *given, "--workers", 1)
     lines = [line for line in done.stderr.splitlines() if "tokens/s" in line]
     assert len(lines) > 2
-    assert re.fullmatch(r"100%  30 records  [\d,]+ tokens/s  \S+ MB/s  0:00 left", lines[-1])
+    assert re.fullmatch(r"100%  30 records  [\d,]+ tokens/s  \S+ MB/s  0:00:00 left", lines[-1])
 
 
 def test_a_dry_run_shows_what_is_trained_and_where_rows_end(

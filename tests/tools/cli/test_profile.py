@@ -21,7 +21,7 @@ def test_json_is_one_document(streamdata: Streamdata, write_recipe: Callable[...
     assert {stage["stage"] for stage in document["stages"]} <= {"read", "decode", "process", "wait", "pack", "mixing"}
 
 
-@pytest.mark.parametrize("options", [["--seconds", 0], ["--workers", -1], ["--step-time", 0], ["--batch-size", 0]])
+@pytest.mark.parametrize("options", [["--seconds", 0], ["--workers", -1], ["--step-time", 0], ["--batch", 0]])
 def test_a_wrong_call_is_usage(
     streamdata: Streamdata, write_recipe: Callable[..., Path], options: list[object]
 ) -> None:
@@ -36,3 +36,15 @@ def test_what_is_wrong_with_data_is_one_message(streamdata: Streamdata, write_re
     done = streamdata("profile", recipe, "--seconds", 0.3, "--workers", 0, "--json")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_it_fits_the_terminal(
+    streamdata: Streamdata, write_recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    """Its sentences are wrapped; of one measurement it says nothing of more workers."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    done = streamdata("profile", write_recipe(), "--seconds", 0.4, "--workers", 0, "--step-time", 1e-6)
+    assert done.exit_code == 0, done.output
+    assert max(map(len, done.stdout.splitlines())) <= columns
+    assert "more added little" not in done.stdout

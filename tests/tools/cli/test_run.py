@@ -1,10 +1,11 @@
+import multiprocessing
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,24 @@ from streamdata import MergedDataset, RecipeError
 from streamdata.io.cache.cached import _caches
 from streamdata.io.remote.network import _network
 from streamdata.run.lane_link import Traffic
+from streamdata.tools.cli.main import app
 from streamdata.tools.cli.options import GivenRecipe
 from streamdata.tools.cli.runs import Pace
 from streamdata.tools.view import Delivery
 from tests.io.servers import http_server
+from tests.ranks import fork_workers
 from tests.shard_files import jpeg
 from tests.streams import Numbers
 from tests.text.chat_templates import chat_tokenizer
 
 Streamdata = Callable[..., Result]
 WriteRecipe = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal on which nothing is shortened."""
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 def row(output: str, name: str) -> list[str]:
@@ -33,7 +42,7 @@ def row(output: str, name: str) -> list[str]:
 
 def test_a_run_shows_the_tree_and_ends_after_its_batches(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
     """With wanted and achieved shares, and a number for each source."""
-    done = streamdata("run", write_recipe(), "--batches", "5", "--batch-size", "8")
+    done = streamdata("run", write_recipe(), "--batches", "5", "--batch", "8")
     assert (done.exit_code, done.stderr) == (0, "")
     assert re.search(r"├─ a +3 +75 % +75 % +40 +40 +JsonlIterableDataset, 1 shard, shuffled", done.stdout)
     assert "40 samples, 0.00032 MB in " in done.stdout
@@ -50,7 +59,7 @@ def test_a_finite_stream_runs_to_its_end(streamdata: Streamdata, write_recipe: W
 
 def test_workers_deliver_the_same_counts(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
     """What they read ahead counts nothing."""
-    done = streamdata("run", write_recipe(), "--batches", "10", "--batch-size", "4", "--workers", "2")
+    done = streamdata("run", write_recipe(), "--batches", "10", "--batch", "4", "--workers", "2")
     assert done.exit_code == 0
     assert row(done.stdout, "a")[5] == "30"
 
@@ -89,7 +98,7 @@ def test_damaged_data_ends_the_run_with_its_message_and_the_summary(
     recipe = write_recipe("cyclic: false\nshuffle_streaming_subsets: false")
     (recipe.parent / "a.jsonl").write_text('{"value": 1}\n' * 300 + '{"value": \n')
     (recipe.parent / "b.jsonl").write_text('{"value": 1}\n' * 300)
-    done = streamdata("run", recipe, "--batch-size", "1")
+    done = streamdata("run", recipe, "--batch", "1")
     assert done.exit_code == 1
     assert f"{recipe.parent}/a.jsonl:301:" in done.stderr
     assert int(row(done.stdout, "b")[5]) > 0
@@ -163,21 +172,30 @@ def test_nothing_delivered_is_said() -> None:
     assert Pace(Delivery(MergedDataset([Numbers("a", 5)])), Traffic).summary() == "no batch was delivered"
 
 
+def in_a_group(folder: Path, arguments: list[str]) -> None:
+    """The command in a process group of its own, its output in files."""
+    os.setsid()
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
+    fork_workers()
+    sys.argv = ["streamdata", *arguments]
+    app()
+
+
 @pytest.fixture
-def endless(write_recipe: WriteRecipe, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen]:
-    """The command in a process group of its own, on an endless recipe, its output a pipe."""
-    command = os.path.join(os.path.dirname(sys.executable), "streamdata")
-    arguments = [command, "run", write_recipe(), "--workers", str(request.param)]
-    with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        yield process
-        process.kill()
+def endless(write_recipe: WriteRecipe, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseProcess]:
+    """On an endless recipe, from a process that has imported torch."""
+    arguments = ["run", str(write_recipe()), "--workers", str(request.param)]
+    process = multiprocessing.get_context("forkserver").Process(target=in_a_group, args=(tmp_path, arguments))
+    process.start()
+    yield process
+    process.kill()
+    process.join()
 
 
 def group_ends(group: int) -> bool:
     """Whether no process of it is left; workers end a moment after the command."""
-    for _ in range(100):
+    for _ in range(600):
         try:
             os.killpg(group, 0)
         except ProcessLookupError:
@@ -187,12 +205,17 @@ def group_ends(group: int) -> bool:
 
 
 @pytest.mark.parametrize("endless", [2], indirect=True)
-def test_ctrl_c_ends_an_endless_run_cleanly(endless: subprocess.Popen) -> None:
+def test_ctrl_c_ends_an_endless_run_cleanly(endless: BaseProcess, tmp_path: Path) -> None:
     """Plain lines until then, the summary after, exit code 130, no traceback, no process left."""
-    assert next(line for line in endless.stdout if "samples/s" in line)[0].isdigit()
+    output = tmp_path / "stdout"
+    while not output.exists() or "samples/s" not in output.read_text():
+        assert endless.is_alive()
+        time.sleep(0.02)
     os.killpg(endless.pid, signal.SIGINT)
-    rest, errors = endless.communicate(timeout=20)
-    assert (endless.returncode, errors) == (130, "")
+    endless.join(60)
+    assert (endless.exitcode, (tmp_path / "stderr").read_text()) == (130, "")
+    lines, rest = output.read_text().split("samples/s", 1)
+    assert lines.splitlines()[-1][0].isdigit()
     assert row(rest, "a")[1:3] == ["75", "%"]
     assert group_ends(endless.pid)
 

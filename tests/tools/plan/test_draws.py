@@ -7,7 +7,7 @@ import pytest
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, ParquetDataset, named, to_state
 from streamdata.mixing.tree import tree_of
 from streamdata.run import Lane
-from streamdata.tools.plan.draws import first_draws, lane_blocks
+from streamdata.tools.plan.draws import Averages, first_draws, lane_blocks
 from tests.shard_files import write_jsonl, write_tars
 from tests.sources.own_streams import Counting
 from tests.streams import Numbers, in_lane
@@ -39,7 +39,7 @@ def in_shards(folder):
 
 def assert_drawn(dataset, lane, count):
     """Each draw is the one that the run makes, with its clocks."""
-    draws = first_draws(tree_of(dataset), lane, count, {})
+    draws = first_draws(tree_of(dataset), lane, count, Averages())
     dataset.set_data_parallel(lane.dp_size, lane.dp_rank)
     real = list(islice(in_lane(dataset, lane.worker, lane.num_workers), count))
     assert len(draws) == len(real) > 20
@@ -84,8 +84,10 @@ def test_a_draw_begins_where_the_source_was_due():
 def test_blocks_are_those_of_each_lane():
     """In the order in which it reads them."""
     lane = Lane(dp_size=2, dp_rank=0, num_workers=2, worker=0)
-    for rank, worker, blocks in lane_blocks(tree_of(nested()), lane):
-        draws = first_draws(tree_of(nested()), Lane(dp_size=2, dp_rank=rank, num_workers=2, worker=worker), 60, {})
+    for each in lane_blocks(tree_of(nested()), lane):
+        rank, worker, blocks = each.rank, each.worker, each.blocks
+        place = Lane(dp_size=2, dp_rank=rank, num_workers=2, worker=worker)
+        draws = first_draws(tree_of(nested()), place, 60, Averages())
         of_source = list(dict.fromkeys(draw.block for draw in draws if draw.source == "d" and draw.epoch == 0))
         assert blocks["d"][: len(of_source)] == of_source
 

@@ -1,12 +1,17 @@
 """What a plan says beforehand is what a job then does."""
 
+import gzip
 from itertools import islice
+from time import process_time
 
+import numpy as np
 import pytest
 
-from streamdata import MergedDataset, named
+from streamdata import JsonlIterableDataset, MergedDataset, PackTokens, named
 from streamdata.errors import SourceError
 from streamdata.tools.plan.make_plan import Amount
+from streamdata.tools.plan.plan_text import plan_text
+from tests.memory import begin_peak, peak
 from tests.streams import Numbers
 from tests.tools.plan.jobs import delivered_by_job, planned, repeats_of, second_epoch_of
 
@@ -123,6 +128,17 @@ def test_tokens_become_samples():
         planned(MergedDataset([Numbers("images", 40, 1)]), tokens=1000, sample=5)
 
 
+def test_a_run_of_tokens_is_as_long_as_its_schedule_gives_tokens():
+    """To the sample that has the last of them; of more than ever come it is an error."""
+    texts = named([{"input_ids": [1, 2, 3, 4]}] * 40, name="texts", percent=[[0, 1], [300, 0]])
+    dataset = MergedDataset([texts, Numbers("images", 40, [[0, 0], [300, 1]])])
+    assert planned(dataset, tokens=3, sample=10).tokens == 4
+    plan = planned(dataset, tokens=400, sample=10)
+    assert sum(len(sample.get("input_ids", ())) for sample in islice(dataset, int(plan.samples))) == 400
+    with pytest.raises(SourceError, match="and none after them"):
+        planned(dataset, tokens=4000, sample=10)
+
+
 def test_tokens_of_a_run_without_any_are_not_known():
     """They are no 0."""
     assert planned(nested(), 60, sample=5).tokens is None
@@ -157,3 +173,143 @@ def test_weights_need_not_add_to_anything():
     plan = planned(MergedDataset([Numbers("a", 10, 3e-10), Numbers("b", 10, 7e-10)]), 100)
     assert [told.samples for told in plan.sources] == pytest.approx([30, 70])
     assert "lower its weight to 2e-10" in source(plan, "b").advice
+
+
+def ids_of(record):
+    """A document of 20 to 69 tokens, which says which one it is."""
+    return {"input_ids": np.arange(20 + record["value"] * 7 % 50), "documents": record["value"]}
+
+
+def packed(lookahead, **options):
+    """A packer over 100 documents, beside a source without one."""
+    rows = Numbers("rows", 100, 1, single_process_fn=ids_of, process_fn=PackTokens(90, lookahead=lookahead))
+    return MergedDataset([rows, Numbers("others", 500, 1)], **options)
+
+
+@pytest.mark.parametrize("lookahead", [1, 60, 1000])
+def test_a_packer_that_looks_further_than_its_source_is_planned_by_what_it_delivers(lookahead):
+    """It holds ten epochs, and has delivered two."""
+    told = source(planned(packed(lookahead), 1000, sample=100), "rows")
+    samples = list(islice(packed(lookahead), 1000))
+    documents = sum(np.size(sample.get("documents", ())) for sample in samples)
+    assert told.epochs == pytest.approx(documents / 100, rel=0.05)
+    assert told.first_repeat_is == "estimated"
+    first = repeats_of_documents(samples)
+    assert told.first_repeat == pytest.approx(first, abs=40)
+
+
+def repeats_of_documents(samples):
+    """The number of the first sample with a document that came before."""
+    seen: set = set()
+    for number, sample in enumerate(samples):
+        documents = sample.get("documents", [])
+        if seen.intersection(documents) or len(set(documents)) < len(documents):
+            return number
+        seen.update(documents)
+    raise AssertionError("none repeats")
+
+
+@pytest.mark.parametrize("lookahead", [1, 1000])
+def test_a_packer_does_not_end_the_stream(lookahead):
+    """Of a finite source it gives all rows, though it has seen the end before the first."""
+    options = {"cyclic": False, "stop": "all_exhausted"}
+    plan, samples = planned(packed(lookahead, **options), 10_000, sample=100), list(packed(lookahead, **options))
+    assert plan.ends_after == pytest.approx(len(samples), rel=0.05)
+    assert plan.end_is_estimated
+    rows = sum(sample["__datasetname__"] == "rows" for sample in samples)
+    assert source(plan, "rows").samples == pytest.approx(rows, rel=0.05)
+    assert source(plan, "rows").epochs == pytest.approx(1, rel=0.02)
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_what_a_finite_stream_takes_beside_uncounted_shards_is_an_estimate(tmp_path, is_long):
+    """Compressed shards end somewhere: nobody has counted their records."""
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"n": 1}\n' * 300))
+    zipped = JsonlIterableDataset(str(tmp_path / "a.jsonl.gz"), name="zipped", percent=1)
+    plan = planned(MergedDataset([zipped, Numbers("rows", 500, 1)], cyclic=False), 2000 if is_long else 400)
+    assert all(told.samples_are_estimated and told.epochs_are_estimated for told in plan.sources)
+    assert plan.end_is_estimated == is_long
+    assert any("as if there were no end to zipped" in note for note in plan.notes)
+    text = plan_text(plan, lambda line, _: line)
+    assert ("after ≈ 1,000 samples" in text, "≈ 500" in text) == (is_long, is_long)
+    assert source(planned(MergedDataset([zipped, Numbers("rows", 500, 1)]), 400), "rows").samples_are_estimated is False
+
+
+def test_first_repeats_of_schedules_are_seen():
+    """To the sample, since the run is drawn."""
+
+    def make():
+        return MergedDataset([Numbers("a", 100, [[0, 1], [400, 0]]), Numbers("b", 50, [[0, 0], [400, 1]])])
+
+    plan, samples = planned(make(), 400), list(islice(make(), 400))
+    for told in plan.sources:
+        assert (told.first_repeat_is, told.first_repeat) == ("exact", repeats_of(samples, told.name)[0])
+
+
+def ending(**options):
+    """Schedules, an inner mixture, a source of two epochs."""
+    inner = MergedDataset([Numbers("b", 240, 1), Numbers("c", 900, 2.5)], seed=3)
+    schedule = [[0, 0.5], [1500, 3], [4000, 0.5]]
+    sources = [Numbers("a", 1500, schedule), Numbers("d", 60, 1, max_epochs=2), named(inner, name="inner", percent=3)]
+    return MergedDataset(sources, seed=5, stop="all_exhausted", **options)
+
+
+@pytest.mark.parametrize(("make", "samples"), [(ending, 6000), (nested, 6000), (finite, 5000)])
+def test_what_was_not_drawn_goes_on_by_rates(monkeypatch, make, samples):
+    """As it is when all of it is drawn; what is told beyond is marked."""
+    drawn = planned(make(), samples)
+    monkeypatch.setattr("streamdata.tools.plan.draws._MAX_DRAWS", 100)
+    going = planned(make(), samples)
+    assert any(note.startswith("the first 100 samples were drawn") for note in going.notes)
+    for told, real in zip(going.sources, drawn.sources, strict=True):
+        assert told.samples == pytest.approx(real.samples, rel=0.02, abs=2)
+        assert told.samples_are_estimated
+        if real.first_repeat is not None:
+            assert told.first_repeat == pytest.approx(real.first_repeat, rel=0.02, abs=2 + 0.02 * samples / 10)
+            assert told.first_repeat < 100 or told.first_repeat_is == "estimated"
+    if drawn.ends_after is not None:
+        assert going.ends_after == pytest.approx(drawn.ends_after, rel=0.02)
+
+
+def test_more_lanes_than_are_drawn_are_estimated():
+    """Then 64 draw in their place, and each number says so."""
+    plan = planned(MergedDataset([Numbers("a", 9000, 1), Numbers("b", 700, 1)]), 2000, dp=100, workers=2)
+    assert plan.notes[0].startswith("drawn on 64 of 200 lanes")
+    assert [told.samples for told in plan.sources] == pytest.approx([1000, 1000], abs=2)
+    told = source(plan, "b")
+    assert (told.samples_are_estimated, told.first_repeat_is) == (True, "estimated")
+    assert told.first_repeat == pytest.approx(1400, rel=0.1)
+
+
+def test_what_is_seldom_read_is_one_line():
+    """However many sources it is; each of them has its advice in JSON."""
+    plan = planned(MergedDataset([Numbers(f"s{number}", 1000) for number in range(50)]), 500)
+    lines = [line for line in plan_text(plan, lambda line, _: line).split("\n") if "is read" in line]
+    assert len(lines) == 1
+    assert "s0 (1 %), s1 (1 %), s2 (1 %), s3 (1 %) and 46 more" in lines[0]
+    assert all("is read" in told.advice for told in plan.sources)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_plan_fits_the_terminal(monkeypatch, columns):
+    """Names are shortened in the middle, paragraphs wrapped."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    names = ["a_source/with/a/long/path/of/names/that/goes/on", "another_one_of_that_kind_which_is_even_longer"]
+    sources = [Numbers(name, 10**9, [[0, 1], [50_000, 2]], single_process_fn=ids_of) for name in names]
+    sources += [Numbers("b", 30, 1), Numbers("c", 40, 1e-4)]
+    monkeypatch.setattr("streamdata.tools.plan.draws._MAX_DRAWS", 2000)
+    plan = planned(MergedDataset(sources), 3_000_000, dp=8, workers=4, sample=5, draws=20)
+    text = plan_text(plan, lambda line, _: line)
+    assert max(map(len, text.split("\n"))) <= columns
+    assert "…" in text
+    assert any(line.startswith("a_") and line.count("≈") >= 2 for line in text.split("\n"))
+
+
+def test_a_thousand_sources_are_planned_in_seconds():
+    """In 10 s of one core, and 1 GB: measured 3 s and 310 MB."""
+    sources = [Numbers(f"s{number}", 1000 + number, 1 + number % 7) for number in range(1000)]
+    begin, resident = process_time(), begin_peak()
+    plan = planned(MergedDataset(sources), 10**7, dp=64, workers=4, sample=10)
+    assert process_time() - begin < 10
+    assert peak() - resident < 10**9
+    assert source(plan, "s3").epochs == pytest.approx(10**7 * 4 / sum(1 + n % 7 for n in range(1000)) / 1003, rel=1e-3)

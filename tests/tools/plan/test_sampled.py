@@ -1,11 +1,22 @@
 """What some records tell of a source."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
-from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, PackTokens
+from streamdata import (
+    JsonlIterableDataset,
+    MergedDataset,
+    MetaDistributedWebDataset,
+    PackTokens,
+    named,
+    report,
+    to_state,
+)
 from streamdata.mixing.tree import tree_of
+from streamdata.tools.plan.draws import Averages, Pulls
 from streamdata.tools.plan.sampled import num_tokens, sample_source
 from tests.shard_files import write_jsonl, write_tars
 from tests.sources.own_streams import Counting
@@ -14,9 +25,12 @@ from tests.tools.plan.jobs import planned
 
 
 def sampled(dataset, count=20):
-    """Of the only source."""
+    """Of the only source, with averages of its functions."""
     (node,) = tree_of(MergedDataset([dataset])).children
-    return sample_source(node, count, {})
+    averages = Averages()
+    found = sample_source(node, count, [], averages)
+    pulls = averages.pulls.get(node.path, Pulls(1.0, 1.0))
+    return SimpleNamespace(**vars(found), each=pulls.each, tokens_per_sample=averages.tokens[node.path])
 
 
 def with_ids(record):
@@ -29,16 +43,22 @@ def with_ids(record):
     [
         ({"input_ids": torch.arange(5)}, 5),
         ({"tokens": [1, 2, 3]}, 3),
-        ({"input_ids": np.arange(4), "attention_mask": np.array([1, 1, 0, 0])}, 2),
-        ({"tokens": "three words here"}, None),
-        ({"input_ids": np.zeros(4)}, None),
-        ({"input_ids": torch.zeros(2, 2, dtype=torch.int64)}, None),
+        ({"input_ids": np.arange(4), "attention_mask": np.array([1, 1, 0, 0])}, 4),
+        ({"input_ids": torch.zeros(2, 2, dtype=torch.int64)}, 4),
+        ({"ids": [1, 2, 3], "sequence": [4], "token_ids": [5]}, None),
         ({"text": "none"}, None),
     ],
 )
 def test_tokens_are_counted_where_there_are_ids(sample, number):
-    """Without padding."""
+    """By the rule of states: `report` of a run counts as many."""
     assert num_tokens(sample) == number
+    states = to_state(next(iter(MergedDataset([named([sample], name="a", percent=1)]))))
+    assert report(states)["tokens/a"] == (number or 0)
+
+
+def test_a_text_that_is_called_tokens_has_none():
+    """As in states."""
+    assert sampled(named([{"tokens": "three words here"}] * 3, name="a", percent=1)).tokens is None
 
 
 def test_the_mean_has_an_interval():
@@ -54,15 +74,15 @@ def test_a_packer_takes_several_records_for_a_sample():
     """As many as fill its rows; tokens are counted before it."""
     packed = sampled(Numbers("a", 1000, single_process_fn=with_ids, process_fn=PackTokens(90, lookahead=50)), 100)
     assert packed.tokens == pytest.approx(4.5, abs=0.7)
-    assert packed.records_per_sample == pytest.approx(20, rel=0.2)
+    assert packed.each == pytest.approx(20, rel=0.2)
     assert packed.tokens_per_sample == pytest.approx(90, rel=0.1)
 
 
 def test_a_filter_and_a_splitter_change_how_many_samples_there_are():
     """Half of the records are dropped; each gives three samples."""
     half = sampled(Numbers("a", 1000, single_process_fn=lambda r: r if r["value"] % 2 else None), 400)
-    assert half.records_per_sample == pytest.approx(2, rel=0.15)
-    assert sampled(Numbers("a", 100, single_process_fn=lambda r: [r, r, r])).records_per_sample == pytest.approx(1 / 3)
+    assert half.each == pytest.approx(2, rel=0.15)
+    assert sampled(Numbers("a", 100, single_process_fn=lambda r: [r, r, r])).each == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("kind", ["tar", "lines", "iterable", "rows"])

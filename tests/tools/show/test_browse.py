@@ -101,5 +101,5 @@ def test_the_command_prints_the_url_and_ends_at_ctrl_c(tmp_path):
         with urllib.request.urlopen(url, timeout=5) as page:  # noqa: S310  (our own)
             assert b"<h1>Records 0 to" in page.read()
         process.send_signal(signal.SIGINT)
-        more, error = process.communicate(timeout=10)
+        more, error = process.communicate(timeout=60)
     assert (process.returncode, more, error) == (130, "", "interrupted\n")

@@ -21,8 +21,8 @@ def serving(respond=lambda path, query: PageAnswer(f"{path} {dict(query)}".encod
         yield server
     finally:
         server.stop()
-        thread.join(5)
-    deadline = time.monotonic() + 2
+        thread.join(60)
+    deadline = time.monotonic() + 60
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() <= before

@@ -39,12 +39,12 @@ class SteppedJob:
         self.steps += [list(chain(*batches)) for batches in zip(*(batches for _, batches in ranks), strict=True)]
         self.states = json.loads(json.dumps(merge_states(*[states for states, _ in ranks])))
         self.saved.append(self.states)
-        self.marks.append((len(self.steps), self.config))
+        self.marks.append((list(self.steps), self.config))
 
     def give_up(self, number):
         """Go back to where it was after so many legs; what was saved since stays there."""
-        del self.steps[self.marks[number - 1][0] :]
-        self.states, self.config = self.saved[number - 1], self.marks[number - 1][1]
+        steps, self.config = self.marks[number - 1]
+        self.steps, self.states = list(steps), self.saved[number - 1]
 
     def _rank(self, rank, steps):
         dataset, states = self.mix.build(self.config), dict(self.states)

@@ -27,27 +27,30 @@ class LockStepJob(SteppedJob):
 
     def __init__(self, mix, config):
         super().__init__(mix, config)
-        self.padded = []
-        """What filled up in each leg, by source."""
+        self.padded = Counter()
+        """What filled up, by source."""
+        self.padded_then = []
+        """The same at the end of each leg."""
         self.has_given_up = False
 
     def note(self, ranks):
         """Note the states of all ranks and the batches of each."""
         super().note(ranks)
-        self.padded += [Counter()] * (len(self.saved) - len(self.padded))
+        self.padded_then.append(Counter(self.padded))
 
     def give_up(self, number):
         """Go back to where it was after so many legs."""
         super().give_up(number)
         self.has_given_up = True
-        self.padded[number:] = [Counter()] * (len(self.saved) - number)
+        self.padded = Counter(self.padded_then[number - 1])
 
     def go_evenly(self, steps, uneven, **changes):
         """Go on in loaders that even ranks out."""
         self.change(**changes | {"num_workers": 0})
         padded = Counter()
-        self.note([self._evened(rank, steps, uneven, padded) for rank in range(self.config.dp_size)])
-        self.padded[-1] = padded
+        ranks = [self._evened(rank, steps, uneven, padded) for rank in range(self.config.dp_size)]
+        self.padded += padded
+        self.note(ranks)
 
     def _evened(self, rank, steps, uneven, padded):
         dataset = self.mix.build(self.config)
@@ -87,12 +90,11 @@ class LockStepJob(SteppedJob):
     def check_report(self):
         """Delivered, filled up and steps, by the states of all ranks."""
         found, logged = report(self.states), Counter(record["source"] for record in chain(*self.steps))
-        padded = sum(self.padded, Counter())
         assert found["steps"] == len(self.steps)
         assert found["samples"] == sum(logged.values())
         for path, _ in self.mix.leaves():
             assert found.get(f"samples/{path}", 0) == logged[path], path
-            assert found.get(f"padded/{path}", 0) == padded[path], path
+            assert found.get(f"padded/{path}", 0) == self.padded[path], path
 
 
 def random_job(rng):

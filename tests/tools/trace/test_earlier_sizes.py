@@ -92,7 +92,7 @@ def test_records_are_found_in_an_earlier_size(job):
     """At the steps at which they came."""
     trace = Trace(job.mix.build(job.config), [job.saved[3], job.states])
     for step in (9, 19):
-        for record in job.steps[step - 1]:
+        for record in job.steps[step - 1][::3]:
             assert step in trace.find(**record)
 
 

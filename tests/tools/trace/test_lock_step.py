@@ -6,13 +6,27 @@ import pytest
 
 from tests.tools.trace.lock_step import check
 
+ONCE_WRONG = (1023, 1274)
+"""A rank that resumed after its last batch, and was filled up: its states joined with no others, or were left out. A
+pass that had ended by the states that are given, though not the run under that size."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    """Each change has a line in the log."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
 
 @pytest.mark.parametrize("first", range(0, 100, 20))
 def test_random_jobs_are_told_exactly_or_refused(first):
     """Over resumes, sizes, weights, batches, uneven ranks and states that were given up; a thousand by the script."""
-    logging.disable(logging.WARNING)
-    try:
-        compared = [check(seed) for seed in range(first, first + 20)]
-    finally:
-        logging.disable(logging.NOTSET)
+    compared = [check(seed) for seed in range(first, first + 20)]
     assert sum(steps - refused for steps, refused in compared) > 200
+
+
+@pytest.mark.parametrize("seed", ONCE_WRONG)
+def test_jobs_that_were_told_wrong_once_are_told_exactly(seed):
+    """Found by the script."""
+    check(seed)
