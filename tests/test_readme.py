@@ -95,7 +95,7 @@ def test_the_recipe_and_the_commands_work(trained, monkeypatch):
     (recipe,) = blocks("yaml")
     Path("recipe.yaml").write_text(recipe)
     assert not [p for p in check_recipe("recipe.yaml", variables={"data": "demo_data"}) if p.kind == "error"]
-    assert len(commands()) == 17
+    assert len(commands()) == 19
     shorter = {"run": ["--batches", "5"], "profile": ["--seconds", "1", "--workers", "0"]}
     for command in commands():
         result = CliRunner().invoke(app, [*command, *shorter.get(command[0], [])])

@@ -35,7 +35,7 @@ class RowSettings(BaseModel):
     """Settings that all datasets of rows have."""
 
     # Strict: YAML's "no" for a flag, or a number for a name, is a mistake that conversion would hide.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
     trainer_keys: ClassVar[frozenset[str]] = frozenset()
     """The keys of a trainer whose settings stand in the same section; without any, no other key may."""
 

@@ -27,7 +27,7 @@ _OF_SOURCES: Final = ("name", "percent", *HOLDOUT_KEYS)
 _SELECTION: Final = (read_selection, *HOLDOUT_KEYS)
 _FIRST: Final = ("name", "percent", "holdout", "parts")
 """Keys that are judged whatever is known of the others."""
-_TYPES: Final[dict[str, Type]] = {
+ATTRIBUTES: Final[dict[str, Type]] = {
     **dict.fromkeys(("length_divisor", "length_multiplier"), type_of(float)),
     **dict.fromkeys(("max_bad", "records_per_block"), type_of(int)),
     "length": type_of(float | None),
@@ -171,7 +171,7 @@ class _Check:
         names = known.parameters.needed if known.parameters else ()
         check_attributes(node, path, file.locations, target, known.origin, names)
         for key, value in attributes(node).items():
-            refusal = refusal_of_value(value, _TYPES.get(key))
+            refusal = refusal_of_value(value, ATTRIBUTES.get(key))
             if refusal and (*path, key) not in file.includes:
                 file.locations.report((*path, key), refusal, key=True, target=target)
 

@@ -3,6 +3,7 @@
 - `main`: all commands
 - `options`: options of several commands, and the recipe that they give
 - `messages`: how commands end, signals, lines and bars of progress
+- `init`: data as it lies → a recipe; `schema`: what editors know of recipes
 - `check`: recipe → its problems, by `recipe_files` those of the files that it names, too
 - `runs`: recipe → `plan`, `run`, `profile`
 - `show`: recipe or store → samples

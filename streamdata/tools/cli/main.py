@@ -9,6 +9,7 @@ import typer
 
 from streamdata.tools.cli.check import check
 from streamdata.tools.cli.index import index
+from streamdata.tools.cli.init import init, schema
 from streamdata.tools.cli.options import FlagsCommand, FlagsGroup
 from streamdata.tools.cli.prepare import prepare, verify
 from streamdata.tools.cli.runs import plan, profile, run
@@ -23,7 +24,7 @@ app = typer.Typer(
     help="One YAML recipe in, one endless stream of training samples out.",
 )
 app.add_typer(prepare, name="prepare")
-for command in (verify, run, check, plan, profile, index, state, show, trace):
+for command in (init, verify, run, check, plan, profile, index, state, show, trace, schema):
     app.command(cls=FlagsCommand)(command)
 
 

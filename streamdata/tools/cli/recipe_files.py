@@ -26,7 +26,7 @@ _PATHS: Final = {**SHARD_SUFFIXES, "streamdata.ImageFolderDataset": _ANY}
 _FILES: Final = ("jsonl_path", "data_files")
 _TARS: Final = "streamdata.MetaDistributedWebDataset"
 _CONFIG: Final = "config"
-_SETTINGS: Final = {
+SETTINGS: Final = {
     "streamdata.SFTChatDataset": ("streamdata.chats.chat_dataset", "SFTChatConfig"),
     "streamdata.PreferenceDataset": ("streamdata.chats.chat_dataset", "PreferenceConfig"),
     "streamdata.RLHFDataset": ("streamdata.chats.settings", "PromptConfig"),
@@ -61,7 +61,7 @@ class RecipeFiles:
 
     def _look(self, target: str, name: str, params: Mapping[str, Any]) -> Callable[[Any], str | None] | None:
         """Return a function that looks for the files of a parameter, if any; it returns why it did not look."""
-        if name == _CONFIG and target in _SETTINGS:
+        if name == _CONFIG and target in SETTINGS:
             return lambda value: _settings(target, value)
         if name == "paths" and target == "streamdata.BlendableDataset.from_megatron":
             return _blend
@@ -123,7 +123,7 @@ def _blend(paths: Any) -> None:
 
 def _settings(target: str, config: Any) -> None:
     """The keys of rows' settings, but those whose values are known only when they are built."""
-    module, name = _SETTINGS[target]
+    module, name = SETTINGS[target]
     if isinstance(config, dict):
         known = {key: value for key, value in config.items() if not _is_built(value)}
         getattr(import_module(module), name).read(known, target.rpartition(".")[2])

@@ -15,7 +15,7 @@ from streamdata.tools.cli import options
 
 Streamdata = Callable[..., Result]
 HEAVY = ("torch", "transformers", "numpy", "h5py", "pyarrow", "PIL", "webdataset")
-COMMANDS = ([], ["run"], ["check"], ["prepare"], ["prepare", "merge"], ["show"], ["verify"])
+COMMANDS = ([], ["run"], ["check"], ["prepare"], ["prepare", "merge"], ["show"], ["verify"], ["init"], ["schema"])
 
 
 def words(text: str) -> str:
