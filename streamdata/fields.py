@@ -19,7 +19,8 @@ KEY: Final = "__key__"
 INDEX: Final = "__index__"
 
 CURSOR: Final = "__cursor__"
-"""Private. In a sample: a tuple of entries, see `streamdata.states.cursor`. In a record: its index in the source."""
+"""Private, and of two types. In a record that process functions see: its index in the source, an int. In a sample that
+is delivered: a tuple of entries, see `streamdata.states.cursor`."""
 
 STATES: Final = "__states__"
 """In an output of a `customized_yield_fn`: the entries of all that was pulled for it, dropped samples included."""

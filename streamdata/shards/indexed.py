@@ -41,7 +41,7 @@ from streamdata.shards.tar.sidecar import find_sidecars
 _LEAST: Final = 0.02
 """Seconds of waiting that make files slow."""
 _TIMES: Final = 4
-"""How many times as long as it computes must a reader wait: for what is in the page cache it never does."""
+"""How many times as long as it computes must a reader wait: for what is in the kernel's page cache it never does."""
 _NUM_WINDOWS: Final = 32
 """Windows for which files that were waited for once are slow: that the kernel was told before shows as no wait."""
 logger = logging.getLogger(__name__)
@@ -315,8 +315,8 @@ class RecordBytes:
         self.is_cached = False
         """Whether its bytes are taken from the page cache."""
 
-    def source(self, position: int) -> ByteSource:
-        """Open the shard of a record, to read other bytes of it."""
+    def bytes_of_shard(self, position: int) -> ByteSource:
+        """The shard of a record, to look at some of its bytes alone."""
         shard = int(self.shards[position])
         return byte_source(self._files.urls[shard], self._files.stamps[shard])
 

@@ -29,7 +29,7 @@ from streamdata.run.seeds import record_rng
 from streamdata.sources.foreign.map_style import MapStyleSource
 from streamdata.sources.order.blocks import BlockOrder
 from streamdata.sources.order.deal import Deal
-from streamdata.sources.order.dealt_lane import Burst, DealtLane, DealtSource, Leftover
+from streamdata.sources.order.dealt_lane import Burst, DealtLane, DealtSource, DealtStretch
 from streamdata.sources.source import Source
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "Deal",
     "DealtLane",
     "DealtSource",
-    "Leftover",
+    "DealtStretch",
     "MapStyleSource",
     "Source",
     "record_rng",

@@ -23,8 +23,8 @@ from streamdata.states.headers import BlockCut
 
 Record: TypeAlias = dict[str, Any]
 Sample: TypeAlias = dict[str, Any]
-Stretch: TypeAlias = tuple[BlockOrder, Position]
-"""Blocks, and from where on they are read."""
+OrderAt: TypeAlias = tuple[BlockOrder, Position]
+"""Blocks of a lane, and the position in them from which on they are read."""
 
 
 def walk(
@@ -165,8 +165,8 @@ class ReadTask:
     ) -> None:
         self.name, self.order, self.tally, self.with_indices, self.part = name, order, tally, with_indices, part
         self.upcoming = upcoming
-        self.later: Callable[[], Iterator[Stretch]] = lambda: iter(())
-        """Returns the stretches that the lane reads after this order has ended."""
+        self.later: Callable[[], Iterator[OrderAt]] = lambda: iter(())
+        """Returns the orders that the lane reads after this one has ended."""
         self.num_found = 0
         """Records of the part, where there is one, counted before they are read, a few at a time; or of an iterable."""
         self._found_before = self._empty_epochs = 0
@@ -186,8 +186,8 @@ class ReadTask:
         task.order, task.on_epoch_end = order, None
         return task
 
-    def stretches(self, position: Position) -> Iterator[Stretch]:
-        """The stretches that are read from a position on, each with an order of its own."""
+    def orders(self, position: Position) -> Iterator[OrderAt]:
+        """The orders that are read from the position on, as copies that nobody else uses."""
         # An order keeps the permutation of one epoch: two that read apart would make it anew each time.
         return ((copy(order), start) for order, start in chain([(self.order, position)], self.later()))
 

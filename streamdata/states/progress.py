@@ -253,8 +253,8 @@ class Progress:
             return self.step()
         if any(None in self.batches_of_workers(epoch_pass, lane.dp_rank).values() for epoch_pass in self.passes):
             raise StateError(
-                f"states: they do not say how many batches rank {lane.dp_rank} delivered, which its place in a "
-                "stretch follows from\n  Collate with TensorCollate or mixed_collate, which count them."
+                f"states: they do not say how many batches rank {lane.dp_rank} delivered, so it is not known "
+                "what is left of its steps_per_epoch\n  Collate with TensorCollate or mixed_collate, which count them."
             )
         return self.before.step + int(self.batches()[lane.dp_rank].sum())
 

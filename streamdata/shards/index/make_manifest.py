@@ -253,6 +253,7 @@ def _jobs(stock: Inventory) -> list[IndexJob]:
     """The indexes of all shards, compressed ones counted; those of a tar's sidecar for all that its keys may be."""
     jobs = []
     for url, stamp in stock.stamps.items():
+        assert url.endswith((*TAR_SUFFIXES, *JSONL_SUFFIXES)), f"no kind of index for {url}"
         if is_sequential(url):
             jobs.append(IndexJob("n-tar" if url.endswith(TAR_SUFFIXES) else "n-jsonl", url, stamp))
         elif url.endswith(".tar"):

@@ -91,7 +91,7 @@ class JsonlWindow:
             return
         # With a line, blank lines that follow are counted: so where its bytes are too many, it is looked at.
         for position in np.flatnonzero(self._bytes.sizes > max_bytes).tolist():
-            start = self._bytes.source(position).read(max_bytes + 1, int(self._bytes.begins[position]))
+            start = self._bytes.bytes_of_shard(position).read(max_bytes + 1, int(self._bytes.begins[position]))
             url = self._urls[int(self._bytes.shards[position])]
             where = f"{url}:{place_of(int(self._numbers[position]), url in self._arrays)}"
             line, end, rest = (start, b"", b"") if url in self._arrays else start.partition(b"\n")

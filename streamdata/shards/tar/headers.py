@@ -56,11 +56,11 @@ def damaged(url: str, offset: int, member: bytes | None, expected: str, got: str
 
 
 def members_of(
-    source: ByteSource, url: str, start: int = 0, stop: int | None = None, max_bytes: int = MAX_MEMBER_BYTES
+    archive: ByteSource, url: str, start: int = 0, stop: int | None = None, max_bytes: int = MAX_MEMBER_BYTES
 ) -> Iterator[Member]:
     """Yield the members from offset `start` to the end-of-archive marker, or to `stop`; each of `max_bytes` at most.
 
-    Headers are asked of `source` in order of offset, so that one that only reads forward will do; whoever wants a
+    Headers are asked of `archive` in order of offset, so that one that only reads forward will do; whoever wants a
     member's bytes reads them before asking for the next one.
 
     Raises:
@@ -69,13 +69,13 @@ def members_of(
     """
     offset = start
     while stop is None or offset < stop:
-        header = _header(source, url, offset, may_end=True)
+        header = _header(archive, url, offset, may_end=True)
         if header == _ZEROS:
-            _check_end(source, url, offset)
+            _check_end(archive, url, offset)
             return
-        member = _member(source, url, offset, header)
-        if source.size is not None and member.end > source.size:
-            _truncated(url, member, source.size - member.data)
+        member = _member(archive, url, offset, header)
+        if archive.size is not None and member.end > archive.size:
+            _truncated(url, member, archive.size - member.data)
         if member.size > max_bytes:  # before any of it is read
             expected = f"a member of at most {max_bytes} bytes"
             remedy = f"Split it, or allow more in the source: limits: {{member_bytes: {member.size}}}."
@@ -84,9 +84,9 @@ def members_of(
         offset = member.end
 
 
-def data_of(source: ByteSource, url: str, member: Member) -> bytes:
-    """Read the data of a member."""
-    data = source.read(member.size, member.data)
+def data_of(archive: ByteSource, url: str, member: Member) -> bytes:
+    """The bytes of a member."""
+    data = archive.read(member.size, member.data)
     if len(data) < member.size:
         _truncated(url, member, len(data))
     return data
@@ -97,13 +97,13 @@ def _truncated(url: str, member: Member, got: int) -> NoReturn:
     raise damaged(url, member.data, member.name, expected, f"{max(got, 0)}, where the file ends")
 
 
-def _header(source: ByteSource, url: str, offset: int, *, may_end: bool = False) -> bytes:
+def _header(archive: ByteSource, url: str, offset: int, *, may_end: bool = False) -> bytes:
     """The header at `offset`, whose bytes add up to its checksum field, which counts itself as spaces.
 
     The lower half of an Adler-32 is 1 + the sum of the bytes modulo 65521, which 256 bytes cannot reach; it is ten
     times as fast as adding them up here.
     """
-    header = source.read(BLOCK, offset)
+    header = archive.read(BLOCK, offset)
     if may_end and header == _ZEROS:
         return header
     blanked = header[:148] + b"        " + header[156:]
@@ -120,15 +120,15 @@ def _header(source: ByteSource, url: str, offset: int, *, may_end: bool = False)
     raise damaged(url, offset, header[:100].split(b"\0", 1)[0], expected, f"the sum {got:o} (octal)")
 
 
-def _check_end(source: ByteSource, url: str, offset: int) -> None:
+def _check_end(archive: ByteSource, url: str, offset: int) -> None:
     """Raise unless a second block of zeros follows the one at `offset`, and nothing but zeros after it."""
-    second = source.read(BLOCK, offset + BLOCK)
+    second = archive.read(BLOCK, offset + BLOCK)
     if second != _ZEROS:
         got = "other data" if len(second) == BLOCK else f"{len(second)} bytes, where the file ends"
         raise damaged(url, offset + BLOCK, None, "the second block of zeros of the end-of-archive marker", got)
     offset += 2 * BLOCK
     stop = offset + MAX_END_BYTES
-    while piece := source.read(_ZERO_STEP, offset):
+    while piece := archive.read(_ZERO_STEP, offset):
         if offset >= stop:
             remedy = "It was cut short and filled up, or is no archive at all: copy or write it again."
             expected = f"at most {MAX_END_BYTES} bytes after the end-of-archive marker"
@@ -142,7 +142,7 @@ def _check_end(source: ByteSource, url: str, offset: int) -> None:
         offset += len(piece)
 
 
-def _member(source: ByteSource, url: str, start: int, header: bytes) -> Member:
+def _member(archive: ByteSource, url: str, start: int, header: bytes) -> Member:
     """The member whose first header is `header`, or that of an extension before it.
 
     webdataset's writer puts a short pax header before each member, for the fraction of a second in its mtime.
@@ -154,13 +154,13 @@ def _member(source: ByteSource, url: str, start: int, header: bytes) -> Member:
         if num_extensions > MAX_EXTENSIONS or len(raw) + size > MAX_EXTENSION_BYTES + MAX_EXTENSIONS * BLOCK:
             most = f"{MAX_EXTENSIONS} extension headers before a member, of at most {MAX_EXTENSION_BYTES} bytes"
             raise damaged(url, offset, None, f"at most {most}", "more of them")
-        payload = source.read(padded(size), offset + BLOCK)
+        payload = archive.read(padded(size), offset + BLOCK)
         if len(payload) < padded(size):
             got = f"{len(payload)}, where the file ends"
             raise damaged(url, offset + BLOCK, None, f"{padded(size)} bytes of headers of a member", got)
         held, raw = held + header + payload, raw + header + payload[:size]
         offset += BLOCK + len(payload)
-        header = _header(source, url, offset)
+        header = _header(archive, url, offset)
     is_short = not held or (held[156:157] == _PAX and len(held) == SHORT_PAX and not _SAYS_MORE.search(held, BLOCK))
     held, raw, data = held + header, raw + header, offset + BLOCK
     name, digits = header[:100].rstrip(b"\0"), _PLAIN_SIZE.fullmatch(header[124:136])

@@ -143,7 +143,7 @@ def plain_record(memory: mmap.mmap, begin: int, end: int, crc: int, url: str) ->
 
 
 def records(
-    source: ByteSource,
+    archive: ByteSource,
     url: str,
     fields: Collection[str] | None = None,
     skipped: Callable[[Member], object] | None = None,
@@ -154,7 +154,7 @@ def records(
     """Yield the records of an archive, or of a part of it.
 
     Args:
-        source: The archive.
+        archive: Its bytes.
         url: The same, for messages.
         fields: Whose bytes are wanted; None: all.
         skipped: Called with the files whose names have no key and field. Directories are passed over.
@@ -167,7 +167,7 @@ def records(
     """
     record: TarRecord | None = None
     num_members = 0  # since it began, those between it and the next one too
-    for member in members_of(source, url, start, stop, max_bytes):
+    for member in members_of(archive, url, start, stop, max_bytes):
         base = member.name.rfind(b"/") + 1
         dot = member.name.find(b".", base)
         key = _as_text(member.name[:dot]) if member.is_file and dot > base else None
@@ -189,7 +189,7 @@ def records(
         if record is not None and key is not None:
             name = _checked_field(url, record, member, member.name[dot + 1 :])
             if fields is None or name in fields:
-                record.fields[name] = data_of(source, url, member)
+                record.fields[name] = data_of(archive, url, member)
         elif member.is_file and skipped is not None:
             skipped(member)
     if record is not None:
@@ -267,8 +267,8 @@ class TarRows:
         order = np.argsort(hashes, kind="stable")
         for twin in np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]]).tolist():
             begins = [offsets[int(order[index])] for index in (twin, twin + 1)]
-            source = byte_source(url)  # equal hashes may be chance
-            keys = {next(records(source, url, (), None, begin, max_bytes=ANY_SIZE)).key for begin in begins}
+            archive = byte_source(url)  # equal hashes may be chance
+            keys = {next(records(archive, url, (), None, begin, max_bytes=ANY_SIZE)).key for begin in begins}
             if len(keys) == 1:
                 raise interleaved(url, keys.pop(), begins[1], begins[0])
         if end >= BLOCK << 32:

@@ -103,9 +103,9 @@ class TarWindow:
         self._crcs, size = rows["crc"][own], self._bytes.num_bytes
         # The index may have been built under other limits, or come with the shard.
         for position in np.flatnonzero(self._bytes.sizes > shards.limits.member_bytes).tolist():
-            url, source = self._urls[int(self._bytes.shards[position])], self._bytes.source(position)
+            url, archive = self._urls[int(self._bytes.shards[position])], self._bytes.bytes_of_shard(position)
             span = int(self._bytes.begins[position]), int(self._bytes.ends[position])
-            for _ in members_of(source, url, *span, shards.limits.member_bytes):  # which raises if one is too large
+            for _ in members_of(archive, url, *span, shards.limits.member_bytes):  # which raises if one is too large
                 pass
         self.look_ahead = max(1, min(_MAX_LOOK_AHEAD, _LOOK_AHEAD_BYTES * len(own) // (size or 1)))
         # A request takes about as long for all records of a window as for some of them.
@@ -183,8 +183,8 @@ class TarWindow:
     def _reread(self, buffer: bytes, position: int, crc: int) -> Record:
         """The record in `buffer`, whatever its headers are like, or the error that says why it is not one."""
         url, begin = self._urls[int(self._bytes.shards[position])], int(self._bytes.begins[position])
-        source = _Buffer(buffer, begin)
-        record = next(records(source, url, start=begin, stop=begin + len(buffer), max_bytes=len(buffer)), None)
+        archive = _Buffer(buffer, begin)
+        record = next(records(archive, url, start=begin, stop=begin + len(buffer), max_bytes=len(buffer)), None)
         if record is None or record.crc() != crc:
             got = f"headers with CRC32 {record.crc():08x}" if record else "none"
             remedy = "The shard has changed: copy it again, delete its index, and start the run again."

@@ -17,7 +17,7 @@ from streamdata.shards.urls import find_shards
 from streamdata.sources.files.shard_source import BlockSource, Indices, OpenedWindow, ShardDataset
 from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
 from streamdata.sources.order.blocks import BlockOrder, Part, check_cut, cut_shards
-from streamdata.sources.source import ReadTask, Record, Stretch
+from streamdata.sources.source import OrderAt, ReadTask, Record
 
 MAX_OPEN_BYTES = 384 << 20  # room for a group of 128 MiB and the next one, though footers may say too little of both
 _AHEAD_BYTES = 16 << 20  # of windows after the present one: of small ones many are asked for, and decoded, together
@@ -63,8 +63,8 @@ class RowGroupSource(BlockSource):
         runs = map(self._runs, windows)
         return sum(int((self.shards.groups.row_bytes[shards] * counts).sum()) for shards, _, counts in runs)
 
-    def _planned(self, stretches: Iterator[Stretch], part: Part | None) -> Iterator[PlannedWindow]:
-        for order, start, runs in self._walk(stretches):
+    def _planned(self, orders: Iterator[OrderAt], part: Part | None) -> Iterator[PlannedWindow]:
+        for order, start, runs in self._walk(orders):
             opened = self._open(order, part, start, runs)
             window: ParquetWindow = opened.window  # type: ignore[assignment]
             spans = window.spans_by_use(opened.positions)

@@ -14,7 +14,7 @@ from streamdata.run import shuffled, stable_seed
 from streamdata.shards.ahead.windows import MAX_REQUEST_BYTES, ChunkBytes, PlannedWindow
 from streamdata.shards.readers import DamagedRecordError, SequentialShards
 from streamdata.sources.order.blocks import BlockOrder, Part, describe_content, shard_seeds
-from streamdata.sources.source import ReadTask, Record, Source, Stretch, check_position, walk
+from streamdata.sources.source import OrderAt, ReadTask, Record, Source, check_position, walk
 from streamdata.states.cursor import Position
 
 _RECORDS_AT_ONCE = 256
@@ -110,13 +110,13 @@ class SequentialSource(Source):
         if upcoming is None or not self.shards.has_remote:
             return self.shards.stream(shard)
         if not upcoming.is_on:
-            upcoming.begin(self._planned(task.stretches(start)))
+            upcoming.begin(self._planned(task.orders(start)))
         has_chunks = upcoming.enter(start[:2]).files
         return self.shards.stream(shard, ChunkBytes(upcoming.chunks()) if has_chunks else None)
 
-    def _planned(self, stretches: Iterator[Stretch]) -> Iterator[PlannedWindow]:
+    def _planned(self, orders: Iterator[OrderAt]) -> Iterator[PlannedWindow]:
         """All shards from here on, by their chunks."""
-        for order, position in stretches:
+        for order, position in orders:
             for start, blocks in walk(partial(_windows, order), position, order.next_epoch):
                 chunks = self.shards.chunks(int(blocks[0]))
                 files = [] if chunks is None else [chunks]

@@ -23,7 +23,7 @@ from streamdata.sources.alone import SourceAlone
 from streamdata.sources.files.sequential_source import SequentialSource as SequentialSource  # noqa: PLC0414  for others
 from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
 from streamdata.sources.order.blocks import BlockOrder, Part, SourceOutlook, describe_content, describe_cut, shard_seeds
-from streamdata.sources.source import ReadTask, Record, Source, Stretch, check_position, walk
+from streamdata.sources.source import OrderAt, ReadTask, Record, Source, check_position, walk
 from streamdata.states.cursor import Position
 from streamdata.states.headers import UNIT, BlockCut
 
@@ -170,20 +170,20 @@ class BlockSource(Source):
                 upcoming.close()  # a disk that is fast now, since all of it is in memory
             return self._open(task.order, task.part, start, self._runs(blocks)), (None,)
         if not upcoming.is_on:
-            upcoming.begin(self._planned(task.stretches(start), task.part))
+            upcoming.begin(self._planned(task.orders(start), task.part))
         return upcoming.enter(start[:2]).content, upcoming.chunks()
 
-    def _planned(self, stretches: Iterator[Stretch], part: Part | None) -> Iterator[PlannedWindow]:
+    def _planned(self, orders: Iterator[OrderAt], part: Part | None) -> Iterator[PlannedWindow]:
         """All windows from here on, each opened when it is asked for."""
-        windows = self._walk(stretches)
+        windows = self._walk(orders)
         for order, start, runs in self._asked_early(windows) if self.shards.has_remote else windows:
             opened = self._open(order, part, start, runs)
             is_advice = not self.shards.has_remote
             spans = [] if not is_advice and opened.window.take_cached() else opened.window.spans()
             yield PlannedWindow(start[:2], opened, spans, opened.positions, is_advice=is_advice)
 
-    def _walk(self, stretches: Iterator[Stretch]) -> Iterator[_Unopened]:
-        for order, position in stretches:
+    def _walk(self, orders: Iterator[OrderAt]) -> Iterator[_Unopened]:
+        for order, position in orders:
             for start, blocks in walk(partial(self._windows, order), position, order.next_epoch):
                 yield order, start, self._runs(blocks)
 

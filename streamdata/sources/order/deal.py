@@ -4,7 +4,7 @@
 `where the lanes stood → left_by → Leftovers`
 
 A lane reads its share of the leftovers first, then every L-th number from the offset on. What lanes have begun when the
-size changes ends in the leftovers of the next: the new offset lies behind the lane that is furthest.
+size changes ends in the leftovers of the next: the new offset comes after all that the furthest lane has begun.
 """
 
 from typing import Any, NamedTuple

@@ -18,7 +18,7 @@ from streamdata.errors import StateError, shown
 from streamdata.run import Lane
 from streamdata.sources.order.blocks import ALL_EPOCHS, BlockOrder, Epochs, Part
 from streamdata.sources.order.deal import Deal, Stretches, num_windows
-from streamdata.sources.source import ReadTask, Record, Source, Stretch
+from streamdata.sources.source import OrderAt, ReadTask, Record, Source
 from streamdata.states.cursor import FunctionState, Position
 from streamdata.states.headers import Numbers
 
@@ -42,8 +42,8 @@ class DealtSource:
     """The part that is read; None for all records."""
 
 
-class Leftover(NamedTuple):
-    """A stretch of windows of an earlier lane, as the lane reads it to which it was dealt."""
+class DealtStretch(NamedTuple):
+    """A stretch of windows that another lane would have read, as the lane reads it that was dealt it."""
 
     number: int
     """Number of its first window, below 0, as cursors count it."""
@@ -74,7 +74,7 @@ class Leftover(NamedTuple):
     def records(self, source: Source, task: ReadTask, start: Position, epoch: int) -> Records:
         """Yield the stretch's records from a position on, each with the position after it."""
         size, end = source.blocks_per_window, (self.number + self.windows - 1, self.stop)
-        # Where the list was cut by a mean, it may begin behind the last record of its window.
+        # Where the list was cut by a mean, it may begin after the last record of its window.
         blocks = self.order.blocks(start[0], start[1] * size, (start[1] + 1) * size)
         if start[2] and (there := source.count(blocks, None)) is not None:
             start = (*start[:2], min(start[2], there), start[3])
@@ -94,7 +94,7 @@ class Burst(NamedTuple):
 
     number: int
     """Number of its window, below 0: a burst counts as one window."""
-    stretches: tuple[Leftover, ...]
+    stretches: tuple[DealtStretch, ...]
     """Its records."""
     given: int
     """Outputs that were delivered."""
@@ -126,7 +126,7 @@ class DealtLane:
         lane = Lane(dp_size=deal.lanes, dp_rank=index, num_workers=1, worker=0)
         self.order = BlockOrder(dealt.source.num_blocks, lane, dealt.seeds, dealt.shuffle, dealt.epochs, left.offset)
         """Its blocks from the offset on."""
-        self.leftovers: tuple[Leftover, ...] = ()
+        self.leftovers: tuple[DealtStretch, ...] = ()
         """Its share of what earlier sizes left, in the sequence in which it is read."""
         self.bursts: tuple[Burst, ...] = ()
         """Its open bursts of earlier lanes, which it reads before these."""
@@ -139,9 +139,9 @@ class DealtLane:
         self.start: Position = (self._epoch, first, 0, 0)
         """Where the lane begins."""
 
-    def _leftovers(self, stretches: Stretches, numbers: Numbers, windows: Numbers) -> tuple[Leftover, ...]:
+    def _leftovers(self, stretches: Stretches, numbers: Numbers, windows: Numbers) -> tuple[DealtStretch, ...]:
         rows = zip(numbers.tolist(), windows.tolist(), stretches.tolist(), strict=True)
-        return tuple(Leftover(number, some, self.order.stretch(*row[:3]), *row[3:]) for number, some, row in rows)
+        return tuple(DealtStretch(number, some, self.order.stretch(*row[:3]), *row[3:]) for number, some, row in rows)
 
     def _burst(self, deal: Deal, row: int) -> Burst:
         counts = deal.left.bursts["stretches"]
@@ -156,7 +156,7 @@ class DealtLane:
         is_any = self.dealt.part is None and (self.has_blocks() or any(item.windows > 1 for item in self.leftovers))
         if self.bursts or is_any:
             return True
-        counts = self.counts(self.start)  # of a leftover, too: it may begin behind the last record of its window
+        counts = self.counts(self.start)  # of a leftover, too: it may begin after the last record of its window
         if counts is None:
             return self.has_blocks() or len(self.leftovers) > 0
         return any(counts)  # it looks no further than the first blocks that have one
@@ -205,15 +205,15 @@ class DealtLane:
         """
         if self.dealt.source.count(np.zeros(1, np.int64), self.dealt.part) is None:
             return None
-        return chain.from_iterable(self.counts_of(*stretch) for stretch in self.stretches(position))
+        return chain.from_iterable(self.counts_of(*each) for each in self.orders(position))
 
-    def counts_of(self, leftover: Leftover | None, order: BlockOrder, start: Position) -> Iterator[int]:
-        """Yield counts of the part's records in one of `stretches`, a few blocks at a time."""
+    def counts_of(self, leftover: DealtStretch | None, order: BlockOrder, start: Position) -> Iterator[int]:
+        """How many records of the part one of `orders` has, a few blocks at a time."""
         source, part = self.dealt.source, self.dealt.part
         if leftover is None or leftover.stop < 0:
             return _counted(source, part, order, start)
         end = max(start, leftover.end(source.blocks_per_window))
-        # What lies behind its end is in one window, and counted at once.
+        # What lies after its end is in one window, and counted at once.
         return iter([sum(_counted(source, part, order, start)) - next(_counted(source, part, order, end))])
 
     def segments(self, task: ReadTask, position: Position) -> Iterator[tuple[int, Records]]:
@@ -223,7 +223,7 @@ class DealtLane:
         """
         source = self.dealt.source
         try:
-            for number, (leftover, _, start) in enumerate(self.stretches(position)):
+            for number, (leftover, _, start) in enumerate(self.orders(position)):
                 task.later = partial(self._after, position, number)
                 if leftover is not None:
                     yield start[3], leftover.records(source, task, start, self._epoch)
@@ -233,9 +233,9 @@ class DealtLane:
             if task.upcoming is not None:
                 task.upcoming.close()
 
-    def _after(self, position: Position, number: int) -> Iterator[Stretch]:
-        """The stretches after number `number`, counted from the position on."""
-        return ((order, start) for _, order, start in islice(self.stretches(position), number + 1, None))
+    def _after(self, position: Position, number: int) -> Iterator[OrderAt]:
+        """The orders after number `number`, counted from the position on."""
+        return ((order, start) for _, order, start in islice(self.orders(position), number + 1, None))
 
     def section(self, task: ReadTask, burst: Burst) -> Iterator[tuple[int, Records]]:
         """Yield the records of an open burst, in the form of `segments`; the epoch is the number of the stretch."""
@@ -251,10 +251,10 @@ class DealtLane:
                 if reading.upcoming is not None:
                     reading.upcoming.close()
 
-    def stretches(self, position: Position) -> Iterator[tuple[Leftover | None, BlockOrder, Position]]:
-        """Yield the stretches after the position: leftover (None for the lane's own share), order, and start."""
+    def orders(self, position: Position) -> Iterator[tuple[DealtStretch | None, BlockOrder, Position]]:
+        """Leftovers from the position on, then the lane's own share (None): each with its blocks, and where in them."""
         epoch, window, taken, outputs = position
-        # A position from 0 on lies behind all of them.
+        # A window number of 0 or more comes after all of them.
         for leftover in self.leftovers:
             if leftover.number + leftover.windows > window:
                 at = (window, taken, outputs) if window >= leftover.number else (leftover.number, 0, 0)
@@ -288,7 +288,7 @@ def position_after(lane: DealtLane, position: Position, records: int) -> Positio
     if not records:
         return position
     source, part = lane.dealt.source, lane.dealt.part
-    for leftover, order, start in lane.stretches(position):
+    for leftover, order, start in lane.orders(position):
         if leftover is not None and (there := sum(lane.counts_of(leftover, order, start))) < records:
             records -= there
             continue
