@@ -20,6 +20,8 @@ from tests.interpreters import Interpreters
 
 # Two processes run tests, each beside its own: of threads that torch starts for each core most would wait for a core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Processes of xdist have one: lines would be wrapped as for somebody who reads along.
+os.environ.pop("COLUMNS", None)
 FORKSERVER = multiprocessing.get_context("forkserver")
 HUGE_PAGE, MADV_COLLAPSE = 2 << 20, 25
 GROWTH = 1.05  # of this process's memory, before it is looked through for pages again
