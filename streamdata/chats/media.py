@@ -176,7 +176,20 @@ def _path(value: str | os.PathLike[str], folder: str) -> Path:
 def _open_video(value: Any, options: Mapping[str, Any], folder: str, side: int) -> VideoFrames:
     if isinstance(value, str | os.PathLike | bytes):
         return decode_video(value if isinstance(value, bytes) else str(_path(value, folder)), options, side)
-    frames = _listed_frames(value, folder)
+    if isinstance(value, np.ndarray) and value.ndim == _NUM_AXES and value.dtype == np.uint8:
+        frames = value
+    elif isinstance(value, list | tuple) and value:
+        listed = [np.asarray(_image(_unfolded(Medium("image", frame), frozenset())[0], folder)) for frame in value]
+        if len(sizes := {frame.shape for frame in listed}) > 1:
+            raise ValueError(
+                f"video: expected frames of one size, got {sorted(sizes)}\n  Resize them when they are stored."
+            )
+        frames = np.stack(listed)
+    else:
+        raise ValueError(
+            f"video: expected a path, bytes, a list of frames, or uint8 (frames, height, width, 3), got "
+            f"{type(value).__name__}\n  Store the file's bytes, its path, or the paths or bytes of frames."
+        )
     # Without their times a second opening would take frames of any video for two in a second.
     if isinstance(value, VideoFrames) and value.metadata and not options:
         return value  # opened before
@@ -189,23 +202,6 @@ def _open_video(value: Any, options: Mapping[str, Any], folder: str, side: int) 
     step = original / sampled
     indices = [round(number * step) for number in range(len(frames))]
     return _with_metadata(frames, original, indices, round(len(frames) * step))
-
-
-def _listed_frames(value: Any, folder: str) -> npt.NDArray[np.uint8]:
-    if isinstance(value, np.ndarray) and value.ndim == _NUM_AXES and value.dtype == np.uint8:
-        return value
-    if not isinstance(value, list | tuple) or not value:
-        raise ValueError(
-            f"video: expected a path, bytes, a list of frames, or uint8 (frames, height, width, 3), got "
-            f"{type(value).__name__}\n  Store the file's bytes, its path, or the paths or bytes of frames."
-        )
-    frames = [np.asarray(_image(_unfolded(Medium("image", frame), frozenset())[0], folder)) for frame in value]
-    sizes = {frame.shape for frame in frames}
-    if len(sizes) > 1:
-        raise ValueError(
-            f"video: expected frames of one size, got {sorted(sizes)}\n  Resize them when they are stored."
-        )
-    return np.stack(frames)
 
 
 def _with_metadata(frames: npt.NDArray[np.uint8], fps: float, indices: Sequence[int], total: int) -> VideoFrames:
