@@ -46,11 +46,6 @@ class EncodedChat(NamedTuple):
     train: npt.NDArray[np.bool_]
     text: str
 
-    @property
-    def num_trained(self) -> int:
-        """How many tokens are trained; a sample where it is 0 teaches nothing."""
-        return int(np.count_nonzero(self.train))
-
 
 class MessageTokens(NamedTuple):
     """The place of a message in a conversation in tokens.
