@@ -38,13 +38,6 @@ _TOKENS_PER_SECOND: Final = 2
 _VARIABLES: Final = 16  # renderers or encoders kept: one for each of the template variables that rows bring
 
 
-class Expanded(NamedTuple):
-    """The tokens that a processor makes of each medium, and the features of all."""
-
-    tokens: list[Int64s]
-    features: dict[str, Any]
-
-
 class Encoded(NamedTuple):
     """A prompt as token ids.
 
@@ -198,10 +191,10 @@ class Encoder:
             input_ids[begin:end] = part
         return Encoded(text, raw_ids, input_ids, origin, spans, list(kinds), features)
 
-    def expand(self, kinds: Sequence[str], media: Sequence[Any]) -> Expanded:
-        """Let the processor turn media into tokens and features; without media there are none."""
+    def expand(self, kinds: Sequence[str], media: Sequence[Any]) -> tuple[list[Int64s], dict[str, Any]]:
+        """Let the processor turn media into the tokens of each and the features of all; without media none."""
         if not kinds:
-            return Expanded([], {})
+            return [], {}
         # Pads separate the media: no processor replaces them, and one among a medium's own tokens is found below.
         pad, pad_id = self.tokenizer.pad_token, self.pad_token_id
         text = "".join(self.placeholders[kind][0] + pad for kind in kinds)
@@ -223,7 +216,7 @@ class Encoder:
                 f"processor {type(self.processor).__name__}: expected tokens for each of {len(kinds)} media, got "
                 f"{[len(part) for part in tokens]}\n  It must replace each placeholder by tokens, none of them the pad."
             )
-        return Expanded(tokens, {name: value for name, value in made.items() if name not in _PER_TOKEN})
+        return tokens, {name: value for name, value in made.items() if name not in _PER_TOKEN}
 
     def media_types(self, input_ids: Int64s) -> Int64s:
         """Returns what each token is of: 0 text, 1 an image, 2 a video; as processors of transformers number them."""
@@ -342,7 +335,7 @@ def fit(
     stay = [number for number in range(len(encoded.kinds)) if number not in lost]
     kinds, left = [encoded.kinds[number] for number in stay], [media[number] for number in stay]
     # Made again rather than cut: how features of several media lie in one tensor is the processor's own affair.
-    features = encoder.expand(kinds, left).features if lost else encoded.features
+    features = encoder.expand(kinds, left)[1] if lost else encoded.features
     return Fitted(raw_ids, encoded.input_ids[kept], kinds, left, features)
 
 
@@ -385,7 +378,15 @@ class RopeRule(NamedTuple):
             ValueError: The tokens of images and videos do not fit the grids.
         """
         is_of = {kind: input_ids == token for kind, token in self.token_ids.items()}
-        waiting = {kind: self._per_run(kind, tokens, grids) for kind, tokens in is_of.items()}
+        waiting: dict[str, list[VisualGrid]] = {}
+        for kind, tokens in is_of.items():
+            found = [grid for grid in grids if grid.kind == kind]
+            runs = int(np.count_nonzero(tokens[:1])) + int(np.count_nonzero(tokens[1:] & ~tokens[:-1]))
+            # No feature says whether a processor separates the frames of a video, with times written between; the
+            # number of runs of video tokens does.
+            if kind == "video" and runs == sum(grid.grid[0] for grid in found):
+                found = [VisualGrid(kind, (1, *grid.grid[1:])) for grid in found for _ in range(grid.grid[0])]
+            waiting[kind] = found
         media = sorted((start, kind) for kind, tokens in is_of.items() for start in np.flatnonzero(tokens).tolist())
         parts: list[Int64s] = []
         at, number = 0, 0  # in the tokens, and of the next position: media advance the two differently
@@ -407,15 +408,6 @@ class RopeRule(NamedTuple):
         if left := [kind for kind, grids in waiting.items() if grids]:
             raise _misfit(left[0], len(input_ids))
         return np.concatenate([*parts, _text(len(input_ids) - at, number)], axis=1)
-
-    def _per_run(self, kind: str, tokens: npt.NDArray[np.bool_], grids: Sequence[VisualGrid]) -> list[VisualGrid]:
-        """The grids of a kind, a video by frames where its tokens come frame by frame, with times written between."""
-        found = [grid for grid in grids if grid.kind == kind]
-        runs = int(np.count_nonzero(tokens[:1])) + int(np.count_nonzero(tokens[1:] & ~tokens[:-1]))
-        # No feature says whether a processor separates frames; the number of runs of video tokens does.
-        if kind != "video" or runs != sum(grid.grid[0] for grid in found):
-            return found
-        return [VisualGrid(kind, (1, *grid.grid[1:])) for grid in found for _ in range(grid.grid[0])]
 
 
 def _text(length: int, start: int) -> Int64s:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.chats.prompt_reader import EMPTY, MEDIA_CUT, PromptReader
-from streamdata.chats.settings import WHO, PromptConfig
+from streamdata.chats.settings import WHO
 from streamdata.errors import SourceError
 from streamdata.io.file_cache import FileCache
 from streamdata.run.processes import ProcessError, Team, processes
@@ -58,7 +58,12 @@ def choose_rows(reader: PromptReader) -> Kept:
         paths = [file.path for file in rows.files]
         raise SourceError(f"{WHO}: expected rows, got none in {paths}\n  Look at the data.")
     cache = FileCache(config.cache_dir)
-    numbers = stay = _subset(len(rows), config)
+    size = len(rows) if config.max_samples < 0 else min(config.max_samples, len(rows))
+    numbers = np.arange(size)
+    if config.shuffle and size < len(rows):
+        # NumPy's own generator, which keeps its streams between versions: verl chooses by it, so the rows are the same.
+        numbers = np.random.default_rng(config.seed or 0).choice(len(rows), size, replace=False)
+    stay = numbers
     dropped: dict[str, int] = {}
     if config.filter_prompts or reader.measures_tokens:
         ascending = np.argsort(numbers)  # files of lengths are asked for in the order of their rows
@@ -87,16 +92,6 @@ def choose_rows(reader: PromptReader) -> Kept:
     if path.read_bytes() != content:
         path = cache.publish(name, write)
     return Kept(path, len(stay), digest, dropped)
-
-
-def _subset(total: int, config: PromptConfig) -> Int64s:
-    """The rows of `max_samples`, in the order in which they come."""
-    size = total if config.max_samples < 0 else min(config.max_samples, total)
-    if size == total or not config.shuffle:
-        return np.arange(size)
-    # NumPy's own generator, which keeps its streams between versions: verl chooses by it, so the rows are the same.
-    chosen: Int64s = np.random.default_rng(config.seed or 0).choice(total, size, replace=False)
-    return chosen
 
 
 class _FileLengths(NamedTuple):

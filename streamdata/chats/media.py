@@ -132,18 +132,20 @@ def _unfolded(medium: Medium, known: frozenset[str]) -> tuple[Any, dict[str, Any
             f"{medium.kind}: expected options among {', '.join(sorted(known))}, got {others}"
             f"{did_you_mean(others[0], known)}\n  All else are settings of the processor."
         )
-    if wrong := {key: number for key, number in options.items() if not _is_valid(key, number)}:
+    wrong = {
+        key: number
+        for key, number in options.items()
+        if isinstance(number, bool)
+        or not isinstance(number, Real)
+        or not math.isfinite(number)
+        or not (float(number) > 0 or key in _MAY_BE_ZERO)
+    }
+    if wrong:
         raise ValueError(
             f"{medium.kind}: expected numbers as options, above 0 but for {', '.join(_MAY_BE_ZERO)}, got {wrong}\n"
             "  Mend them in the row, or leave them out."
         )
     return value, options
-
-
-def _is_valid(key: str, number: Any) -> bool:
-    if isinstance(number, bool) or not isinstance(number, Real) or not math.isfinite(number):
-        return False
-    return float(number) > 0 or key in _MAY_BE_ZERO
 
 
 def _image(value: Any, folder: str) -> Image.Image:
@@ -176,7 +178,20 @@ def _path(value: str | os.PathLike[str], folder: str) -> Path:
 def _open_video(value: Any, options: Mapping[str, Any], folder: str, side: int) -> VideoFrames:
     if isinstance(value, str | os.PathLike | bytes):
         return decode_video(value if isinstance(value, bytes) else str(_path(value, folder)), options, side)
-    frames = _listed_frames(value, folder)
+    if isinstance(value, np.ndarray) and value.ndim == _NUM_AXES and value.dtype == np.uint8:
+        frames = value
+    elif isinstance(value, list | tuple) and value:
+        listed = [np.asarray(_image(_unfolded(Medium("image", frame), frozenset())[0], folder)) for frame in value]
+        if len(sizes := {frame.shape for frame in listed}) > 1:
+            raise ValueError(
+                f"video: expected frames of one size, got {sorted(sizes)}\n  Resize them when they are stored."
+            )
+        frames = np.stack(listed)
+    else:
+        raise ValueError(
+            f"video: expected a path, bytes, a list of frames, or uint8 (frames, height, width, 3), got "
+            f"{type(value).__name__}\n  Store the file's bytes, its path, or the paths or bytes of frames."
+        )
     # Without their times a second opening would take frames of any video for two in a second.
     if isinstance(value, VideoFrames) and value.metadata and not options:
         return value  # opened before
@@ -189,23 +204,6 @@ def _open_video(value: Any, options: Mapping[str, Any], folder: str, side: int) 
     step = original / sampled
     indices = [round(number * step) for number in range(len(frames))]
     return _with_metadata(frames, original, indices, round(len(frames) * step))
-
-
-def _listed_frames(value: Any, folder: str) -> npt.NDArray[np.uint8]:
-    if isinstance(value, np.ndarray) and value.ndim == _NUM_AXES and value.dtype == np.uint8:
-        return value
-    if not isinstance(value, list | tuple) or not value:
-        raise ValueError(
-            f"video: expected a path, bytes, a list of frames, or uint8 (frames, height, width, 3), got "
-            f"{type(value).__name__}\n  Store the file's bytes, its path, or the paths or bytes of frames."
-        )
-    frames = [np.asarray(_image(_unfolded(Medium("image", frame), frozenset())[0], folder)) for frame in value]
-    sizes = {frame.shape for frame in frames}
-    if len(sizes) > 1:
-        raise ValueError(
-            f"video: expected frames of one size, got {sorted(sizes)}\n  Resize them when they are stored."
-        )
-    return np.stack(frames)
 
 
 def _with_metadata(frames: npt.NDArray[np.uint8], fps: float, indices: Sequence[int], total: int) -> VideoFrames:
@@ -252,7 +250,19 @@ def _decoded(container: Any, options: Mapping[str, Any], side: int) -> VideoFram
     if not total:  # some containers do not say how many frames they have: their packets are counted, undecoded
         total = sum(1 for packet in container.demux(stream) if packet.size)
         container.seek(0)
-    first, last = _range(options, total, fps)
+    if fps <= 0 or total <= 0:
+        raise ValueError(f"video: expected frames at a rate, got {total} at {fps}\n  Encode the video again.")
+    length = total / fps
+    # The first and the last frame between `video_start` and `video_end`.
+    start, end = options.get("video_start") or 0, options.get("video_end")
+    first = math.ceil(min(max(start, 0), length) * fps)
+    last = total - 1 if end is None else min(math.floor(min(max(end, 0), length) * fps), total - 1)
+    if first >= last:
+        of_time = f" from {start} s to {end or length:g} s" if {"video_start", "video_end"} & options.keys() else ""
+        raise ValueError(
+            f"video: expected at least {_FRAMES_PER_TOKEN} frames{of_time}, got a video of {total} in {length:.2f} "
+            "s\n  Store a picture as an image, or change video_start and video_end."
+        )
     count = num_frames(options, last - first + 1, fps)
     # By torch, in float32: verl takes the same frames. (Who reads no video does not wait for torch.)
     indices = torch.linspace(first, last, count).round().long().tolist()
@@ -266,23 +276,6 @@ def _decoded(container: Any, options: Mapping[str, Any], side: int) -> VideoFram
     if len(frames) < count:
         raise ValueError(f"video: expected {count} of {total} frames, got {len(frames)}\n  The file is cut short.")
     return _with_metadata(np.stack(frames), fps, indices, total)
-
-
-def _range(options: Mapping[str, Any], total: int, fps: float) -> tuple[int, int]:
-    """The first and the last frame between `video_start` and `video_end`."""
-    if fps <= 0 or total <= 0:
-        raise ValueError(f"video: expected frames at a rate, got {total} at {fps}\n  Encode the video again.")
-    length = total / fps
-    start, end = options.get("video_start") or 0, options.get("video_end")
-    first = math.ceil(min(max(start, 0), length) * fps)
-    last = total - 1 if end is None else min(math.floor(min(max(end, 0), length) * fps), total - 1)
-    if first >= last:
-        of_time = f" from {start} s to {end or length:g} s" if {"video_start", "video_end"} & options.keys() else ""
-        raise ValueError(
-            f"video: expected at least {_FRAMES_PER_TOKEN} frames{of_time}, got a video of {total} in {length:.2f} "
-            "s\n  Store a picture as an image, or change video_start and video_end."
-        )
-    return first, last
 
 
 def num_frames(options: Mapping[str, Any], total: int, fps: float) -> int:

@@ -71,8 +71,17 @@ class RowSettings(BaseModel):
             raise ValueError(
                 f"{who}: expected a mapping as config, got {shown(config)}\n  Write its keys below `config:`."
             )
-        given = cls._without_foreign(config or {}, who)
-        problems = list(cls.trainer_problems(config or {}, who))
+        given = dict(config or {})
+        problems = list(cls.trainer_problems(given, who))
+        if cls.trainer_keys:
+            # Near ones stay, and are refused with the rest: a setting that is misspelt would be its default, silently.
+            others = {key for key in map(str, given) if key not in cls.model_fields}
+            theirs = others & cls.trainer_keys
+            foreign = {key for key in others - theirs if not cls._nearest(key)}
+            if foreign:
+                message = "%s: ignores the keys %s, which neither it nor its trainer knows"
+                logger.warning(message, who, names_text(foreign))
+            given = {key: value for key, value in given.items() if str(key) not in theirs | foreign}
         try:
             settings = cls.model_validate(given)
         except ValidationError as error:
@@ -122,19 +131,6 @@ class RowSettings(BaseModel):
     def trainer_problems(cls, config: Mapping[Any, Any], who: str) -> Iterator[str]:  # noqa: ARG003  # for others
         """Yields errors about a trainer's keys that ask for what these datasets cannot do."""
         yield from ()
-
-    @classmethod
-    def _without_foreign(cls, config: Mapping[Any, Any], who: str) -> dict[Any, Any]:
-        """The keys that are ours, and those that are probably meant to be."""
-        if not cls.trainer_keys:
-            return dict(config)
-        # Near ones stay, and are refused with the rest: a setting that is misspelt would be its default, silently.
-        others = {key for key in map(str, config) if key not in cls.model_fields}
-        theirs = others & cls.trainer_keys
-        foreign = {key for key in others - theirs if not cls._nearest(key)}
-        if foreign:
-            logger.warning("%s: ignores the keys %s, which neither it nor its trainer knows", who, names_text(foreign))
-        return {key: value for key, value in config.items() if str(key) not in theirs | foreign}
 
     @classmethod
     def _nearest(cls, key: str) -> list[str]:

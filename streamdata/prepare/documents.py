@@ -83,22 +83,19 @@ class DocumentMaker:
         encoded = dict(zip(map(id, texts), encode_texts(self._backend, texts), strict=True))
         for number, extract in extracts:
             try:
-                yield self._document(extract, encoded)
+                found = {
+                    name: [_joined([self._tokens(part, encoded) for part in row]) for row in rows]
+                    for name, rows in extract.sequences.items()
+                }
+                if extract.has_shared_beginning:
+                    (one,), (other,) = found.values()
+                    shared = shared_ids(one.ids, other.ids)
+                    one.train[:shared] = other.train[:shared] = False
+                sequences = {name: [self._fitted(tokens, name) for tokens in rows] for name, rows in found.items()}
             except (BadRecordError, DroppedRecordError) as error:
                 failed(number, error)
-
-    def _document(self, extract: Extract, encoded: Mapping[int, Ids]) -> TokenizedDocument:
-        """The tokens of a record; `encoded` has the ids of its texts, by the identity of each."""
-        found = {
-            name: [_joined([self._tokens(part, encoded) for part in row]) for row in rows]
-            for name, rows in extract.sequences.items()
-        }
-        if extract.has_shared_beginning:
-            (one,), (other,) = found.values()
-            shared = shared_ids(one.ids, other.ids)
-            one.train[:shared] = other.train[:shared] = False
-        sequences = {name: [self._fitted(tokens, name) for tokens in rows] for name, rows in found.items()}
-        return TokenizedDocument(extract.domain, sequences, extract.values)
+            else:
+                yield TokenizedDocument(extract.domain, sequences, extract.values)
 
     def _tokens(self, part: Part, encoded: Mapping[int, Ids]) -> Tokens:
         if isinstance(part, TextPart):

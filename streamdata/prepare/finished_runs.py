@@ -8,7 +8,7 @@
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from streamdata.errors import PrepareError
@@ -16,7 +16,7 @@ from streamdata.prepare.output import sha256
 from streamdata.prepare.run_directory import RESULTS, Json, RunDirectory, differences, make_manifest
 from streamdata.stores.factory import open_store
 from streamdata.stores.factory import verify as verify_store
-from streamdata.stores.stored_values import SUMS, publish_sums
+from streamdata.stores.stored_values import SUMS
 
 
 def manifest_of(path: str | Path) -> Json | None:
@@ -74,16 +74,6 @@ def without_sums(path: str | os.PathLike[str]) -> list[str]:
     directory = RunDirectory(path)
     path = directory.data if directory.manifest.exists() else directory.path
     return open_store(path, verify=False).files_without_sums()
-
-
-def write_sums(files: Iterable[str]) -> None:
-    """Write the sums of files beside them. Damage that a file has now is not noticed from then on.
-
-    Raises:
-        OSError: They cannot be written.
-    """
-    for file in files:
-        publish_sums(file)
 
 
 def _run_problems(directory: RunDirectory, manifest: Json) -> Iterator[str]:

@@ -348,8 +348,3 @@ class _TaskBytes:
             self._line_start = offset + last + 1
         self._check_line(offset + len(piece) - self._line_start, self._begin + self._line_start)
         return piece
-
-
-def input_digest(digests: Sequence[str]) -> str:
-    """The digest of a file from those of its tasks."""
-    return hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()

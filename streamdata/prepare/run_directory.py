@@ -30,7 +30,7 @@ from typing import Any, Final
 from streamdata.errors import PrepareError, shown
 from streamdata.prepare.config import PrepareConfig
 from streamdata.prepare.encode import vocabulary_size
-from streamdata.prepare.inputs import Task, input_digest
+from streamdata.prepare.inputs import Task
 from streamdata.run.publish import publish, sync
 from streamdata.text.tokenizer import tokenizer_digest
 
@@ -345,7 +345,10 @@ def make_manifest(plan: Json, markers: Iterable[Json]) -> Json:
         for path, (size, digest) in sorted(marker["files"].items()):
             files.update(f"{path} {size} {digest}\n".encode())
             num_files += 1
-    inputs = [entry | {"digest": input_digest(digests.get(entry["url"], []))} for entry in plan["inputs"]]
+    inputs = []
+    for entry in plan["inputs"]:  # the digest of a file is one of those of its tasks
+        joined = "".join(digests.get(entry["url"], ())).encode()
+        inputs.append(entry | {"digest": hashlib.blake2b(joined, digest_size=16).hexdigest()})
     return {
         **plan,
         "inputs": inputs,

@@ -65,7 +65,7 @@ def write_sums(file: Path, path: Path) -> None:
 
 
 def publish_sums(file: str) -> None:
-    """Write the sums of a file beside it, in one step.
+    """Write the sums of a file beside it, in one step. Damage that it has now is not noticed from then on.
 
     Raises:
         OSError: The directory cannot be written.

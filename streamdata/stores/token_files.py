@@ -88,7 +88,17 @@ class TokenFileStore(Store):
                 f"{size_bytes} bytes in all", "It was cut short, or has another dtype: copy it again, or give dtype.",
             )  # fmt: skip
         data = StoredArray(file, layout.dtype, count, layout.offset, has_sums=has_sums(file))
-        ends = self._document_ends(f"{file}.index", data) if is_ds else None
+        ends, index = None, f"{file}.index"
+        if is_ds and os.path.exists(index):
+            size_of_index = os.path.getsize(index)
+            stored = StoredArray(index, np.dtype("<u8"), size_of_index // 8, has_sums=has_sums(index))
+            if not stored.count or size_of_index % 8:
+                expected = "8 bytes for the end of each document"
+                raise StoreError.mismatch(f"file '{index}'", expected, f"{size_of_index} bytes")
+            if (last := self.values(stored)[-1]) != count:
+                expected = f"documents that end with the {count} tokens of '{file}'"
+                raise StoreError.mismatch(f"file '{index}'", expected, f"an end at {last}", _COPY_BOTH)
+            ends = Offsets(stored.count, stored, count, f"index '{index}'", has_zero=False)
         sequence = Segment(data, ends or Even(1, count), documents=ends, is_undivided=ends is None)
         segments, loss = {"sequence": [sequence]}, f"{file}.loss"
         if is_ds and os.path.exists(loss):
@@ -98,18 +108,6 @@ class TokenFileStore(Store):
             mask = StoredArray(loss, np.dtype(np.bool_), count, has_sums=has_sums(loss))
             segments["loss_mask"] = [Segment(mask, sequence.records)]
         return Shard(file, segments)
-
-    def _document_ends(self, index: str, data: StoredArray) -> Offsets | None:
-        if not os.path.exists(index):
-            return None
-        size_bytes = os.path.getsize(index)
-        ends = StoredArray(index, np.dtype("<u8"), size_bytes // 8, has_sums=has_sums(index))
-        if not ends.count or size_bytes % 8:
-            raise StoreError.mismatch(f"file '{index}'", "8 bytes for the end of each document", f"{size_bytes} bytes")
-        if (last := self.values(ends)[-1]) != data.count:
-            expected = f"documents that end with the {data.count} tokens of '{data.file}'"
-            raise StoreError.mismatch(f"file '{index}'", expected, f"an end at {last}", _COPY_BOTH)
-        return Offsets(ends.count, ends, data.count, f"index '{index}'", has_zero=False)
 
     def _layout(self, file: str) -> TokenLayout:
         found = _LAYOUTS.get(os.path.splitext(file)[1], _bin_layout)(file)

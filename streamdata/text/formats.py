@@ -167,8 +167,13 @@ def pair_said(
         return Texts(before, text_in(row, "chosen", who)), Texts(before, text_in(row, "rejected", who))
     if has_own_prompt(row) and prompt_key not in row:
         said = as_prompt(_conversation(row, who) if "conversations" in row else _instruction(row, who))
-        chosen, rejected = (_answer(row, key, who) for key in SIDES)
-        return [*said, *chosen], [*said, *rejected]
+        pair = []
+        for key in SIDES:
+            value = row.get(key)
+            answer = {"role": "assistant", "content": value} if isinstance(value, str) else value
+            answers = [answer] if isinstance(answer, dict) else answer
+            pair.append([*said, *messages_of({**row, key: answers}, key, who)])
+        return pair[0], pair[1]
     # The prompt goes before both first: what they share is compared over complete conversations.
     prompt: str | Sequence[Message] = []
     if prompt_key is not None and (row.get(prompt_key) or (prompt_key not in row and prompt_key != "prompt")):
@@ -268,13 +273,6 @@ def _instruction(row: Row, who: str) -> list[Message]:
     turns = [turn for pair in history for turn in zip(_TURN, pair, strict=True)]
     messages = [{"role": role, "content": content} for role, content in [*turns, ("user", asked)]]
     return [*_system(row, who), *messages]
-
-
-def _answer(row: Row, key: str, who: str) -> list[Message]:
-    value = row.get(key)
-    if isinstance(value, str):
-        return [{"role": "assistant", "content": value}]
-    return messages_of({**row, key: [value] if isinstance(value, dict) else value}, key, who)
 
 
 def _all_said(messages: Sequence[Message]) -> list[Message]:

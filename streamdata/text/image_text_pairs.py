@@ -76,21 +76,20 @@ class ImageTextPairProcessFnBuilder:
     def _sample(self, record: dict[str, Any]) -> dict[str, Any]:
         import torch
 
-        image_field = _first_field(record, IMAGE_FIELDS, "an image")
-        text = record[_first_field(record, TEXT_FIELDS, "a text")]
+        fields: list[str] = []
+        for what, names in (("an image", IMAGE_FIELDS), ("a text", TEXT_FIELDS)):
+            given = [name for name in names if record.get(name) is not None]
+            if not given:
+                raise ValueError(
+                    f"ImageTextPairProcessFnBuilder: expected {what} in one of the fields {list(names)}, the record "
+                    f"has {names_text(record)}\n  Rename the field with a single_process_fn, or leave such records out "
+                    "there."
+                )
+            fields.append(given[0])
+        image_field, text = fields[0], record[fields[1]]
         text = text.decode() if isinstance(text, bytes) else text
         ids = tokenize(self.tokenizer_name, text, self.max_text_len, with_special_tokens=True)
         load = jpeg_to_tensor if self.backend == "simplejpeg" else to_tensor_by_pillow
         img = load(record[image_field], self._size, self.dtype)
         rest = {name: value for name, value in record.items() if name != image_field}
         return {**rest, "img": img, "txt": torch.from_numpy(ids)}
-
-
-def _first_field(record: dict[str, Any], names: tuple[str, ...], what: str) -> str:
-    for name in names:
-        if record.get(name) is not None:
-            return name
-    raise ValueError(
-        f"ImageTextPairProcessFnBuilder: expected {what} in one of the fields {list(names)}, the record has "
-        f"{names_text(record)}\n  Rename the field with a single_process_fn, or leave such records out there."
-    )

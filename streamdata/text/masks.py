@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from streamdata.errors import shown
 from streamdata.text.formats import Texts
-from streamdata.text.messages import TRAIN_KEY, Message
+from streamdata.text.messages import TRAIN_KEY
 from streamdata.text.probes import AddedTokens, Frame, Span, learn_frame
 from streamdata.text.spans import MessageSpans
 from streamdata.text.templates import ChatRenderer, Conversation
@@ -45,11 +45,6 @@ class EncodedChat(NamedTuple):
     input_ids: npt.NDArray[np.int64]
     train: npt.NDArray[np.bool_]
     text: str
-
-    @property
-    def num_trained(self) -> int:
-        """How many tokens are trained; a sample where it is 0 teaches nothing."""
-        return int(np.count_nonzero(self.train))
 
 
 class MessageTokens(NamedTuple):
@@ -201,25 +196,18 @@ class ChatEncoder:
         spans = [span for each in found.values() for span in each]
         if not self._append_stop or frame.has_stop:
             return text, spans
-        ends = {number: each[-1][1] for number, each in found.items()}
-        text, stops = self._stopped(text, conversation.messages, ends, frame)
-        return text, spans + stops
-
-    def _stopped(
-        self, text: str, messages: Sequence[Message], ends: Mapping[int, int], frame: Frame
-    ) -> tuple[str, list[Span]]:
-        """The text with a stop after the last message, and the spans of the tokens at which answers stop."""
-        stops = []
-        for number, end in ends.items():
-            role, *later = (message["role"] for message in messages[number:])
+        # Trained too is the token at which an answer stops: that of the next role, which is put after the last message.
+        for number, each in found.items():
+            role, *later = (message["role"] for message in conversation.messages[number:])
             if role != "assistant" or later[:1] == ["assistant"]:
                 continue
+            end = each[-1][1]
             if not later and not text[end:].strip():
-                text += frame.next_tool if messages[number].get("tool_calls") else frame.next_user
+                text += frame.next_tool if conversation.messages[number].get("tool_calls") else frame.next_user
             begin = len(text) - len(text[end:].lstrip())
             if token := self._tokens.at(text, begin):
-                stops.append((end, begin + len(token)))
-        return text, stops
+                spans.append((end, begin + len(token)))
+        return text, spans
 
     def _marked_spans(self, conversation: Conversation, trained: list[int]) -> tuple[str, list[Span]]:
         """The text and its trained spans where the template marks which parts of answers are trained."""

@@ -87,7 +87,21 @@ def read_chat(row: Mapping[str, Any], prompt_key: str, media_keys: Mapping[str, 
             f"prompt: expected parts with media of type {' or '.join(columns)}, got {others}\n"
             "  Write {'type': 'image', 'image': …} or {'type': 'video', 'video': …}; other media are not read."
         )
-    return MediaChat(messages, _take_media(messages, columns))
+    # The media of all parts, their own or the next of their columns; nothing but the type stays in a part.
+    places = [(part, own_medium(part)) for part in typed_parts(messages) if part.get("type") in columns]
+    for kind, values in columns.items():
+        if (count := sum(part["type"] == kind and own is None for part, own in places)) != len(values):
+            raise ValueError(
+                f"prompt: expected as many {kind}s as parts for them, got {len(values)} for {count}\n"
+                f"  Each <{kind}> in the text stands for one {kind} of the row, in order."
+            )
+    waiting, media = {kind: iter(values) for kind, values in columns.items()}, []
+    for part, own in places:
+        kind = part.pop("type")
+        media.append(own or Medium(kind, next(waiting[kind]), dict(part) or None))
+        part.clear()  # templates take such keys for the medium itself, and would print it
+        part["type"] = kind
+    return MediaChat(messages, media)
 
 
 def messages_of(row: Mapping[str, Any], key: str, who: str) -> list[Message]:
@@ -245,24 +259,6 @@ def _listed(value: Any, key: str) -> list[Any]:
     if value is None or isinstance(value, list):
         return list(value or ())
     raise ValueError(f"prompt: expected a list of media in {shown(key)}, got {type(value).__name__}\n  Store a list.")
-
-
-def _take_media(messages: Sequence[Message], columns: Mapping[str, Sequence[Any]]) -> list[Medium]:
-    """The media of all parts, their own or the next of their columns; nothing but the type stays in a part."""
-    places = [(part, own_medium(part)) for part in typed_parts(messages) if part.get("type") in columns]
-    for kind, values in columns.items():
-        if (count := sum(part["type"] == kind and own is None for part, own in places)) != len(values):
-            raise ValueError(
-                f"prompt: expected as many {kind}s as parts for them, got {len(values)} for {count}\n"
-                f"  Each <{kind}> in the text stands for one {kind} of the row, in order."
-            )
-    waiting, media = {kind: iter(values) for kind, values in columns.items()}, []
-    for part, own in places:
-        kind = part.pop("type")
-        media.append(own or Medium(kind, next(waiting[kind]), dict(part) or None))
-        part.clear()  # templates take such keys for the medium itself, and would print it
-        part["type"] = kind
-    return media
 
 
 def read_tools(value: Any) -> list[dict[str, Any]] | None:

@@ -156,6 +156,11 @@ class _Lesson:
         endings = [last.removesuffix(dangling)]
         if header and (after := self._rendered(_ASK, _SAY, prompt=True)) and after.endswith(header):
             endings.append(after.split(_SAID)[1].removesuffix(header))
+        begin, end = answered.index(_SAID) + 1, len(answered) - len(dangling)
+        said = [(begin, end)]
+        if self._conversation.template.has_marks:
+            _, marks = replace(self._conversation, messages=self._messages(_ASK, _SAY)).render_marked()
+            said = [(max(begin, mark), stop) for mark, stop in marks]
         next_tool = ""
         if called and result and result.startswith(called):
             next_tool = self._tokens.at(result[len(called) :].lstrip(), 0)
@@ -164,7 +169,7 @@ class _Lesson:
             stem=header[: min(filter(None, shared), default=0)],
             dangling=dangling,
             endings=tuple(sorted({ending for ending in endings if ending}, key=len, reverse=True)),
-            has_stop=self._has_stop(answered, dangling),
+            has_stop=any(self._tokens.first(answered[first:stop]) for first, stop in said),
             next_user=self._tokens.at(between.lstrip(), 0),
             next_tool=next_tool,
         )
@@ -180,13 +185,6 @@ class _Lesson:
         opened = [last.find(token, 0, size) for token in self._tokens.opening(answered)]
         rest = last[min([size, *(position for position in opened if position >= 0)]) :]
         return rest if asked.endswith(rest) and answered.startswith(asked) else ""
-
-    def _has_stop(self, answered: str, dangling: str) -> bool:
-        begin, end = answered.index(_SAID) + 1, len(answered) - len(dangling)
-        if not self._conversation.template.has_marks:
-            return bool(self._tokens.first(answered[begin:end]))
-        _, marks = replace(self._conversation, messages=self._messages(_ASK, _SAY)).render_marked()
-        return any(self._tokens.first(answered[max(begin, mark) : stop]) for mark, stop in marks)
 
     def _rendered(self, *messages: Message, prompt: bool = False) -> str | None:
         """The messages as text; None if the template refuses them, or has not each content once."""

@@ -232,8 +232,16 @@ class MessageSpans:
             if after.startswith(ending) and self._text.endswith(rest):
                 return len(self._text) - len(rest)
         end = len(self._text) - len(after)
-        if self._text.endswith(after) and self._goes_on(number, end):
-            return end
+        later = range(number + 1, len(self._messages))
+        following = next((each for each in later if self._messages[each]["role"] == "assistant"), None)
+        if following is not None and self._text.endswith(after):
+            # Right too if the assistant's next message would begin there, at once or with its header.
+            probes = self._probes
+            begins = tuple(start for start in (probes.probe, self._frame.stem) if start)
+            answer = {"role": "assistant", "content": probes.probe}
+            texts = [probes.rendered([*messages, answer]) or "" for messages in probes.before(following)]
+            if any(text.startswith(self._text[:end]) and text.startswith(begins, end) for text in texts):
+                return end
         raise self._lost(number, "it ends differently when others follow")
 
     def _endings(self, number: int) -> Iterator[str]:
@@ -252,18 +260,6 @@ class MessageSpans:
             yield prompted.after.removesuffix(header)
         if is_refused and self._messages[number]["role"] == "assistant":
             yield from self._frame.endings
-
-    def _goes_on(self, number: int, end: int) -> bool:
-        """Whether the assistant's next message would begin there, at once or with its header."""
-        later = range(number + 1, len(self._messages))
-        following = next((each for each in later if self._messages[each]["role"] == "assistant"), None)
-        if following is None:
-            return False
-        probes = self._probes
-        begins = tuple(start for start in (probes.probe, self._frame.stem) if start)
-        answer = {"role": "assistant", "content": probes.probe}
-        texts = [probes.rendered([*messages, answer]) or "" for messages in probes.before(following)]
-        return any(text.startswith(self._text[:end]) and text.startswith(begins, end) for text in texts)
 
     def _end_by_addition(self, number: int, begin: int) -> int | None:
         """The end of a message that is rendered as where it is the last one, though what is before it is not.

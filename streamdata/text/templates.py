@@ -94,17 +94,26 @@ class ChatRenderer:
 
     def conversation(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None) -> "Conversation":
         """Prepares a conversation to be rendered in several ways; see `render`."""
-        schemas = (
-            None if tools is None else [_plain(_schema(tool), f"tool {number}") for number, tool in enumerate(tools)]
-        )
+        from transformers.utils.chat_template_utils import get_json_schema
+
+        schemas: list[Any] = []
+        for number, tool in enumerate(tools or ()):
+            if not isinstance(tool, Mapping) and not callable(tool):
+                raise ValueError(
+                    f"chat: expected each tool as a JSON schema (a dict) or a function, got {shown(tool)}\n"
+                    "  Decode tools that are JSON text before."
+                )
+            schema = tool if isinstance(tool, Mapping) else get_json_schema(tool)
+            schemas.append(_plain(schema, f"tool {number}"))
         plain, with_tools = _plain_messages(messages), tools is not None
         if with_tools not in self._compiled:  # the tokenizer is asked once
-            source = template_source(self._tokenizer, self._template_name, schemas)
+            source = template_source(self._tokenizer, self._template_name, tools)
             try:
                 self._compiled[with_tools] = _compile(source)
             except Exception as error:  # jinja's own
                 raise _failure(self._name, error) from error
-        return Conversation(plain, self._compiled[with_tools], {**self._variables, "tools": schemas}, self._name)
+        variables = {**self._variables, "tools": schemas if with_tools else None}
+        return Conversation(plain, self._compiled[with_tools], variables, self._name)
 
 
 class CompiledTemplate(NamedTuple):
@@ -329,16 +338,3 @@ def _plain(value: Any, where: str | None) -> Any:
 def _is_medium(name: Any) -> bool:
     """Whether a key, or the type of a part, is that of a medium."""
     return isinstance(name, str) and name in _MEDIA
-
-
-def _schema(tool: Any) -> Any:
-    from transformers.utils.chat_template_utils import get_json_schema
-
-    if isinstance(tool, Mapping):
-        return tool
-    if callable(tool):
-        return get_json_schema(tool)
-    raise ValueError(
-        f"chat: expected each tool as a JSON schema (a dict) or a function, got {shown(tool)}\n"
-        "  Decode tools that are JSON text before."
-    )

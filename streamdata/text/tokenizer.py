@@ -84,11 +84,6 @@ class DirectoryTokenizer:
 
 
 @functools.cache
-def _directory_tokenizer(name: str) -> DirectoryTokenizer | None:
-    return load_directory(name)
-
-
-@functools.cache
 def load_tokenizer(name: str) -> Any:
     """Loads a tokenizer on first use in this process; it never travels to a worker, its name does.
 
@@ -139,21 +134,10 @@ def token_ids(tokenizer: Any, text: str, *, with_special_tokens: bool = False) -
         text: Any.
         with_special_tokens: Whether the tokenizer adds those of its own format; a template writes them itself.
     """
-    backend = _bare_backend(tokenizer)
-    if backend is None:
-        encoded = tokenizer(text, add_special_tokens=with_special_tokens, return_attention_mask=False, verbose=False)
-        return np.array(encoded["input_ids"], dtype=np.int64)
-    # The same ids in two thirds of the time: no mask, no offsets, no checks of settings that are not there.
-    (encoding,) = backend.encode_batch_fast([text], add_special_tokens=with_special_tokens)
-    return np.array(encoding.ids, dtype=np.int64)
-
-
-def _bare_backend(tokenizer: Any) -> Any:
-    """Returns what a fast tokenizer hands texts to, where it does nothing else with them; None where it may."""
     from transformers import PreTrainedTokenizerFast
 
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    own = type(tokenizer)
+    backend, own = getattr(tokenizer, "backend_tokenizer", None), type(tokenizer)
+    # Where a tokenizer may do more with texts than to hand them to its backend, it is asked itself.
     if (
         backend is None
         or own.__call__ is not PreTrainedTokenizerFast.__call__
@@ -162,10 +146,13 @@ def _bare_backend(tokenizer: Any) -> Any:
         or backend.truncation is not None
         or backend.padding is not None
     ):
-        return None
+        encoded = tokenizer(text, add_special_tokens=with_special_tokens, return_attention_mask=False, verbose=False)
+        return np.array(encoded["input_ids"], dtype=np.int64)
     if backend.encode_special_tokens:  # an earlier call left it so; transformers sets it for each call
         backend.encode_special_tokens = False
-    return backend
+    # The same ids in two thirds of the time: no mask, no offsets, no checks of settings that are not there.
+    (encoding,) = backend.encode_batch_fast([text], add_special_tokens=with_special_tokens)
+    return np.array(encoding.ids, dtype=np.int64)
 
 
 def tokenize(
@@ -284,6 +271,9 @@ def load_directory(name: str) -> DirectoryTokenizer | None:
         return None  # transformers has the word, and the error
     plain = backend.truncation is None and backend.padding is None
     return DirectoryTokenizer(backend, config) if plain and _has_all_tokens(backend, config) else None
+
+
+_directory_tokenizer = functools.cache(load_directory)
 
 
 def check_name(name: str | os.PathLike[str]) -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from streamdata.errors import ShardError
 from streamdata.prepare import PrepareError, inputs
-from streamdata.prepare.inputs import Task, TaskInput, input_digest, plan_tasks
+from streamdata.prepare.inputs import Task, TaskInput, plan_tasks
+from streamdata.prepare.run_directory import make_manifest
 from tests.io.servers import http_server
 from tests.prepare.runs import write
 
@@ -180,8 +181,16 @@ def test_digests_tell_contents_apart(tmp_path: Path) -> None:
         path = write(tmp_path / f"{len(digests)}.jsonl", [json.dumps(text)] * 5)
         digests.append([read(task)[2] for task in plan_tasks([path], 8)])
     assert digests[0] != digests[1] == digests[2]
-    files = [input_digest(found) for found in digests]
+    files = [file_digest(found) for found in digests]
     assert [one == other for one, other in pairwise(files)] == [False, True]
+
+
+def file_digest(digests: list[str]) -> str:
+    """The digest of a file that the manifest has, from those of its tasks."""
+    empty: dict[str, object] = {"counts": {}, "dropped": {}, "bad": {}, "files": {}}
+    markers = [empty | {"input": {"url": "a", "digest": digest}} for digest in digests]
+    (entry,) = make_manifest({"inputs": [{"url": "a"}]}, markers)["inputs"]
+    return str(entry["digest"])
 
 
 def test_the_categories_of_a_column_are_no_part_of_each_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

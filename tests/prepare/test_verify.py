@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from streamdata.prepare import PrepareError
-from streamdata.prepare.finished_runs import verify, without_sums, write_sums
+from streamdata.prepare.finished_runs import verify, without_sums
 from streamdata.prepare.run_directory import make_manifest
+from streamdata.stores.stored_values import publish_sums
 from tests.prepare.runs import PRETRAIN, run
 
 CONFIG = PRETRAIN | {"task_bytes": 20_000}
@@ -84,7 +85,8 @@ def test_sums_that_were_added_to_an_older_run_belong_to_it(output: Path) -> None
     again = make_manifest(manifest, [json.loads(path.read_text()) for path in markers])
     (output / "manifest.json").write_text(json.dumps(again))
     assert verify(output) == []
-    write_sums(without_sums(output))
+    for file in without_sums(output):
+        publish_sums(file)
     assert verify(output) == without_sums(output) == []
     assert list((output / "data").rglob("*.sums"))
 

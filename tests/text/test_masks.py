@@ -123,7 +123,7 @@ def test_only_what_the_role_says_is_trained(tokenizer, name, messages, settings,
     assert trained_pieces(tokenizer, encoded) == expected
     assert tokenizer.decode(encoded.input_ids) == encoded.text
     assert (encoded.input_ids.dtype, encoded.train.dtype) == (np.int64, np.bool_)
-    assert encoded.num_trained == encoded.train.sum() > 0
+    assert encoded.train.sum() > 0
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -168,7 +168,7 @@ def test_blocks_belong_to_the_message_they_lie_in(tokenizer):
     )
     first, second = {**SAY, "train": False}, {**WELL, "train": False}
     assert trained_pieces(tokenizer, encode_chat(tokenizer, [ASK, SAY, AGAIN, second])) == ["a", "<|im_end|>"]
-    assert encode_chat(tokenizer, [ASK, first, AGAIN, WELL]).num_trained == 0
+    assert encode_chat(tokenizer, [ASK, first, AGAIN, WELL]).train.sum() == 0
 
 
 def test_a_template_does_not_see_who_is_trained(tokenizer):
@@ -176,7 +176,7 @@ def test_a_template_does_not_see_who_is_trained(tokenizer):
     tokenizer.chat_template = "{% for m in messages %}{{ m | tojson }}{% endfor %}"
     encoded = encode_chat(tokenizer, [{**ASK, "train": False}, {**SAY, "train": False}])
     assert "train" not in encoded.text
-    assert encoded.num_trained == 0
+    assert encoded.train.sum() == 0
 
 
 words = st.text(st.sampled_from("ab \n\u732b\u00e9<>?"), max_size=8)

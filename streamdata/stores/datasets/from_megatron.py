@@ -19,14 +19,11 @@ from streamdata.errors import StoreError, shown
 from streamdata.recipe.named_source import PartRange, read_parts
 from streamdata.stores.datasets.base_dataset import positive
 from streamdata.stores.datasets.blend_rule import NEARLY_EQUAL, BlendWeights, blend_weights
-from streamdata.stores.datasets.window_datasets import TOKENS, SeqDataset
-from streamdata.stores.factory import open_store
+from streamdata.stores.datasets.window_datasets import SeqDataset
 
 _WHO: Final = "BlendableDataset.from_megatron"
 _SURPLUS: Final = 0.005
 """By how much more samples Megatron-Core builds of each pair than the blend should need."""
-_LOADING: Final = {"verify", "mapped", "dtype"}
-"""The options that open a store, and are not for a dataset over one that is open."""
 
 def megatron_blend(
     paths: str | os.PathLike[str] | Sequence[Any], parts: Any, part: str, size: int | None, options: dict[str, Any]
@@ -112,20 +109,9 @@ def _terms(paths: str | os.PathLike[str] | Sequence[Any]) -> tuple[list[str], li
 
 
 def _dataset(prefix: str, part: PartRange | None, options: dict[str, Any], **more: Any) -> SeqDataset:
-    loading = {name: options[name] for name in _LOADING & options.keys()}
-    rest = {name: value for name, value in options.items() if name not in _LOADING}
-    store = open_store(prefix, **loading)  # before its dataset: a part is a range of what it turns out to hold
-    if part is None:
-        return SeqDataset(store=store, **rest, **more)
-    count = store.column(TOKENS).num_records
-    span = part.span(count)
-    if span.first == span.last:
-        raise StoreError(
-            f"{_WHO}, '{prefix}': expected sequences for part {shown(part.name)} of {part.text}, got none of {count}\n"
-            "  Give it a larger share, or leave this pair out."
-        )
     try:
-        return SeqDataset(store=store, records=span, **rest, **more)
+        return SeqDataset(prefix, records=part, **options, **more)
     except StoreError as error:
-        error.add_note(f"  in part {shown(part.name)} of {part.text}")
+        if part is not None:
+            error.add_note(f"  in part {shown(part.name)} of {part.text}, for {_WHO}")
         raise

@@ -8,13 +8,13 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from streamdata.errors import StoreError, shown
-from streamdata.recipe.named_source import Percent
+from streamdata.recipe.named_source import PartRange, Percent
 from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.stores.datasets.base_dataset import BaseDataset, Sample, positive
 from streamdata.stores.datasets.megatron_samples import MegatronSamples, SampleIndices, SampleRule
@@ -170,7 +170,8 @@ class WindowDataset(BaseDataset):
         reset_position_ids: Add the `position_ids` of `documents` alone.
         eod_mask_loss: Add `loss_mask`, bool (window_size,), False where the input is `eod_token`; a stored mask is
             False there, too.
-        records: Cut windows from these records of the store alone, from the first to the one before the last.
+        records: Cut windows from these records of the store alone, from the first to the one before the last; or from
+            those of a part.
         compat: "megatron", for `seq` over one pair of files, gives the samples of Megatron-Core's GPTDataset, index for
             index; see `streamdata.stores.datasets.megatron_samples`. They are pieces of shuffled documents.
         seed: Of their order, as Megatron's `--seed`.
@@ -205,7 +206,7 @@ class WindowDataset(BaseDataset):
         reset_attention_mask: bool = False,
         reset_position_ids: bool = False,
         eod_mask_loss: bool = False,
-        records: tuple[int, int] | None = None,
+        records: tuple[int, int] | PartRange | None = None,
         compat: Literal["megatron"] | None = None,
         seed: int | None = None,
         num_samples: int | None = None,
@@ -225,6 +226,15 @@ class WindowDataset(BaseDataset):
         )
         self._size = window_size
         self.stride = window_size if stride is None else positive(stride, "stride", self._who)
+        if isinstance(records, PartRange):
+            count, chosen = self.store.column(TOKENS).num_records, records
+            records = chosen.span(count)
+            if records.first == records.last:
+                expected = f"expected sequences for part {shown(chosen.name)} of {chosen.text}, got none of {count}"
+                raise StoreError(
+                    f"{self._who}, '{load_path or self.store.path}': {expected}\n"
+                    "  Give it a larger share, or leave this one out."
+                )
         self._records, self._eod_token = records, eod_token
         # Which marks of documents samples get: cu_seqlens and max_seqlen, position_ids, loss_mask.
         self._marks = (documents or reset_attention_mask, documents or reset_position_ids, eod_mask_loss)
@@ -286,9 +296,25 @@ class WindowDataset(BaseDataset):
         samples: list[Sample] = [
             {"input_ids": window, "target_ids": following} for window, following in zip(inputs, targets, strict=True)
         ]
-        if any(self._marks):
-            for sample, begin, window in zip(samples, begins or repeat(None, len(samples)), ids, strict=True):
-                sample.update(self._marks_of(begin, window))
+        if not any(self._marks):
+            return samples
+        # The arguments of attention kernels for sequences of several lengths, for the window that begins there.
+        with_documents, with_positions, with_loss = self._marks
+        for sample, begin, window in zip(samples, begins or repeat(None, len(samples)), ids, strict=True):
+            if self._eod_token is not None:
+                starts = np.flatnonzero(window[:-1] == self._eod_token) + 1
+            else:
+                assert begin is not None, "a window in pieces, whose documents are not known"
+                starts = self.store.document_starts(TOKENS, begin, begin + self._size) - begin
+            marks = np.concatenate(([0], starts, [self._size]))
+            lengths = np.diff(marks)
+            if with_documents:
+                sample["cu_seqlens"] = torch.from_numpy(marks.astype(np.int32))
+                sample["max_seqlen"] = int(lengths.max())
+            if with_positions:
+                sample[_POSITIONS] = torch.from_numpy(np.arange(self._size) - np.repeat(marks[:-1], lengths))
+            if with_loss:
+                sample[_MASK] = torch.from_numpy(window != self._eod_token)
         return samples
 
     def _with_next(self, key: str, windows: WindowBegins, fill: int) -> Values:
@@ -356,25 +382,6 @@ class WindowDataset(BaseDataset):
         is_recorded = all(segment.documents is not None for segment in self.store.column(TOKENS).segments)
         if any(self._marks) and self._eod_token is None and not is_recorded:
             raise self.store.no_documents(TOKENS)
-
-    def _marks_of(self, begin: int | None, tokens: Int64s) -> dict[str, Any]:
-        """The arguments of attention kernels for sequences of several lengths, for a window that begins there."""
-        if self._eod_token is not None:
-            starts = np.flatnonzero(tokens[:-1] == self._eod_token) + 1
-        else:
-            assert begin is not None, "a window in pieces, whose documents are not known"
-            starts = self.store.document_starts(TOKENS, begin, begin + self._size) - begin
-        marks = np.concatenate(([0], starts, [self._size]))
-        lengths = np.diff(marks)
-        with_documents, with_positions, with_loss = self._marks
-        found: dict[str, Any] = {}
-        if with_documents:
-            found |= {"cu_seqlens": torch.from_numpy(marks.astype(np.int32)), "max_seqlen": int(lengths.max())}
-        if with_positions:
-            found[_POSITIONS] = torch.from_numpy(np.arange(self._size) - np.repeat(marks[:-1], lengths))
-        if with_loss:
-            found[_MASK] = torch.from_numpy(tokens != self._eod_token)
-        return found
 
     def _megatron_samples(self, compat: str | None, seed: int | None, num_samples: int | None) -> MegatronSamples:
         if compat is None:

@@ -161,6 +161,7 @@ def verify(
     """Check counts, ids and checksums of a finished store."""
     with messages(*_USERS):
         from streamdata.prepare import finished_runs
+        from streamdata.stores.stored_values import publish_sums
 
         problems = finished_runs.verify(store)
         for problem in problems:
@@ -170,7 +171,8 @@ def verify(
             raise typer.Exit(1)
         files = finished_runs.without_sums(store)
         if write_sums:
-            finished_runs.write_sums(files)
+            for file in files:
+                publish_sums(file)
             say(f"files that got sums: {len(files)}")
         elif files:
             say(f"files without sums, in which damage is read in silence: {len(files)}; --write-sums adds them")
