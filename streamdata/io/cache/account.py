@@ -68,6 +68,9 @@ class PageList:
     def __len__(self) -> int:
         return len(self._pages)
 
+    def __iter__(self) -> Iterator[PageKey]:
+        return iter(self._pages)
+
     def add(self, page: PageKey) -> None:
         """Add a page; one that is listed already stays."""
         if page not in self._at:
@@ -85,10 +88,6 @@ class PageList:
     def some(self, number: int) -> list[PageKey]:
         """Draw at most `number` different pages at random."""
         return _RANDOM.sample(self._pages, min(number, len(self._pages)))
-
-    def of_shards(self, is_wanted: Callable[[str], bool]) -> list[PageKey]:
-        """List the pages of the shards for which `is_wanted` is true."""
-        return [page for page in self._pages if is_wanted(page.shard)]
 
 
 class CacheAccount:
@@ -337,15 +336,19 @@ class PageWorth:
         yield from self._strangers()
         if outlook.reads_all or only_strangers:
             return
-        sampled = self._account.pages.some(_SAMPLED)
-        ranked = sorted(((self._next_wanted(page, outlook), page) for page in sampled), reverse=True)
-        yield from (page for wanted_in, page in ranked if wanted_in > paid_in)
+        ranked: list[tuple[int, PageKey]] = []
+        for page in self._account.pages.some(_SAMPLED):
+            other, shard = self._outlooks.get(page.shard, (None, 0))
+            if other is outlook:  # of another source the epochs are others
+                wanted = outlook.wanted(shard, page.number * PAGE_BYTES, (page.number + 1) * PAGE_BYTES)
+                ranked.append((next((epochs for epochs, size in enumerate(wanted) if size > 0), len(wanted)), page))
+        yield from (page for wanted_in, page in sorted(ranked, reverse=True) if wanted_in > paid_in)
 
     def _strangers(self) -> Iterator[PageKey]:
         """Pages of earlier versions of what this process reads, and of shards that nobody has read for an hour."""
         if self._strangers_of is not self._account.pages:  # it was looked for others' pages
             self._strangers_of = self._account.pages
-            self._stranger_pages = deque(self._account.pages.of_shards(lambda shard: shard not in self._outlooks))
+            self._stranger_pages = deque(page for page in self._account.pages if page.shard not in self._outlooks)
         for _ in range(min(_SAMPLED, len(self._stranger_pages))):
             page = self._stranger_pages.popleft()
             if page.shard in self._outlooks:  # since it was said what is known of it
@@ -357,14 +360,6 @@ class PageWorth:
                 yield page
             else:
                 self._stranger_pages.append(page)
-
-    def _next_wanted(self, page: PageKey, outlook: Outlook) -> int:
-        """In how many epochs a page is wanted; -1 for one of another source, whose epochs are others."""
-        other, shard = self._outlooks.get(page.shard, (None, 0))
-        if other is None or other is not outlook:
-            return -1
-        wanted = outlook.wanted(shard, page.number * PAGE_BYTES, (page.number + 1) * PAGE_BYTES)
-        return next((epochs for epochs, size in enumerate(wanted) if size > 0), len(wanted))
 
 
 def _url_part(shard: str) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
@@ -37,6 +37,7 @@ _MAX_CHECKED: Final = 1 << 14
 _SETTLED_NS: Final = 50_000_000
 """A change within one tick of the clock, of at most 10 ms, does not show in a file's time."""
 _TOUCHED_AGAIN_NS: Final = 600 * 10**9
+T = TypeVar("T")
 Piece = tuple[int, int, memoryview]
 """Begin and end of some bytes, and where they go. Plain, since there is one for nearly every record."""
 
@@ -239,37 +240,29 @@ class _OpenPage:
 
     def read_into(self, pieces: Sequence[Piece]) -> None:
         """Fill each piece of memory with bytes of the page; see `PageFiles.read_into`."""
-        while True:
-            damage = ""  # a text: an error that a frame of its own traceback holds would keep the page open
-            try:
-                self._fill(pieces)
-            except (OSError, PageDamageError) as error:  # also of a sector that cannot be read
-                damage = str(error)
-            if self._is_unchanged(damage):
-                return
+        self._while_unchanged(lambda: self._fill(pieces))
 
     def read(self, begin: int, end: int) -> bytes:
         """Read the bytes [begin, end) of the page; see `PageFiles.read`."""
-        while True:
-            data, damage = b"", ""
-            try:
-                data = self._read(begin, end)
-            except (OSError, PageDamageError) as error:
-                damage = str(error)
-            if self._is_unchanged(damage):
-                return data
+        return self._while_unchanged(lambda: self._read(begin, end))
 
-    def _is_unchanged(self, damage: str) -> bool:
-        """Whether the file is as it was before it was read; if so, the damage that was found is raised."""
-        status, known = os.fstat(self._fd), self._identity
-        if status.st_ctime_ns != known.changed_ns or status.st_size != known.size:
-            self._look_at(status)
-            return False
-        if damage:
-            raise PageDamageError(damage)
-        if time.time_ns() - status.st_mtime_ns > _TOUCHED_AGAIN_NS:
-            self._look_at(status)
-        return True
+    def _while_unchanged(self, read: Callable[[], T]) -> T:
+        """Read until the file is afterwards as it was before; damage counts only then."""
+        while True:
+            damage = ""  # a text: an error that a frame of its own traceback holds would keep the page open
+            try:
+                found = read()
+            except (OSError, PageDamageError) as error:  # also of a sector that cannot be read
+                damage = str(error)
+            status, known = os.fstat(self._fd), self._identity
+            if status.st_ctime_ns != known.changed_ns or status.st_size != known.size:
+                self._look_at(status)
+                continue
+            if damage:
+                raise PageDamageError(damage)
+            if time.time_ns() - status.st_mtime_ns > _TOUCHED_AGAIN_NS:
+                self._look_at(status)
+            return found
 
     def _look_at(self, status: os.stat_result) -> None:
         """Note how the file is now; whoever needs room sees by its time that it is in use."""
@@ -335,7 +328,13 @@ class _OpenPage:
             begin: Where in the page.
             chunks: Which chunks of these, a bit for each.
         """
-        sums, seed, size = self._sums_there(), self._key.seed, len(data)
+        if self._sums is None:
+            expected = file_size_of(self._size) - self._size
+            read = os.pread(self._fd, expected, self._size)
+            if len(read) < expected:
+                raise PageDamageError("it is cut short")
+            self._sums = memoryview(read).cast("Q")
+        sums, seed, size = self._sums, self._key.seed, len(data)
         last = (begin + size - 1) // CHUNK_BYTES
         for chunk in range(begin // CHUNK_BYTES, last + 1):
             if not chunks >> chunk & 1:
@@ -358,16 +357,6 @@ class _OpenPage:
     def _note(self, chunks: int) -> None:
         self._checked |= chunks
         self._known.note(self._key, self._identity, self._checked)
-
-    def _sums_there(self) -> memoryview:
-        """The checksums of all chunks."""
-        if self._sums is None:
-            expected = file_size_of(self._size) - self._size
-            sums = os.pread(self._fd, expected, self._size)
-            if len(sums) < expected:
-                raise PageDamageError("it is cut short")
-            self._sums = memoryview(sums).cast("Q")
-        return self._sums
 
 
 class _Scratch(threading.local):

@@ -101,17 +101,15 @@ class S3Door:
             self._find()
             bucket, _, key = url.partition("://")[2].partition("/")
             region = self._regions.get(bucket, self._region)
-            target = self._address(bucket, key, region) + (f"?{query}" if query else "")
+            if self._endpoint:
+                root = f"{self._endpoint.rstrip('/')}/{bucket}"
+            elif "." in bucket:  # the certificate is for one label
+                root = f"https://s3.{region}.amazonaws.com/{bucket}"
+            else:
+                root = f"https://{bucket}.s3.{region}.amazonaws.com"
+            target = f"{root}/{quote(key, _SAFE)}" + (f"?{query}" if query else "")
             signed = {} if self._options.anonymous else self._signed(method, target, region, body)
             return Prepared(target, headers | signed, self._number)
-
-    def _address(self, bucket: str, key: str, region: str) -> str:
-        path = quote(key, _SAFE)
-        if self._endpoint:
-            return f"{self._endpoint.rstrip('/')}/{bucket}/{path}"
-        if "." in bucket:  # the certificate is for one label
-            return f"https://s3.{region}.amazonaws.com/{bucket}/{path}"
-        return f"https://{bucket}.s3.{region}.amazonaws.com/{path}"
 
     def _find(self) -> None:
         """Settings, and credentials where requests are signed."""

@@ -247,7 +247,11 @@ class ReadAhead:
         self._sending.is_under_way = True
         try:
             while (request := self._next()) is not None:
-                future = self._submitted(request)
+                try:
+                    future = self._submit(request.url, request.begin, request.end, request.stamp)
+                except Exception as error:  # raised by the record that needs it
+                    future = Future()
+                    future.set_exception(error)
                 request.future = future
                 future.add_done_callback(partial(self._answered, request))
                 if request.is_dropped:
@@ -283,14 +287,6 @@ class ReadAhead:
             self.counts.requests += 1
             self.counts.num_bytes += request.end - request.begin
             return request
-
-    def _submitted(self, request: Request) -> "Future[bytes]":
-        try:
-            return self._submit(request.url, request.begin, request.end, request.stamp)
-        except Exception as error:  # raised by the record that needs it
-            failed: Future[bytes] = Future()
-            failed.set_exception(error)
-            return failed
 
     def _answered(self, request: Request, future: "Future[bytes]") -> None:
         with self._lock:

@@ -14,7 +14,6 @@ from streamdata.io.remote.network import network
 from streamdata.io.storage import (
     FileStamp,
     Int64s,
-    LocalShard,
     cut_short,
     is_remote,
     kept_as,
@@ -74,7 +73,13 @@ def read_spans(
                 wanted = [piece for piece, is_found in zip(wanted, found, strict=True) if not is_found]
             remote += wanted
         else:
-            _read_local(opened_shard(urls[shard]), stamps[shard], list(group), memory, by_path=shard not in known)
+            file, short = opened_shard(urls[shard]), list[tuple[int, int, int]]()
+            for _, begin, end, at in group:
+                if (got := file.read_into(memory[at : at + end - begin], begin)) < end - begin:
+                    short.append((begin, end - begin, got))
+            file.check(stamps[shard], by_path=shard not in known)
+            if short:
+                raise cut_short(file.url, *short[0])
             known.add(shard)
     if remote:
         _read_remote(urls, stamps, remote, memory)
@@ -101,16 +106,6 @@ def _pieces(spans: Int64s) -> tuple[list[_Piece], int, Int64s]:
     if shard >= 0:
         pieces.append((shard, first, last, size))
     return pieces, size + last - first, np.array(begins, np.int64)
-
-
-def _read_local(file: LocalShard, stamp: FileStamp, pieces: list[_Piece], memory: memoryview, *, by_path: bool) -> None:
-    short: list[tuple[int, int, int]] = []
-    for _, begin, end, at in pieces:
-        if (got := file.read_into(memory[at : at + end - begin], begin)) < end - begin:
-            short.append((begin, end - begin, got))
-    file.check(stamp, by_path=by_path)
-    if short:
-        raise cut_short(file.url, *short[0])
 
 
 def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[_Piece], memory: memoryview) -> None:
