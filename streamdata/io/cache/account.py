@@ -31,7 +31,6 @@ from streamdata.io.cache.pages import (
     file_size_of,
     files_below,
     key_of,
-    key_of_temporary,
     reserve,
     write_page,
 )
@@ -110,7 +109,7 @@ class CacheAccount:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.pages = PageList()
-        self._threads = threading.Lock()
+        self._threads = threading.RLock()  # pages are locked also while files are counted
         self._fetched = set[PageKey]()  # by this process, which its own locks do not keep out
         self._counted = -math.inf
         # The only time that this process opens it: to close another descriptor of it would let go of its locks.
@@ -138,7 +137,10 @@ class CacheAccount:
     def try_page(self, key: PageKey) -> bool:
         """Lock a page unless another thread or process is fetching it; return whether it is locked now."""
         with self._threads:
-            return self._try_page(key)
+            if key in self._fetched or not self._try(fcntl.LOCK_EX, _FIRST_PAGE + key.seed):
+                return False
+            self._fetched.add(key)
+            return True
 
     def release_page(self, key: PageKey) -> None:
         """Unlock a page."""
@@ -217,23 +219,16 @@ class CacheAccount:
         """Add up what is there, and remove the temporary files whose writers have died."""
         used, pages = os.stat(self.folder).st_size, PageList()
         for path, name, size in files_below(self.folder):
-            key = key_of_temporary(name)
-            if key is not None and self._try_page(key):
+            key = key_of(name, temporary=True)
+            if key is not None and self.try_page(key):
                 Path(path).unlink(missing_ok=True)
-                fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _FIRST_PAGE + key.seed)
-                self._fetched.discard(key)
+                self.release_page(key)
                 continue
             used += charge_of(size)
             if (page := key_of(name)) is not None:
                 pages.add(page)
         self.pages, self._counted = pages, time.monotonic()
         self._write(self._sum()._replace(used=used))
-
-    def _try_page(self, key: PageKey) -> bool:
-        if key in self._fetched or not self._try(fcntl.LOCK_EX, _FIRST_PAGE + key.seed):
-            return False
-        self._fetched.add(key)
-        return True
 
     def _default(self) -> int:
         own = sum(charge_of(size) for _, name, size in files_below(self.folder) if key_of(name))

@@ -132,9 +132,8 @@ class ObjectClient:
             client: Any = {"timeout": f"{DEADLINE_S:.0f}s", "read_timeout": stall, "connect_timeout": stall}
             client["allow_http"] = True
             retries: Any = {"max_retries": 0}
-            place = root.replace("gcs://", "gs://", 1)
             self._stores[root] = obstore.store.from_url(
-                place, config=config, client_options=client, retry_config=retries
+                root.replace("gcs://", "gs://", 1), config=config, client_options=client, retry_config=retries
             )
         return self._stores[root], url.partition("://")[2].partition("/")[2]
 

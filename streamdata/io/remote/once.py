@@ -247,7 +247,7 @@ def _list_s3(asked: Asked, options: StorageOptions, *, deep: bool) -> list[Liste
         asks = {"list-type": "2", "prefix": prefix, "encoding-type": "url"}
         asks |= ({} if deep else {"delimiter": "/"}) | ({"continuation-token": token} if token else {})
         query = urlencode(sorted(asks.items()), quote_via=quote)
-        got = _with_patience(asked, options, lambda query=query: _Exchange(Asked(root), options, query).fetch())
+        got = _with_patience(asked, options, partial(_listed_page, options, root, query))
         tree = ET.fromstring(got.data)  # noqa: S314  # expat bounds what entities expand to; a host is trusted so far
         for entry in tree.iterfind(f"{_SPACE}Contents"):
             texts = {child.tag.rpartition("}")[2]: child.text or "" for child in entry}
@@ -259,6 +259,10 @@ def _list_s3(asked: Asked, options: StorageOptions, *, deep: bool) -> list[Liste
         token = tree.findtext(f"{_SPACE}NextContinuationToken") or ""
         if not token:
             return found
+
+
+def _listed_page(options: StorageOptions, root: str, query: str) -> Answer:
+    return _Exchange(Asked(root), options, query).fetch()
 
 
 def _list_web(asked: Asked, options: StorageOptions, *, deep: bool) -> list[Listed]:

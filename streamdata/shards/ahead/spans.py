@@ -125,18 +125,11 @@ def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[
             future.cancel()
 
 
-class ShardPages(NamedTuple):
-    """The cache pages that a window needs from one remote shard."""
+def remote_pages(files: FileSpans) -> Iterator[tuple[str, FileStamp, list[int], bool]]:
+    """Yield the cache pages needed from each remote shard; of a span over many pages, only its first and last.
 
-    url: str
-    stamp: FileStamp
-    pages: list[int]
-    is_begun: bool
-    """Whether its first byte is among it."""
-
-
-def remote_pages(files: FileSpans) -> Iterator[ShardPages]:
-    """Yield the cache pages needed from each remote shard; of a span over many pages, only its first and last."""
+    With the shard's url and stamp before them, and after them whether its first byte is needed.
+    """
     urls, stamps, spans = files
     spans = spans[spans[:, 1] < spans[:, 2]]
     shards, begins, ends = spans.T
@@ -145,4 +138,4 @@ def remote_pages(files: FileSpans) -> Iterator[ShardPages]:
     pages = np.unique([shards * most + begins // PAGE_BYTES, shards * most + (ends - 1) // PAGE_BYTES])
     for shard, group in groupby(pages.tolist(), lambda page: page // most):
         if is_remote(urls[shard]):
-            yield ShardPages(urls[shard], stamps[shard], [page % most for page in group], shard in begun)
+            yield urls[shard], stamps[shard], [page % most for page in group], shard in begun
