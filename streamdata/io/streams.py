@@ -303,7 +303,8 @@ class _Unzstd:
         unchecked: The first file without checksums, as in `open_stream`.
     """
 
-    _MAGIC, _HAS_CHECKSUM = b"\x28\xb5\x2f\xfd", 4  # RFC 8878, section 3.1.1: the flag is in the byte after it
+    # RFC 8878, section 3.1.1: the flag is in the byte after the magic number.
+    _MAGIC, _HAS_CHECKSUM, _HEAD_BYTES = b"\x28\xb5\x2f\xfd", 4, 5
 
     def __init__(self, zstandard: Any, url: str, unchecked: set[str]) -> None:
         self._unpack = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW_BYTES).decompressobj()
@@ -325,7 +326,18 @@ class _Unzstd:
 
     def decompress(self, packed: bytes, size: int) -> bytes:
         if packed:
-            self._note_head(packed)
+            if len(self._head) < self._HEAD_BYTES:
+                self._head += packed[: self._HEAD_BYTES - len(self._head)]
+                is_frame = len(self._head) == self._HEAD_BYTES and self._head[:-1] == self._MAGIC
+                # Of the first such file, and of no more: whoever wrote it wrote the others so too.
+                if is_frame and not self._head[-1] & self._HAS_CHECKSUM and not self._unchecked:
+                    self._unchecked.add(self._url)
+                    logger.warning(
+                        "shard '%s': its Zstandard frames have no checksum, so that damage in it may not be noticed; "
+                        "other shards are not looked at for that. `zstd` writes one, Python's zstandard with "
+                        "write_checksum=True",
+                        one_line(self._url),
+                    )
             self._packed = memoryview(packed)
         if not self._ready:
             piece, self._packed = self._packed[:_ZSTD_STEP], self._packed[_ZSTD_STEP:]
@@ -336,20 +348,6 @@ class _Unzstd:
         found = bytes(self._ready[:size])
         self._ready = self._ready[size:]
         return found
-
-    def _note_head(self, packed: bytes) -> None:
-        size = len(self._MAGIC) + 1
-        if len(self._head) < size:
-            self._head += packed[: size - len(self._head)]
-            is_frame = len(self._head) == size and self._head[:-1] == self._MAGIC
-            # Of the first such file, and of no more: whoever wrote it wrote the others so too.
-            if is_frame and not self._head[-1] & self._HAS_CHECKSUM and not self._unchecked:
-                self._unchecked.add(self._url)
-                logger.warning(
-                    "shard '%s': its Zstandard frames have no checksum, so that damage in it may not be noticed; other "
-                    "shards are not looked at for that. `zstd` writes one, Python's zstandard with write_checksum=True",
-                    one_line(self._url),
-                )
 
 
 _DECOMPRESSORS: dict[str, tuple[Callable[[], Any], int]] = {

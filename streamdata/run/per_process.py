@@ -82,9 +82,6 @@ class Recent(threading.local, Generic[Key, Value]):
         self._capacity = capacity
         self._values: dict[Key, Value] = {}
 
-    def __len__(self) -> int:
-        return len(self._values)
-
     def __iter__(self) -> Iterator[Key]:
         return iter(self._values)
 

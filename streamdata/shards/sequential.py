@@ -33,7 +33,7 @@ from streamdata.io.streams import open_stream
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import Recent
 from streamdata.shards.ahead.spans import FileSpans, read_spans
-from streamdata.shards.ahead.windows import ChunkBytes, chunk_spans
+from streamdata.shards.ahead.windows import MAX_REQUEST_BYTES, ChunkBytes
 from streamdata.shards.index.indexing import IndexJob, csv_kind, headers_of
 from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, stamps_for, stamps_known
 from streamdata.shards.jsonl.csv_rows import csv_records
@@ -46,6 +46,7 @@ from streamdata.shards.tar.sidecar import JoinedLines, SidecarKeys, checked_meta
 
 logger = logging.getLogger(__name__)
 _CHUNK_BYTES, _MAX_CHUNKS = 1 << 20, 16
+_FIRST_BYTES = 1 << 20  # so that the first record does not wait for a large answer
 _NO_FIELD = "members without key and field"
 _NO_LINE = "records without a sidecar line"
 _NO_RECORD = "sidecar lines without a record"
@@ -121,15 +122,17 @@ class SequentialFiles:
         counts[unlisted] = [header.noted for header in headers_of(jobs)]
         return counts
 
-    def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
-        """Yield the records of a shard in file order, reading from `raw` if given."""
-        raise NotImplementedError
-
     def chunks(self, shard: int) -> FileSpans | None:
-        """The spans in which a remote shard is requested; None for a local one, as the kernel reads ahead."""
-        url = self.urls[shard]
+        """The spans in which a remote shard is requested, small ones first; None for a local one."""
+        url, stamp = self.urls[shard], self._stamps[shard]
         self._learn(shard)
-        return chunk_spans(url, self._stamps[shard]) if not is_pipe(url) and is_remote(url) else None
+        if is_pipe(url) or not is_remote(url):  # the kernel reads ahead
+            return None
+        ends = [min(stamp.size, _FIRST_BYTES << number) for number in range(MAX_REQUEST_BYTES.bit_length())]
+        ends = [end for end in ends if end < min(stamp.size, MAX_REQUEST_BYTES)]
+        ends += [*range(MAX_REQUEST_BYTES, stamp.size, MAX_REQUEST_BYTES), *([stamp.size] if stamp.size else [])]
+        begins = [0, *ends[:-1]][: len(ends)]
+        return FileSpans([url], [stamp], np.array([np.zeros(len(ends)), begins, ends], np.int64).T)
 
     def note(self, url: str, kind: str, count: int, which: str) -> None:
         """Count an anomaly of a shard by kind, and log the first of each kind."""
@@ -209,46 +212,38 @@ class SequentialTar(SequentialFiles):
             joiner.finish()
 
 
-class _SidecarBytes:
-    """Bytes of a sidecar; of a remote one in chunks, since each is a request and has the lines of many records."""
-
-    def __init__(self, url: str, stamp: FileStamp) -> None:
-        self._url, self._stamp, self._is_remote = url, stamp, is_remote(url)
-        self._chunks: Recent[int, bytes] = Recent(_MAX_CHUNKS)
-
-    def read(self, begin: int, end: int) -> bytes:
-        """Read the bytes [begin, end) of the sidecar."""
-        if not self._is_remote:
-            return self._fetch(begin, end)
-        first, last = begin // _CHUNK_BYTES, -(-end // _CHUNK_BYTES)
-        chunks = [self._chunks.get(number, self._chunk) for number in range(first, last)]
-        return b"".join(chunks)[begin - first * _CHUNK_BYTES : end - first * _CHUNK_BYTES]
-
-    def _chunk(self, number: int) -> bytes:
-        return self._fetch(number * _CHUNK_BYTES, min(self._stamp.size, (number + 1) * _CHUNK_BYTES))
-
-    def _fetch(self, begin: int, end: int) -> bytes:
-        memory, _ = read_spans([self._url], [self._stamp], np.array([[0, begin, end]]))
-        return bytes(memory)
-
-
 class _Joiner:
     """Joins lines of one shard's sidecar to records as they come, by the rule of `sidecar`."""
 
     def __init__(self, shards: SequentialTar, shard: int) -> None:
         self._url, self._meta_names, self._by = shards.urls[shard], shards.meta_names, shards.sidecar_key
-        self._sidecar, stamp = shards.sidecars[shard], shards.sidecar_stamps[shard]
-        self._bytes = _SidecarBytes(self._sidecar, stamp)
-        self._lines = JoinedLines(self._url, SidecarKeys(self._sidecar, stamp, shards.limits.line_bytes), self._by)
-        self._note = shards.note
+        self._sidecar, self._stamp = shards.sidecars[shard], shards.sidecar_stamps[shard]
+        keys = SidecarKeys(self._sidecar, self._stamp, shards.limits.line_bytes)
+        self._lines = JoinedLines(self._url, keys, self._by)
+        self._note, self._is_remote = shards.note, is_remote(self._sidecar)
+        self._chunks: Recent[int, bytes] = Recent(_MAX_CHUNKS)
 
     def join(self, record: Record) -> None:
         """Add the fields of the matching sidecar line to a record."""
         offset, length = self._lines.next(record[KEY], record.get("id"))
-        line = self._bytes.read(offset, offset + length) if length else None
+        line = self._read(offset, offset + length) if length else None
         if line is None:
             self._note(self._url, _NO_LINE, 1, f"the first record {shown(record[KEY])}")
         join(record, line, self._meta_names, self._by, self._sidecar, offset)
+
+    def _read(self, begin: int, end: int) -> bytes:
+        """Bytes of the sidecar; of a remote one in chunks, since each is a request and has many records' lines."""
+        if not self._is_remote:
+            return self._fetch(begin, end)
+        first, last = begin // _CHUNK_BYTES, -(-end // _CHUNK_BYTES)
+        starts = range(first * _CHUNK_BYTES, last * _CHUNK_BYTES, _CHUNK_BYTES)
+        chunks = [self._chunks.get(at, lambda at: self._fetch(at, at + _CHUNK_BYTES)) for at in starts]
+        return b"".join(chunks)[begin - starts.start : end - starts.start]
+
+    def _fetch(self, begin: int, end: int) -> bytes:
+        span = np.array([[0, begin, min(self._stamp.size, end)]])
+        memory, _ = read_spans([self._sidecar], [self._stamp], span)
+        return bytes(memory)
 
     def finish(self) -> None:
         """Count the sidecar lines that matched no record, after the last record."""

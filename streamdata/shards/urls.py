@@ -233,7 +233,14 @@ class _Search:
     def _expand_piece(self, pattern: str, piece: str, top: str) -> list[str]:
         """The urls of one glob, directory or file."""
         if is_glob(piece):
-            files = self._files_matching(piece)
+            root, parts = split_glob(piece)
+            # What is hidden is in no manifest.
+            manifest = None if any(part.startswith(".") for part in parts) else self._whole(root)
+            if manifest is None:
+                files = self.listings.files(root, parts)
+            else:
+                self.manifests.use(manifest)
+                files = chosen(manifest.root, parts, manifest.urls)
             suffixes = self.suffixes + tuple(end for end in _by_glob(self.suffixes) if piece.endswith(end))
             if shards := _shards_of(pattern, files, suffixes):
                 return shards
@@ -264,15 +271,6 @@ class _Search:
             got = f"{by_glob} that may be something else, which a glob such as '*.json' takes" if by_glob else "none"
             raise _matches_nothing(pattern, folder, f"a directory of shards ({', '.join(self.suffixes)})", got)
         return found
-
-    def _files_matching(self, glob: str) -> list[str]:
-        root, parts = split_glob(glob)
-        # What is hidden is in no manifest.
-        manifest = None if any(part.startswith(".") for part in parts) else self._whole(root)
-        if manifest is None:
-            return self.listings.files(root, parts)
-        self.manifests.use(manifest)
-        return chosen(manifest.root, parts, manifest.urls)
 
     def _whole(self, folder: str) -> Manifest | None:
         """The manifest that lists all shards below a folder."""

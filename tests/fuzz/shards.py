@@ -198,7 +198,7 @@ def with_sums_of_manifest(content: bytes) -> bytes:
 
 def _manifest_parsed(content: bytes) -> dict[str, Any]:
     """What a sound manifest says."""
-    frame = manifest.decode_header("", content)
+    frame = manifest.decode_header("", content, len(content))
     body = content[manifest.HEADER_BYTES : frame.rows_at]
     text = orjson.loads(body[: frame.text])
     num_names, num_files = frame.text + text["name_bytes"], text["files"]

@@ -13,7 +13,7 @@ def short_waits(monkeypatch):
     for name, seconds in waits.items():
         monkeypatch.setattr(requests, name, seconds)
     # A server may get the port of one that an earlier test has found dead.
-    monkeypatch.setattr(hosts._Hosts, "healths", {})
+    monkeypatch.setattr(hosts._healths, "made", {})
 
 
 @pytest.fixture

@@ -283,7 +283,7 @@ def test_a_manifest_elsewhere_is_named_itself(tars, tmp_path, asks_nothing):
 
 def resigned(data, change):
     """A manifest whose directory was changed by one who knows how its checksums are made."""
-    frame = decode_header("m", data)
+    frame = decode_header("m", data, len(data))
     body, rows = data[HEADER_BYTES : frame.rows_at], data[frame.rows_at :]
     body = change(body)
     header = manifest._HEADER.pack(
@@ -341,7 +341,7 @@ def test_any_damage_of_a_manifest_is_an_error_or_does_not_matter(small, data):
 def test_what_a_stranger_writes_into_a_directory_is_refused_or_harmless(small, data):
     """With checksums that fit: rows stay within the manifest, names within the folder, records within the shard."""
     content, folder = small
-    size = decode_header("m", content).directory
+    size = decode_header("m", content, len(content)).directory
 
     def change(body):
         at = data.draw(st.integers(0, size - 1))

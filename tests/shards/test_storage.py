@@ -123,7 +123,7 @@ def test_an_open_shard_survives_being_pushed_out(write_jsonl):
     recent = Recent(1)
     first = recent.get(write_jsonl([{"n": 1}], "1.jsonl"), LocalShard)
     recent.get(write_jsonl([{"n": 2}], "2.jsonl"), LocalShard)
-    assert len(recent) == 1
+    assert len(list(recent)) == 1
     assert first.read(8, 0) == b'{"n": 1}'
     fd = first.fd
     del first

@@ -147,7 +147,7 @@ def test_a_bounded_number_of_maps_is_open(tmp_path, monkeypatch):
     assert len(opened.column("sequence").segments) > 6
     for number in (*range(12), *range(12)):
         assert opened.fetch_record(number, "sequence").tolist() == record("seq", number)["sequence"]
-    assert len(store.open_files) == 3
+    assert len(list(store.open_files)) == 3
 
 
 @pytest.mark.parametrize("storage_type", FORMATS)

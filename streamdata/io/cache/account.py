@@ -31,7 +31,6 @@ from streamdata.io.cache.pages import (
     file_size_of,
     files_below,
     key_of,
-    key_of_temporary,
     reserve,
     write_page,
 )
@@ -68,6 +67,9 @@ class PageList:
     def __len__(self) -> int:
         return len(self._pages)
 
+    def __iter__(self) -> Iterator[PageKey]:
+        return iter(self._pages)
+
     def add(self, page: PageKey) -> None:
         """Add a page; one that is listed already stays."""
         if page not in self._at:
@@ -85,10 +87,6 @@ class PageList:
     def some(self, number: int) -> list[PageKey]:
         """Draw at most `number` different pages at random."""
         return _RANDOM.sample(self._pages, min(number, len(self._pages)))
-
-    def of_shards(self, is_wanted: Callable[[str], bool]) -> list[PageKey]:
-        """List the pages of the shards for which `is_wanted` is true."""
-        return [page for page in self._pages if is_wanted(page.shard)]
 
 
 class CacheAccount:
@@ -111,7 +109,7 @@ class CacheAccount:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.pages = PageList()
-        self._threads = threading.Lock()
+        self._threads = threading.RLock()  # pages are locked also while files are counted
         self._fetched = set[PageKey]()  # by this process, which its own locks do not keep out
         self._counted = -math.inf
         # The only time that this process opens it: to close another descriptor of it would let go of its locks.
@@ -139,7 +137,10 @@ class CacheAccount:
     def try_page(self, key: PageKey) -> bool:
         """Lock a page unless another thread or process is fetching it; return whether it is locked now."""
         with self._threads:
-            return self._try_page(key)
+            if key in self._fetched or not self._try(fcntl.LOCK_EX, _FIRST_PAGE + key.seed):
+                return False
+            self._fetched.add(key)
+            return True
 
     def release_page(self, key: PageKey) -> None:
         """Unlock a page."""
@@ -218,23 +219,16 @@ class CacheAccount:
         """Add up what is there, and remove the temporary files whose writers have died."""
         used, pages = os.stat(self.folder).st_size, PageList()
         for path, name, size in files_below(self.folder):
-            key = key_of_temporary(name)
-            if key is not None and self._try_page(key):
+            key = key_of(name, temporary=True)
+            if key is not None and self.try_page(key):
                 Path(path).unlink(missing_ok=True)
-                fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _FIRST_PAGE + key.seed)
-                self._fetched.discard(key)
+                self.release_page(key)
                 continue
             used += charge_of(size)
             if (page := key_of(name)) is not None:
                 pages.add(page)
         self.pages, self._counted = pages, time.monotonic()
         self._write(self._sum()._replace(used=used))
-
-    def _try_page(self, key: PageKey) -> bool:
-        if key in self._fetched or not self._try(fcntl.LOCK_EX, _FIRST_PAGE + key.seed):
-            return False
-        self._fetched.add(key)
-        return True
 
     def _default(self) -> int:
         own = sum(charge_of(size) for _, name, size in files_below(self.folder) if key_of(name))
@@ -337,15 +331,19 @@ class PageWorth:
         yield from self._strangers()
         if outlook.reads_all or only_strangers:
             return
-        sampled = self._account.pages.some(_SAMPLED)
-        ranked = sorted(((self._next_wanted(page, outlook), page) for page in sampled), reverse=True)
-        yield from (page for wanted_in, page in ranked if wanted_in > paid_in)
+        ranked: list[tuple[int, PageKey]] = []
+        for page in self._account.pages.some(_SAMPLED):
+            other, shard = self._outlooks.get(page.shard, (None, 0))
+            if other is outlook:  # of another source the epochs are others
+                wanted = outlook.wanted(shard, page.number * PAGE_BYTES, (page.number + 1) * PAGE_BYTES)
+                ranked.append((next((epochs for epochs, size in enumerate(wanted) if size > 0), len(wanted)), page))
+        yield from (page for wanted_in, page in sorted(ranked, reverse=True) if wanted_in > paid_in)
 
     def _strangers(self) -> Iterator[PageKey]:
         """Pages of earlier versions of what this process reads, and of shards that nobody has read for an hour."""
         if self._strangers_of is not self._account.pages:  # it was looked for others' pages
             self._strangers_of = self._account.pages
-            self._stranger_pages = deque(self._account.pages.of_shards(lambda shard: shard not in self._outlooks))
+            self._stranger_pages = deque(page for page in self._account.pages if page.shard not in self._outlooks)
         for _ in range(min(_SAMPLED, len(self._stranger_pages))):
             page = self._stranger_pages.popleft()
             if page.shard in self._outlooks:  # since it was said what is known of it
@@ -357,14 +355,6 @@ class PageWorth:
                 yield page
             else:
                 self._stranger_pages.append(page)
-
-    def _next_wanted(self, page: PageKey, outlook: Outlook) -> int:
-        """In how many epochs a page is wanted; -1 for one of another source, whose epochs are others."""
-        other, shard = self._outlooks.get(page.shard, (None, 0))
-        if other is None or other is not outlook:
-            return -1
-        wanted = outlook.wanted(shard, page.number * PAGE_BYTES, (page.number + 1) * PAGE_BYTES)
-        return next((epochs for epochs, size in enumerate(wanted) if size > 0), len(wanted))
 
 
 def _url_part(shard: str) -> str:

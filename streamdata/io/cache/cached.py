@@ -18,15 +18,9 @@ logger = logging.getLogger(__name__)
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
-class _Caches:
-    """The caches of a process, by their directory."""
-
-    def __init__(self) -> None:
-        self.by_path: dict[str, tuple[CacheSettings, PageCache | None]] = {}
-        self.lock = Lock()
-
-
-_caches = PerProcess(_Caches)
+_caches: PerProcess[dict[str, tuple[CacheSettings, PageCache | None]]] = PerProcess(dict)
+"""The caches of this process, by their directory."""
+_lock = PerProcess(Lock)
 
 
 def named_cache(settings: CacheSettings | None) -> CacheSettings | None:
@@ -46,11 +40,11 @@ def page_cache(settings: CacheSettings | None) -> PageCache | None:
     settings = named_cache(settings)
     if settings is None:
         return None
-    caches = _caches.get()
-    with caches.lock:  # two of a directory would let go of each other's locks
-        if settings.path not in caches.by_path:
-            caches.by_path[settings.path] = settings, _opened(settings)
-        found = caches.by_path[settings.path]
+    with _lock.get():  # two of a directory would let go of each other's locks
+        caches = _caches.get()
+        if settings.path not in caches:
+            caches[settings.path] = settings, _opened(settings)
+        found = caches[settings.path]
     if found[0] != settings:
         raise ValueError(
             f"cache '{settings.path}': expected one max_bytes, got {found[0].max_bytes} and {settings.max_bytes}\n"
@@ -61,7 +55,7 @@ def page_cache(settings: CacheSettings | None) -> PageCache | None:
 
 def cache_counts() -> list[CacheCounts]:
     """The counts of each page cache of this process."""
-    return [cache.counts for _, cache in list(_caches.get().by_path.values()) if cache is not None]
+    return [cache.counts for _, cache in list(_caches.get().values()) if cache is not None]
 
 
 def _opened(settings: CacheSettings) -> PageCache | None:

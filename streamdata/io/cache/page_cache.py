@@ -204,8 +204,9 @@ class PageCache:
             if end <= (number + 1) * PAGE_BYTES:
                 by_page.setdefault(number, []).append(piece)
             else:
-                for part in _parts(begin, end, memory):
-                    by_page.setdefault(part[0] // PAGE_BYTES, []).append(part)
+                for page in range(number, -(-end // PAGE_BYTES)):  # a part for each page
+                    first, last = max(begin, page * PAGE_BYTES), min(end, (page + 1) * PAGE_BYTES)
+                    by_page.setdefault(page, []).append((first, last, memory[first - begin : last - begin]))
         missing = {number for number, parts in by_page.items() if not self._read_page(shard, size, number, parts)}
         found = [True] * len(pieces)
         if missing:
@@ -283,8 +284,7 @@ class PageCache:
                     self.counts.misses += piece.size
                     temporary = self._room(piece)
                 if temporary is not None:
-                    begin = piece.at
-                    fetching.append(_Fetching(piece, temporary, fetch(begin, begin + piece.page_size)))
+                    fetching.append(_Fetching(piece, temporary, fetch(piece.at, piece.at + piece.page_size)))
                     self.counts.fetched += piece.page_size
             finally:
                 if not fetching or fetching[-1].piece is not piece:
@@ -357,13 +357,6 @@ def _pieces(shard: str, size: int, begin: int, end: int) -> Iterator[_Wanted]:
         at = number * PAGE_BYTES
         page_size = min(PAGE_BYTES, size - at)
         yield _Wanted(PageKey(shard, number), page_size, max(begin - at, 0), min(end - at, page_size))
-
-
-def _parts(begin: int, end: int, memory: memoryview) -> Iterator[Piece]:
-    """Divide a piece by pages."""
-    for start in range(begin - begin % PAGE_BYTES, end, PAGE_BYTES):
-        first, last = max(begin, start), min(end, start + PAGE_BYTES)
-        yield first, last, memory[first - begin : last - begin]
 
 
 def _checked_size(data: bytes, expected: int, key: PageKey) -> memoryview:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
@@ -32,11 +32,12 @@ _CHECKSUM_BYTES = 8
 _DISK_BLOCK = 4096
 _SPREAD = 0x9E3779B97F4A7C15  # 2**64 by the golden ratio
 _PAGE = re.compile(r"([0-9a-f]{24})-([0-9]+)\.page")
-_TEMPORARY = re.compile(r"\.([0-9a-f]{24}-[0-9]+)\.[0-9a-f]+\.tmp")
+_TEMPORARY = re.compile(r"\.([0-9a-f]{24})-([0-9]+)\.[0-9a-f]+\.tmp")
 _MAX_CHECKED: Final = 1 << 14
 _SETTLED_NS: Final = 50_000_000
 """A change within one tick of the clock, of at most 10 ms, does not show in a file's time."""
 _TOUCHED_AGAIN_NS: Final = 600 * 10**9
+T = TypeVar("T")
 Piece = tuple[int, int, memoryview]
 """Begin and end of some bytes, and where they go. Plain, since there is one for nearly every record."""
 
@@ -85,16 +86,10 @@ def file_size_of(page_size: int) -> int:
     return page_size + _CHECKSUM_BYTES * -(-page_size // CHUNK_BYTES)
 
 
-def key_of(name: str) -> PageKey | None:
-    """The page that a file holds, by the file's name; None for other files."""
-    match = _PAGE.fullmatch(name)
+def key_of(name: str, *, temporary: bool = False) -> PageKey | None:
+    """The page that a file holds, or that a temporary file will become, by its name; None for other files."""
+    match = (_TEMPORARY if temporary else _PAGE).fullmatch(name)
     return PageKey(match[1], int(match[2])) if match else None
-
-
-def key_of_temporary(name: str) -> PageKey | None:
-    """The page that a temporary file will become, by its name; None for other files."""
-    match = _TEMPORARY.fullmatch(name)
-    return key_of(f"{match[1]}.page") if match else None
 
 
 def reserve(folder: Path, key: PageKey, page_size: int) -> Path:
@@ -151,6 +146,10 @@ class _FileIdentity(NamedTuple):
     size: int
 
 
+_Checked = dict[PageKey, tuple[_FileIdentity, int]]
+"""The chunks of page files that this process has checked, a bit for each; of those that it read last."""
+
+
 class PageFiles:
     """The page files of a cache.
 
@@ -160,7 +159,7 @@ class PageFiles:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._checked = _CheckedPages()
+        self._checked: _Checked = {}
 
     def read_into(self, key: PageKey, page_size: int, pieces: Sequence[Piece]) -> None:
         """Fill each piece of memory with bytes of a page, and keep the page's file open for this thread.
@@ -195,24 +194,6 @@ class PageFiles:
         return _OpenPage(self._folder, key, page_size, self._checked)
 
 
-class _CheckedPages:
-    """The chunks of page files that this process has checked, of those that it read last."""
-
-    def __init__(self) -> None:
-        self._known: dict[PageKey, tuple[_FileIdentity, int]] = {}
-
-    def of(self, key: PageKey, identity: _FileIdentity) -> int:
-        """The chunks of a page whose checksums were verified, as a bit mask."""
-        known, chunks = self._known.get(key, (None, 0))
-        return chunks if known == identity else 0
-
-    def note(self, key: PageKey, identity: _FileIdentity, chunks: int) -> None:
-        """Record which chunks of a page were verified."""
-        if len(self._known) >= _MAX_CHECKED:
-            self._known.clear()
-        self._known[key] = identity, chunks
-
-
 class _OpenPage:
     """A page that one thread reads; it closes itself with its last reference.
 
@@ -220,13 +201,13 @@ class _OpenPage:
         folder: Of the cache.
         key: The page.
         page_size: Its bytes.
-        checked: What was checked before.
+        checked: What was checked before, of all pages.
 
     Raises:
         FileNotFoundError: It is not there.
     """
 
-    def __init__(self, folder: str, key: PageKey, page_size: int, checked: _CheckedPages) -> None:
+    def __init__(self, folder: str, key: PageKey, page_size: int, checked: _Checked) -> None:
         self._fd = -1
         self._fd = os.open(f"{folder}/{key.name}", os.O_RDONLY)
         self._key, self._size, self._known = key, page_size, checked
@@ -239,37 +220,29 @@ class _OpenPage:
 
     def read_into(self, pieces: Sequence[Piece]) -> None:
         """Fill each piece of memory with bytes of the page; see `PageFiles.read_into`."""
-        while True:
-            damage = ""  # a text: an error that a frame of its own traceback holds would keep the page open
-            try:
-                self._fill(pieces)
-            except (OSError, PageDamageError) as error:  # also of a sector that cannot be read
-                damage = str(error)
-            if self._is_unchanged(damage):
-                return
+        self._while_unchanged(lambda: self._fill(pieces))
 
     def read(self, begin: int, end: int) -> bytes:
         """Read the bytes [begin, end) of the page; see `PageFiles.read`."""
-        while True:
-            data, damage = b"", ""
-            try:
-                data = self._read(begin, end)
-            except (OSError, PageDamageError) as error:
-                damage = str(error)
-            if self._is_unchanged(damage):
-                return data
+        return self._while_unchanged(lambda: self._read(begin, end))
 
-    def _is_unchanged(self, damage: str) -> bool:
-        """Whether the file is as it was before it was read; if so, the damage that was found is raised."""
-        status, known = os.fstat(self._fd), self._identity
-        if status.st_ctime_ns != known.changed_ns or status.st_size != known.size:
-            self._look_at(status)
-            return False
-        if damage:
-            raise PageDamageError(damage)
-        if time.time_ns() - status.st_mtime_ns > _TOUCHED_AGAIN_NS:
-            self._look_at(status)
-        return True
+    def _while_unchanged(self, read: Callable[[], T]) -> T:
+        """Read until the file is afterwards as it was before; damage counts only then."""
+        while True:
+            damage = ""  # a text: an error that a frame of its own traceback holds would keep the page open
+            try:
+                found = read()
+            except (OSError, PageDamageError) as error:  # also of a sector that cannot be read
+                damage = str(error)
+            status, known = os.fstat(self._fd), self._identity
+            if status.st_ctime_ns != known.changed_ns or status.st_size != known.size:
+                self._look_at(status)
+                continue
+            if damage:
+                raise PageDamageError(damage)
+            if time.time_ns() - status.st_mtime_ns > _TOUCHED_AGAIN_NS:
+                self._look_at(status)
+            return found
 
     def _look_at(self, status: os.stat_result) -> None:
         """Note how the file is now; whoever needs room sees by its time that it is in use."""
@@ -279,26 +252,25 @@ class _OpenPage:
             os.utime(self._fd)
             status = os.fstat(self._fd)
         self._identity = _FileIdentity(status.st_ino, status.st_ctime_ns, status.st_size)
-        self._checked = self._known.of(self._key, self._identity)
+        identity, chunks = self._known.get(self._key, (None, 0))
+        self._checked = chunks if identity == self._identity else 0
         self._sums: memoryview | None = None
 
     def _fill(self, pieces: Sequence[Piece]) -> None:
         fd, start, checked = self._fd, self._start, self._checked
         for begin, end, memory in pieces:
-            at = begin - start
-            if checked != self._all and (unchecked := self._unchecked(at, end - start)):
-                self._fill_checked(memory, at, end - start, unchecked)
-            elif os.preadv(fd, (memory,), at) < end - begin:
+            at, end_at = begin - start, end - start
+            if checked == self._all or not (unchecked := self._unchecked(at, end_at)):
+                if os.preadv(fd, (memory,), at) < end - begin:
+                    raise PageDamageError("it is cut short")
+                continue
+            first, stop = self._bounds(at, end_at, unchecked)
+            head, tail, is_settled = _scratch.head[: at - first], _scratch.tail[: stop - end_at], self._is_settled()
+            if os.preadv(fd, (head, memory, tail), first) < stop - first:
                 raise PageDamageError("it is cut short")
-
-    def _fill_checked(self, memory: memoryview, begin: int, end: int, unchecked: int) -> None:
-        at, stop = self._bounds(begin, end, unchecked)
-        head, tail, is_settled = _scratch.head[: begin - at], _scratch.tail[: stop - end], self._is_settled()
-        if os.preadv(self._fd, (head, memory, tail), at) < stop - at:
-            raise PageDamageError("it is cut short")
-        self._check(memory, head, tail, begin, unchecked)
-        if is_settled:
-            self._note(unchecked)
+            self._check(memory, head, tail, at, unchecked)
+            if is_settled:
+                self._note(unchecked)
 
     def _read(self, begin: int, end: int) -> bytes:
         unchecked = self._unchecked(begin, end)
@@ -335,7 +307,13 @@ class _OpenPage:
             begin: Where in the page.
             chunks: Which chunks of these, a bit for each.
         """
-        sums, seed, size = self._sums_there(), self._key.seed, len(data)
+        if self._sums is None:
+            expected = file_size_of(self._size) - self._size
+            read = os.pread(self._fd, expected, self._size)
+            if len(read) < expected:
+                raise PageDamageError("it is cut short")
+            self._sums = memoryview(read).cast("Q")
+        sums, seed, size = self._sums, self._key.seed, len(data)
         last = (begin + size - 1) // CHUNK_BYTES
         for chunk in range(begin // CHUNK_BYTES, last + 1):
             if not chunks >> chunk & 1:
@@ -357,17 +335,9 @@ class _OpenPage:
 
     def _note(self, chunks: int) -> None:
         self._checked |= chunks
-        self._known.note(self._key, self._identity, self._checked)
-
-    def _sums_there(self) -> memoryview:
-        """The checksums of all chunks."""
-        if self._sums is None:
-            expected = file_size_of(self._size) - self._size
-            sums = os.pread(self._fd, expected, self._size)
-            if len(sums) < expected:
-                raise PageDamageError("it is cut short")
-            self._sums = memoryview(sums).cast("Q")
-        return self._sums
+        if len(self._known) >= _MAX_CHECKED:
+            self._known.clear()
+        self._known[self._key] = self._identity, self._checked
 
 
 class _Scratch(threading.local):

@@ -9,7 +9,7 @@ import base64
 import logging
 import os
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from streamdata.errors import needs
 from streamdata.io.remote.addresses import StorageOptions, bare_url
 from streamdata.io.remote.requests import HostHealth
 from streamdata.io.remote.web import Headers, Prepared
+from streamdata.run.per_process import PerProcess
 
 _RENEWAL_S = 60.0
 _SAFE = "/~-._"
@@ -101,17 +102,15 @@ class S3Door:
             self._find()
             bucket, _, key = url.partition("://")[2].partition("/")
             region = self._regions.get(bucket, self._region)
-            target = self._address(bucket, key, region) + (f"?{query}" if query else "")
+            if self._endpoint:
+                root = f"{self._endpoint.rstrip('/')}/{bucket}"
+            elif "." in bucket:  # the certificate is for one label
+                root = f"https://s3.{region}.amazonaws.com/{bucket}"
+            else:
+                root = f"https://{bucket}.s3.{region}.amazonaws.com"
+            target = f"{root}/{quote(key, _SAFE)}" + (f"?{query}" if query else "")
             signed = {} if self._options.anonymous else self._signed(method, target, region, body)
             return Prepared(target, headers | signed, self._number)
-
-    def _address(self, bucket: str, key: str, region: str) -> str:
-        path = quote(key, _SAFE)
-        if self._endpoint:
-            return f"{self._endpoint.rstrip('/')}/{bucket}/{path}"
-        if "." in bucket:  # the certificate is for one label
-            return f"https://s3.{region}.amazonaws.com/{bucket}/{path}"
-        return f"https://{bucket}.s3.{region}.amazonaws.com/{path}"
 
     def _find(self) -> None:
         """Settings, and credentials where requests are signed."""
@@ -188,26 +187,20 @@ def kind_of(url: str) -> str:
              "abfs": "objects", "abfss": "objects"}  # fmt: skip
     kind = kinds.get(scheme, "files")
     if kind == "web":
-        _check_web(url)
-    elif kind == "files" and (bare := bare_url(url)) != url:  # it logs urls as they are, and quotes them in errors
+        with suppress(ValueError):  # it quotes the password
+            urlsplit(url)
+            return kind
+        raise ValueError(
+            f"shards: expected the url of a web server, got '{bare_url(url)}', whose host is none\n"
+            "  Write its name in ASCII, or its address in brackets behind the password."
+        )
+    if kind == "files" and (bare := bare_url(url)) != url:  # it logs urls as they are, and quotes them in errors
         raise ValueError(
             f"shards: expected no user, password or signed query in a url that fsspec reads, got them in '{bare}'\n"
             "  Read http:// without a chain before it; for other file systems set fsspec's configuration, such as "
             "FSSPEC_FTP_USERNAME and FSSPEC_FTP_PASSWORD in the environment."
         )
     return kind
-
-
-def _check_web(url: str) -> None:
-    try:
-        urlsplit(url)
-        return
-    except ValueError:  # it quotes the password
-        pass
-    raise ValueError(
-        f"shards: expected the url of a web server, got '{bare_url(url)}', whose host is none\n"
-        "  Write its name in ASCII, or its address in brackets behind the password."
-    )
 
 
 def canonical_url(url: str) -> str:
@@ -219,19 +212,9 @@ def canonical_url(url: str) -> str:
     return f"{_SAME.get(scheme.lower(), scheme.lower())}://{rest}"
 
 
-class _Hosts:
-    """The hosts that this process knows; a child begins without it, since a lock may be held when it is forked."""
-
-    doors: dict[tuple[str, StorageOptions], Door]
-    healths: dict[tuple[str, str, StorageOptions], HostHealth]
-
-    @classmethod
-    def forget(cls) -> None:
-        cls.doors, cls.healths = {}, {}
-
-
-_Hosts.forget()
-os.register_at_fork(after_in_child=_Hosts.forget)
+_doors: PerProcess[dict[tuple[str, StorageOptions], Door]] = PerProcess(dict)
+_healths: PerProcess[dict[tuple[str, str, StorageOptions], HostHealth]] = PerProcess(dict)
+"""The hosts that this process knows; a child begins without it, since a lock may be held when it is forked."""
 
 
 def door_of(url: str, options: StorageOptions) -> Door:
@@ -239,14 +222,14 @@ def door_of(url: str, options: StorageOptions) -> Door:
     kind = kind_of(url)
     assert kind in ("web", "s3"), kind
     # setdefault of a dict is one step, also among threads
-    return _Hosts.doors.setdefault((kind, options), WebDoor() if kind == "web" else S3Door(options))
+    return _doors.get().setdefault((kind, options), WebDoor() if kind == "web" else S3Door(options))
 
 
 def health_of(url: str, options: StorageOptions) -> HostHealth:
     """The health of a url's host so far; a host that was found dead is tried again after a while."""
     scheme, _, rest = url.partition("://")
     key = scheme, rest.partition("/")[0], options
-    health = _Hosts.healths.setdefault(key, HostHealth())
+    health = _healths.get().setdefault(key, HostHealth())
     if health.is_to_be_asked_again():
-        health = _Hosts.healths[key] = HostHealth()
+        health = _healths.get()[key] = HostHealth()
     return health

@@ -123,20 +123,19 @@ class ObjectClient:
         parts = urlsplit(bare_url(url))  # its errors quote what it is given, and it takes no password
         root = f"{parts.scheme}://{parts.netloc}"
         if root not in self._stores:
-            self._stores[root] = self._new_store(root.replace("gcs://", "gs://", 1))
+            is_google, options = parts.scheme in ("gs", "gcs"), self._options
+            config: Any = {"skip_signature": True} if options.anonymous else {}
+            if options.endpoint:
+                config["base_url" if is_google else "endpoint"] = options.endpoint
+            stall = f"{STALL_S * 1000:.0f}ms"
+            # `timeout` is of all of a request, which may be large; `read_timeout` begins anew with each byte.
+            client: Any = {"timeout": f"{DEADLINE_S:.0f}s", "read_timeout": stall, "connect_timeout": stall}
+            client["allow_http"] = True
+            retries: Any = {"max_retries": 0}
+            self._stores[root] = obstore.store.from_url(
+                root.replace("gcs://", "gs://", 1), config=config, client_options=client, retry_config=retries
+            )
         return self._stores[root], url.partition("://")[2].partition("/")[2]
-
-    def _new_store(self, root: str) -> Any:
-        options = self._options
-        config: Any = {"skip_signature": True} if options.anonymous else {}
-        if options.endpoint:
-            config["endpoint" if not root.startswith("gs://") else "base_url"] = options.endpoint
-        stall = f"{STALL_S * 1000:.0f}ms"
-        # `timeout` is of all of a request, which may be large; `read_timeout` begins anew with each byte.
-        client: Any = {"timeout": f"{DEADLINE_S:.0f}s", "read_timeout": stall, "connect_timeout": stall}
-        client["allow_http"] = True
-        retries: Any = {"max_retries": 0}
-        return obstore.store.from_url(root, config=config, client_options=client, retry_config=retries)
 
     async def close(self) -> None:
         self._stores = {}

@@ -200,10 +200,11 @@ class HostHealth:
     def __init__(self) -> None:
         self._lock = Lock()
         self.failing_since: float | None = None
-        self.is_dead = False
+        self.died_at: float | None = None
+        """When it was given up, by the monotonic clock."""
         self.last: FailureError | None = None
         self._planned = self._made = 0  # attempts since the last success
-        self._next_probe = self._failed_at = self._died_at = 0.0
+        self._next_probe = self._failed_at = 0.0
 
     def plan(self) -> float:
         """Plan an attempt; return the monotonic time at which to make it."""
@@ -238,13 +239,9 @@ class HostHealth:
             self._failed_at = now
             return self.failing_since
 
-    def died(self) -> None:
-        """Mark the host as given up."""
-        self.is_dead, self._died_at = True, time.monotonic()
-
     def is_to_be_asked_again(self) -> bool:
         """Whether the host was given up long enough ago to be tried again."""
-        return self.is_dead and time.monotonic() - self._died_at > DEADLINE_S * _DEAD_SHARE
+        return self.died_at is not None and time.monotonic() - self.died_at > DEADLINE_S * _DEAD_SHARE
 
     def until(self) -> float:
         """The time at which an attempt that begins now must end, by the monotonic clock."""
@@ -284,11 +281,11 @@ class Patience:
         """
         health = self._health
         now = time.monotonic()
-        if health.is_dead:  # also for those that have waited for their turn meanwhile
+        if health.died_at is not None:  # also for those that have waited for their turn meanwhile
             raise self._error(health.last)
         if self._last is not None and (health.is_hopeless() or now > self._deadline()):
             if health.failing_since is not None:
-                health.died()
+                health.died_at = now
             raise self._error(self._last)
         if self._ready > now:
             return min(_LOOK_S, self._ready - now)

@@ -264,10 +264,12 @@ class Sent:
                 connection.sock.settimeout(self._limit_s)
             try:
                 target = parts.path + (f"?{parts.query}" if parts.query else "")
+                if parts.scheme == "http" and _proxy("http", parts.netloc):
+                    target = self._url
                 # The server may end a request with a body: it has answered before it read all of it.
                 refusals = () if self._body is None else (BrokenPipeError, ConnectionResetError)
                 with nullcontext() if self._body is None else self._body.open("rb") as body, suppress(*refusals):
-                    connection.request(self._method, _target(self._url, target), body, self._headers)
+                    connection.request(self._method, target, body, self._headers)
                 self._response = connection.getresponse()
                 return self._response
             except (http.client.RemoteDisconnected, ConnectionError):
@@ -297,11 +299,6 @@ class Sent:
 def _proxy(scheme: str, host: str) -> str | None:
     proxy = getproxies().get(scheme)
     return None if proxy is None or proxy_bypass(host) else proxy
-
-
-def _target(url: str, path: str) -> str:
-    parts = urlsplit(url)
-    return url if parts.scheme == "http" and _proxy("http", parts.netloc) else path
 
 
 def _connect(scheme: str, netloc: str) -> http.client.HTTPConnection:

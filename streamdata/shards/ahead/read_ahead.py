@@ -74,29 +74,6 @@ def checked_bytes(read_ahead_bytes: Any) -> int:
     return value
 
 
-class FetchThreads:
-    """Threads that read ranges, so that a disk or server gets several requests at once."""
-
-    def __init__(self, num_threads: int) -> None:
-        self._pool = ThreadPoolExecutor(num_threads, "streamdata-fetch")
-
-    def submit(self, url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
-        """Request a range; returns a future of its bytes."""
-        if is_remote(url):
-            return submit_range(url, begin, end, stamp)
-        return self._pool.submit(_local_range, url, begin, end, stamp)
-
-
-def _local_range(url: str, begin: int, end: int, stamp: FileStamp) -> bytes:
-    # Opened anew: what each of the threads kept open would be thousands of files.
-    file = opened_anew(url)
-    data = file.read(end - begin, begin)
-    file.check(stamp)
-    if len(data) != end - begin:
-        raise cut_short(url, begin, end - begin, len(data))
-    return data
-
-
 @dataclass
 class Counts:
     """Counts of read-ahead requests in this process."""
@@ -133,12 +110,13 @@ class ReadAhead:
     """Requests chunks for all lanes of a process in order of due time, within one memory bound.
 
     Args:
-        submit: Asks for a range; by default threads that read.
+        submit: Asks for a range; by default a remote one of its host, and a local one of threads that read.
     """
 
     def __init__(self, submit: Submit | None = None) -> None:
         self.counts = Counts()
-        self._submit = submit or FetchThreads(MAX_CONNECTIONS).submit
+        self._submit = submit or self._fetch
+        self._threads = ThreadPoolExecutor(MAX_CONNECTIONS, "streamdata-fetch")
         # Re-entrant: what is collected as garbage while it is held may be an iterator, which is then closed.
         self._lock = threading.RLock()
         self._freed = threading.Condition(self._lock)
@@ -148,6 +126,20 @@ class ReadAhead:
         self._under_way: Counter[HostHealth] = Counter()
         """How many requests, by host."""
         self._sending = threading.local()
+
+    def _fetch(self, url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
+        if is_remote(url):
+            return submit_range(url, begin, end, stamp)
+
+        def read() -> bytes:
+            file = opened_anew(url)  # what each of the threads kept open would be thousands of files
+            data = file.read(end - begin, begin)
+            file.check(stamp)
+            if len(data) != end - begin:
+                raise cut_short(url, begin, end - begin, len(data))
+            return data
+
+        return self._threads.submit(read)
 
     def join(self, lane: LaneAhead) -> None:
         """Add a lane that reads; forget those that have stopped."""
@@ -247,7 +239,11 @@ class ReadAhead:
         self._sending.is_under_way = True
         try:
             while (request := self._next()) is not None:
-                future = self._submitted(request)
+                try:
+                    future = self._submit(request.url, request.begin, request.end, request.stamp)
+                except Exception as error:  # raised by the record that needs it
+                    future = Future()
+                    future.set_exception(error)
                 request.future = future
                 future.add_done_callback(partial(self._answered, request))
                 if request.is_dropped:
@@ -283,14 +279,6 @@ class ReadAhead:
             self.counts.requests += 1
             self.counts.num_bytes += request.end - request.begin
             return request
-
-    def _submitted(self, request: Request) -> "Future[bytes]":
-        try:
-            return self._submit(request.url, request.begin, request.end, request.stamp)
-        except Exception as error:  # raised by the record that needs it
-            failed: Future[bytes] = Future()
-            failed.set_exception(error)
-            return failed
 
     def _answered(self, request: Request, future: "Future[bytes]") -> None:
         with self._lock:

@@ -14,7 +14,6 @@ from streamdata.io.remote.network import network
 from streamdata.io.storage import (
     FileStamp,
     Int64s,
-    LocalShard,
     cut_short,
     is_remote,
     kept_as,
@@ -74,7 +73,13 @@ def read_spans(
                 wanted = [piece for piece, is_found in zip(wanted, found, strict=True) if not is_found]
             remote += wanted
         else:
-            _read_local(opened_shard(urls[shard]), stamps[shard], list(group), memory, by_path=shard not in known)
+            file, short = opened_shard(urls[shard]), list[tuple[int, int, int]]()
+            for _, begin, end, at in group:
+                if (got := file.read_into(memory[at : at + end - begin], begin)) < end - begin:
+                    short.append((begin, end - begin, got))
+            file.check(stamps[shard], by_path=shard not in known)
+            if short:
+                raise cut_short(file.url, *short[0])
             known.add(shard)
     if remote:
         _read_remote(urls, stamps, remote, memory)
@@ -103,16 +108,6 @@ def _pieces(spans: Int64s) -> tuple[list[_Piece], int, Int64s]:
     return pieces, size + last - first, np.array(begins, np.int64)
 
 
-def _read_local(file: LocalShard, stamp: FileStamp, pieces: list[_Piece], memory: memoryview, *, by_path: bool) -> None:
-    short: list[tuple[int, int, int]] = []
-    for _, begin, end, at in pieces:
-        if (got := file.read_into(memory[at : at + end - begin], begin)) < end - begin:
-            short.append((begin, end - begin, got))
-    file.check(stamp, by_path=by_path)
-    if short:
-        raise cut_short(file.url, *short[0])
-
-
 def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[_Piece], memory: memoryview) -> None:
     """Pieces of remote shards, at the same time."""
     waiting: list[tuple[_Piece, Future[bytes]]] = []
@@ -130,18 +125,11 @@ def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[
             future.cancel()
 
 
-class ShardPages(NamedTuple):
-    """The cache pages that a window needs from one remote shard."""
+def remote_pages(files: FileSpans) -> Iterator[tuple[str, FileStamp, list[int], bool]]:
+    """Yield the cache pages needed from each remote shard; of a span over many pages, only its first and last.
 
-    url: str
-    stamp: FileStamp
-    pages: list[int]
-    is_begun: bool
-    """Whether its first byte is among it."""
-
-
-def remote_pages(files: FileSpans) -> Iterator[ShardPages]:
-    """Yield the cache pages needed from each remote shard; of a span over many pages, only its first and last."""
+    With the shard's url and stamp before them, and after them whether its first byte is needed.
+    """
     urls, stamps, spans = files
     spans = spans[spans[:, 1] < spans[:, 2]]
     shards, begins, ends = spans.T
@@ -150,4 +138,4 @@ def remote_pages(files: FileSpans) -> Iterator[ShardPages]:
     pages = np.unique([shards * most + begins // PAGE_BYTES, shards * most + (ends - 1) // PAGE_BYTES])
     for shard, group in groupby(pages.tolist(), lambda page: page // most):
         if is_remote(urls[shard]):
-            yield ShardPages(urls[shard], stamps[shard], [page % most for page in group], shard in begun)
+            yield urls[shard], stamps[shard], [page % most for page in group], shard in begun

@@ -146,8 +146,15 @@ class Upcoming:
 
     def wait(self, chunk: Chunk, number: int) -> bytes:
         """Wait for a request of the present chunk; return its bytes."""
-        if self._pid != os.getpid():
-            self._ask_again(chunk)
+        if self._pid != os.getpid():  # in a fork: what the parent had asked for is asked for anew
+            self._pid = os.getpid()
+            for shared in {id(one.shared): one.shared for one in self._all()}.values():
+                shared.anew(range(len(shared.requests)))
+            self._unasked = deque(one for one in self._all() if one is not chunk)
+            self.waiting.clear()
+            self._num_ahead = self._num_for_free = 0
+            read_ahead().join(self._lane)
+            read_ahead().ask_for(chunk)
         request = chunk.shared.requests[number]
         if request.answer.done():
             return request.answer.result()
@@ -283,14 +290,3 @@ class Upcoming:
             part, first = WindowSlice(window, begin, end), self._num_planned + begin
             yield Chunk(self, part, first, SharedRequests([part], first, most), 0)
             begin = end
-
-    def _ask_again(self, chunk: Chunk) -> None:
-        """In a fork: ask for what the parent had asked for."""
-        self._pid = os.getpid()
-        for shared in {id(one.shared): one.shared for one in self._all()}.values():
-            shared.anew(range(len(shared.requests)))
-        self._unasked = deque(one for one in self._all() if one is not chunk)
-        self.waiting.clear()
-        self._num_ahead = self._num_for_free = 0
-        read_ahead().join(self._lane)
-        read_ahead().ask_for(chunk)

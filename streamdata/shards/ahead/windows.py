@@ -21,7 +21,6 @@ from streamdata.shards.ahead.spans import FileSpans
 MAX_REQUEST_BYTES: Final = 8 << 20
 """Bytes of several spans that are one request, at most; a span that is larger is one request, too."""
 _DISK = HostHealth()  # it is no host, and does not fail for a while
-_FIRST_BYTES = 1 << 20  # so that the first record does not wait for a large answer
 
 
 class Requested(NamedTuple):
@@ -286,15 +285,6 @@ class Chunk:
         if data is None:
             data = self._data[number] = self.upcoming.wait(self, number)
         return data
-
-
-def chunk_spans(url: str, stamp: FileStamp) -> FileSpans:
-    """Divide a shard into request-sized spans: small ones first, then the largest allowed."""
-    ends = [min(stamp.size, _FIRST_BYTES << number) for number in range(MAX_REQUEST_BYTES.bit_length())]
-    ends = [end for end in ends if end < min(stamp.size, MAX_REQUEST_BYTES)]
-    ends += [*range(MAX_REQUEST_BYTES, stamp.size, MAX_REQUEST_BYTES), *([stamp.size] if stamp.size else [])]
-    begins = [0, *ends[:-1]][: len(ends)]
-    return FileSpans([url], [stamp], np.array([np.zeros(len(ends)), begins, ends], np.int64).T)
 
 
 class ChunkBytes(io.RawIOBase):

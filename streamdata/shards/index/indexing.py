@@ -153,6 +153,9 @@ def _cached(job: IndexJob) -> str:
 
 _in_memory: dict[IndexJob, str] = {}
 """The indexes that could be written nowhere."""
+_unreadable: set[tuple[str, int | None]] = set()
+"""Folders with indexes that cannot be read, and why not: where one cannot be, the others mostly cannot either, so that
+only the first of a folder is a warning."""
 
 
 def find(job: IndexJob) -> Found | None:
@@ -171,28 +174,18 @@ def find(job: IndexJob) -> Found | None:
         except OSError as error:
             if error.errno in _NO_DESCRIPTORS:  # it says nothing of the index, and no shard could be read either
                 raise
-            _say_unreadable(path, error)
+            which = os.path.dirname(path), error.errno
+            logger.log(
+                logging.DEBUG if which in _unreadable else logging.WARNING,
+                "index '%s' cannot be read: %s; it is built again, in the cache if it cannot be replaced, and so are "
+                "others of this folder\n  Let all who read the shards read their indexes, or delete these.",
+                one_line(path), one_line(error.strerror),
+            )  # fmt: skip
+            _unreadable.add(which)
             continue
         if header[:3] == (job.kind, KINDS[job.kind].dtype.itemsize, (job.stamp, job.sidecar_stamp)):
             return Found(path, header)
     return None
-
-
-_unreadable: set[tuple[str, int | None]] = set()
-"""Folders with indexes that cannot be read, and why not: where one cannot be, the others mostly cannot either."""
-
-
-def _say_unreadable(path: str, error: OSError) -> None:
-    """Log that an index is passed over: one of each folder as a warning, the others for who looks for them."""
-    which = os.path.dirname(path), error.errno
-    level = logging.DEBUG if which in _unreadable else logging.WARNING
-    _unreadable.add(which)
-    logger.log(
-        level,
-        "index '%s' cannot be read: %s; it is built again, in the cache if it cannot be replaced, and so are others of "
-        "this folder\n  Let all who read the shards read their indexes, or delete these.",
-        one_line(path), one_line(error.strerror),
-    )  # fmt: skip
 
 
 def open_index(job: IndexJob, *, is_kept_beside: bool = True) -> IndexFile:

@@ -338,27 +338,19 @@ def _completed(
         return stock, {}
     manifest, whole = old[0], stock
     if not stock.suffixes and manifest.root == stock.root:
-        stamps = dict(sorted({**manifest.stamps, **stock.stamps}.items()))
-        whole = stock._replace(stamps=stamps, suffixes=manifest.directory.suffixes)
-    kept = {}
-    for index in _indexes_in(*old):
-        is_wanted = (index.file, index.header.kind, index.sidecar) in wanted or index.file not in stock.stamps
-        stamps_now = (whole.stamps.get(index.file), whole.stamps.get(index.sidecar, index.header.stamps[1]))
-        if is_wanted and stamps_now == index.header.stamps:
-            kept[index.file, index.header.kind] = index
-    return whole, kept
-
-
-def _indexes_in(manifest: Manifest, rows: ManifestRows) -> Iterator[_Index]:
-    urls, stamps = manifest.urls, list(manifest.stamps.values())
+        all_stamps = dict(sorted({**manifest.stamps, **stock.stamps}.items()))
+        whole = stock._replace(stamps=all_stamps, suffixes=manifest.directory.suffixes)
+    urls, stamps, kept = [*manifest.urls, ""], [*manifest.stamps.values(), NO_STAMP], {}
     for kind, entries in manifest.directory.indexes.items():
-        row_bytes = ROW_SIZES[kind]
-        for file, sidecar, num_records, skipped, first_skipped, noted, offset in entries.tolist():
-            own, joined = (stamps[file], stamps[sidecar]) if sidecar != NO_FILE else (stamps[file], NO_STAMP)
-            header = IndexHeader(kind, row_bytes, (own, joined), num_records, skipped, first_skipped, noted)
-            read = partial(_kept_rows, rows, RowRun(offset, num_records, 0, num_records), row_bytes)
-            sidecar_url = urls[sidecar] if sidecar != NO_FILE else ""
-            yield _Index(header, (urls[file], "kept", offset), read, urls[file], sidecar_url)
+        for file, own, num_records, skipped, first_skipped, noted, offset in entries.tolist():
+            joined = -1 if own == NO_FILE else own
+            url, sidecar, known = urls[file], urls[joined], (stamps[file], stamps[joined])
+            is_wanted = (url, kind, sidecar) in wanted or url not in stock.stamps
+            if is_wanted and whole.stamps.get(url) == known[0] and whole.stamps.get(sidecar, known[1]) == known[1]:
+                header = IndexHeader(kind, ROW_SIZES[kind], known, num_records, skipped, first_skipped, noted)
+                read = partial(_kept_rows, old[1], RowRun(offset, num_records, 0, num_records), ROW_SIZES[kind])
+                kept[url, kind] = _Index(header, (url, "kept", offset), read, url, sidecar)
+    return whole, kept
 
 
 def _kept_rows(rows: ManifestRows, run: RowRun, row_bytes: int) -> bytes:
@@ -406,8 +398,7 @@ def _write(target: str, head: bytes, rows: Iterable[bytes]) -> None:
             file.writelines(rows)
 
     if not is_remote(target):
-        path = Path(local_path(target))
-        publish_made(path, write)
+        publish_made(Path(local_path(target)), write)
         return
     from tempfile import TemporaryDirectory
 

@@ -146,22 +146,32 @@ class ManifestFrame(NamedTuple):
         return HEADER_BYTES + self.directory
 
 
-def decode_header(url: str, head: bytes) -> ManifestFrame:
+def decode_header(url: str, head: bytes, size: int) -> ManifestFrame:
     """Read the lengths of a manifest's parts from its header.
 
+    Args:
+        url: The manifest, for messages.
+        head: Its beginning.
+        size: Bytes of the file.
+
     Raises:
-        ManifestError: The bytes are not a manifest's header, or damaged.
+        ManifestError: The bytes are not a manifest's header, or damaged; or the file has another size.
     """
     if len(head) < HEADER_BYTES:
         raise _damaged(url, f"at least {HEADER_BYTES} bytes", f"{len(head)}")
-    magic, version, text, directory, size, crc = _HEADER.unpack_from(head)
+    magic, version, text, directory, own_size, crc = _HEADER.unpack_from(head)
     if (magic, version) != (_MAGIC, _FORMAT):
         raise _damaged(url, f"the format {_MAGIC!r} {_FORMAT}", f"{shown(magic)} {version}")
     if zlib.crc32(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
         raise _damaged(url, "a header that fits its CRC32", "another")
-    frame = ManifestFrame(text, directory, size, crc)
-    if not text <= directory <= MAX_DIRECTORY_BYTES or frame.rows_at > size:
-        raise _damaged(url, f"a text and a directory within {size} bytes", f"{text} and {directory} bytes")
+    frame = ManifestFrame(text, directory, own_size, crc)
+    if not text <= directory <= MAX_DIRECTORY_BYTES or frame.rows_at > own_size:
+        raise _damaged(url, f"a text and a directory within {own_size} bytes", f"{text} and {directory} bytes")
+    if own_size != size:
+        raise ManifestError(
+            f"manifest '{url}': expected {own_size} bytes, got {size}\n"
+            "  It was cut short: copy it again, or make it again: streamdata index FOLDER."
+        )
     return frame
 
 

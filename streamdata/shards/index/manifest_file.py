@@ -204,10 +204,8 @@ def open_manifest(url: str) -> tuple[Manifest, ManifestRows] | None:
     Raises:
         ManifestError: The manifest is damaged, or cannot be opened.
     """
-    return _open_remote(url) if is_remote(url) else _open_local(url)
-
-
-def _open_local(url: str) -> tuple[Manifest, ManifestRows] | None:
+    if is_remote(url):
+        return _open_remote(url)
     open_files.forget(url)  # another may lie there now than when an earlier reader opened it
     try:
         file = opened(url)
@@ -226,9 +224,7 @@ def _open_local(url: str) -> tuple[Manifest, ManifestRows] | None:
             f"manifest '{url}': expected a file that can be read, got {error.strerror}\n"
             "  Let this user read it, or delete it: without it, the folder is listed."
         ) from error
-    frame = decode_header(url, file.read(HEADER_BYTES, 0))
-    if frame.size != file.size:
-        raise _cut(url, frame.size, file.size)
+    frame = decode_header(url, file.read(HEADER_BYTES, 0), file.size)
     directory = decode_directory(url, frame, file.read(frame.directory, HEADER_BYTES), ROW_SIZES)
     return Manifest(url, directory), ManifestRows(url, file.stamp(), frame.rows_at)
 
@@ -240,9 +236,7 @@ def _open_remote(url: str) -> tuple[Manifest, ManifestRows] | None:
     except (FileNotFoundError, DeniedError, RangesIgnoredError):  # some servers say so of what is not there
         return None
     stamp, tag = stamp_of_answer(head), head.version
-    frame = decode_header(url, head.data)
-    if frame.size != stamp.size:
-        raise _cut(url, frame.size, stamp.size)
+    frame = decode_header(url, head.data, stamp.size)
     pages = ManifestPages(key_of(url, tag, stamp, frame.rows_at))
     pages.write(head.data, 0)
     if frame.rows_at > len(head.data):
@@ -252,13 +246,6 @@ def _open_remote(url: str) -> tuple[Manifest, ManifestRows] | None:
             pages.write(rest, len(head.data))
     directory = decode_directory(url, frame, pages.read(HEADER_BYTES, frame.rows_at), ROW_SIZES)
     return Manifest(url, directory), ManifestRows(url, stamp, frame.rows_at, tag)
-
-
-def _cut(url: str, expected: int, got: int) -> ManifestError:
-    return ManifestError(
-        f"manifest '{url}': expected {expected} bytes, got {got}\n"
-        "  It was cut short: copy it again, or make it again: streamdata index FOLDER."
-    )
 
 
 class Manifests:

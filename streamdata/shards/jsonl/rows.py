@@ -6,7 +6,8 @@ over whole buffers at once, and only rows that may have one are looked at closel
 
 import json
 import re
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -70,20 +71,15 @@ def row_or_flaw(line: bytes, *, doubtful: bool = True, takes_nan: bool = False) 
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError:
-        row = _row_with_nan(line) if takes_nan else None
+        row = None
+        if takes_nan:
+            with suppress(ValueError, TypeError, RecursionError):
+                found = json.loads(line.decode())  # of bytes it would guess an encoding
+                orjson.dumps(found)  # which refuses halves of surrogate pairs, and integers beyond 64 bits
+                row = found
     if type(row) is not dict:
         return syntax_flaw(line)
     return (integer_flaw(line) if doubtful else None) or row
-
-
-def _row_with_nan(line: bytes) -> Any:
-    """The value of a line that orjson refuses, if that is for numbers that are not finite alone; else None."""
-    try:
-        row = json.loads(line.decode())  # of bytes it would guess an encoding
-        orjson.dumps(row)  # which refuses halves of surrogate pairs, and integers beyond 64 bits
-    except (ValueError, TypeError, RecursionError):
-        return None
-    return row
 
 
 def syntax_flaw(line: bytes) -> Flaw:

@@ -248,7 +248,9 @@ class OpenParquet:
         where = f"row group {', '.join(map(str, numbers))}"
         with self._damage(where):
             size, kept = self._bounds(groups, columns, most, keep_dictionaries=keep_dictionaries)
-            reader = self._reader(kept)
+            if kept not in self._readers:  # mostly the same ones in all groups
+                self._readers[kept] = self._parquet_file(sorted(kept))
+            reader = self._readers[kept]
             schema = plain_schema(reader.schema_arrow, keep_dictionaries=True) if keep_dictionaries else self.schema
             found = reader.iter_batches(size, row_groups=numbers, columns=columns, use_threads=False)
         return self._checked(found, num_rows, where, import_pyarrow().schema([schema.field(name) for name in names]))
@@ -301,12 +303,6 @@ class OpenParquet:
         # All rows or none: each batch would have all values of the dictionary that were found so far.
         whole = sum(facts.num_rows for facts in groups)
         return (whole, frozenset(kept)) if kept and bounded == most else (rows, frozenset())
-
-    def _reader(self, kept: frozenset[str]) -> Any:
-        """The reader of row groups that leaves these columns the dictionaries that they are in storage."""
-        if kept not in self._readers:  # mostly the same ones in all groups
-            self._readers[kept] = self._parquet_file(sorted(kept))
-        return self._readers[kept]
 
     def _longest_repeated(self, column: Any) -> int:
         """How long a value may be that the column has once and names many times; 0 where it has no such values.

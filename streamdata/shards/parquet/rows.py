@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -284,8 +284,12 @@ def convert(
                 batch for facts, rows in zip(groups, most, strict=True) for batch in file.batches([facts], None, rows)
             )
             write_rows(target, file.schema.names, sum(facts.num_rows for facts in groups), batches)
-        else:
-            _convert_lines(path, target, line_bytes)
+        else:  # the columns are the fields of all rows: so it is read twice
+            names, num_rows = dict[str, None](), 0
+            for parsed in _parsed_lines(path, line_bytes):
+                num_rows += len(parsed)
+                names.update(dict.fromkeys(chain.from_iterable(parsed)))
+            write_objects(target, list(names), num_rows, _parsed_lines(path, line_bytes))
     except (ValueError, NotImplementedError, OSError) as error:
         got = str(error).replace(path, str(name or path))
         if isinstance(error, ShardError):
@@ -294,17 +298,6 @@ def convert(
             f"'{name or path}': expected a file that becomes rows in '{target.parent}', got: {got}\n"
             "  Write it again if it cannot be read; make room, or set cache_dir, if the rows cannot be written."
         ) from error
-
-
-def _convert_lines(path: str, target: Path, line_bytes: int) -> None:
-    """The columns are the fields of all rows: so it is read twice."""
-    names: dict[str, None] = {}
-    num_rows = 0
-    for rows in _parsed_lines(path, line_bytes):
-        num_rows += len(rows)
-        for row in rows:
-            names.update(dict.fromkeys(row))
-    write_objects(target, list(names), num_rows, _parsed_lines(path, line_bytes))
 
 
 def _parsed_lines(path: str, line_bytes: int) -> Iterator[list[Row]]:

@@ -1,7 +1,6 @@
 """Runs of rows of parquet's row groups: `run → decoded, at once or ahead in a thread → its rows by number`."""
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,7 +26,7 @@ from streamdata.io.storage import (
     submit_question,
     submit_range,
 )
-from streamdata.run.per_process import open_files
+from streamdata.run.per_process import PerProcess, open_files
 from streamdata.shards.ahead.spans import read_spans
 from streamdata.shards.parquet.file import OpenParquet
 from streamdata.shards.parquet.row_groups import RowGroups, open_file
@@ -98,21 +97,16 @@ class DecodeAhead:
     """
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = ThreadPoolExecutor(1, "streamdata-decode", partial(setattr, open_files, "is_helping", True))
         self._asked: dict[GroupRun, Future[Mapping[GroupRun, DecodedRun]]] = {}
 
     def ask(self, kept: Sequence[GroupRun], tasks: Sequence[Sequence[GroupRun]], decode: Decode) -> None:
         """Start decoding runs in the thread; drop results that are neither asked for nor in `kept`."""
-        if self._pid != os.getpid():  # in a fork there is no such thread, and what it was asked for does not come
-            self._pid, self._thread, self._asked = os.getpid(), None, {}
         wanted = {*kept, *chain.from_iterable(tasks)}
         dropped = [self._asked.pop(run) for run in list(self._asked) if run not in wanted]
         for task in {*dropped}.difference(self._asked.values()):
             task.cancel()
         new = [left for runs in tasks if (left := [run for run in runs if run not in self._asked])]
-        if new and self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "streamdata-decode", partial(setattr, open_files, "is_helping", True))
         is_busy = any(not task.done() for task in self._asked.values())
         begun = [self._submit(runs, decode) for runs in new]
         # A thread gets Python's lock from one that computes only after 5 ms, in which a window may be delivered.
@@ -120,7 +114,6 @@ class DecodeAhead:
             begun[0].wait()
 
     def _submit(self, runs: Sequence[GroupRun], decode: Decode) -> Event:
-        assert self._thread is not None, "there is a thread before it is asked"
         begun = Event()
 
         def work() -> Mapping[GroupRun, DecodedRun]:
@@ -135,11 +128,8 @@ class DecodeAhead:
 
     def take(self, run: GroupRun) -> DecodedRun | None:
         """Wait for a run; None if it was not asked for, was taken already, or is too large to keep."""
-        task = self._asked.pop(run, None) if self._pid == os.getpid() else None
+        task = self._asked.pop(run, None)
         return None if task is None else task.result().get(run)
-
-    def __reduce__(self) -> tuple[type["DecodeAhead"], tuple[()]]:
-        return DecodeAhead, ()
 
 
 class NetworkedBytes(NamedTuple):
@@ -194,7 +184,7 @@ class RunDecoder:
         self.cache: CacheSettings | None = None
         self.confirmations = Confirmations()
         self._own = threading.local()
-        self._ahead = DecodeAhead()
+        self._ahead = PerProcess(DecodeAhead)
         self.row_bytes: list[int] = groups.row_bytes.tolist()
         """Bytes of a row of each group on average: by its footer, or more where more was found when it was decoded."""
         self._too_large: set[GroupRun] = set()
@@ -220,7 +210,7 @@ class RunDecoder:
 
     def ask(self, present: Sequence[GroupRun], later: Sequence[GroupRun]) -> None:
         """Start decoding `later` runs in the thread; drop results needed by neither these nor the `present` runs."""
-        self._ahead.ask(present, self._tasks(later), self._decode_apart)
+        self._ahead.get().ask(present, self._tasks(later), self._decode_apart)
 
     def _tasks(self, runs: Sequence[GroupRun]) -> list[list[GroupRun]]:
         """Group runs: small ones that one call can decode, whole groups of one file, are together."""
@@ -289,7 +279,7 @@ class RunDecoder:
     def kept(self, run: GroupRun, runs: DecodedRuns) -> DecodedRun | None:
         """The decoded run from the cache, decoded now if needed; None if it is too large to keep."""
         found = runs.get(run)
-        if found is None and (found := self._ahead.take(run)) is not None:
+        if found is None and (found := self._ahead.get().take(run)) is not None:
             runs.make_room(runs.max_bytes - found.num_bytes)
             runs.add(run, found)
         return found or self.decode(run, runs)

@@ -57,8 +57,12 @@ class ParquetShards:
         # Else the present window and the next one are kept, each with room for what footers say too little of.
         self.window_bytes = max(1, max_open_bytes // 3)
         """Bytes of a window, at most, where not all of the source stays."""
-        self.run_rows = self.num_records if self.fits else _run_rows(self.groups, self.window_bytes)
+        self.run_rows = self.num_records
         """Rows of each group that are decoded together, at most."""
+        if not self.fits:  # those of the fewest parts, as large as each other, that may be kept
+            is_small, rows = self.sizes <= self.window_bytes, self.num_records
+            most = np.clip(np.where(is_small, rows, self.window_bytes // self.groups.row_bytes), 1, _MAX_RUN_ROWS)
+            self.run_rows = -(-rows // -(-rows // most))
         self.decodes_ahead = not self.has_remote and not self.fits
         self._kept_bytes = max_open_bytes if self.fits else max_open_bytes // 2
         self.decoder = RunDecoder(self.groups, self._kept_bytes, keeps_all=self.fits)
@@ -129,15 +133,6 @@ class ParquetShards:
         size = int(self.run_rows[shard])
         first = row // size * size
         return GroupRun(shard, first, min(size, int(self.num_records[shard]) - first))
-
-
-def _run_rows(groups: RowGroups, max_bytes: int) -> Int64s:
-    """All rows of each group, or those of the fewest parts, as large as each other, that may be kept."""
-    rows = groups.num_records
-    most = np.clip(np.where(groups.sizes <= max_bytes, rows, max_bytes // groups.row_bytes), 1, _MAX_RUN_ROWS)
-    parts = -(-rows // most)
-    even: Int64s = -(-rows // parts)
-    return even
 
 
 class ParquetWindow:

@@ -129,7 +129,18 @@ class StoredRows:
         except orjson.JSONDecodeError:
             found = json.loads(bytes(values))
         row: Row = dict(zip(self.names, found, strict=True))
-        return self._with_columns(row, arrow, number) if arrow else row
+        if arrow:  # columns whose values JSON would change
+            batch = import_pyarrow().ipc.open_stream(arrow).read_next_batch()
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                try:
+                    row[name] = (json_decoder(column.type) or _same)(column[0].as_py())
+                except (ValueError, OverflowError) as error:  # such as pyarrow's, of nanoseconds
+                    raise SourceError(
+                        f"'{self._source}', row {number}, column {shown(name)}: expected a value that Python's own "
+                        f"types can hold, got: {error}\n  Write the column in another type, such as times in "
+                        "microseconds, or leave it out of the file."
+                    ) from error
+        return row
 
     def _record(self, number: int) -> tuple[memoryview, memoryview]:
         """The JSON of a record, and its Arrow stream, empty for none."""
@@ -143,20 +154,6 @@ class StoredRows:
             raise self._damaged(f"record {number} with another CRC32")
         view = memoryview(content)
         return view[:json_bytes], view[json_bytes:]
-
-    def _with_columns(self, row: Row, arrow: memoryview, number: int) -> Row:
-        batch = import_pyarrow().ipc.open_stream(arrow).read_next_batch()
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            try:
-                row[name] = (json_decoder(column.type) or _same)(column[0].as_py())
-            except (ValueError, OverflowError) as error:  # such as pyarrow's, of nanoseconds
-                raise SourceError(
-                    f"'{self._source}', row {number}, column {shown(name)}: expected a value that Python's own "
-                    "types can "
-                    f"hold, got: {error}\n  Write the column in another type, such as times in microseconds, or leave "
-                    "it out of the file."
-                ) from error
-        return row
 
     def _damaged(self, got: str) -> SourceError:
         return SourceError(

@@ -74,12 +74,6 @@ class TarRecord:
         parts = [part for raw in self.raw for part in unpack(raw, len(raw) - BLOCK)]
         return zlib.crc32(b"".join([key, *parts]))
 
-    def add(self, member: Member, *, plain: bool) -> None:
-        """Add a member to the record."""
-        self.end = member.end
-        self.plain = self.plain and plain
-        self.raw.append(member.raw)
-
 
 class _FieldNames(dict[bytes, str]):
     """The field of a member, by what follows the key in its header."""
@@ -183,9 +177,9 @@ def records(
                 remedy="A key is a member's name up to the first dot of its base name: give each record its own.",
             )  # fmt: skip
         if record is not None:
-            record.add(
-                member, plain=key is not None and member.plain and len(member.name) - dot <= _MAX_PLAIN_FIELD + 1
-            )
+            is_plain = key is not None and member.plain and len(member.name) - dot <= _MAX_PLAIN_FIELD + 1
+            record.end, record.plain = member.end, record.plain and is_plain
+            record.raw.append(member.raw)
         if record is not None and key is not None:
             name = _checked_field(url, record, member, member.name[dot + 1 :])
             if fields is None or name in fields:

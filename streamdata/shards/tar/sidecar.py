@@ -227,14 +227,6 @@ class SidecarKeys:
             "  Put the shard's own sidecar beside it, give each line the key of its record, or leave meta_names out."
         )
 
-    def ambiguous(self, url: str, by_id: RecordNames, by_key: RecordNames) -> ShardError:
-        """Make the error for a sidecar that matches one record by its id and another by its key."""
-        return ShardError(
-            f"sidecar '{self.url}': expected the ids of the records of '{url}', or their keys, got both: a line for "
-            f"{_described(by_id)} by its id, and one for {_described(by_key)} by its key\n"
-            f"  Say which is meant: sidecar_key: {BY_ID}, or sidecar_key: {BY_KEY}."
-        )
-
 
 def _described(names: RecordNames) -> str:
     return f"record {shown(names.record)}" + (f" with the id {shown(names.by_id)}" if names.has_id else "")
@@ -273,7 +265,11 @@ class JoinedLines:
         if by_key not in (line, len(keys)):
             self._other = self._other or names
         if self._with_id and self._other:
-            raise keys.ambiguous(self._url, self._with_id, self._other)
+            raise ShardError(
+                f"sidecar '{keys.url}': expected the ids of the records of '{self._url}', or their keys, got both: a "
+                f"line for {_described(self._with_id)} by its id, and one for {_described(self._other)} by its key\n"
+                f"  Say which is meant: sidecar_key: {BY_ID}, or sidecar_key: {BY_KEY}."
+            )
         if line == len(keys):
             line = by_key
         if line == len(keys):
