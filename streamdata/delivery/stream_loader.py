@@ -209,7 +209,7 @@ class StreamLoader:
         self._states.forget_last(count)
         self._reader, self._must_go_back = None, True
         if n < self._first_of_pass:
-            self._even.rest = self._pass = None
+            self._even.rest = self._filler = self._pass = None
             self._set_present_states()
             self.dataset.set_epoch(None)
         elif self._even.rest is not None:
@@ -277,7 +277,8 @@ class StreamLoader:
         if wanted == present:
             return
         self._close()
-        self._even.rest, self._pass, self._first_of_pass = None, wanted, self.num_batches
+        self._even.rest = self._filler = None
+        self._pass, self._first_of_pass = wanted, self.num_batches
         if wanted < present:  # it comes again, from its start: what was delivered of it does not count any more
             self.dataset.set_dataloader_states({})
             self._progress, self._must_go_back = self.dataset.progress, False

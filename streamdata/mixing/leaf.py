@@ -23,6 +23,7 @@ from streamdata.sources import Burst, DealtLane
 from streamdata.sources.files.shard_source import BlockSource, ShardDataset
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.sources.functions.process_functions import Feed, PerRecordFn, StreamFns, call_per_record, run_bursts
+from streamdata.sources.functions.starts import is_stateful
 from streamdata.sources.functions.tally import Tally, counts_of
 from streamdata.sources.skip import Skipping, Skips
 from streamdata.sources.source import DamagedRecord, ReadTask, Record, Sample, StreamStates, describe_record
@@ -142,7 +143,7 @@ class Leaf:
         self._skipping: Skipping | None = None
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
         self._stream: StreamFns | None = getattr(node.dataset, "process_fn", None)
-        self._tally.counts_outputs = hasattr(self._stream, "num_ended")
+        self._tally.counts_outputs = is_stateful(self._stream) and hasattr(self._stream, "num_ended")
         self._above = above
         self._reads_ahead = isinstance(node.dataset, ShardDataset) and run.ahead.settings.read_ahead_bytes > 0
         # Before any of them reads: the first one may not take the room that the others will need.

@@ -444,15 +444,28 @@ def _line(progress: Progress, generation: int) -> dict[str, Any]:
             cost += costs
     if cost:
         line["cost"] = cost
-    sizes: Counter[int] = Counter()
-    for epoch_pass in progress.passes:
-        after, before = (progress.last(epoch_pass, "", generation + more) for more in (1, 0))
-        lanes = zip(after["rare"], before["batches"].tolist(), after["batches"].tolist(), strict=True)
-        for fields, begin, end in lanes:
-            sizes.update(batches_by_size(fields.get("sizes", ()) if fields else (), begin, end))
-    if sizes:  # of most batches: the last one of a lane may be smaller
-        line["batch_size"] = sizes.most_common(1)[0][0]
+    sizes = [size for epoch_pass in progress.passes if (size := _last_size(progress, generation, epoch_pass))]
+    if sizes:
+        line["batch_size"] = next((size for size, is_whole in reversed(sizes) if is_whole), sizes[-1][0])
     return line
+
+
+def _last_size(progress: Progress, generation: int, epoch_pass: int) -> tuple[int, bool] | None:
+    """The size of a generation's last batches in a pass, and whether one of them was a whole one.
+
+    The last batch of a lane that has ended may be smaller: the one before it counts, if there is one.
+    """
+    after, before = (progress.last(epoch_pass, "", generation + more) for more in (1, 0))
+    found = []
+    columns = (after["rare"], before["batches"].tolist(), after["batches"].tolist(), after["ended"].tolist())
+    for fields, begin, end, has_ended in zip(*columns, strict=True):
+        if end > begin:
+            is_whole = end - has_ended > begin
+            number = end - has_ended if is_whole else end
+            counts = batches_by_size(fields.get("sizes", ()) if fields else (), number - 1, number)
+            found += [(is_whole, size) for size in counts]
+    is_whole, size = max(found, default=(False, 0))
+    return (size, is_whole) if size else None
 
 
 def batches_by_size(runs: Sequence[Sequence[int]], begin: int, end: int) -> dict[int, int]:
