@@ -3,7 +3,8 @@
 import os
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -152,12 +153,13 @@ def recipe_text(sources: Sequence[Draft], paths: Sequence[str]) -> str:
         f"Written by 'streamdata init {' '.join(paths)}'. Guesses are called so.",
         "A folder is a source for each kind of files, and for names that differ in more than digits.",
     )
+    dump: Callable[[Any], str] = partial(yaml.safe_dump, sort_keys=False, allow_unicode=True, width=_WIDTH)
     lines += ["target: streamdata.MergedDataset", "params:", "  seed: 0", "  datasets:"]
     for source in sources:
         node = {"target": source.target, "params": source.params, "name": source.name, "percent": 1}
-        own = [*_comments(*source.about), *_yaml([node])]
+        own = [*_comments(*source.about), *dump([node]).splitlines()]
         if source.function:
-            commented = _yaml({"process_fn": source.function})
+            commented = dump({"process_fn": source.function}).splitlines()
             own += [f"  # {line}" for line in ("A guess: this makes tensors; uncomment it.", *commented)]
         lines += [f"    {line}" for line in own]
     return "\n".join([*lines, ""])
@@ -165,7 +167,3 @@ def recipe_text(sources: Sequence[Draft], paths: Sequence[str]) -> str:
 
 def _comments(*texts: str) -> list[str]:
     return [line for text in texts for line in textwrap.wrap(f"# {one_line(text)}", _WIDTH, subsequent_indent="#   ")]
-
-
-def _yaml(value: Any) -> list[str]:
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=_WIDTH)).splitlines()

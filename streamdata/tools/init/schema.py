@@ -65,7 +65,12 @@ def _about_target(name: str) -> Schema:
         for key in parameters.needed
     }
     if name in SETTINGS:
-        params["config"] |= _about_settings(*SETTINGS[name])
+        module, class_name = SETTINGS[name]
+        settings = getattr(import_module(module), class_name)
+        fields = settings.model_fields.items()
+        keys = {key: _property(type_of(one.annotation | None), one.description, one.default) for key, one in fields}
+        # One that a trainer shares has other keys, too.
+        params["config"] |= {"properties": keys, "additionalProperties": _VALUE if settings.trainer_keys else False}
     types = {key: type_of(hint) for key, hint in get_type_hints(NamedSource).items()} | ATTRIBUTES
     taken = {
         **_PARAMS,
@@ -79,14 +84,6 @@ def _about_target(name: str) -> Schema:
         "properties": {"target": {"const": name}, "params": taken, **attributes},
         "additionalProperties": False,
     }
-
-
-def _about_settings(module: str, class_name: str) -> Schema:
-    """Describe the keys of a `config`; one that a trainer shares has others, too."""
-    settings = getattr(import_module(module), class_name)
-    fields = settings.model_fields.items()
-    keys = {key: _property(type_of(field.annotation | None), field.description, field.default) for key, field in fields}
-    return {"properties": keys, "additionalProperties": _VALUE if settings.trainer_keys else False}
 
 
 def _property(type_: Type, description: str | None, default: object = None) -> Schema:

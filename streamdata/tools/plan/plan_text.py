@@ -28,8 +28,14 @@ def plan_text(plan: RunPlan, paint: Paint) -> str:
         plan: The plan.
         paint: Colours a line.
     """
+    tokens = "" if not plan.tokens else f", {_rounded(plan.tokens)} tokens"
+    who = f"{counted(plan.dp, 'rank')} with {counted(plan.workers, 'worker')}"
+    lanes = counted(plan.lanes, "lane")
+    head = paragraph(f"{_rounded(plan.samples)} samples{tokens}, on {who}: {lanes}, batches of {plan.batch:,}")
+    if plan.ends_after is not None:
+        head += f"\nthe stream ends before, after {_about(plan.end_is_estimated)}{_rounded(plan.ends_after)} samples"
     notes = "\n".join(paragraph(f"note: {note}") for note in plan.notes)
-    parts = [_headline(plan), _sources(plan, paint), "\n".join(_advice(plan, paint)), notes, _schedules(plan)]
+    parts = [head, _sources(plan, paint), "\n".join(_advice(plan, paint)), notes, _schedules(plan)]
     parts += [_needs(plan), _draws(plan.draws), _lanes(plan)]
     return "\n\n".join(part for part in parts if part)
 
@@ -38,16 +44,6 @@ def plan_json(plan: RunPlan) -> dict[str, Any]:
     """The plan as plain JSON, without numbers that JSON has not."""
     draws = [{name: value for name, value in asdict(draw).items() if value is not None} for draw in plan.draws]
     return {**asdict(plan), "draws": draws}
-
-
-def _headline(plan: RunPlan) -> str:
-    tokens = "" if not plan.tokens else f", {_rounded(plan.tokens)} tokens"
-    who = f"{counted(plan.dp, 'rank')} with {counted(plan.workers, 'worker')}"
-    lanes = counted(plan.lanes, "lane")
-    text = paragraph(f"{_rounded(plan.samples)} samples{tokens}, on {who}: {lanes}, batches of {plan.batch:,}")
-    if plan.ends_after is not None:
-        text += f"\nthe stream ends before, after {_about(plan.end_is_estimated)}{_rounded(plan.ends_after)} samples"
-    return text
 
 
 _HEADER: Final = ["source", "records", "tokens", "share", "samples", "epochs", "repeats at", "bytes"]
@@ -62,13 +58,14 @@ def _sources(plan: RunPlan, paint: Paint) -> str:
 
 def _cells(source: SourcePlan) -> list[str]:
     epochs, repeat = source.epochs, source.first_repeat
+    rounds = "" if epochs is None else f"{epochs:.3g}" if epochs < 1000 else _rounded(epochs)  # noqa: PLR2004
     return [
         source.name,
         "?" if source.records is None else f"{_about(source.records_are_estimated)}{_rounded(source.records)}",
         _tokens(source),
         percent_text(source.share),
         f"{_about(source.samples_are_estimated)}{_rounded(source.samples)}",
-        "?" if epochs is None else _about(source.epochs_are_estimated) + _epochs(epochs),
+        "?" if epochs is None else f"{_about(source.epochs_are_estimated)}{rounds}",
         ("?" if epochs is None else "")
         if repeat is None
         else f"{_about(source.first_repeat_is == 'estimated')}{_rounded(repeat)}",
@@ -159,10 +156,6 @@ def _about(is_estimated: bool) -> str:
 
 def _rounded(number: float) -> str:
     return f"{number:,.0f}" if number < 1e6 else count_text(number)  # noqa: PLR2004
-
-
-def _epochs(number: float) -> str:
-    return f"{number:.3g}" if number < 1000 else _rounded(number)  # noqa: PLR2004
 
 
 def _bytes(number: float) -> str:
