@@ -156,9 +156,7 @@ def trace(
             if find is None:
                 made = traced.at(step or 1)
             else:
-                url, _, key = find.rpartition("#")
-                is_index = key.isdecimal() and traced.is_indexed(url)
-                came = traced.find(url, index=int(key)) if is_index else traced.find(url=url, key=key)
+                came = traced.find_named(find)
         if find is not None:
             _show_steps(find, came, traced.num_steps, as_json=as_json)
             raise typer.Exit(0 if came else 1)

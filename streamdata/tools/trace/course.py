@@ -171,7 +171,8 @@ class Course:
             for epoch_pass in passes:
                 reached = (one for one in held if epoch_pass in _passes(one, generation, rank))
                 read = [era.begins, *(self._until(one, generation + 1) for one in reached)]
-                points = sorted((point_of(one, epoch_pass, rank, era.num_workers) for one in read), key=_sum_of_batches)
+                points = [point_of(one, epoch_pass, rank, era.num_workers) for one in read]
+                points.sort(key=lambda point: sum(point.batches))
                 uneven = newest.uneven.get((generation, epoch_pass, rank), {"batches": 0})["batches"]
                 is_open = generation == last and epoch_pass == passes[-1]
                 stretch = Stretch(era, epoch_pass, rank, number, tuple(points), is_open, self._size, uneven)
@@ -243,10 +244,6 @@ def _passes(progress: Progress, generation: int, rank: int) -> list[int]:
     """The passes of which a rank delivered something in a generation."""
     keys = (key.split("/") for key in progress.table.others if key.startswith(("worker/", "uneven/")))
     return sorted({int(key[2]) for key in keys if (int(key[1]), int(key[3])) == (generation, rank)})
-
-
-def _sum_of_batches(point: Point) -> int:
-    return sum(point.batches)
 
 
 def point_of(progress: Progress, epoch_pass: int, rank: int, num_workers: int) -> Point:

@@ -207,7 +207,13 @@ class RankStream:
     def skip(self, batches: int) -> int:
         """Pass over so many, before any was given; return how many there were."""
         if self._is_open and not self._era.top.is_endless and self.is_read:
-            return self._read_over(batches)
+            stream = self.batches()  # nobody knows how many samples its lanes have
+            for done in range(batches):
+                if self._on_progress is not None:
+                    self._on_progress(done, batches)
+                if next(stream, None) is None:
+                    return done
+            return batches
         totals = self._totals()
         there = int(min(batches, sum(totals)))
         self._given, self._turns = _after(totals, there)
@@ -262,16 +268,6 @@ class RankStream:
             for _ in islice(stream, self._sizes[lane].of_batch(done)):
                 pass
         return stream
-
-    def _read_over(self, batches: int) -> int:
-        """Pass over batches of lanes of which nobody knows how many samples they have."""
-        stream = self.batches()
-        for done in range(batches):
-            if self._on_progress is not None:
-                self._on_progress(done, batches)
-            if next(stream, None) is None:
-                return done
-        return batches
 
 
 def _after(totals: Sequence[float], batches: int) -> tuple[list[int], list[int]]:

@@ -248,17 +248,15 @@ def describe_states(states: Mapping[str, Any], sources: str) -> str:
     progress = Progress(states)
     if not progress:
         return "nothing was delivered yet"
-    generations, ranks = (map(one_line, lines) for lines in (_generations(history_of(progress)), _ranks(progress)))
-    return "\n".join([*generations, sources, *ranks])
-
-
-def _generations(history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    history, generations = history_of(progress), []
     for line, following in zip_longest(history, history[1:]):
         began = "" if line is history[0] else f"; from step {line['step'] + 1} on"
         given = "" if following is None else f"; {line['samples']:,} samples were drawn"
         topology = f"{counted(line['dp_size'], 'rank')} with {counted(line['num_workers'], 'worker')} each"
         weights = ", ".join(f"{path} {_weight(weight)}" for path, weight in line.get("weights", {}).items())
-        yield f"generation {line['generation']}: {topology}; weights: {weights or 'not known'}{began}{given}"
+        text = f"generation {line['generation']}: {topology}; weights: {weights or 'not known'}{began}{given}"
+        generations.append(one_line(text))
+    return "\n".join([*generations, sources, *map(one_line, _ranks(progress))])
 
 
 def _weight(weight: Weight) -> str:

@@ -6,7 +6,7 @@ from functools import cached_property, partial
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
-from streamdata.errors import SourceError, StateError
+from streamdata.errors import SourceError, StateError, shown
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import Node
 from streamdata.sources.files.shard_source import ShardDataset
@@ -148,11 +148,6 @@ class Trace:
         """The last step of which the states say that it was delivered."""
         return self.steps.of(self.num_batches - 1)
 
-    def is_indexed(self, source: str) -> bool:
-        """Whether there is a source of that path whose records have an index, not a url and a key."""
-        nodes = (node for era in self._course.eras.values() for node in era.top.leaves() if node.path == source)
-        return not all(isinstance(node.dataset, ShardDataset) for node in nodes)
-
     def at(self, step: int) -> TracedStep:
         """The records of a step.
 
@@ -283,6 +278,21 @@ class Trace:
 
         sizes = [stretch.sizes(worker, point) for worker in workers]
         return RankStream(era, runs, sizes, gives_one, self.on_progress, is_open=stretch.is_open)
+
+    def find_named(self, name: str) -> list[int]:
+        """The steps that `find` returns of the record URL#KEY; or SOURCE#INDEX, of a source without shards.
+
+        Raises:
+            SourceError: No source has such records.
+            ValueError: It is neither.
+        """
+        before, _, after = name.strip().rpartition("#")
+        if not before or not after:
+            raise ValueError(f"record: expected URL#KEY, or SOURCE#INDEX of a map-style source, got {shown(name)}")
+        nodes = (node for era in self._course.eras.values() for node in era.top.leaves() if node.path == before)
+        if after.isascii() and after.isdigit() and not all(isinstance(node.dataset, ShardDataset) for node in nodes):
+            return self.find(before, index=int(after))
+        return self.find(url=before, key=after)
 
     def find(
         self, source: str | None = None, *, url: str | None = None, key: str | None = None, index: int | None = None
