@@ -153,7 +153,7 @@ def recipe_text(sources: Sequence[Draft], paths: Sequence[str]) -> str:
         f"Written by 'streamdata init {' '.join(paths)}'. Guesses are called so.",
         "A folder is a source for each kind of files, and for names that differ in more than digits.",
     )
-    dump: Callable[[Any], str] = partial(yaml.safe_dump, sort_keys=False, allow_unicode=True, width=_WIDTH)
+    dump: Callable[..., Any] = partial(yaml.safe_dump, sort_keys=False, allow_unicode=True, width=_WIDTH)
     lines += ["target: streamdata.MergedDataset", "params:", "  seed: 0", "  datasets:"]
     for source in sources:
         node = {"target": source.target, "params": source.params, "name": source.name, "percent": 1}

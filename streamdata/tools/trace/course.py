@@ -162,8 +162,12 @@ class Course:
             number = newest.before.step if is_first else number
             if rank >= era.dp_size:
                 continue
-            if is_first:
-                _check_has(newest, era, rank)
+            is_held = rank in newest.newest_passes or rank in newest.idle
+            if is_first and not is_held and era.sharing(era.begins.before.first_pass, rank):
+                raise StateError(
+                    f"states: they hold nothing of rank {rank} of {era.dp_size}, which may have delivered something\n"
+                    "  Give the states of all ranks: the folder of a step, or what merge_states joins."
+                )
             passes = _passes(newest, generation, rank) if held else []
             if generation == last and not passes:
                 began = era.begins.newest_passes.get(rank)
@@ -229,15 +233,6 @@ def _check_history(all_held: Sequence[Progress], lines: Sequence[Mapping[str, An
                 raise StateError(
                     f"states: some have another generation {number} than that which the newest go on from{_GONE_BACK}"
                 )
-
-
-def _check_has(progress: Progress, era: Era, rank: int) -> None:
-    if rank in progress.newest_passes or rank in progress.idle or not era.sharing(era.begins.before.first_pass, rank):
-        return
-    raise StateError(
-        f"states: they hold nothing of rank {rank} of {era.dp_size}, which may have delivered something\n"
-        "  Give the states of all ranks: the folder of a step, or what merge_states joins."
-    )
 
 
 def _passes(progress: Progress, generation: int, rank: int) -> list[int]:

@@ -202,7 +202,8 @@ class RankStream:
         self._lanes: dict[int, Iterator[Sample]] = {}
         self._given = [0] * len(runs)
         """Batches of each lane that are passed over, or given."""
-        self._turns = list(range(len(runs)))
+        self.turns = list(range(len(runs)))
+        """Lanes of which a batch follows, as far as is known without reading."""
 
     def skip(self, batches: int) -> int:
         """Pass over so many, before any was given; return how many there were."""
@@ -216,7 +217,7 @@ class RankStream:
             return batches
         totals = self._totals()
         there = int(min(batches, sum(totals)))
-        self._given, self._turns = _after(totals, there)
+        self._given, self.turns = _after(totals, there)
         return there
 
     def step_of(self, lane: int, sample: int) -> int:
@@ -224,13 +225,9 @@ class RankStream:
         batch, totals = self._sizes[lane].batch_of(sample), self._totals()
         return int(sum(min(total, batch + (other < lane)) for other, total in enumerate(totals)))
 
-    def has_more(self) -> bool:
-        """Whether a batch follows, as far as is known without reading."""
-        return bool(self._turns)
-
     def batches(self, *, bare: bool = False) -> Iterator[list[Sample]]:
         """The batches that follow; with `bare` nothing but which records they are made of, where nothing is read."""
-        turns = self._turns
+        turns = self.turns
         while turns:
             lane = turns.pop(0)
             given, sizes = self._given[lane], self._sizes[lane]

@@ -53,27 +53,23 @@ def count_steps(saved: Sequence[tuple[int | None, Mapping[str, Any]]], batches_p
         StateError: It does not follow from them.
     """
     pairs = sorted({(step, Progress(states).step()) for step, states in saved if step is not None})
-    found = {StepCount(batches_per_step, number - step * batches_per_step) for step, number in pairs} if (
-        batches_per_step
-    ) else {_between(*both) for both in pairwise(pairs)}
-    if all(step == number for step, number in pairs) and not batches_per_step:
+    found: set[StepCount | None] = set()
+    if batches_per_step:
+        counts = (StepCount(batches_per_step, number - step * batches_per_step) for step, number in pairs)
+        found.update(counts if pairs else [StepCount(batches_per_step)])
+    elif all(step == number for step, number in pairs):
         return StepCount()
-    if batches_per_step and not pairs:
-        return StepCount(batches_per_step)
-    if len(found) == 1 and None not in found:
-        (count,) = found
-        assert count is not None, "it was looked for"
+    for (step, number), (later_step, later) in pairwise(() if batches_per_step else pairs):
+        batches, rest = divmod(later - number, max(1, later_step - step))
+        found.add(StepCount(batches, later - later_step * batches) if batches > 0 and not rest else None)
+    count = found.pop() if len(found) == 1 else None
+    if count is not None:
         return count
     told = ", ".join(f"{number} batches at step {step}" for step, number in pairs)
     raise StateError(
         f"states: expected one number of batches for each step, got {told}\n"
         "  Give --batches-per-step, or states of two steps between which it was the same."
     )
-
-
-def _between(begin: tuple[int, int], end: tuple[int, int]) -> StepCount | None:
-    batches, rest = divmod(end[1] - begin[1], max(1, end[0] - begin[0]))
-    return StepCount(batches, end[1] - end[0] * batches) if batches > 0 and not rest else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +252,7 @@ class Trace:
         number = max(i for i, count in enumerate(done) if count <= wanted)
         later = next((stretch.points[i] for i, count in enumerate(done) if count > wanted), None)
         stream = self._stream(stretch, stretch.points[number], later)
-        if stream.skip(wanted - done[number]) < wanted - done[number] or not stream.has_more():
+        if stream.skip(wanted - done[number]) < wanted - done[number] or not stream.turns:
             return None
         return FoundBatches(stretch, stream, stretch.first + done[number])
 
