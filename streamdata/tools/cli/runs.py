@@ -176,7 +176,7 @@ class Pace:
         from streamdata.tools.view.tree import percent_text
 
         sources = sorted(self._delivery.sources(), key=lambda source: -source.wanted)
-        shares = [f"{source.path} {percent_text(source.achieved)}" for source in sources[:_MAX_SHARES]]
+        shares = [f"{source.name} {percent_text(source.achieved)}" for source in sources[:_MAX_SHARES]]
         if len(sources) > _MAX_SHARES:
             shares.append(f"{len(sources) - _MAX_SHARES} more")
         elapsed, traffic = time.monotonic() - self._start, self._traffic()

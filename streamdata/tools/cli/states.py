@@ -25,7 +25,8 @@ from streamdata.tools.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from streamdata.tools.trace import StepCount, Totals, TracedStep
+    from streamdata.tools.trace import StepCount, TracedStep
+    from streamdata.tools.view import Totals
 
 _COUNTS: Final = ("records", "dropped", "bad", "skipped", "left_out", "padded")
 
@@ -67,8 +68,7 @@ def state(
 
 def _show_states(paths: Sequence[Path], other: Path | None, *, as_json: bool) -> None:
     """Describe what the states of all paths hold together, or what they hold more than another one does."""
-    from streamdata.tools.trace import totals_of
-    from streamdata.tools.trace.totals import describe_states, states_as_json
+    from streamdata.tools.view.totals import describe_states, states_as_json, totals_of
 
     states, origin = _joined(paths)
     totals = totals_of(states)

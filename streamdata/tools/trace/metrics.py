@@ -12,7 +12,7 @@ from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.delivery.to_device import DeviceLoader
 from streamdata.errors import StateError, needs, shown
 from streamdata.states.table import LoadedStates
-from streamdata.tools.trace.totals import report
+from streamdata.tools.view.totals import report
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
