@@ -64,7 +64,7 @@ def draft_sources(path: str, groups: Sequence[Group], taken: set[str]) -> list[D
     """
     sources: list[Draft] = []
     for group in groups:
-        source = _source(group)
+        source = _of_store(str(group.path)) if group.kind == STORE else _of_rows(group)
         sources.append(source._replace(name=_name(path, group.path, taken), about=[_amount(group), *source.about]))
     return sources
 
@@ -80,18 +80,14 @@ def _name(root: str, path: str | list[str], taken: set[str]) -> str:
     return name
 
 
-def _source(group: Group) -> Draft:
-    """The source of a group, without a name."""
-    if group.kind == STORE:
-        return _of_store(str(group.path))
-    about = [f"The first record: {_fields(group.record)}."] if group.record else []
-    function = None if group.kind == IMAGES else _function(group.record or {})
+def _of_rows(group: Group) -> Draft:
+    """Records as they are; or what makes tensors of rows of images, conversations, pairs and prompts."""
+    row = group.record or {}
+    about = [f"The first record: {_fields(row)}."] if row else []
+    function = None if group.kind == IMAGES else _function(row)
     source = Draft(group.kind, {"path": group.path, **group.params}, about, function)
-    return source if not group.record or group.kind in (TARS, CSV, IMAGES) else _of_rows(source, group, group.record)
-
-
-def _of_rows(source: Draft, group: Group, row: Record) -> Draft:
-    """Rows as they are; or what makes tensors of images, conversations, pairs and prompts."""
+    if not row or group.kind in (TARS, CSV, IMAGES):
+        return source
     if group.kind == LINES and (field := names_image(row)):
         if field == "imagepath" and not is_sequential(group.files[0]) and len(group.files) == 1:
             return Draft("streamdata.ImageJsonlDataset", {"jsonl_path": group.files[0]}, source.about)

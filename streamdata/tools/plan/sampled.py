@@ -199,13 +199,22 @@ def _records(node: Node, num_records: int, tally: Tally) -> Iterator[Pair]:
     fields = {DATASET_NAME: node.path, DP_RANK: 0, WORKER_ID: 0, SEED: stable_seed("sample", node.path)}
     found: Iterator[Record | DamagedRecordError]
     match node.source:
-        case BlockSource() as shards:
-            found = _of_shards(shards, num_records)
-        case SequentialSource() as shards:
-            found = (record for shard in range(shards.num_blocks) for record in shards.shards.stream(shard))
+        case BlockSource() as source:
+            # Of parquet in runs: each costs the decoding of a row group.
+            is_parquet, counts = isinstance(source, RowGroupSource), source.shards.num_records
+            chosen = _chosen(source.num_records, num_records, _RUNS if is_parquet else num_records)
+            ends = np.cumsum(counts)
+            shards = np.searchsorted(ends, chosen, side="right")
+            window = source.shards.window(shards, chosen - (ends - counts)[shards], np.ones_like(chosen))
+            if is_parquet:
+                window.come(iter(()))  # type: ignore[attr-defined]
+            rows = zip(chosen.tolist(), take_all(window, np.arange(len(chosen))), strict=True)
+            found = (one if isinstance(one, DamagedRecordError) else {**one, CURSOR: row} for row, one in rows)
+        case SequentialSource() as source:
+            found = (record for shard in range(source.num_blocks) for record in source.shards.stream(shard))
         case source if hasattr(source, "num_records"):
-            rows = _chosen(len(node.dataset), num_records, num_records).tolist()
-            found = ({**fields_of(node.dataset[index], node.path), INDEX: index} for index in rows)
+            indices = _chosen(len(node.dataset), num_records, num_records).tolist()
+            found = ({**fields_of(node.dataset[index], node.path), INDEX: index} for index in indices)
         case _:
             found = (fields_of(item, node.path) for item in node.dataset)
     for number, record in enumerate(found):
@@ -213,19 +222,6 @@ def _records(node: Node, num_records: int, tally: Tally) -> Iterator[Pair]:
             tally.fail(record, describe_record({URL: record.url, KEY: record.key}), "reading")
         else:
             yield {CURSOR: number, **record, **fields}, (0, 0, number, 0)
-
-
-def _of_shards(source: BlockSource, num_records: int) -> Iterator[Record | DamagedRecordError]:
-    # Of parquet in runs: each costs the decoding of a row group.
-    chosen = _chosen(source.num_records, num_records, _RUNS if isinstance(source, RowGroupSource) else num_records)
-    ends = np.cumsum(source.shards.num_records)
-    shards = np.searchsorted(ends, chosen, side="right")
-    firsts = chosen - (ends - source.shards.num_records)[shards]
-    window = source.shards.window(shards, firsts, np.ones_like(chosen))
-    if isinstance(source, RowGroupSource):
-        window.come(iter(()))  # type: ignore[attr-defined]
-    for number, record in zip(chosen.tolist(), take_all(window, np.arange(len(chosen))), strict=True):
-        yield record if isinstance(record, DamagedRecordError) else {**record, CURSOR: number}
 
 
 def _chosen(num_records: int, most: int, num_runs: int) -> Int64s:

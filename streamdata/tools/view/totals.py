@@ -7,7 +7,7 @@ or `tokens` of samples as the mixtures were given them, counted in the lanes.
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, Final
@@ -256,7 +256,13 @@ def describe_states(states: Mapping[str, Any], sources: str) -> str:
         weights = ", ".join(f"{path} {_weight(weight)}" for path, weight in line.get("weights", {}).items())
         text = f"generation {line['generation']}: {topology}; weights: {weights or 'not known'}{began}{given}"
         generations.append(one_line(text))
-    return "\n".join([*generations, sources, *map(one_line, _ranks(progress))])
+    idle, missing = _lacking(progress)
+    ranks = [f"in pass {', '.join(map(str, _passes(progress)))}"]
+    if idle:
+        ranks.append(f"delivered nothing since the topology last changed: {named_ranks(idle)}")
+    of = progress.topology().dp_size
+    ranks.append(f"missing: {named_ranks(missing)} of {of}" if missing else "no rank is missing")
+    return "\n".join([*generations, sources, *ranks])
 
 
 def _weight(weight: Weight) -> str:
@@ -277,12 +283,3 @@ def _lacking(progress: Progress) -> tuple[list[int], list[int]]:
     lacking = sorted(set(range(progress.topology().dp_size)) - progress.newest_passes.keys())
     idle = [rank for rank in lacking if rank in progress.idle]
     return idle, [rank for rank in lacking if rank not in idle]
-
-
-def _ranks(progress: Progress) -> Iterator[str]:
-    yield f"in pass {', '.join(map(str, _passes(progress)))}"
-    size = progress.topology().dp_size
-    idle, missing = _lacking(progress)
-    if idle:
-        yield f"delivered nothing since the topology last changed: {named_ranks(idle)}"
-    yield f"missing: {named_ranks(missing)} of {size}" if missing else "no rank is missing"
