@@ -89,15 +89,20 @@ def sample_source(
     per_sample = len(first) / max(1, len(before)) or 1.0
     samples, pulls = [sample for sample, _ in before], Pulls(per_sample, per_sample)
     count = getattr(stream, "num_tokens", num_tokens)  # a packer counts those that it will make of a record
-    tokens, interval = _mean([found for sample in samples if (found := count(sample)) is not None])
+    counts = [found for sample in samples if (found := count(sample)) is not None]
+    tokens = statistics.fmean(counts or [0])
+    interval: tuple[float, float] | None = None
+    if len(counts) > 1 and tokens:  # of a text that is called so there are none
+        half = _NORMAL * statistics.stdev(counts) / math.sqrt(len(counts))
+        interval = max(0.0, tokens - half), tokens + half
     if stream is not None and before:
         fed = islice(recycled(samples), min(_MOST_FED, max(2 * len(before), _ALL_FED // num_sources)))
         pulls, samples = measure_pulls(stream, fed, 2 * len(before), tally, "process_fn")
         pulls = Pulls(pulls.each * per_sample, pulls.first * per_sample)
     if pulls != (1.0, 1.0):
         averages.pulls[node.path] = pulls
-    of_samples, _ = _mean([found for sample in samples if (found := num_tokens(sample)) is not None])
-    averages.tokens[node.path] = of_samples or 0.0
+    counts = [found for sample in samples if (found := num_tokens(sample)) is not None]
+    averages.tokens[node.path] = of_samples = statistics.fmean(counts or [0])
     for mixture in above if samples else ():
         if (cost := mixture.dataset.cost) is not None:
             averages.costs[mixture.path, node.path] = statistics.fmean(map(cost_function(cost), samples))
@@ -105,7 +110,7 @@ def sample_source(
     sizes = np.cumsum([estimate_bytes(sample) for sample in samples if is_yielded])
     return Sampled(
         num_records=len(first),
-        tokens=of_samples / pulls.each if tokens is None and of_samples is not None else tokens,
+        tokens=tokens or (of_samples / pulls.each if of_samples else None),
         interval=interval,
         record_bytes=statistics.fmean(estimate_bytes(record) for record, _ in first) if first else 0.0,
         samples=samples[: 1 + int(np.searchsorted(sizes, _KEPT_BYTES / num_sources))] if is_yielded else (),
@@ -184,14 +189,6 @@ def num_tokens(sample: Mapping[str, Any]) -> int | None:
     """How many tokens a sample has, as states count them; None where it has no token ids."""
     found = [count_ids(sample[name]) for name in TOKEN_FIELDS if name in sample]
     return sum(found) if found else None
-
-
-def _mean(numbers: Sequence[float]) -> tuple[float | None, tuple[float, float] | None]:
-    mean = statistics.fmean(numbers or [0])
-    if len(numbers) < 2 or not mean:  # noqa: PLR2004 (of a text that is called so there are none)
-        return mean or None, None
-    half = _NORMAL * statistics.stdev(numbers) / math.sqrt(len(numbers))
-    return mean, (max(0.0, mean - half), mean + half)
 
 
 def _records(node: Node, num_records: int, tally: Tally) -> Iterator[Pair]:

@@ -210,7 +210,9 @@ def report(states: Mapping[str, Any]) -> dict[str, float]:
 
 
 def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:
-    """Generations with their topologies and weights, passes and ranks, as plain JSON.
+    """Generations with their topologies and weights, the passes in which ranks are, and ranks, as plain JSON.
+
+    Idle ranks have delivered nothing, of missing ones nothing is known.
 
     Raises:
         StateError: They do not come from `to_state`.
@@ -218,8 +220,9 @@ def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:
     progress = Progress(states)
     if not progress:
         return {"generations": [], "passes": [], "ranks": 0, "workers": 0, "idle": [], "missing": []}
-    idle, missing = _lacking(progress)
     size, workers = progress.topology()
+    lacking = sorted(set(range(size)) - progress.newest_passes.keys())
+    idle = [rank for rank in lacking if rank in progress.idle]
     names = {"generation": "generation", "step": "step", "dp_size": "ranks", "num_workers": "workers"}
     generations = [
         {name: line[key] for key, name in names.items()} | {"weights": line.get("weights", {})}
@@ -227,11 +230,11 @@ def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:
     ]
     return {
         "generations": generations,
-        "passes": _passes(progress),
+        "passes": sorted(set(progress.newest_passes.values())) or [progress.before.first_pass],
         "ranks": size,
         "workers": workers,
         "idle": idle,
-        "missing": missing,
+        "missing": [rank for rank in lacking if rank not in idle],
     }
 
 
@@ -256,12 +259,12 @@ def describe_states(states: Mapping[str, Any], sources: str) -> str:
         weights = ", ".join(f"{path} {_weight(weight)}" for path, weight in line.get("weights", {}).items())
         text = f"generation {line['generation']}: {topology}; weights: {weights or 'not known'}{began}{given}"
         generations.append(one_line(text))
-    idle, missing = _lacking(progress)
-    ranks = [f"in pass {', '.join(map(str, _passes(progress)))}"]
-    if idle:
-        ranks.append(f"delivered nothing since the topology last changed: {named_ranks(idle)}")
-    of = progress.topology().dp_size
-    ranks.append(f"missing: {named_ranks(missing)} of {of}" if missing else "no rank is missing")
+    found = states_as_json(states)
+    ranks = [f"in pass {', '.join(map(str, found['passes']))}"]
+    if found["idle"]:
+        ranks.append(f"delivered nothing since the topology last changed: {named_ranks(found['idle'])}")
+    missing = found["missing"]
+    ranks.append(f"missing: {named_ranks(missing)} of {found['ranks']}" if missing else "no rank is missing")
     return "\n".join([*generations, sources, *ranks])
 
 
@@ -270,16 +273,3 @@ def _weight(weight: Weight) -> str:
     if isinstance(weight, dict):
         return f"{{steps: {json.dumps(weight[STEPS])}}}"
     return json.dumps(weight) if isinstance(weight, list) else f"{weight:g}"
-
-
-def _passes(progress: Progress) -> list[int]:
-    """The passes in which ranks are."""
-    passes = set(progress.newest_passes.values())
-    return sorted(passes) or [progress.before.first_pass]
-
-
-def _lacking(progress: Progress) -> tuple[list[int], list[int]]:
-    """The ranks that delivered nothing, and those of which nothing is known."""
-    lacking = sorted(set(range(progress.topology().dp_size)) - progress.newest_passes.keys())
-    idle = [rank for rank in lacking if rank in progress.idle]
-    return idle, [rank for rank in lacking if rank not in idle]
