@@ -142,10 +142,11 @@ def _print(page: "Page", html: Path | None, *, as_json: bool) -> None:
 
     if html is not None:
         from streamdata.tools.show.page import write_page
+        from streamdata.tools.view.tree import counted
 
         write_page(page, html)
-        count, megabytes = len(page.samples), html.stat().st_size / 1e6
-        facts = f": {count:,} sample{'' if count == 1 else 's'}, {megabytes:.1f} MB; open it in a browser"
+        samples, megabytes = counted(len(page.samples), "sample"), html.stat().st_size / 1e6
+        facts = f": {samples}, {megabytes:.1f} MB; open it in a browser"
         say(shortened(str(html), Console().width - len(facts)) + facts)
     elif as_json:
         from streamdata.tools.show.model import as_json as plain

@@ -25,7 +25,7 @@ from streamdata.tools.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from streamdata.tools.trace import StepCount, TracedStep
+    from streamdata.tools.trace import TracedStep
     from streamdata.tools.view import Totals
 
 _COUNTS: Final = ("records", "dropped", "bad", "skipped", "left_out", "padded")
@@ -150,7 +150,9 @@ def trace(
         steps = count_steps([(read.step, read.states) for read in found], batches_per_step)
         traced = Trace(given.build(), [read.states for read in found], batch, steps=steps)
         if steps != (1, 0):
-            say(f"step N has {steps.batches:,} batches, the first of them number {_first_batch(steps)}", err=True)
+            factor = "(N - 1)" if steps.batches == 1 else f"{steps.batches:,} (N - 1)"
+            first = f"{factor} {'-' if steps.offset < 0 else '+'} {abs(steps.offset + 1):,}"  # counted from 1
+            say(f"step N has {steps.batches:,} batches, the first of them number {first}", err=True)
         with Ticker(Console(stderr=True), plain_interval_s=2.0) as ticker:
             traced.on_progress = lambda done, total: ticker.tick(lambda: f"looked through {done:,} of {total:,}")
             if find is None:
@@ -161,12 +163,6 @@ def trace(
             _show_steps(find, came, traced.num_steps, as_json=as_json)
             raise typer.Exit(0 if came else 1)
         _show_records(made, as_json=as_json)
-
-
-def _first_batch(steps: "StepCount") -> str:
-    """The number of a step's first batch, counted from 1, as a formula."""
-    factor = "(N - 1)" if steps.batches == 1 else f"{steps.batches:,} (N - 1)"
-    return f"{factor} {'-' if steps.offset < 0 else '+'} {abs(steps.offset + 1):,}"
 
 
 def _together(paths: Sequence[Path]) -> Iterator[list[Path]]:
