@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from streamdata.text.truncation import pad_sequence_to_length as pad_sequence_to_length
     from streamdata.text.truncation import postprocess_data as postprocess_data
     from streamdata.tools.trace.metrics import metrics as metrics
-    from streamdata.tools.trace.totals import report as report
+    from streamdata.tools.view.totals import report as report
     from streamdata.tools.view.tree import describe as describe
 
 _MODULES = {
@@ -157,7 +157,7 @@ _MODULES = {
     "postprocess_data": "text.truncation",
     # looking at it
     "describe": "tools.view.tree",
-    "report": "tools.trace.totals",
+    "report": "tools.view.totals",
     "metrics": "tools.trace.metrics",
     # errors
     "StreamdataError": "errors",

@@ -136,7 +136,9 @@ def _check_data(given: GivenRecipe, jobs: int | None) -> bool:
     for line in _lines(found):
         say(line)
     sources = _counted(len(check.sources), "source")
-    say(f"data: {_counted(found.num_records, 'record')} of {sources} read: {_summary(found)}")
+    kinds = ", ".join(f"{kind}: {number:,}" for kind, number in sorted(found.counts.items())) or "nothing is wrong"
+    dropped = f"; {found.num_dropped:,} dropped by functions" if found.num_dropped else ""
+    say(f"data: {_counted(found.num_records, 'record')} of {sources} read: {kinds}{dropped}")
     return not found.counts
 
 
@@ -180,12 +182,6 @@ def _lines(found: "Findings") -> Iterator[str]:
         yield f"error: {fault.kind}:{source} {one_line(_REMEDY.sub('. ', fault.message))}"
     if unlisted := found.counts.total() - len(found.faults):
         yield f"… and {unlisted:,} more, of which each shard lists the first of their kind alone"
-
-
-def _summary(found: "Findings") -> str:
-    kinds = [f"{kind}: {number:,}" for kind, number in sorted(found.counts.items())]
-    dropped = f"; {found.num_dropped:,} dropped by functions" if found.num_dropped else ""
-    return (", ".join(kinds) or "nothing is wrong") + dropped
 
 
 def _counted(number: int, noun: str) -> str:

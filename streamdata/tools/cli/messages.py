@@ -13,6 +13,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import FrameType
 from typing import Any, Final, Self
 
@@ -53,15 +54,13 @@ def say(text: str, *, err: bool = False) -> None:
     stream = sys.stderr if err else sys.stdout
     if stream.isatty() or os.environ.get("COLUMNS"):
         width = shutil.get_terminal_size().columns
-        text = "\n".join(_wrapped(line, width) for line in text.split("\n"))
+        wrap = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
+        indents = ((line, "  " + " " * (len(line) - len(line.lstrip()))) for line in text.split("\n"))
+        text = "\n".join(
+            line if len(line) <= width or _CELLS.search(line) else wrap(line, subsequent_indent=indent)
+            for line, indent in indents
+        )
     typer.echo(text, err=err)
-
-
-def _wrapped(line: str, width: int) -> str:
-    if len(line) <= width or _CELLS.search(line):
-        return line
-    indent = "  " + " " * (len(line) - len(line.lstrip()))
-    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 @contextlib.contextmanager
@@ -91,7 +90,9 @@ def messages(*more: type[Exception], with_traceback: bool = False) -> Iterator[N
     except shown as error:
         if with_traceback or (isinstance(error, BrokenPipeError) and _is_reader_gone()):
             raise  # typer ends quietly where nobody reads on, as of `… | head -1`
-        say("error: " + "\n".join(_lines(error, is_expected=not _is_of_functions(error, more))), err=True)
+        # What nothing but `Exception` says to be a message may come from anywhere, as from functions of users.
+        is_expected = isinstance(error, (StreamdataError, *(kind for kind in more if kind is not Exception)))
+        say("error: " + "\n".join(_lines(error, is_expected=is_expected)), err=True)
         raise typer.Exit(1) from error
     except TerminatedError as error:
         typer.echo("terminated", err=True)
@@ -106,11 +107,6 @@ def _is_reader_gone() -> bool:
     output = select.poll()
     output.register(1, 0)
     return any(event & select.POLLERR for _, event in output.poll(0))
-
-
-def _is_of_functions(error: Exception, more: tuple[type[Exception], ...]) -> bool:
-    """Whether nothing but `Exception` says that it is a message: it may come from anywhere."""
-    return not isinstance(error, (StreamdataError, *(kind for kind in more if kind is not Exception)))
 
 
 def _lines(error: Exception, *, is_expected: bool) -> list[str]:

@@ -128,6 +128,8 @@ def given_recipe(
 
 def _variables(assignments: list[str] | None) -> dict[str, Any]:
     """Read each NAME=VALUE, the value as a recipe's YAML is read."""
+    from streamdata.recipe.yaml_tree import Locations, UnreadableError, read_yaml
+
     variables: dict[str, Any] = {}
     for assignment in assignments or ():
         name, equals, value = assignment.partition("=")
@@ -135,17 +137,11 @@ def _variables(assignments: list[str] | None) -> dict[str, Any]:
             raise typer.BadParameter(f"expected NAME=VALUE, got {shown(assignment)}", param_hint="--var")
         if name in variables:
             raise typer.BadParameter(f"{shown(name)} is given twice", param_hint="--var")
-        variables[name] = _yaml_value(name, value)
+        try:
+            variables[name] = read_yaml(value.encode(), Locations(name))
+        except (RecipeError, UnreadableError) as error:
+            raise typer.BadParameter(str(error), param_hint="--var") from error
     return variables
-
-
-def _yaml_value(name: str, text: str) -> Any:
-    from streamdata.recipe.yaml_tree import Locations, UnreadableError, read_yaml
-
-    try:
-        return read_yaml(text.encode(), Locations(name))
-    except (RecipeError, UnreadableError) as error:
-        raise typer.BadParameter(str(error), param_hint="--var") from error
 
 
 def checked_packages(packages: list[str] | None, option: str) -> list[str] | None:

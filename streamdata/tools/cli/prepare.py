@@ -89,7 +89,9 @@ def _run(
         assert inputs and config and tokenizer, "they are given"  # noqa: PT018  # for mypy alone
         pipeline = _pipeline(config, tokenizer, store_format)
         if dry_run is not None:
-            _show_first(pipeline, inputs, dry_run)
+            from streamdata.tools.cli.show import show_prepared
+
+            show_prepared(pipeline, inputs, dry_run)
             return
         assert output, "it is given"
         given_shard, given_engine = _shard(shard), _engine(engine)
@@ -117,16 +119,6 @@ def _pipeline(config: str, tokenizer: str, store_format: str | None) -> "Pipelin
         raise typer.BadParameter(str(error), param_hint="--config") from error
     settings = load_config(path).model_dump(exclude_unset=True)
     return Pipeline(settings if store_format is None else settings | {"format": store_format}, tokenizer)
-
-
-def _show_first(pipeline: "Pipeline", inputs: list[str], count: int) -> None:
-    """Show what the first records become."""
-    from streamdata.prepare.preview import first_records
-    from streamdata.text.tokenizer import load_tokenizer
-    from streamdata.tools.cli.show import show_prepared
-
-    tokenizer = load_tokenizer(pipeline.tokenizer)
-    show_prepared(first_records(pipeline.config, tokenizer, inputs, count), tokenizer)
 
 
 def _say_made(manifest: dict[str, Any], output: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from streamdata.errors import shown
-from streamdata.io.remote.addresses import StorageOptions, options_of_source
+from streamdata.io.remote.addresses import options_of_source
 from streamdata.io.remote.once import stat_once
 from streamdata.io.storage import is_pipe, is_remote
 from streamdata.recipe.yaml_tree import Kind
@@ -85,7 +85,9 @@ class RecipeFiles:
             check_braces(one)
         if remote and self._online:
             options = options_of_source(params.get("storage_options"), "check")
-            _ask(remote, suffixes, options)
+            for url in find_shards(remote, suffixes, None, options).urls:
+                if url in remote and not is_glob(url):  # of a url that is spelt out nobody has asked yet
+                    stat_once(url)
 
     def _tokenizer(self, name: str) -> str | None:
         check_name(name)
@@ -97,12 +99,6 @@ class RecipeFiles:
             cached_file(name, "tokenizer_config.json")
             return None
         return f"not checked: no folder {shown(name)} is here, and it looks like a hub name\n  --online asks the hub."
-
-
-def _ask(remote: list[str], suffixes: tuple[str, ...], options: StorageOptions) -> None:
-    for url in find_shards(remote, suffixes, None, options).urls:
-        if url in remote and not is_glob(url):  # of a url that is spelt out nobody has asked yet
-            stat_once(url)
 
 
 def _store(name: str, storage_type: object = None) -> None:

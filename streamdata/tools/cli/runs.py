@@ -176,7 +176,7 @@ class Pace:
         from streamdata.tools.view.tree import percent_text
 
         sources = sorted(self._delivery.sources(), key=lambda source: -source.wanted)
-        shares = [f"{source.path} {percent_text(source.achieved)}" for source in sources[:_MAX_SHARES]]
+        shares = [f"{source.name} {percent_text(source.achieved)}" for source in sources[:_MAX_SHARES]]
         if len(sources) > _MAX_SHARES:
             shares.append(f"{len(sources) - _MAX_SHARES} more")
         elapsed, traffic = time.monotonic() - self._start, self._traffic()
@@ -190,7 +190,12 @@ class Pace:
         elapsed, late = time.monotonic() - self._start, self._first[0] - self._start
         total = f"{self._delivery.samples:,} samples, {_megabytes(self._delivery.size_bytes)} in {elapsed:.1f} s"
         later = f", then {self._rates()}" if self._delivery.samples > self._first[1] else ""
-        lines = [f"{total}; the first batch after {late:.2f} s{later}", *_of_stores(self._traffic())]
+        lines, traffic = [f"{total}; the first batch after {late:.2f} s{later}"], self._traffic()
+        if traffic.is_any:
+            requests = f"{traffic.requests:,} requests, {traffic.retries:,} of them repeated"
+            cached = f"{_megabytes(traffic.cached_bytes)} of the cache by {traffic.cache_hits:,} hits"
+            waited = f"readers waited {traffic.waiting:.0%} of their time"
+            lines.append(f"from stores: {_megabytes(traffic.num_bytes)} by {requests}; {cached}; {waited}")
         return "\n".join([*lines, self._delivery.summary()])
 
     def _rates(self) -> str:
@@ -202,15 +207,6 @@ class Pace:
         samples_rate = (self._delivery.samples - samples) / duration
         bytes_rate = (self._delivery.size_bytes - size_bytes) / duration
         return f"{samples_rate:,.0f} samples/s, {_megabytes(bytes_rate)}/s"
-
-
-def _of_stores(traffic: "Traffic") -> list[str]:
-    """Describe the traffic with stores in a line; none where there was none."""
-    if not traffic.is_any:
-        return []
-    asked = f"{_megabytes(traffic.num_bytes)} by {traffic.requests:,} requests, {traffic.retries:,} of them repeated"
-    cached = f"{_megabytes(traffic.cached_bytes)} of the cache by {traffic.cache_hits:,} hits"
-    return [f"from stores: {asked}; {cached}; readers waited {traffic.waiting:.0%} of their time"]
 
 
 def _megabytes(size_bytes: float) -> str:

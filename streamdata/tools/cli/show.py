@@ -1,7 +1,6 @@
 """`streamdata show`: samples of a recipe, of files or of a store → a terminal, JSON, an HTML file or a browser."""
 
 import json
-from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -24,7 +23,7 @@ from streamdata.tools.cli.options import (
 
 if TYPE_CHECKING:
     from streamdata.mixing import MergedDataset
-    from streamdata.prepare.preview import Shown
+    from streamdata.prepare import Pipeline
     from streamdata.tools.show.model import Page
 
 _RECIPES: Final = (".yaml", ".yml")
@@ -143,10 +142,11 @@ def _print(page: "Page", html: Path | None, *, as_json: bool) -> None:
 
     if html is not None:
         from streamdata.tools.show.page import write_page
+        from streamdata.tools.view.tree import counted
 
         write_page(page, html)
-        count, megabytes = len(page.samples), html.stat().st_size / 1e6
-        facts = f": {count:,} sample{'' if count == 1 else 's'}, {megabytes:.1f} MB; open it in a browser"
+        samples, megabytes = counted(len(page.samples), "sample"), html.stat().st_size / 1e6
+        facts = f": {samples}, {megabytes:.1f} MB; open it in a browser"
         say(shortened(str(html), Console().width - len(facts)) + facts)
     elif as_json:
         from streamdata.tools.show.model import as_json as plain
@@ -159,14 +159,17 @@ def _print(page: "Page", html: Path | None, *, as_json: bool) -> None:
             printer.print_sample(sample)
 
 
-def show_prepared(records: Iterable["Shown"], tokenizer: Any) -> None:
-    """Show what records would become in a store."""
+def show_prepared(pipeline: "Pipeline", inputs: list[str], number: int) -> None:
+    """Show what the first records would become in a store."""
+    from streamdata.prepare.preview import first_records
+    from streamdata.text.tokenizer import load_tokenizer
     from streamdata.tools.show.model import IN_TERMINAL, Page, ShownSample
     from streamdata.tools.show.stored import tokens_fields
     from streamdata.tools.show.tokens import TokenTexts
 
+    tokenizer = load_tokenizer(pipeline.tokenizer)
     texts, samples = TokenTexts(tokenizer), []
-    for name, keys in groupby(records, key=lambda shown: shown.name):
+    for name, keys in groupby(first_records(pipeline.config, tokenizer, inputs, number), key=lambda shown: shown.name):
         fields = tuple(field for shown in keys for field in tokens_fields(shown, texts, IN_TERMINAL))
         samples.append(ShownSample(number=0, where=name, fields=fields))
     _print(Page(title="", about="", samples=samples), None, as_json=False)

@@ -25,7 +25,8 @@ from streamdata.tools.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from streamdata.tools.trace import StepCount, Totals, TracedStep
+    from streamdata.tools.trace import TracedStep
+    from streamdata.tools.view import Totals
 
 _COUNTS: Final = ("records", "dropped", "bad", "skipped", "left_out", "padded")
 
@@ -67,8 +68,7 @@ def state(
 
 def _show_states(paths: Sequence[Path], other: Path | None, *, as_json: bool) -> None:
     """Describe what the states of all paths hold together, or what they hold more than another one does."""
-    from streamdata.tools.trace import totals_of
-    from streamdata.tools.trace.totals import describe_states, states_as_json
+    from streamdata.tools.view.totals import describe_states, states_as_json, totals_of
 
     states, origin = _joined(paths)
     totals = totals_of(states)
@@ -150,25 +150,19 @@ def trace(
         steps = count_steps([(read.step, read.states) for read in found], batches_per_step)
         traced = Trace(given.build(), [read.states for read in found], batch, steps=steps)
         if steps != (1, 0):
-            say(f"step N has {steps.batches:,} batches, the first of them number {_first_batch(steps)}", err=True)
+            factor = "(N - 1)" if steps.batches == 1 else f"{steps.batches:,} (N - 1)"
+            first = f"{factor} {'-' if steps.offset < 0 else '+'} {abs(steps.offset + 1):,}"  # counted from 1
+            say(f"step N has {steps.batches:,} batches, the first of them number {first}", err=True)
         with Ticker(Console(stderr=True), plain_interval_s=2.0) as ticker:
             traced.on_progress = lambda done, total: ticker.tick(lambda: f"looked through {done:,} of {total:,}")
             if find is None:
                 made = traced.at(step or 1)
             else:
-                url, _, key = find.rpartition("#")
-                is_index = key.isdecimal() and traced.is_indexed(url)
-                came = traced.find(url, index=int(key)) if is_index else traced.find(url=url, key=key)
+                came = traced.find_named(find)
         if find is not None:
             _show_steps(find, came, traced.num_steps, as_json=as_json)
             raise typer.Exit(0 if came else 1)
         _show_records(made, as_json=as_json)
-
-
-def _first_batch(steps: "StepCount") -> str:
-    """The number of a step's first batch, counted from 1, as a formula."""
-    factor = "(N - 1)" if steps.batches == 1 else f"{steps.batches:,} (N - 1)"
-    return f"{factor} {'-' if steps.offset < 0 else '+'} {abs(steps.offset + 1):,}"
 
 
 def _together(paths: Sequence[Path]) -> Iterator[list[Path]]:

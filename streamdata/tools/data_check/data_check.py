@@ -18,7 +18,7 @@ from streamdata.fields import DATASET_NAME, DP_RANK, SEED, WORKER_ID
 from streamdata.io.remote.addresses import options_of_source, signed_url
 from streamdata.recipe.build import authorised_recipe, build_node
 from streamdata.recipe.limits import ShardLimits, read_limits
-from streamdata.recipe.load import Recipe, RecipeFile, attributes
+from streamdata.recipe.load import RecipeFile, attributes
 from streamdata.recipe.named_source import FOR_ALL, for_all
 from streamdata.recipe.resolve import Dynamic
 from streamdata.recipe.targets import MIXTURE, public_name
@@ -96,21 +96,6 @@ class RecipeSource:
             yield
 
 
-def recipe_sources(
-    recipe: Recipe, variables: Mapping[str, Any], allow: Collection[str] | None, include_roots: Sequence[str]
-) -> list[RecipeSource]:
-    """The sources of records in a recipe, in its order; nothing is built.
-
-    Raises:
-        RecipeError: The recipe cannot be read, or names a target that may not be imported.
-    """
-    file = authorised_recipe(recipe, variables, {}, allow, include_roots)
-    if not isinstance(file.value, dict):
-        return []
-    top = RecipeSource(name="", file=file, path=(), above=(), variables=variables, allow=allow)
-    return list(_sources_in(top))
-
-
 def _sources_in(node: RecipeSource) -> Iterator[RecipeSource]:
     """Yield the sources of records in a mixture; a source of records is the only one in itself."""
     if node.target != MIXTURE:
@@ -178,7 +163,7 @@ class DataCheck:
         include_roots: See `instantiate_from_yaml`.
 
     Raises:
-        RecipeError: The recipe cannot be read.
+        RecipeError: The recipe cannot be read, or names a target that may not be imported.
     """
 
     def __init__(
@@ -188,8 +173,10 @@ class DataCheck:
         allow: Collection[str] | None,
         include_roots: Sequence[str] = (),
     ) -> None:
-        self.sources = recipe_sources(recipe, variables, allow, include_roots)
-        """The sources of records."""
+        file = authorised_recipe(recipe, variables, {}, allow, include_roots)
+        top = RecipeSource(name="", file=file, path=(), above=(), variables=variables, allow=allow)
+        self.sources = list(_sources_in(top)) if isinstance(file.value, dict) else []
+        """The sources of records, in the recipe's order; nothing is built yet."""
         self._built: dict[int, Any] = {}
 
     def tasks(self, found: Findings) -> Iterator[DataTask]:

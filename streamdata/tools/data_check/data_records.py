@@ -128,7 +128,8 @@ def shard_records(dataset: ShardDataset, note: Note) -> Iterator[Record]:
         shards: Any = dataset.source.shards
         found = (record for url in shards.urls for record in _json_records(url, shards.limits.line_bytes, note))
     elif isinstance(dataset.source, BlockSource):
-        found = _windowed(dataset.source.shards, note)
+        indexed: IndexedShards = dataset.source.shards
+        found = (record for shard in range(len(indexed.num_records)) for record in _windowed(indexed, shard, note))
     else:
         found = _streamed(dataset.source.shards, note)
     sidecars = _Sidecars(dataset.source.shards)
@@ -223,18 +224,13 @@ def _note_keys(line: bytes, place: str, note: Note) -> None:
         note("key given twice", f"{place}: {named} given twice in one object: the last one counts")
 
 
-def _windowed(shards: IndexedShards, note: Note) -> Iterator[Record]:
-    for shard, total in enumerate(shards.num_records.tolist()):
-        size = int(shards.run_rows[shard]) if isinstance(shards, ParquetShards) else _AT_ONCE
-        yield from _in_windows(shards, shard, total, size, note)
-
-
-def _in_windows(shards: IndexedShards, shard: int, total: int, size: int, note: Note) -> Iterator[Record]:
+def _windowed(shards: IndexedShards, shard: int, note: Note) -> Iterator[Record]:
     """The records of a shard, window by window; where one cannot be read, those after it.
 
     Of a row group those are left out that have no types of Python's; where it is damaged, no row is read after that.
     """
-    at = 0
+    size = int(shards.run_rows[shard]) if isinstance(shards, ParquetShards) else _AT_ONCE
+    at, total = 0, int(shards.num_records[shard])
     while at < total:
         first = at // size * size
         end = min(first + size, total)
@@ -253,10 +249,8 @@ def _in_windows(shards: IndexedShards, shard: int, total: int, size: int, note: 
                     return
                 note("damaged", str(error))
                 at += 1
-                if not isinstance(
-                    shards, ParquetShards
-                ):  # whose rows are decoded once in a window; of others the next one begins here
-                    break
+                if not isinstance(shards, ParquetShards):  # whose rows are decoded once in a window
+                    break  # of others the next window begins here
 
 
 def _streamed(shards: SequentialShards, note: Note) -> Iterator[Record]:

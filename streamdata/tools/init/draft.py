@@ -3,7 +3,8 @@
 import os
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -63,7 +64,7 @@ def draft_sources(path: str, groups: Sequence[Group], taken: set[str]) -> list[D
     """
     sources: list[Draft] = []
     for group in groups:
-        source = _source(group)
+        source = _of_store(str(group.path)) if group.kind == STORE else _of_rows(group)
         sources.append(source._replace(name=_name(path, group.path, taken), about=[_amount(group), *source.about]))
     return sources
 
@@ -79,18 +80,14 @@ def _name(root: str, path: str | list[str], taken: set[str]) -> str:
     return name
 
 
-def _source(group: Group) -> Draft:
-    """The source of a group, without a name."""
-    if group.kind == STORE:
-        return _of_store(str(group.path))
-    about = [f"The first record: {_fields(group.record)}."] if group.record else []
-    function = None if group.kind == IMAGES else _function(group.record or {})
+def _of_rows(group: Group) -> Draft:
+    """Records as they are; or what makes tensors of rows of images, conversations, pairs and prompts."""
+    row = group.record or {}
+    about = [f"The first record: {_fields(row)}."] if row else []
+    function = None if group.kind == IMAGES else _function(row)
     source = Draft(group.kind, {"path": group.path, **group.params}, about, function)
-    return source if not group.record or group.kind in (TARS, CSV, IMAGES) else _of_rows(source, group, group.record)
-
-
-def _of_rows(source: Draft, group: Group, row: Record) -> Draft:
-    """Rows as they are; or what makes tensors of images, conversations, pairs and prompts."""
+    if not row or group.kind in (TARS, CSV, IMAGES):
+        return source
     if group.kind == LINES and (field := names_image(row)):
         if field == "imagepath" and not is_sequential(group.files[0]) and len(group.files) == 1:
             return Draft("streamdata.ImageJsonlDataset", {"jsonl_path": group.files[0]}, source.about)
@@ -152,12 +149,13 @@ def recipe_text(sources: Sequence[Draft], paths: Sequence[str]) -> str:
         f"Written by 'streamdata init {' '.join(paths)}'. Guesses are called so.",
         "A folder is a source for each kind of files, and for names that differ in more than digits.",
     )
+    dump: Callable[..., Any] = partial(yaml.safe_dump, sort_keys=False, allow_unicode=True, width=_WIDTH)
     lines += ["target: streamdata.MergedDataset", "params:", "  seed: 0", "  datasets:"]
     for source in sources:
         node = {"target": source.target, "params": source.params, "name": source.name, "percent": 1}
-        own = [*_comments(*source.about), *_yaml([node])]
+        own = [*_comments(*source.about), *dump([node]).splitlines()]
         if source.function:
-            commented = _yaml({"process_fn": source.function})
+            commented = dump({"process_fn": source.function}).splitlines()
             own += [f"  # {line}" for line in ("A guess: this makes tensors; uncomment it.", *commented)]
         lines += [f"    {line}" for line in own]
     return "\n".join([*lines, ""])
@@ -165,7 +163,3 @@ def recipe_text(sources: Sequence[Draft], paths: Sequence[str]) -> str:
 
 def _comments(*texts: str) -> list[str]:
     return [line for text in texts for line in textwrap.wrap(f"# {one_line(text)}", _WIDTH, subsequent_indent="#   ")]
-
-
-def _yaml(value: Any) -> list[str]:
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=_WIDTH)).splitlines()

@@ -7,7 +7,7 @@ are one, `docs/0` and `code/0` are two.
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -112,7 +112,12 @@ def _in_folder(root: str) -> list[Group]:
     series = [(kind, some) for kind in _SUFFIXES for some in _series(by_kind[kind])]
     groups = [_read(group) for kind, some in series for group in _groups_of(root, kind, some, known)]
     if not any(names_image(group.record) for group in groups):
-        groups += _class_folders(root, by_kind[IMAGES])
+        images = by_kind[IMAGES]
+        above = {os.path.dirname(os.path.dirname(image)) for image in images if "/" in image[len(with_slash(root)) :]}
+        for top in sorted(above):  # the uppermost folders of folders with images
+            if not any(top.startswith(with_slash(other)) for other in above - {top}):
+                some = [image for image in images if image.startswith(with_slash(top))]
+                groups.append(Group(IMAGES, top, some, ImageFolderDataset(top)[0]))
     if not groups:
         raise _unknown(root, f"{counted(len(files), 'file')}, of other kinds" if files else "an empty folder")
     return sorted(groups, key=lambda group: group.files[0])
@@ -150,15 +155,6 @@ def _groups_of(root: str, kind: str, some: list[str], known: Sequence[str]) -> l
     paths.append(root + re.sub(r"\d+", "*", some[0][len(root) :]))
     found = (path for path in paths if find_shards(path, SHARD_SUFFIXES[kind]).urls == sorted(some))
     return [Group(kind, next(found, some), some)]
-
-
-def _class_folders(root: str, images: Sequence[str]) -> Iterator[Group]:
-    """The uppermost folders of folders with images."""
-    above = {os.path.dirname(os.path.dirname(image)) for image in images if "/" in image[len(with_slash(root)) :]}
-    for top in sorted(above):
-        if not any(top.startswith(with_slash(other)) for other in above - {top}):
-            some = [image for image in images if image.startswith(with_slash(top))]
-            yield Group(IMAGES, top, some, ImageFolderDataset(top)[0])
 
 
 def names_image(record: Record | None) -> str | None:

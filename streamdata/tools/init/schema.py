@@ -57,7 +57,11 @@ def recipe_schema() -> Schema:
 def _about_target(name: str) -> Schema:
     """Describe what may stand beside one of our targets."""
     target: Any = import_target(name)
-    documented, parameters = _documented(target), parameters_of(target, with_types=True)
+    classes = inspect.getmro(target) if isinstance(target, type) else (target,)
+    texts = [inspect.cleandoc(one.__doc__ or "") for one in (NamedSource, *reversed(classes))]
+    sections = (section for text in texts for section in _SECTION.findall(text))  # a subclass's come last, and count
+    documented = dict(field for section in sections for field in _FIELD.findall(section))
+    parameters = parameters_of(target, with_types=True)
     assert parameters is not None, f"{name} has no signature"
     signature = inspect.signature(target).parameters
     params = {
@@ -65,7 +69,12 @@ def _about_target(name: str) -> Schema:
         for key in parameters.needed
     }
     if name in SETTINGS:
-        params["config"] |= _about_settings(*SETTINGS[name])
+        module, class_name = SETTINGS[name]
+        settings = getattr(import_module(module), class_name)
+        fields = settings.model_fields.items()
+        keys = {key: _property(type_of(one.annotation | None), one.description, one.default) for key, one in fields}
+        # One that a trainer shares has other keys, too.
+        params["config"] |= {"properties": keys, "additionalProperties": _VALUE if settings.trainer_keys else False}
     types = {key: type_of(hint) for key, hint in get_type_hints(NamedSource).items()} | ATTRIBUTES
     taken = {
         **_PARAMS,
@@ -79,14 +88,6 @@ def _about_target(name: str) -> Schema:
         "properties": {"target": {"const": name}, "params": taken, **attributes},
         "additionalProperties": False,
     }
-
-
-def _about_settings(module: str, class_name: str) -> Schema:
-    """Describe the keys of a `config`; one that a trainer shares has others, too."""
-    settings = getattr(import_module(module), class_name)
-    fields = settings.model_fields.items()
-    keys = {key: _property(type_of(field.annotation | None), field.description, field.default) for key, field in fields}
-    return {"properties": keys, "additionalProperties": _VALUE if settings.trainer_keys else False}
 
 
 def _property(type_: Type, description: str | None, default: object = None) -> Schema:
@@ -103,13 +104,6 @@ def _alternatives(kinds: list[PlainKind]) -> Schema:
     lists = [{"type": "array", "items": {**_VALUE, **_alternatives(kind.inner)}} for kind in kinds if kind.inner]
     plain = [{"enum": choices}] * bool(choices) + [{"type": sorted(names)}] * bool(names)
     return {"anyOf": [*plain, *lists, {"$ref": "#/$defs/reference"}]}
-
-
-def _documented(target: Any) -> dict[str, str]:
-    """Read what docstrings say of each parameter and attribute, by its name; a subclass's goes before."""
-    classes = inspect.getmro(target) if isinstance(target, type) else (target,)
-    texts = [inspect.cleandoc(one.__doc__ or "") for one in (NamedSource, *reversed(classes))]
-    return dict(field for text in texts for section in _SECTION.findall(text) for field in _FIELD.findall(section))
 
 
 def _first_sentence(text: str) -> str:

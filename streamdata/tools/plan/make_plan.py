@@ -20,6 +20,7 @@ from streamdata.stores.datasets.base_dataset import BaseDataset
 from streamdata.tools.plan.draws import Averages, Draw, LaneBlocks, draw_course, first_draws, lane_blocks
 from streamdata.tools.plan.rates import NUM_STEPS, Rates
 from streamdata.tools.plan.sampled import Sampled, measure_yield_function, recycled, sample_source
+from streamdata.tools.view.tree import counted
 
 FINE: Final = "fine"
 MIND: Final = "mind"
@@ -321,7 +322,7 @@ class _Planner:
         remedy = "give it a smaller block_size, or more records" if isinstance(source, BlockSource) else "add records"
         if isinstance(source, SequentialSource):
             remedy = "cut it into more shards, or decompress them"
-        has = f"{source.num_blocks:,} {'block' if source.num_blocks == 1 else 'blocks'} for {lanes:,} lanes"
+        has = f"{counted(source.num_blocks, 'block')} for {lanes:,} lanes"
         what = f"{lanes - source.num_blocks:,} lanes get none of it, and go on without it"
         if node.is_endless:
             what = "lanes read other epochs of it at the same time, so records repeat before all were read"

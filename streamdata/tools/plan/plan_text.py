@@ -28,8 +28,14 @@ def plan_text(plan: RunPlan, paint: Paint) -> str:
         plan: The plan.
         paint: Colours a line.
     """
+    tokens = "" if not plan.tokens else f", {_rounded(plan.tokens)} tokens"
+    who = f"{counted(plan.dp, 'rank')} with {counted(plan.workers, 'worker')}"
+    lanes = counted(plan.lanes, "lane")
+    head = paragraph(f"{_rounded(plan.samples)} samples{tokens}, on {who}: {lanes}, batches of {plan.batch:,}")
+    if plan.ends_after is not None:
+        head += f"\nthe stream ends before, after {_estimate(plan.ends_after, plan.end_is_estimated)} samples"
     notes = "\n".join(paragraph(f"note: {note}") for note in plan.notes)
-    parts = [_headline(plan), _sources(plan, paint), "\n".join(_advice(plan, paint)), notes, _schedules(plan)]
+    parts = [head, _sources(plan, paint), "\n".join(_advice(plan, paint)), notes, _schedules(plan)]
     parts += [_needs(plan), _draws(plan.draws), _lanes(plan)]
     return "\n\n".join(part for part in parts if part)
 
@@ -40,40 +46,20 @@ def plan_json(plan: RunPlan) -> dict[str, Any]:
     return {**asdict(plan), "draws": draws}
 
 
-def _headline(plan: RunPlan) -> str:
-    tokens = "" if not plan.tokens else f", {_rounded(plan.tokens)} tokens"
-    who = f"{counted(plan.dp, 'rank')} with {counted(plan.workers, 'worker')}"
-    lanes = counted(plan.lanes, "lane")
-    text = paragraph(f"{_rounded(plan.samples)} samples{tokens}, on {who}: {lanes}, batches of {plan.batch:,}")
-    if plan.ends_after is not None:
-        text += f"\nthe stream ends before, after {_about(plan.end_is_estimated)}{_rounded(plan.ends_after)} samples"
-    return text
-
-
-_HEADER: Final = ["source", "records", "tokens", "share", "samples", "epochs", "repeats at", "bytes"]
-
-
 def _sources(plan: RunPlan, paint: Paint) -> str:
-    rows = [_HEADER, *map(_cells, plan.sources)]
+    rows = [["source", "records", "tokens", "share", "samples", "epochs", "repeats at", "bytes"]]
+    for source in plan.sources:
+        epochs, repeat = source.epochs, source.first_repeat
+        rounds = "" if epochs is None else f"{epochs:.3g}" if epochs < 1000 else _rounded(epochs)  # noqa: PLR2004
+        row = [source.name, _estimate(source.records, source.records_are_estimated), _tokens(source)]
+        row += [percent_text(source.share), _estimate(source.samples, source.samples_are_estimated)]
+        row.append("?" if epochs is None else f"{_about(source.epochs_are_estimated)}{rounds}")
+        is_never = repeat is None and epochs is not None
+        row.append("" if is_never else _estimate(repeat, source.first_repeat_is == "estimated"))
+        rows.append([*row, "?" if source.bytes is None else _bytes(source.bytes)])
     kept = [number for number, cells in enumerate(zip(*rows[1:], strict=True)) if not number or set(cells) - {"", "?"}]
     first, *lines = fitted([[*(row[number] for number in kept), ""] for row in rows]).split("\n")
     return "\n".join([first, *(paint(line, each.level) for line, each in zip(lines, plan.sources, strict=True))])
-
-
-def _cells(source: SourcePlan) -> list[str]:
-    epochs, repeat = source.epochs, source.first_repeat
-    return [
-        source.name,
-        "?" if source.records is None else f"{_about(source.records_are_estimated)}{_rounded(source.records)}",
-        _tokens(source),
-        percent_text(source.share),
-        f"{_about(source.samples_are_estimated)}{_rounded(source.samples)}",
-        "?" if epochs is None else _about(source.epochs_are_estimated) + _epochs(epochs),
-        ("?" if epochs is None else "")
-        if repeat is None
-        else f"{_about(source.first_repeat_is == 'estimated')}{_rounded(repeat)}",
-        "?" if source.bytes is None else _bytes(source.bytes),
-    ]
 
 
 def _tokens(source: SourcePlan) -> str:
@@ -81,7 +67,7 @@ def _tokens(source: SourcePlan) -> str:
     if number is None:
         return ""
     if source.tokens_interval is None or not number:
-        return f"{_about(source.tokens_are_estimated)}{_rounded(number)}{per}"
+        return _estimate(number, source.tokens_are_estimated) + per
     low, high = source.tokens_interval
     return f"{_rounded(number)}{per} ± {100 * (high - low) / 2 / number:.2g} %"
 
@@ -157,12 +143,12 @@ def _about(is_estimated: bool) -> str:
     return "≈ " if is_estimated else ""
 
 
+def _estimate(number: float | None, is_estimated: bool) -> str:
+    return "?" if number is None else _about(is_estimated) + _rounded(number)
+
+
 def _rounded(number: float) -> str:
     return f"{number:,.0f}" if number < 1e6 else count_text(number)  # noqa: PLR2004
-
-
-def _epochs(number: float) -> str:
-    return f"{number:.3g}" if number < 1000 else _rounded(number)  # noqa: PLR2004
 
 
 def _bytes(number: float) -> str:

@@ -89,15 +89,20 @@ def sample_source(
     per_sample = len(first) / max(1, len(before)) or 1.0
     samples, pulls = [sample for sample, _ in before], Pulls(per_sample, per_sample)
     count = getattr(stream, "num_tokens", num_tokens)  # a packer counts those that it will make of a record
-    tokens, interval = _mean([found for sample in samples if (found := count(sample)) is not None])
+    counts = [found for sample in samples if (found := count(sample)) is not None]
+    tokens = statistics.fmean(counts or [0])
+    interval: tuple[float, float] | None = None
+    if len(counts) > 1 and tokens:  # of a text that is called so there are none
+        half = _NORMAL * statistics.stdev(counts) / math.sqrt(len(counts))
+        interval = max(0.0, tokens - half), tokens + half
     if stream is not None and before:
         fed = islice(recycled(samples), min(_MOST_FED, max(2 * len(before), _ALL_FED // num_sources)))
         pulls, samples = measure_pulls(stream, fed, 2 * len(before), tally, "process_fn")
         pulls = Pulls(pulls.each * per_sample, pulls.first * per_sample)
     if pulls != (1.0, 1.0):
         averages.pulls[node.path] = pulls
-    of_samples, _ = _mean([found for sample in samples if (found := num_tokens(sample)) is not None])
-    averages.tokens[node.path] = of_samples or 0.0
+    counts = [found for sample in samples if (found := num_tokens(sample)) is not None]
+    averages.tokens[node.path] = of_samples = statistics.fmean(counts or [0])
     for mixture in above if samples else ():
         if (cost := mixture.dataset.cost) is not None:
             averages.costs[mixture.path, node.path] = statistics.fmean(map(cost_function(cost), samples))
@@ -105,7 +110,7 @@ def sample_source(
     sizes = np.cumsum([estimate_bytes(sample) for sample in samples if is_yielded])
     return Sampled(
         num_records=len(first),
-        tokens=of_samples / pulls.each if tokens is None and of_samples is not None else tokens,
+        tokens=tokens or (of_samples / pulls.each if of_samples else None),
         interval=interval,
         record_bytes=statistics.fmean(estimate_bytes(record) for record, _ in first) if first else 0.0,
         samples=samples[: 1 + int(np.searchsorted(sizes, _KEPT_BYTES / num_sources))] if is_yielded else (),
@@ -186,26 +191,27 @@ def num_tokens(sample: Mapping[str, Any]) -> int | None:
     return sum(found) if found else None
 
 
-def _mean(numbers: Sequence[float]) -> tuple[float | None, tuple[float, float] | None]:
-    mean = statistics.fmean(numbers or [0])
-    if len(numbers) < 2 or not mean:  # noqa: PLR2004 (of a text that is called so there are none)
-        return mean or None, None
-    half = _NORMAL * statistics.stdev(numbers) / math.sqrt(len(numbers))
-    return mean, (max(0.0, mean - half), mean + half)
-
-
 def _records(node: Node, num_records: int, tally: Tally) -> Iterator[Pair]:
     """Different records with the fields that a run gives them, in an order of no meaning."""
     fields = {DATASET_NAME: node.path, DP_RANK: 0, WORKER_ID: 0, SEED: stable_seed("sample", node.path)}
     found: Iterator[Record | DamagedRecordError]
     match node.source:
-        case BlockSource() as shards:
-            found = _of_shards(shards, num_records)
-        case SequentialSource() as shards:
-            found = (record for shard in range(shards.num_blocks) for record in shards.shards.stream(shard))
+        case BlockSource() as source:
+            # Of parquet in runs: each costs the decoding of a row group.
+            is_parquet, counts = isinstance(source, RowGroupSource), source.shards.num_records
+            chosen = _chosen(source.num_records, num_records, _RUNS if is_parquet else num_records)
+            ends = np.cumsum(counts)
+            shards = np.searchsorted(ends, chosen, side="right")
+            window = source.shards.window(shards, chosen - (ends - counts)[shards], np.ones_like(chosen))
+            if is_parquet:
+                window.come(iter(()))  # type: ignore[attr-defined]
+            rows = zip(chosen.tolist(), take_all(window, np.arange(len(chosen))), strict=True)
+            found = (one if isinstance(one, DamagedRecordError) else {**one, CURSOR: row} for row, one in rows)
+        case SequentialSource() as source:
+            found = (record for shard in range(source.num_blocks) for record in source.shards.stream(shard))
         case source if hasattr(source, "num_records"):
-            rows = _chosen(len(node.dataset), num_records, num_records).tolist()
-            found = ({**fields_of(node.dataset[index], node.path), INDEX: index} for index in rows)
+            indices = _chosen(len(node.dataset), num_records, num_records).tolist()
+            found = ({**fields_of(node.dataset[index], node.path), INDEX: index} for index in indices)
         case _:
             found = (fields_of(item, node.path) for item in node.dataset)
     for number, record in enumerate(found):
@@ -213,19 +219,6 @@ def _records(node: Node, num_records: int, tally: Tally) -> Iterator[Pair]:
             tally.fail(record, describe_record({URL: record.url, KEY: record.key}), "reading")
         else:
             yield {CURSOR: number, **record, **fields}, (0, 0, number, 0)
-
-
-def _of_shards(source: BlockSource, num_records: int) -> Iterator[Record | DamagedRecordError]:
-    # Of parquet in runs: each costs the decoding of a row group.
-    chosen = _chosen(source.num_records, num_records, _RUNS if isinstance(source, RowGroupSource) else num_records)
-    ends = np.cumsum(source.shards.num_records)
-    shards = np.searchsorted(ends, chosen, side="right")
-    firsts = chosen - (ends - source.shards.num_records)[shards]
-    window = source.shards.window(shards, firsts, np.ones_like(chosen))
-    if isinstance(source, RowGroupSource):
-        window.come(iter(()))  # type: ignore[attr-defined]
-    for number, record in zip(chosen.tolist(), take_all(window, np.arange(len(chosen))), strict=True):
-        yield record if isinstance(record, DamagedRecordError) else {**record, CURSOR: number}
 
 
 def _chosen(num_records: int, most: int, num_runs: int) -> Int64s:

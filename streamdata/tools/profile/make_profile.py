@@ -70,11 +70,7 @@ class Profile:
 
 def counts_up_to(cores: int) -> list[int]:
     """How many workers are measured: 0, 1, 2, and doubled up to the cores."""
-    counts, count = [0], 1
-    while count < cores:
-        counts.append(count)
-        count *= 2
-    counts.append(cores)
+    counts = [0, *(1 << number for number in range((cores - 1).bit_length())), cores]
     return counts if len(counts) <= _MOST_RUNS else [*counts[: _MOST_RUNS - 1], cores]
 
 

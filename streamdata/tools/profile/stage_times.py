@@ -62,14 +62,11 @@ class StageTimes(ExitStack):
             reading = Doing(task.name, READ)
             return ((given, self._each(records, reading)) for given, records in segments(lane, task, position))
 
-        def next_record(feed: Any) -> Any:
-            return self.timed(pull, Doing(feed.tally.name, MIXING))(feed)
-
         self._replace(leaf, "call_per_record", call_per_record)
         self._replace(leaf, "run_bursts", run_bursts)
         self._replace(mixture, "run_bursts", run_bursts)
         self._replace(DealtLane, "segments", read_segments)
-        self._replace(Feed, "__next__", next_record)
+        self._replace(Feed, "__next__", lambda feed: self.timed(pull, Doing(feed.tally.name, MIXING))(feed))
         self.callback(self._begin, self._doing)
         self._since = time.perf_counter()
         return self

@@ -242,14 +242,6 @@ class MixtureSamples:
         place, jobs, steps = self._place, BrowseJobs(), self._place.steps(self._dataset)
         steps.on_progress = jobs.note
 
-        def find(record: str) -> list[int]:
-            before, _, after = record.strip().rpartition("#")
-            if not before or not after:
-                got = shown(record)
-                raise ValueError(f"record: expected URL#KEY, or SOURCE#INDEX of a map-style source, got {got}")
-            is_index = after.isascii() and after.isdigit() and not any(sign in before for sign in "/\\")
-            return steps.find(before, index=int(after)) if is_index else steps.find(url=before, key=after)
-
         def mixture() -> ShownMixture:
             drawn = islice(chain.from_iterable(batch for _, batch in steps.batches(1)), _DRAWS)
             return self._facts.shown([self.shown(sample, number) for number, sample in enumerate(drawn)])
@@ -264,7 +256,7 @@ class MixtureSamples:
             sources=[*self._sources],
             ranks=steps.dp_size,
             marks=[StepMark(end, name or f"step {end:,}") for end, name in zip(ends, place.state_names, strict=False)],
-            find=find,
+            find=steps.find_named,
             mixture=mixture,
         )
 

@@ -3,19 +3,16 @@
 1. recipe, states → `Trace.at` → the records of a step: by seek where each record gives one sample, else by reading
 2. recipe, states, a record → `Trace.find` → the steps at which it came or comes
 3. recipe, states → `Trace.batches` → what a rank got from a step on
-4. states → `report` → numbers for a logger; `totals_of` → what was delivered of each source, and their differences
-5. loader → `metrics` → the same numbers and its times for Prometheus
+4. loader → `metrics` → the numbers of its states and its times, for Prometheus
 
 - `trace.py`: a run's steps.
 - `course.py`: which batch of which pass and generation was a rank's at a step.
 - `era.py`: a generation, its lanes, and the batches that a rank's lanes give.
 - `seek.py`: where a lane stands after so many more samples.
 - `find.py`: the steps of a record.
-- `totals.py`: what states say was delivered, as numbers and in words.
 - `metrics.py`: the numbers of a running loader, as text or on a port.
 """
 
-from streamdata.tools.trace.totals import SourceTotals, Totals, report, totals_of
 from streamdata.tools.trace.trace import StepCount, Trace, TracedStep, count_steps
 
-__all__ = ["SourceTotals", "StepCount", "Totals", "Trace", "TracedStep", "count_steps", "report", "totals_of"]
+__all__ = ["StepCount", "Trace", "TracedStep", "count_steps"]

@@ -162,8 +162,12 @@ class Course:
             number = newest.before.step if is_first else number
             if rank >= era.dp_size:
                 continue
-            if is_first:
-                _check_has(newest, era, rank)
+            is_held = rank in newest.newest_passes or rank in newest.idle
+            if is_first and not is_held and era.sharing(era.begins.before.first_pass, rank):
+                raise StateError(
+                    f"states: they hold nothing of rank {rank} of {era.dp_size}, which may have delivered something\n"
+                    "  Give the states of all ranks: the folder of a step, or what merge_states joins."
+                )
             passes = _passes(newest, generation, rank) if held else []
             if generation == last and not passes:
                 began = era.begins.newest_passes.get(rank)
@@ -171,7 +175,8 @@ class Course:
             for epoch_pass in passes:
                 reached = (one for one in held if epoch_pass in _passes(one, generation, rank))
                 read = [era.begins, *(self._until(one, generation + 1) for one in reached)]
-                points = sorted((point_of(one, epoch_pass, rank, era.num_workers) for one in read), key=_sum_of_batches)
+                points = [point_of(one, epoch_pass, rank, era.num_workers) for one in read]
+                points.sort(key=lambda point: sum(point.batches))
                 uneven = newest.uneven.get((generation, epoch_pass, rank), {"batches": 0})["batches"]
                 is_open = generation == last and epoch_pass == passes[-1]
                 stretch = Stretch(era, epoch_pass, rank, number, tuple(points), is_open, self._size, uneven)
@@ -230,23 +235,10 @@ def _check_history(all_held: Sequence[Progress], lines: Sequence[Mapping[str, An
                 )
 
 
-def _check_has(progress: Progress, era: Era, rank: int) -> None:
-    if rank in progress.newest_passes or rank in progress.idle or not era.sharing(era.begins.before.first_pass, rank):
-        return
-    raise StateError(
-        f"states: they hold nothing of rank {rank} of {era.dp_size}, which may have delivered something\n"
-        "  Give the states of all ranks: the folder of a step, or what merge_states joins."
-    )
-
-
 def _passes(progress: Progress, generation: int, rank: int) -> list[int]:
     """The passes of which a rank delivered something in a generation."""
     keys = (key.split("/") for key in progress.table.others if key.startswith(("worker/", "uneven/")))
     return sorted({int(key[2]) for key in keys if (int(key[1]), int(key[3])) == (generation, rank)})
-
-
-def _sum_of_batches(point: Point) -> int:
-    return sum(point.batches)
 
 
 def point_of(progress: Progress, epoch_pass: int, rank: int, num_workers: int) -> Point:

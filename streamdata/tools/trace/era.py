@@ -202,15 +202,22 @@ class RankStream:
         self._lanes: dict[int, Iterator[Sample]] = {}
         self._given = [0] * len(runs)
         """Batches of each lane that are passed over, or given."""
-        self._turns = list(range(len(runs)))
+        self.turns = list(range(len(runs)))
+        """Lanes of which a batch follows, as far as is known without reading."""
 
     def skip(self, batches: int) -> int:
         """Pass over so many, before any was given; return how many there were."""
         if self._is_open and not self._era.top.is_endless and self.is_read:
-            return self._read_over(batches)
+            stream = self.batches()  # nobody knows how many samples its lanes have
+            for done in range(batches):
+                if self._on_progress is not None:
+                    self._on_progress(done, batches)
+                if next(stream, None) is None:
+                    return done
+            return batches
         totals = self._totals()
         there = int(min(batches, sum(totals)))
-        self._given, self._turns = _after(totals, there)
+        self._given, self.turns = _after(totals, there)
         return there
 
     def step_of(self, lane: int, sample: int) -> int:
@@ -218,13 +225,9 @@ class RankStream:
         batch, totals = self._sizes[lane].batch_of(sample), self._totals()
         return int(sum(min(total, batch + (other < lane)) for other, total in enumerate(totals)))
 
-    def has_more(self) -> bool:
-        """Whether a batch follows, as far as is known without reading."""
-        return bool(self._turns)
-
     def batches(self, *, bare: bool = False) -> Iterator[list[Sample]]:
         """The batches that follow; with `bare` nothing but which records they are made of, where nothing is read."""
-        turns = self._turns
+        turns = self.turns
         while turns:
             lane = turns.pop(0)
             given, sizes = self._given[lane], self._sizes[lane]
@@ -262,16 +265,6 @@ class RankStream:
             for _ in islice(stream, self._sizes[lane].of_batch(done)):
                 pass
         return stream
-
-    def _read_over(self, batches: int) -> int:
-        """Pass over batches of lanes of which nobody knows how many samples they have."""
-        stream = self.batches()
-        for done in range(batches):
-            if self._on_progress is not None:
-                self._on_progress(done, batches)
-            if next(stream, None) is None:
-                return done
-        return batches
 
 
 def _after(totals: Sequence[float], batches: int) -> tuple[list[int], list[int]]:

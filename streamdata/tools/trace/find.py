@@ -7,7 +7,6 @@ the lane has given by then is found by halving: where a source stands after so m
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -133,8 +132,11 @@ class Search:
             return
         for lane, run in enumerate(self._stream.runs):
             samples = end.samples[run.lane.worker] - self._stretch.points[0].samples[run.lane.worker]
-            steps = chain.from_iterable(self._in_lane(lane, run, node, samples) for node in self._nodes)
-            yield from (step for step in steps if step < self._stretch.first + done)
+            for node in self._nodes:
+                first, last = self._position(run, node, 0), self._position(run, node, samples)
+                for place in self._places(run, node, first[0], last[0]):
+                    steps = self._step(lane, run, node, place, samples) if first <= place < last else ()
+                    yield from (step for step in steps if step < self._stretch.first + done)
 
     def comes(self, most: int) -> Iterator[int]:
         """The first batch from the beginning of the stretch on; where it has to be read, of at most so many."""
@@ -155,12 +157,6 @@ class Search:
                 yield self._stretch.first + step
                 if first_only:
                     return
-
-    def _in_lane(self, lane: int, run: Run, node: Node, samples: int) -> Iterator[int]:
-        start, end = self._position(run, node, 0), self._position(run, node, samples)
-        for place in self._places(run, node, start[0], end[0]):
-            if start <= place < end:
-                yield from self._step(lane, run, node, place, samples)
 
     def _next_in_lane(self, lane: int, run: Run, node: Node) -> Iterator[int]:
         start, left = self._position(run, node, 0), self._stretch.era.left(run)

@@ -12,7 +12,7 @@ from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.delivery.to_device import DeviceLoader
 from streamdata.errors import StateError, needs, shown
 from streamdata.states.table import LoadedStates
-from streamdata.tools.trace.totals import report
+from streamdata.tools.view.totals import report
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -66,7 +66,11 @@ class _Collector:
             return
         inner = loader.loader if isinstance(loader, DeviceLoader) else loader
         rank = str(inner.dataset.lane(inner.num_workers).dp_rank)
-        numbers = {**self._reported(loader, inner), **inner.times(), **inner.traffic._asdict()}
+        with self._lock, suppress(StateError):  # the loop went back meanwhile: the numbers before are as good
+            states, before = inner.peek(loader.num_batches), self._states
+            if before is None or before.loaded is not states.loaded or before.written != states.written:
+                self._states, self._report = states, report(states)
+        numbers = {**self._report, **inner.times(), **inner.traffic._asdict()}
         values: defaultdict[str, list[tuple[list[str], float]]] = defaultdict(list)
         for number, value in numbers.items():
             kind, slash, source = number.partition("/")
@@ -77,15 +81,6 @@ class _Collector:
             for labels, value in values[key]:
                 metric.add_metric(labels, value)
             yield metric
-
-    def _reported(self, loader: Loader, inner: StreamLoader) -> dict[str, float]:
-        """The `report` after the last batch; computed anew only where the states are others than before."""
-        with self._lock, suppress(StateError):  # the loop went back meanwhile: the numbers before are as good
-            states = inner.peek(loader.num_batches)
-            before = self._states
-            if before is None or before.loaded is not states.loaded or before.written != states.written:
-                self._states, self._report = states, report(states)
-        return self._report
 
 
 class MetricsServer:

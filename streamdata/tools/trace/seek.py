@@ -140,11 +140,7 @@ def _draw(clocks: Sequence[float], pace: ClockPace, left: Sequence[float], there
             due.clocks[i] = some.clock
         if samples - sum(due.draws) > rest - 2:  # clocks far ahead: nearly nothing is due so soon
             break
-    _draw_singly(due, pace, left, there, samples)
-    return due
-
-
-def _draw_singly(due: Due, pace: ClockPace, left: Sequence[float], there: Sequence[int], samples: int) -> None:
+    # The last ones singly.
     heap = [(due.clocks[i], i) for i in there]
     heapify(heap)
     rest = samples - sum(due.draws)
@@ -158,3 +154,4 @@ def _draw_singly(due: Due, pace: ClockPace, left: Sequence[float], there: Sequen
         rest -= 1
         due.clocks[i] = pace.due(i, clock, 1.0)
         heapreplace(heap, (due.clocks[i], i))
+    return due

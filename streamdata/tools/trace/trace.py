@@ -6,7 +6,7 @@ from functools import cached_property, partial
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
-from streamdata.errors import SourceError, StateError
+from streamdata.errors import SourceError, StateError, shown
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import Node
 from streamdata.sources.files.shard_source import ShardDataset
@@ -53,27 +53,23 @@ def count_steps(saved: Sequence[tuple[int | None, Mapping[str, Any]]], batches_p
         StateError: It does not follow from them.
     """
     pairs = sorted({(step, Progress(states).step()) for step, states in saved if step is not None})
-    found = {StepCount(batches_per_step, number - step * batches_per_step) for step, number in pairs} if (
-        batches_per_step
-    ) else {_between(*both) for both in pairwise(pairs)}
-    if all(step == number for step, number in pairs) and not batches_per_step:
+    found: set[StepCount | None] = set()
+    if batches_per_step:
+        counts = (StepCount(batches_per_step, number - step * batches_per_step) for step, number in pairs)
+        found.update(counts if pairs else [StepCount(batches_per_step)])
+    elif all(step == number for step, number in pairs):
         return StepCount()
-    if batches_per_step and not pairs:
-        return StepCount(batches_per_step)
-    if len(found) == 1 and None not in found:
-        (count,) = found
-        assert count is not None, "it was looked for"
+    for (step, number), (later_step, later) in pairwise(() if batches_per_step else pairs):
+        batches, rest = divmod(later - number, max(1, later_step - step))
+        found.add(StepCount(batches, later - later_step * batches) if batches > 0 and not rest else None)
+    count = found.pop() if len(found) == 1 else None
+    if count is not None:
         return count
     told = ", ".join(f"{number} batches at step {step}" for step, number in pairs)
     raise StateError(
         f"states: expected one number of batches for each step, got {told}\n"
         "  Give --batches-per-step, or states of two steps between which it was the same."
     )
-
-
-def _between(begin: tuple[int, int], end: tuple[int, int]) -> StepCount | None:
-    batches, rest = divmod(end[1] - begin[1], max(1, end[0] - begin[0]))
-    return StepCount(batches, end[1] - end[0] * batches) if batches > 0 and not rest else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,11 +143,6 @@ class Trace:
     def num_steps(self) -> int:
         """The last step of which the states say that it was delivered."""
         return self.steps.of(self.num_batches - 1)
-
-    def is_indexed(self, source: str) -> bool:
-        """Whether there is a source of that path whose records have an index, not a url and a key."""
-        nodes = (node for era in self._course.eras.values() for node in era.top.leaves() if node.path == source)
-        return not all(isinstance(node.dataset, ShardDataset) for node in nodes)
 
     def at(self, step: int) -> TracedStep:
         """The records of a step.
@@ -261,7 +252,7 @@ class Trace:
         number = max(i for i, count in enumerate(done) if count <= wanted)
         later = next((stretch.points[i] for i, count in enumerate(done) if count > wanted), None)
         stream = self._stream(stretch, stretch.points[number], later)
-        if stream.skip(wanted - done[number]) < wanted - done[number] or not stream.has_more():
+        if stream.skip(wanted - done[number]) < wanted - done[number] or not stream.turns:
             return None
         return FoundBatches(stretch, stream, stretch.first + done[number])
 
@@ -283,6 +274,21 @@ class Trace:
 
         sizes = [stretch.sizes(worker, point) for worker in workers]
         return RankStream(era, runs, sizes, gives_one, self.on_progress, is_open=stretch.is_open)
+
+    def find_named(self, name: str) -> list[int]:
+        """The steps that `find` returns of the record URL#KEY; or SOURCE#INDEX, of a source without shards.
+
+        Raises:
+            SourceError: No source has such records.
+            ValueError: It is neither.
+        """
+        before, _, after = name.strip().rpartition("#")
+        if not before or not after:
+            raise ValueError(f"record: expected URL#KEY, or SOURCE#INDEX of a map-style source, got {shown(name)}")
+        nodes = (node for era in self._course.eras.values() for node in era.top.leaves() if node.path == before)
+        if after.isascii() and after.isdigit() and not all(isinstance(node.dataset, ShardDataset) for node in nodes):
+            return self.find(before, index=int(after))
+        return self.find(url=before, key=after)
 
     def find(
         self, source: str | None = None, *, url: str | None = None, key: str | None = None, index: int | None = None

@@ -1,39 +1,18 @@
 """Deliveries of a run: samples and bytes, and how much of each source, from the states that its batches carry."""
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from streamdata.fields import is_reserved
 from streamdata.mixing.merged import top_of
 from streamdata.mixing.tree import mean_node_shares, tree_of
 from streamdata.states.cursor import States, to_state
-from streamdata.states.progress import Progress, totals_of_nodes
+from streamdata.states.progress import Progress
+from streamdata.tools.view.totals import SourceTotals, totals_of
 from streamdata.tools.view.tree import fitted, functions_of, percent_text, shares_of
 
 _NUMBER_BYTES = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceCount:
-    """Counts of what was drawn of one source, by all lanes seen, since the stream began.
-
-    Attributes:
-        path: The source's path of names.
-        wanted: Its share of the whole stream by the recipe's weights; by schedules, its mean share so far.
-        achieved: Its share of all samples drawn; 0 before the first.
-        drawn: Samples that the mixture took from it.
-        dropped: Records for which `single_process_fn` returned no sample.
-        bad: Failures forgiven under `max_bad`.
-    """
-
-    path: str
-    wanted: float
-    achieved: float
-    drawn: int
-    dropped: int
-    bad: int
 
 
 class Delivery:
@@ -57,8 +36,8 @@ class Delivery:
         self.states: States = dict(states or {})
         self._dataset = top_of(dataset, "Delivery")
         shares = shares_of(self._dataset)
-        self._wanted = {path: share.overall for path, share in shares.items() if not share.node.children}
         self._is_scheduled = shares[""].node.has_schedule
+        self._wanted = {path: share.overall for path, share in shares.items() if not share.node.children}
         functions = [functions_of(share.node.dataset) for share in shares.values()]
         self._costs = sorted({names["cost"] for names in functions if "cost" in names})
 
@@ -68,24 +47,16 @@ class Delivery:
         self.size_bytes += sum(map(estimate_bytes, batch))
         self.states.update(to_state(batch))
 
-    def sources(self) -> list[SourceCount]:
-        """The count of each source, in the order of the recipe."""
-        progress = Progress(self.states)
-        totals = totals_of_nodes(progress)
-        counts = {path: Counter(totals.get(path)) for path in self._wanted}
-        total = sum(count["samples"] for count in counts.values()) or 1
-        wanted = self._mean_wanted(progress) if self._is_scheduled else self._wanted
-        return [
-            SourceCount(
-                path=path,
-                wanted=wanted[path],
-                achieved=count["samples"] / total,
-                drawn=int(count["samples"]),
-                dropped=int(count["dropped"]),
-                bad=int(count["bad"]),
-            )
-            for path, count in counts.items()
-        ]
+    def sources(self) -> list[SourceTotals]:
+        """Sums of each source over all lanes seen, since the stream began; in the order of the recipe."""
+        totals = totals_of(self.states)
+        held = {source.name: source for source in totals.sources if totals.drawn}
+        sources = [held.get(path, SourceTotals(name=path, wanted=share)) for path, share in self._wanted.items()]
+        if not self._is_scheduled:
+            return sources
+        # Schedules begin anew in each pass, of which totals know only the sum.
+        wanted = self._mean_wanted(Progress(self.states))
+        return [replace(source, wanted=wanted[source.name]) for source in sources]
 
     def _mean_wanted(self, progress: Progress) -> Mapping[str, float]:
         """The mean share that each source should have had of all passes so far."""
@@ -102,8 +73,8 @@ class Delivery:
     def summary(self) -> str:
         """A table of wanted and achieved shares, a line for each source; with a note where a cost was weighed."""
         rows = [
-            [source.path, percent_text(source.wanted), percent_text(source.achieved)]
-            + [f"{number:,}" for number in (source.drawn, source.dropped, source.bad)]
+            [source.name, percent_text(source.wanted), percent_text(source.achieved)]
+            + [f"{number:,}" for number in (source.samples, source.dropped, source.bad)]
             for source in self.sources()
         ]
         text = fitted([[*row, ""] for row in [["source", "wanted", "achieved", "drawn", "dropped", "bad"], *rows]])

@@ -37,11 +37,11 @@ def nested() -> MergedDataset:
 def test_wanted_and_achieved_shares_agree_in_a_nested_mixture(num_workers: int) -> None:
     """Overall weights multiply down the tree; the draws of all lanes add up to the samples."""
     delivery = delivered(nested(), 60, num_workers)
-    sources = {source.path: source for source in delivery.sources()}
+    sources = {source.name: source for source in delivery.sources()}
     assert {path: source.wanted for path, source in sources.items()} == pytest.approx(
         {"a": 0.25, "inner.b": 0.15, "inner.c": 0.6}
     )
-    assert delivery.samples == sum(source.drawn for source in sources.values()) == 600
+    assert delivery.samples == sum(source.samples for source in sources.values()) == 600
     assert all(source.achieved == pytest.approx(source.wanted, abs=0.02) for source in sources.values())
 
 
@@ -50,7 +50,7 @@ def test_drops_and_forgiven_failures_are_counted_per_source() -> None:
     dropping, bad = Numbers("dropping", 10, single_process_fn=odd), Numbers("bad", 50, single_process_fn=failing)
     bad.max_bad = 100
     dropping, bad = delivered(MergedDataset([dropping, bad]), 4).sources()
-    assert (dropping.drawn, bad.drawn) == (20, 20)
+    assert (dropping.samples, bad.samples) == (20, 20)
     assert 15 <= dropping.dropped <= 20
     assert dropping.bad == bad.dropped == 0
     assert 3 <= bad.bad <= 6
@@ -61,7 +61,7 @@ def test_with_a_yield_function_draws_are_counted_not_outputs() -> None:
     delivery = delivered(MergedDataset([Numbers("a", 50, 3), Numbers("b", 50, 1)], customized_yield_fn=pairs), 10)
     a, b = delivery.sources()
     assert delivery.samples == 100
-    assert a.drawn + b.drawn == 2 * 99
+    assert a.samples + b.samples == 2 * 99
     assert a.achieved == pytest.approx(0.75, abs=0.02)
 
 
@@ -72,7 +72,7 @@ def test_counts_go_on_after_a_resume() -> None:
     dataset.set_dataloader_states(before.states)
     after = Delivery(dataset, json.loads(json.dumps(before.states)))
     after.add(list(islice(dataset, 10)))
-    assert (after.samples, sum(source.drawn for source in after.sources())) == (10, 60)
+    assert (after.samples, sum(source.samples for source in after.sources())) == (10, 60)
 
 
 def test_a_lane_counts_once_though_its_states_span_generations() -> None:
@@ -82,7 +82,7 @@ def test_a_lane_counts_once_though_its_states_span_generations() -> None:
     joined.set_dataloader_states(first.states)
     delivery = Delivery(joined, first.states)
     delivery.add(list(islice(joined, 10)))
-    assert [source.drawn for source in delivery.sources()] == [35, 5]
+    assert [source.samples for source in delivery.sources()] == [35, 5]
 
 
 def test_counts_go_on_under_another_number_of_workers() -> None:
@@ -92,7 +92,7 @@ def test_counts_go_on_under_another_number_of_workers() -> None:
     dataset.set_dataloader_states(before.states)
     after = Delivery(dataset, before.states)
     after.add(list(islice(dataset, 10)))
-    assert sum(source.drawn for source in after.sources()) == 40
+    assert sum(source.samples for source in after.sources()) == 40
 
 
 def test_nothing_delivered_is_no_division_by_zero() -> None:
@@ -105,7 +105,7 @@ def test_lanes_add_up() -> None:
     delivery = Delivery(nested())
     for worker in (0, 1):
         delivery.add(list(islice(in_lane(nested(), worker, 2), 7)))
-    assert sum(source.drawn for source in delivery.sources()) == delivery.samples == 14
+    assert sum(source.samples for source in delivery.sources()) == delivery.samples == 14
 
 
 def test_the_summary_has_a_line_for_each_source() -> None:

@@ -7,7 +7,7 @@ or `tokens` of samples as the mixtures were given them, counted in the lanes.
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, Final
@@ -210,7 +210,9 @@ def report(states: Mapping[str, Any]) -> dict[str, float]:
 
 
 def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:
-    """Generations with their topologies and weights, passes and ranks, as plain JSON.
+    """Generations with their topologies and weights, the passes in which ranks are, and ranks, as plain JSON.
+
+    Idle ranks have delivered nothing, of missing ones nothing is known.
 
     Raises:
         StateError: They do not come from `to_state`.
@@ -218,8 +220,9 @@ def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:
     progress = Progress(states)
     if not progress:
         return {"generations": [], "passes": [], "ranks": 0, "workers": 0, "idle": [], "missing": []}
-    idle, missing = _lacking(progress)
     size, workers = progress.topology()
+    lacking = sorted(set(range(size)) - progress.newest_passes.keys())
+    idle = [rank for rank in lacking if rank in progress.idle]
     names = {"generation": "generation", "step": "step", "dp_size": "ranks", "num_workers": "workers"}
     generations = [
         {name: line[key] for key, name in names.items()} | {"weights": line.get("weights", {})}
@@ -227,11 +230,11 @@ def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:
     ]
     return {
         "generations": generations,
-        "passes": _passes(progress),
+        "passes": sorted(set(progress.newest_passes.values())) or [progress.before.first_pass],
         "ranks": size,
         "workers": workers,
         "idle": idle,
-        "missing": missing,
+        "missing": [rank for rank in lacking if rank not in idle],
     }
 
 
@@ -248,17 +251,21 @@ def describe_states(states: Mapping[str, Any], sources: str) -> str:
     progress = Progress(states)
     if not progress:
         return "nothing was delivered yet"
-    generations, ranks = (map(one_line, lines) for lines in (_generations(history_of(progress)), _ranks(progress)))
-    return "\n".join([*generations, sources, *ranks])
-
-
-def _generations(history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    history, generations = history_of(progress), []
     for line, following in zip_longest(history, history[1:]):
         began = "" if line is history[0] else f"; from step {line['step'] + 1} on"
         given = "" if following is None else f"; {line['samples']:,} samples were drawn"
         topology = f"{counted(line['dp_size'], 'rank')} with {counted(line['num_workers'], 'worker')} each"
         weights = ", ".join(f"{path} {_weight(weight)}" for path, weight in line.get("weights", {}).items())
-        yield f"generation {line['generation']}: {topology}; weights: {weights or 'not known'}{began}{given}"
+        text = f"generation {line['generation']}: {topology}; weights: {weights or 'not known'}{began}{given}"
+        generations.append(one_line(text))
+    found = states_as_json(states)
+    ranks = [f"in pass {', '.join(map(str, found['passes']))}"]
+    if found["idle"]:
+        ranks.append(f"delivered nothing since the topology last changed: {named_ranks(found['idle'])}")
+    missing = found["missing"]
+    ranks.append(f"missing: {named_ranks(missing)} of {found['ranks']}" if missing else "no rank is missing")
+    return "\n".join([*generations, sources, *ranks])
 
 
 def _weight(weight: Weight) -> str:
@@ -266,25 +273,3 @@ def _weight(weight: Weight) -> str:
     if isinstance(weight, dict):
         return f"{{steps: {json.dumps(weight[STEPS])}}}"
     return json.dumps(weight) if isinstance(weight, list) else f"{weight:g}"
-
-
-def _passes(progress: Progress) -> list[int]:
-    """The passes in which ranks are."""
-    passes = set(progress.newest_passes.values())
-    return sorted(passes) or [progress.before.first_pass]
-
-
-def _lacking(progress: Progress) -> tuple[list[int], list[int]]:
-    """The ranks that delivered nothing, and those of which nothing is known."""
-    lacking = sorted(set(range(progress.topology().dp_size)) - progress.newest_passes.keys())
-    idle = [rank for rank in lacking if rank in progress.idle]
-    return idle, [rank for rank in lacking if rank not in idle]
-
-
-def _ranks(progress: Progress) -> Iterator[str]:
-    yield f"in pass {', '.join(map(str, _passes(progress)))}"
-    size = progress.topology().dp_size
-    idle, missing = _lacking(progress)
-    if idle:
-        yield f"delivered nothing since the topology last changed: {named_ranks(idle)}"
-    yield f"missing: {named_ranks(missing)} of {size}" if missing else "no rank is missing"
