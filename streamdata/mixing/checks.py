@@ -47,12 +47,13 @@ def check_sources(mixture: MixtureSettings) -> None:
         name: Any = getattr(dataset, "name", None)
         try:
             check_name(name, places)
+            who = f"{who}, {shown(name)}"
             _check_numbers(dataset)
             _check_functions(dataset)
             leave_out_filtered(dataset)
             _check_division(dataset)
         except ValueError as error:
-            raise ValueError(f"{who}, {shown(name)}: {error}") from None
+            raise ValueError(f"{who}: {error}") from None
         places[name] = in_recipe(dataset).strip() or f"as source {number}"
     _check_weights(mixture)
     for child in tree_of(mixture).children:

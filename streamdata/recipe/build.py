@@ -25,9 +25,9 @@ from streamdata.recipe.targets import (
 from streamdata.recipe.yaml_tree import Path, path_text
 
 Uses = list[tuple[str, object]]
-_used: set[str] = set()
-_said: set[str] = set()
-"""Names of variables that a recipe of this process used, and those said to be unused."""
+_used: set[tuple[str, str]] = set()
+_said: set[tuple[str, str]] = set()
+"""Variables, each with its value as text, that a recipe of this process used, and those said to be unused."""
 _SHARED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
@@ -49,11 +49,12 @@ def authorised_recipe(
     file = load_recipe(config_path, references, include_roots, limits)
     assert file is not None, "the first problem raises"
     # One dict of variables may serve several recipes: each that none of them has used is said once.
-    _used.update(references.used)
-    unused = sorted(variables.keys() - _used - _said)
+    given = {(name, repr(value)) for name, value in variables.items()}
+    _used.update(each for each in given if each[0] in references.used)
+    unused = sorted(given - _used - _said)
     _said.update(unused)
     if unused:
-        names = ", ".join(map(repr, unused))
+        names = ", ".join(repr(name) for name, _ in unused)
         warnings.warn(f"{file.locations.file}: the variables {names} are not used by the recipe", stacklevel=3)
     for part, path, node in file.targets():
         if "target" in node and (refusal := refusal_of_name(node["target"], allow)):
@@ -172,7 +173,10 @@ class _Builder:
             object.__setattr__(obj, "_recipe_location", self.locations.of(path))
         remember = getattr(obj, "remember_dynamic_objects", None)
         if len(self.uses) > num_uses_before and callable(remember):
-            remember(self.uses[num_uses_before:])
+            try:
+                remember(self.uses[num_uses_before:])
+            except (Exception, SystemExit) as error:  # it may be anybody's
+                report(path, f"{type(error).__name__}: {text_of(error)}", target=name, cause=error, is_told=True)
         return obj
 
 

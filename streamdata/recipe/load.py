@@ -213,7 +213,7 @@ class _Loader:
             return
         file.includes[path], included.above = included, (file, path)
         root = included.mappings(())[-1][2]
-        if "target" in root and "params" in node:
+        if "params" in node and ("target" in root or not isinstance(included.value, dict)):
             message = "an include takes no params\n  Use variables, or set attributes beside 'include'."
             locations.report((*path, "params"), message, key=True)
         elif "target" in root and "params" not in root and attributes(node):

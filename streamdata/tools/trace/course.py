@@ -252,8 +252,8 @@ def point_of(progress: Progress, epoch_pass: int, rank: int, num_workers: int) -
     if len(batches) < len(found):
         raise StateError(
             f"states: they do not say how many batches rank {rank} delivered, nor of which size\n"
-            "  Collate with TensorCollate or mixed_collate, which count them; and save what to_state gave: states of a\n"
-            "  StatefulDataLoader do not tell of passes that have ended."
+            "  Collate with TensorCollate or mixed_collate, which count them, and save what to_state gave: that of a\n"
+            "  StatefulDataLoader tells nothing of passes that have ended."
         )
     return Point(progress, tuple(one.given for one in batches), tuple(one.number for one in batches))
 

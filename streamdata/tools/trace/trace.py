@@ -60,7 +60,7 @@ def count_steps(saved: Sequence[tuple[int | None, Mapping[str, Any]]], batches_p
     elif all(step == number for step, number in pairs):
         return StepCount()
     for (step, number), (later_step, later) in pairwise(() if batches_per_step else pairs):
-        batches, rest = divmod(later - number, max(1, later_step - step))
+        batches, rest = divmod(later - number, later_step - step) if later_step > step else (0, 0)
         found.add(StepCount(batches, later - later_step * batches) if batches > 0 and not rest else None)
     count = found.pop() if len(found) == 1 else None
     if count is not None:
@@ -175,6 +175,7 @@ class Trace:
         first = self._first(step)
         if not 0 <= rank < self._course.num_ranks(first):
             raise ValueError(f"step {step}: expected a rank from 0 to {self._course.num_ranks(first) - 1}, got {rank}")
+        first = self._after_fillers(first, rank)
         if self._find(first, rank) is None:
             raise StateError(f"step {step}: the stream ends before it")
         return ((self.steps.of(number), samples) for number, samples in self._batches(first, rank))
@@ -188,14 +189,20 @@ class Trace:
 
     def _batches(self, number: int, rank: int) -> Iterator[tuple[int, list[Sample]]]:
         while (found := self._find(number, rank)) is not None:
-            stretch, before = found.stretch, number
-            left = None if stretch.is_open else stretch.first + stretch.own - number
-            for batch in islice(found.stream.batches(), left):
+            before, end = number, found.stretch.first + found.stretch.own
+            for batch in islice(found.stream.batches(), end - number if number < end else None):
                 yield number, batch
                 number += 1
             if number == before:
                 return
-            number = number if stretch.is_open else max(number, stretch.end)
+            number = self._after_fillers(number, rank)
+
+    def _after_fillers(self, batch: int, rank: int) -> int:
+        """The number of the first batch from one on that does not only fill up."""
+        for stretch in self._course.stretches(rank):
+            if stretch.first + stretch.own <= batch < stretch.end:
+                return stretch.end
+        return batch
 
     def _find(self, batch: int, rank: int) -> FoundBatches | None:
         """A rank's batches from one on; None where it has none there.
@@ -235,7 +242,7 @@ class Trace:
 
     def _next_pass(self, stretch: Stretch) -> Stretch:
         """The pass after a stretch, which comes to its end."""
-        first = stretch.end + self._stream(stretch, stretch.points[-1], None).skip(2**53)
+        first = stretch.end + self._stream(stretch, stretch.points[-1], None, is_open=True).skip(2**53)
         era, epoch_pass = stretch.era, stretch.epoch_pass + 1
         begin = point_of(era.begins, epoch_pass, stretch.rank, era.num_workers)
         return stretch._replace(epoch_pass=epoch_pass, first=first, points=(begin,), is_open=True, uneven=0)
@@ -251,12 +258,13 @@ class Trace:
         done = [stretch.done(point) for point in stretch.points]
         number = max(i for i, count in enumerate(done) if count <= wanted)
         later = next((stretch.points[i] for i, count in enumerate(done) if count > wanted), None)
-        stream = self._stream(stretch, stretch.points[number], later)
+        stream = self._stream(stretch, stretch.points[number], later, is_open=batch >= stretch.first + stretch.own)
         if stream.skip(wanted - done[number]) < wanted - done[number] or not stream.turns:
             return None
         return FoundBatches(stretch, stream, stretch.first + done[number])
 
-    def _stream(self, stretch: Stretch, point: Point, later: Point | None) -> RankStream:
+    def _stream(self, stretch: Stretch, point: Point, later: Point | None, *, is_open: bool) -> RankStream:
+        """The batches after a point: those of which states tell, or, `is_open`, also those that would follow them."""
         era = stretch.era
         workers = stretch.turns(point.progress)
         runs = [era.run(point.progress, stretch.epoch_pass, stretch.rank, worker) for worker in workers]
@@ -273,7 +281,7 @@ class Trace:
             return _gave_one(node, before, after, dict(zip(COUNTS, counts, strict=True)))
 
         sizes = [stretch.sizes(worker, point) for worker in workers]
-        return RankStream(era, runs, sizes, gives_one, self.on_progress, is_open=stretch.is_open)
+        return RankStream(era, runs, sizes, gives_one, self.on_progress, is_open=is_open)
 
     def find_named(self, name: str) -> list[int]:
         """The steps that `find` returns of the record URL#KEY; or SOURCE#INDEX, of a source without shards.
@@ -326,7 +334,7 @@ class Trace:
 
     def _opened(self, stretch: Stretch) -> RankStream:
         later = stretch.points[-1] if len(stretch.points) > 1 else None
-        return self._stream(stretch, stretch.points[0], later)
+        return self._stream(stretch, stretch.points[0], later, is_open=later is None)
 
 
 def _gave_one(node: Node, before: NodeState | None, after: NodeState | None, counts: Mapping[str, int]) -> bool:

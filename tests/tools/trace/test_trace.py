@@ -7,8 +7,8 @@ from itertools import islice
 import pytest
 from torch.utils.data import DataLoader
 
-from streamdata import MergedDataset, StateError, mixed_collate, named, to_state
-from streamdata.tools.trace import Trace
+from streamdata import MergedDataset, StateError, StreamLoader, merge_states, mixed_collate, named, to_state
+from streamdata.tools.trace import Trace, count_steps
 from streamdata.tools.trace.era import record_of
 from tests.elastic.worlds import Config, Leaf, Mix
 from tests.seeds import seeds
@@ -147,3 +147,55 @@ def test_a_search_through_many_passes_says_how_far_it_is():
     trace.on_progress = stop
     with pytest.raises(InterruptedError, match="0 of 1"):
         trace.find("a", index=3)
+
+
+def test_the_newest_batches_say_the_size_of_those_to_come():
+    """Not the most of a generation: it may have changed, and of a short pass most batches are a lane's last ones."""
+    job = SteppedJob(Mix((Leaf("a", 60), Leaf("b", 30))), Config(1, 1, 2))
+    job.go(6)
+    job.go(3, batch_size=4)
+    told = job.trace().at(10).records
+    job.go(1)
+    assert told == job.steps[9]
+    job = SteppedJob(Mix((Leaf("a", 13),), cyclic=False), Config(1, 4, 4))
+    job.go(5)
+    told = [job.trace().at(step).records for step in range(6, 10)]
+    job.go(4)
+    assert told == job.steps[5:9]
+
+
+def test_what_drop_last_left_out_is_in_no_past_step(caplog):
+    """A lane with less than a batch gives none in the newest pass either."""
+    dataset = MergedDataset([Numbers("a", 5)], cyclic=False)
+    states, steps = {}, []
+    for batch in DataLoader(dataset, 2, num_workers=2, collate_fn=mixed_collate, drop_last=True):
+        states.update(to_state(batch))
+        steps.append([record_of(sample) for sample in batch])
+    trace = Trace(dataset, [states])
+    assert [trace.at(step).records for step in range(1, len(steps) + 1)] == steps
+
+
+def test_one_step_of_two_counts_of_batches_is_refused():
+    """One of the saves was given up."""
+    job = SteppedJob(Mix((Leaf("a", 60),)), Config(1, 1, 2))
+    job.go(20)
+    job.go(3)
+    with pytest.raises(StateError, match="expected one number of batches for each step, got 20 batches at step 10, 23"):
+        count_steps([(10, job.saved[0]), (10, job.saved[1])], None)
+
+
+def test_batches_go_on_after_those_that_only_fill_up():
+    """Of a rank that has fewer than another one."""
+    states, batches = [], {0: [], 1: []}
+    for rank in (0, 1):
+        dataset = MergedDataset([Numbers("a", 7)], cyclic=False)
+        dataset.set_data_parallel(2, rank)
+        loader = StreamLoader(dataset, 1, collate=mixed_collate, uneven="pad")
+        batches[rank] = [[record_of(s) for s in batch if not s["__padding__"]] for batch in loader]
+        states.append(loader.state_dict())
+    trace = Trace(MergedDataset([Numbers("a", 7)], cyclic=False), [merge_states(*states)])
+    filler = next(step for step, batch in enumerate(batches[1], 1) if not batch)
+    told = list(islice(trace.batches(1, 1), len(batches[1]) + 2))
+    assert [step for step, _ in told][:5] == [step for step in range(1, 7) if step != filler][:5]
+    assert [[record_of(s) for s in batch] for _, batch in told][: filler - 1] == batches[1][: filler - 1]
+    assert next(trace.batches(filler, 1))[0] == filler + 1
