@@ -25,6 +25,12 @@ class Mix:
     def remember_dynamic_objects(self, uses):
         self.uses = uses
 
+class Fails(Mix):
+    def __init__(self, fn):
+        self.fn = fn
+    def remember_dynamic_objects(self, uses):
+        raise RuntimeError("mine")
+
 class Any:
     def __init__(self, **given):
         self.given = given

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from streamdata import instantiate_from_yaml
+from streamdata import MergedDataset, instantiate_from_yaml
 from streamdata.errors import RecipeError
+from tests.streams import Numbers
 
 pytestmark = pytest.mark.usefixtures("zoo")
 Write = Callable[..., str]
@@ -233,3 +234,31 @@ def test_built_objects_can_be_pickled(write: Write) -> None:
     """Nothing that is noted on them stands in the way."""
     built: Any = instantiate_from_yaml(write("target: zoo.Any\nparams: {x: [1]}\nname: n\n"))
     assert pickle.loads(pickle.dumps(built)).name == "n"
+
+
+def test_an_unused_variable_is_said_by_its_value(write: Write) -> None:
+    """That another recipe of this process has used one of its name says nothing of it."""
+    instantiate_from_yaml(write("target: zoo.Any\nparams: {n: '${variables:rate}'}\n"), {"rate": 1})
+    with pytest.warns(UserWarning, match="the variables 'rate' are not used"):
+        instantiate_from_yaml(write("target: zoo.Any\n", "other.yaml"), {"rate": 2})
+
+
+def test_an_object_that_does_not_take_its_dynamic_objects_is_named(write: Write) -> None:
+    """Whatever it raises."""
+    fails = "target: zoo.Fails\nparams: {fn: '${dynamic_objs:fn}'}\n"
+    with pytest.raises(RecipeError, match=r"root \(zoo.Fails\): RuntimeError: mine"):
+        instantiate_from_yaml(write(fails), {}, {"fn": len})
+
+
+def test_an_include_of_a_list_takes_no_params(write: Write) -> None:
+    """As one of a target takes none."""
+    write("[1, 2]\n", "list.yaml")
+    with pytest.raises(RecipeError, match="an include takes no params"):
+        instantiate_from_yaml(write("target: zoo.Any\nparams: {l: {include: list.yaml, params: {a: 1}}}\n"))
+
+
+def test_a_bad_name_is_told_once() -> None:
+    """Not as the source's name, too."""
+    with pytest.raises(ValueError, match=r"source 0 \(Numbers\): expected a unique name") as raised:
+        MergedDataset([Numbers("a.b", 3)])
+    assert str(raised.value).count("a.b") == 1
