@@ -158,6 +158,19 @@ def one_line(value: object) -> str:
     return printable(str(value)).replace("\n", "\\n")
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things, in words."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters, with `…` in the middle in place of what is left out."""
+    if len(text) <= most:
+        return text
+    head = max(0, most - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}" if most > 0 else ""
+
+
 def printable(text: str) -> str:
     """A text of several lines without what a terminal would obey or could not show."""
     return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)

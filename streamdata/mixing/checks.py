@@ -45,15 +45,16 @@ def check_sources(mixture: MixtureSettings) -> None:
         who = f"MergedDataset, source {number} ({type(dataset).__name__}){in_recipe(dataset)}"
         check_dataset(dataset, who)
         name: Any = getattr(dataset, "name", None)
+        is_named = False
         try:
             check_name(name, places)
-            who = f"{who}, {shown(name)}"
+            is_named = True
             _check_numbers(dataset)
             _check_functions(dataset)
             leave_out_filtered(dataset)
             _check_division(dataset)
         except ValueError as error:
-            raise ValueError(f"{who}: {error}") from None
+            raise ValueError(f"{who}{f', {shown(name)}' if is_named else ''}: {error}") from None
         places[name] = in_recipe(dataset).strip() or f"as source {number}"
     _check_weights(mixture)
     for child in tree_of(mixture).children:
@@ -121,18 +122,18 @@ def is_length(value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < math.inf
 
 
-def checked_stall_s(stall_s: Any, who: str) -> float | None:
+def checked_stall_s(stall_s: Any, who: str) -> float:
     """Return a `stall_s` as it is.
 
     Raises:
         ValueError: It is neither None nor a positive, finite number.
     """
-    if stall_s is not None and not is_length(stall_s):
+    if not is_length(stall_s):
         raise ValueError(
             f"{who}: expected a positive number of seconds as stall_s, got {shown(stall_s)}\n"
             "  A record that takes longer is named in the log; None watches nothing."
         )
-    return None if stall_s is None else float(stall_s)
+    return float(stall_s)
 
 
 def _check_division(dataset: Any) -> None:
@@ -158,8 +159,7 @@ def _check_division(dataset: Any) -> None:
         return
     if (together := getattr(dataset, "records_per_block", None)) is not None:
         raise ValueError(
-            f"expected no records_per_block of an iterable, got {shown(together)}\n"
-            "  Its records come in its own order."
+            f"expected no records_per_block of an iterable, got {shown(together)}\n  Its records come in its own order."
         )
     if lanes is not None and lanes not in LANES:
         raise ValueError(

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from streamdata.errors import StateError, shown
+from streamdata.errors import StateError, counted, shown
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
 from streamdata.sources import Deal, DealtLane, DealtSource
@@ -123,8 +123,8 @@ def begin_deal(progress: Progress, top: Node, tree: Tree, lane: Lane) -> tuple[P
     """
     # One of which the states hold nothing was not there, and has nothing left over.
     known, old = progress.paths(), progress.topology()
-    written = f"{_counted(old.dp_size, 'rank')} with {_counted(old.num_workers, 'worker')} each"
-    present = f"{_counted(lane.dp_size, 'rank')} with {_counted(lane.num_workers, 'worker')} each"
+    written = f"{counted(old.dp_size, 'rank')} with {counted(old.num_workers, 'worker')} each"
+    present = f"{counted(lane.dp_size, 'rank')} with {counted(lane.num_workers, 'worker')} each"
     for node in top.walk():
         if isinstance(node.source, OwnStreamSource) and node.path in known:
             raise StateError(
@@ -272,7 +272,3 @@ class _Ending:
                 f"{given.sum()} samples come again, from the same records"
             )
         return again + "".join(silent)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -143,7 +143,7 @@ class Leaf:
         self._skipping: Skipping | None = None
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
         self._stream: StreamFns | None = getattr(node.dataset, "process_fn", None)
-        self._tally.counts_outputs = is_stateful(self._stream) and hasattr(self._stream, "num_ended")
+        self._tally.counts_outputs = hasattr(self._stream, "num_ended") and is_stateful(self._stream)
         self._above = above
         self._reads_ahead = isinstance(node.dataset, ShardDataset) and run.ahead.settings.read_ahead_bytes > 0
         # Before any of them reads: the first one may not take the room that the others will need.

@@ -128,7 +128,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
     ) -> None:
         super().__init__(name, percent)
         self.connections = checked_connections(connections)
-        self.stall_s = checked_stall_s(stall_s, "MergedDataset")
+        self.stall_s = None if stall_s is None else checked_stall_s(stall_s, "MergedDataset")
         if storage_options is not None and default_of("storage_options") is not storage_options:
             raise ValueError(
                 "MergedDataset: storage_options: expected them in a recipe, whose sources take them over, got them\n"

@@ -280,5 +280,3 @@ def _all_said(messages: Sequence[Message]) -> list[Message]:
     return [
         {key: value for key, value in message.items() if value is not None and key != TRAIN_KEY} for message in messages
     ]
-
-

@@ -303,11 +303,13 @@ def _plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
             raise ValueError(
                 f"chat: expected message {number} to be a dict with a role, got {shown(message)}\n{_A_MESSAGE}"
             )
-        plain.append({
-            key: _plain(value, None if _is_medium(key) else f"message {number}, key {shown(key)}")
-            for key, value in message.items()
-            if value is not None
-        })
+        plain.append(
+            {
+                key: _plain(value, None if _is_medium(key) else f"message {number}, key {shown(key)}")
+                for key, value in message.items()
+                if value is not None
+            }
+        )
     # A message's reasoning goes by each of the names that templates use for it.
     aliased: list[Message] = _alias_reasoning_fields(plain)
     return aliased

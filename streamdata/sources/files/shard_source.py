@@ -40,6 +40,7 @@ _Runs = tuple[Indices, Indices, Indices]
 _Unopened = tuple[BlockOrder, Position, _Runs]
 """A window that comes: its order, where it begins, and its runs."""
 
+
 class OpenedWindow(NamedTuple):
     """A window that a lane has opened, and which of its records it still reads."""
 

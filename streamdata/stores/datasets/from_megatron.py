@@ -25,6 +25,7 @@ _WHO: Final = "BlendableDataset.from_megatron"
 _SURPLUS: Final = 0.005
 """By how much more samples Megatron-Core builds of each pair than the blend should need."""
 
+
 def megatron_blend(
     paths: str | os.PathLike[str] | Sequence[Any], parts: Any, part: str, size: int | None, options: dict[str, Any]
 ) -> tuple[list[SeqDataset], list[Any] | BlendWeights, int | None]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from streamdata.errors import one_line
+from streamdata.errors import counted, one_line
 from streamdata.tools.cli.messages import Ticker, messages, say
 from streamdata.tools.cli.options import (
     Allow,
@@ -96,7 +96,7 @@ def check_problems(given: GivenRecipe, imports: Sequence[str], *, with_files: bo
         # What could not be checked says so itself.
         say(str(problem) if problem.kind == "not checked" else f"{problem.kind}: {problem}")
     kinds = Counter(problem.kind for problem in problems)
-    errors, warned = _counted(kinds["error"], "error"), _counted(kinds["warning"], "warning")
+    errors, warned = counted(kinds["error"], "error"), counted(kinds["warning"], "warning")
     say(f"{given.path}: {errors}, {warned}, {kinds['not checked']} not checked")
     return not kinds["error"]
 
@@ -135,10 +135,10 @@ def _check_data(given: GivenRecipe, jobs: int | None) -> bool:
         found.join(parts[task])
     for line in _lines(found):
         say(line)
-    sources = _counted(len(check.sources), "source")
+    sources = counted(len(check.sources), "source")
     kinds = ", ".join(f"{kind}: {number:,}" for kind, number in sorted(found.counts.items())) or "nothing is wrong"
     dropped = f"; {found.num_dropped:,} dropped by functions" if found.num_dropped else ""
-    say(f"data: {_counted(found.num_records, 'record')} of {sources} read: {kinds}{dropped}")
+    say(f"data: {counted(found.num_records, 'record')} of {sources} read: {kinds}{dropped}")
     return not found.counts
 
 
@@ -182,7 +182,3 @@ def _lines(found: "Findings") -> Iterator[str]:
         yield f"error: {fault.kind}:{source} {one_line(_REMEDY.sub('. ', fault.message))}"
     if unlisted := found.counts.total() - len(found.faults):
         yield f"… and {unlisted:,} more, of which each shard lists the first of their kind alone"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

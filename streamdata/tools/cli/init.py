@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from streamdata.errors import StreamdataError, one_line
+from streamdata.errors import StreamdataError, counted, one_line
 from streamdata.tools.cli.messages import messages, say
 
 
@@ -30,7 +30,7 @@ def init(
         from streamdata.tools.cli.recipe_files import RecipeFiles
         from streamdata.tools.init.draft import Draft, draft_sources, recipe_text
         from streamdata.tools.init.find import find_groups
-        from streamdata.tools.view.tree import counted, table
+        from streamdata.tools.view.tree import table
 
         sources, errors = list[Draft](), list[str]()
         for path in dict.fromkeys(paths):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from streamdata.errors import StoreError
+from streamdata.errors import StoreError, counted, shortened
 from streamdata.tools.cli.messages import Ticker, messages, say
 from streamdata.tools.cli.options import (
     MAX_RANKS,
@@ -138,11 +138,10 @@ def _files(path: Path) -> "MergedDataset | None":
 
 
 def _print(page: "Page", html: Path | None, *, as_json: bool) -> None:
-    from streamdata.tools.show.terminal import SamplePrinter, shortened
+    from streamdata.tools.show.terminal import SamplePrinter
 
     if html is not None:
         from streamdata.tools.show.page import write_page
-        from streamdata.tools.view.tree import counted
 
         write_page(page, html)
         samples, megabytes = counted(len(page.samples), "sample"), html.stat().st_size / 1e6

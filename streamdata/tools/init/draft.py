@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from streamdata.errors import one_line
+from streamdata.errors import counted, one_line
 from streamdata.shards.listing import is_sequential
 from streamdata.shards.readers import Record
 from streamdata.sources.functions.images import IMAGE_FIELDS
@@ -19,7 +19,6 @@ from streamdata.stores.factory import open_store
 from streamdata.text.formats import fitting
 from streamdata.text.image_text_pairs import TEXT_FIELDS
 from streamdata.tools.init.find import CSV, IMAGES, LINES, STORE, TARS, Group, names_image
-from streamdata.tools.view.tree import counted
 
 _READERS: Final = {
     **dict.fromkeys(("preference", "unpaired-preference"), "streamdata.PreferenceDataset"),

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from streamdata.errors import StreamdataError, shown
+from streamdata.errors import StreamdataError, counted, shown
 from streamdata.fields import is_reserved
 from streamdata.io.one_pass import byte_source
 from streamdata.io.storage import is_remote
@@ -28,7 +28,6 @@ from streamdata.sources.files.shard_datasets import SHARD_SUFFIXES
 from streamdata.stores.factory import detect_format
 from streamdata.stores.store import H5_SUFFIXES, store_files
 from streamdata.stores.token_files import TOKEN_SUFFIXES
-from streamdata.tools.view.tree import counted
 
 TARS: Final = "streamdata.MetaDistributedWebDataset"
 LINES: Final = "streamdata.JsonlIterableDataset"

@@ -244,9 +244,7 @@ def _most_lanes(top: Node) -> int:
     return max(1, min(_MAX_LANES, _MAX_PLACES // len(top.leaves())))
 
 
-def draw_course(
-    top: Node, averages: Averages, lane: Lane, batch_size: int, samples: float, tokens: float
-) -> RunCourse:
+def draw_course(top: Node, averages: Averages, lane: Lane, batch_size: int, samples: float, tokens: float) -> RunCourse:
     """Draw the run in the order in which its ranks deliver: all of it, or as much as can be drawn in some seconds.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from streamdata.errors import SourceError, shown
+from streamdata.errors import SourceError, counted, shown
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.lengths import MANY_EPOCHS, lengths_by
 from streamdata.mixing.tree import Node, mean_node_shares, node_shares, num_in, tree_of
@@ -20,7 +20,6 @@ from streamdata.stores.datasets.base_dataset import BaseDataset
 from streamdata.tools.plan.draws import Averages, Draw, LaneBlocks, draw_course, first_draws, lane_blocks
 from streamdata.tools.plan.rates import NUM_STEPS, Rates
 from streamdata.tools.plan.sampled import Sampled, measure_yield_function, recycled, sample_source
-from streamdata.tools.view.tree import counted
 
 FINE: Final = "fine"
 MIND: Final = "mind"

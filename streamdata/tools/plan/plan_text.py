@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from streamdata.errors import counted, shortened
 from streamdata.mixing.lengths import count_text
 from streamdata.tools.plan.draws import Draw
 from streamdata.tools.plan.make_plan import FINE, NOT_COUNTED, RunPlan, SourcePlan, listed
-from streamdata.tools.view.tree import columns, counted, fitted, paragraph, percent_text, shortened
+from streamdata.tools.view.tree import columns, fitted, paragraph, percent_text
 
 Paint = Callable[[str, str], str]
 """Colours a text by how much there is to do."""

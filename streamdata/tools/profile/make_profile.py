@@ -11,11 +11,11 @@ from typing import Any, Final
 from torch.utils.data import DataLoader
 
 from streamdata.delivery import mixed_collate
-from streamdata.errors import SourceError
+from streamdata.errors import SourceError, counted
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
 from streamdata.tools.profile.stage_times import MIXING, PACK, PROCESS, READ, WAIT, Doing, StageTimes
-from streamdata.tools.view.tree import counted, fitted, functions_of, paragraph, percent_text, table
+from streamdata.tools.view.tree import fitted, functions_of, paragraph, percent_text, table
 
 _ENOUGH: Final = 0.9
 """Part of the highest rate: beyond the fewest workers that have so much, more add little."""

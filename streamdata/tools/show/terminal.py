@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
+from streamdata.errors import shortened
 from streamdata.tools.show.model import (
     ShownField,
     ShownImage,
@@ -137,14 +138,6 @@ class SamplePrinter:
 _UPPER: Final = "▀"
 _MAX_WIDTH, _MAX_HEIGHT = 56, 32
 """In pixels: a cell is one pixel wide and two high."""
-
-
-def shortened(path: str, room: int) -> str:
-    """A path in so many columns: of one that is longer the middle is left out, and more of its end is kept."""
-    if len(path) <= room:
-        return path
-    first = max(0, room - 1) // 3
-    return f"{path[:first]}…{path[len(path) - (room - 1 - first) :]}" if room > 0 else ""
 
 
 def half_blocks(image: Image.Image, width: int) -> Text:

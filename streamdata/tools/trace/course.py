@@ -256,4 +256,3 @@ def point_of(progress: Progress, epoch_pass: int, rank: int, num_workers: int) -
             "  StatefulDataLoader tells nothing of passes that have ended."
         )
     return Point(progress, tuple(one.given for one in batches), tuple(one.number for one in batches))
-

@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, Final
 
-from streamdata.errors import one_line
+from streamdata.errors import counted, one_line
 from streamdata.mixing.tree import Node, mean_node_shares
 from streamdata.recipe.named_source import PART_NAMES, STEPS, Weight
 from streamdata.states.loading import named_ranks
 from streamdata.states.progress import Progress, history_of, totals_of_nodes
-from streamdata.tools.view.tree import counted
 
 _RECORDS: Final = re.compile(r"(?:map-style, (\d+) records|[^,]+, (\d+) records in )")
 _HOLDOUT: Final = re.compile(r", part (train|valid) of holdout ([^,]+)")

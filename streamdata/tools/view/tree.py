@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from streamdata.errors import one_line
+from streamdata.errors import counted, one_line, shortened
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.merged import top_of
 from streamdata.mixing.tree import Node, NodeShare, node_shares, tree_of
@@ -37,14 +37,6 @@ def columns() -> int:
     return shutil.get_terminal_size().columns
 
 
-def shortened(text: str, most: int) -> str:
-    """A text of at most so many characters, with `…` in the middle in place of what is left out."""
-    if len(text) <= most:
-        return text
-    head = most // 2
-    return f"{text[:head]}…{text[len(text) - (most - head - 1) :]}"
-
-
 def paragraph(text: str) -> str:
     """Wrap a text on one line, whatever is in it; further lines are indented."""
     return textwrap.fill(
@@ -66,11 +58,6 @@ def fitted(rows: Sequence[Sequence[str]], flexible: Collection[int] = (0,)) -> s
 def percent_text(share: float) -> str:
     """A share in percent, to three digits: 0.75 is "75 %"."""
     return f"{100 * share:.3g} %"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things, in words."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def shares_of(dataset: Any) -> dict[str, NodeShare]:

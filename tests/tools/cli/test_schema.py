@@ -46,9 +46,7 @@ def complaints(schema: dict) -> Callable[[str], list[str]]:
     """The places in a recipe's text that are wrong by the schema."""
     Draft202012Validator.check_schema(schema)
     validator = Draft202012Validator(schema)
-    return lambda text: [
-        f"{error.json_path} {error.message}" for error in validator.iter_errors(yaml.safe_load(text))
-    ]
+    return lambda text: [f"{error.json_path} {error.message}" for error in validator.iter_errors(yaml.safe_load(text))]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
