@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CODE_LINES: Final = {"core": 19_750, "beside": 6_550, "above": 8_445}
+CODE_LINES: Final = {"core": 19_750, "beside": 6_550, "above": 8_430}
 """Of the rooms of each floor (`tests/test_house.py`), by `python -m tests.count_code`. Above, 110 lines more
 than before are `streamdata.metrics`, for Prometheus, and 380 what writes recipes (`tools/init/`)."""
 

@@ -200,7 +200,7 @@ def test_open_files_are_bounded(tmp_path, monkeypatch):
         write_old_h5(tmp_path / f"data_{number:04d}.h5", {"sequence": [np.arange(4)]}, chunks=(2,))
     store = H5Store().load(tmp_path)
     assert store.fetch(0, 20, "sequence").tolist() == [0, 1, 2, 3] * 5
-    assert len(store._open_files[os.getpid()]) == 2
+    assert len(list(store._open_files[os.getpid()])) == 2
 
 
 def test_a_store_with_open_files_is_pickled_without_them(tmp_path):

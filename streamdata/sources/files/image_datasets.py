@@ -26,7 +26,7 @@ from streamdata.sources.source import Record
 
 logger = logging.getLogger(__name__)
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-_FORMATS = (*FORMATS, "BMP", "GIF", "TIFF")
+FILE_FORMATS = (*FORMATS, "BMP", "GIF", "TIFF")
 
 
 class ImageFolderDataset(Alone):
@@ -123,7 +123,7 @@ class ImageFolderDataset(Alone):
         path = os.fsdecode(self._names[begin : int(self._ends[index])])
         # Of a class's images all but the last lie before its end.
         cls = int(np.searchsorted(self._class_ends, index, side="right"))
-        image = open_image(Path(self._folder) / path, _FORMATS)
+        image = open_image(Path(self._folder) / path, FILE_FORMATS)
         return {"image": image, "cls": cls, "class_name": self.class_names[cls]}
 
 

@@ -3,7 +3,6 @@
 import os
 import re
 import time
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -26,7 +25,6 @@ from streamdata.tools.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from streamdata.mixing import MergedDataset
     from streamdata.tools.data_check.data_check import DataCheck, DataTask
     from streamdata.tools.data_check.data_records import Fault, Findings
 
@@ -105,11 +103,7 @@ def _check_resume(given: GivenRecipe) -> bool:
     """Build the recipe, restart its functions between samples, and show those that go on with other samples."""
     from streamdata.tools.view.exactness import NUM_SAMPLES, STEPS, find_inexact
 
-    def build() -> "MergedDataset":
-        with warnings.catch_warnings(action="ignore"):  # the check before has shown them, and this builds many times
-            return given.build()
-
-    found = find_inexact(build)
+    found = find_inexact(partial(given.build, is_quiet=True))  # the check before has shown its warnings
     for inexact in found:
         say(f"error: {inexact}")
     steps = ", ".join(map(str, STEPS))

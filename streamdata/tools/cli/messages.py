@@ -11,7 +11,6 @@ import textwrap
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import FrameType
@@ -61,16 +60,6 @@ def say(text: str, *, err: bool = False) -> None:
             for line, indent in indents
         )
     typer.echo(text, err=err)
-
-
-@contextlib.contextmanager
-def said_warnings() -> Iterator[None]:
-    """Hold warnings back, and say each of them on stderr once what goes on is done."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        yield
-    for warning in caught:
-        say(f"warning: {warning.message}", err=True)
 
 
 @contextlib.contextmanager

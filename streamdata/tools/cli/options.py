@@ -1,5 +1,6 @@
 """Options that several commands have, and the recipe that they give."""
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -7,6 +8,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from streamdata.errors import RecipeError, shown
+from streamdata.tools.cli.messages import say
 
 if TYPE_CHECKING:
     from streamdata.mixing import MergedDataset
@@ -100,15 +102,24 @@ class GivenRecipe(NamedTuple):
     allow: list[str] | None
     include_roots: list[str]
 
-    def build(self) -> "MergedDataset":
+    def build(self, *, is_quiet: bool = False) -> "MergedDataset":
         """Build the recipe. Its root is a mixture, or a source, which is then mixed alone.
+
+        Args:
+            is_quiet: Say no warnings on stderr.
 
         Raises:
             RecipeError: It cannot be built, or its root is something else.
         """
         from streamdata.mixing.merged import instantiate_from_yaml, top_of
 
-        dataset = instantiate_from_yaml(self.path, self.variables, allow=self.allow, include_roots=self.include_roots)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            dataset = instantiate_from_yaml(
+                self.path, self.variables, allow=self.allow, include_roots=self.include_roots
+            )
+        for warning in () if is_quiet else caught:
+            say(f"warning: {warning.message}", err=True)
         try:
             return top_of(dataset, f"{self.path}: root")
         except ValueError as error:

@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -71,7 +71,7 @@ def _run(
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one for each core.")] = None,
     shard: Annotated[str | None, typer.Option(metavar="I/N", help="One machine's part: from 0/N to (N-1)/N.")] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray: the machines of a Ray cluster.")] = "local",
+    engine: Annotated[Literal["local", "ray"], typer.Option(help="ray: the machines of a Ray cluster.")] = "local",
     overwrite: _Overwrite = False,
     dry_run: Annotated[int | None, count("Only show what the first N records become.")] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the config.")] = False,
@@ -94,14 +94,14 @@ def _run(
             show_prepared(pipeline, inputs, dry_run)
             return
         assert output, "it is given"
-        given_shard, given_engine = _shard(shard), _engine(engine)
+        given_shard = _shard(shard)
         with Ticker(Console(stderr=True)) as ticker:
             manifest = pipeline.run(
                 inputs,
                 output,
                 workers=workers or len(os.sched_getaffinity(0)),
                 shard=given_shard,
-                engine=given_engine,
+                engine=engine,
                 overwrite=overwrite,
                 progress=lambda progress: ticker.tick(progress.line),
             )
@@ -177,9 +177,3 @@ def _shard(text: str | None) -> tuple[int, int] | None:
     if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
         raise typer.BadParameter(f"expected I/N with I below N, such as 0/4, got {shown(text)}", param_hint="--shard")
     return int(index), int(count)
-
-
-def _engine(name: str) -> Any:
-    if name not in {"local", "ray"}:
-        raise typer.BadParameter(f"expected local or ray, got {shown(name)}", param_hint="--engine")
-    return name

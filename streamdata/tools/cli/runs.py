@@ -18,7 +18,6 @@ from streamdata.tools.cli.messages import (
     bar,
     leave_interrupts_to_trainer,
     messages,
-    said_warnings,
     say,
 )
 from streamdata.tools.cli.options import (
@@ -75,10 +74,9 @@ def plan(
 
         amount = Amount(samples, tokens, ranks, workers, batch)
         num_draws = draws if draws is not None else 20 * as_json
-        with said_warnings():
-            dataset = given.build()
-            with bar(MofNCompleteColumn(), quiet_s=_QUIET_S) as progressed:
-                made = make_plan(dataset, amount, num_sampled=read, num_draws=num_draws, progressed=progressed)
+        dataset = given.build()
+        with bar(MofNCompleteColumn(), quiet_s=_QUIET_S) as progressed:
+            made = make_plan(dataset, amount, num_sampled=read, num_draws=num_draws, progressed=progressed)
         colours = {HURTS: typer.colors.RED, MIND: typer.colors.YELLOW} if has_colours() else {}
 
         def paint(text: str, level: str) -> str:
@@ -108,8 +106,7 @@ def run(
     with messages(Exception, with_traceback=traceback):
         from streamdata.tools.view.tree import fitted, tree_rows
 
-        with said_warnings():
-            dataset = given.build()
+        dataset = given.build()
         say(fitted(tree_rows(dataset), (0, 6)))
         raise typer.Exit(0 if _stream(dataset, batches, batch, workers) else INTERRUPTED)
 
@@ -238,8 +235,7 @@ def profile(
     with messages(Exception, with_traceback=traceback):
         from streamdata.tools.profile.make_profile import make_profile, profile_json, profile_text
 
-        with said_warnings():
-            dataset = given.build()
+        dataset = given.build()
         with bar(MofNCompleteColumn(), quiet_s=_QUIET_S) as progressed:
             made = make_profile(
                 dataset,

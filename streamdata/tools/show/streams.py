@@ -21,10 +21,10 @@ from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
 from streamdata.recipe.targets import import_target
 from streamdata.shards.listing import JSON_SUFFIXES
-from streamdata.sources.files.image_datasets import IMAGE_SUFFIXES
+from streamdata.sources.files.image_datasets import FILE_FORMATS, IMAGE_SUFFIXES
 from streamdata.sources.files.shard_datasets import SHARD_SUFFIXES
 from streamdata.sources.foreign.named import named
-from streamdata.sources.functions.images import FORMATS, open_image
+from streamdata.sources.functions.images import open_image
 from streamdata.sources.source import Sample
 from streamdata.tools.show.fields import FieldRenderer
 from streamdata.tools.show.mixture import MixtureFacts, ShownMixture
@@ -43,7 +43,6 @@ _MOST: Final = 64
 """Records that are kept for a sample: a function may pass over millions."""
 _DRAWS: Final = 200
 """Samples that the mixture's page of a browser is of."""
-_FORMATS: Final = (*FORMATS, "BMP", "GIF", "TIFF")
 
 Record = dict[str, Any]
 
@@ -288,22 +287,18 @@ def _tokenizer_of(source: Any, given: str | None) -> TokenTexts | str | os.PathL
         return None
 
 
+@dataclass(eq=False)
 class Pictures:
-    """Image files, as a map-style dataset.
+    """Image files, as a map-style dataset."""
 
-    Args:
-        paths: The files.
-    """
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = paths
+    paths: Sequence[Path]
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self.paths)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        path = self._paths[index]
-        return {"image": open_image(path, _FORMATS), "file": "/".join(path.parts[-2:])}
+        path = self.paths[index]
+        return {"image": open_image(path, FILE_FORMATS), "file": "/".join(path.parts[-2:])}
 
 
 def dataset_at(path: Path) -> MergedDataset | None:

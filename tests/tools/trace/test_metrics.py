@@ -188,7 +188,7 @@ def test_a_server_ends_and_leaves_nothing() -> None:
     assert multiprocessing.active_children()
     with metrics(loader, server.port) as again:
         assert parsed(fetched(again.port))["steps_total", "0"] == 1
-    assert not [thread for thread in threading.enumerate() if "serve" in thread.name]
+    assert not [thread for thread in threading.enumerate() if "serve_forever" in thread.name]
 
 
 def test_two_loaders_are_served_side_by_side() -> None:
