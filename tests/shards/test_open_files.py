@@ -1,3 +1,4 @@
+import gc
 import os
 import resource
 from collections import Counter
@@ -18,13 +19,16 @@ from streamdata import (
     StoreWriter,
     named,
 )
-from streamdata.run.per_process import MAX_OPEN_FILES, most_open_files
+from streamdata.run.per_process import MAX_OPEN_FILES, most_open_files, open_files
 from tests.shard_files import write_jsonl, write_tars
 
 
 @pytest.fixture
 def limit():
-    """Sets how many files the process may have open."""
+    """Sets how many files the process may have open; what earlier tests have left open is closed before."""
+    for key in list(open_files):
+        open_files.forget(key)
+    gc.collect()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield lambda number: resource.setrlimit(resource.RLIMIT_NOFILE, (number, before[1]))
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
