@@ -14,8 +14,9 @@ FILES_OF_A_FOLDER: Final = 14
 FILE_LINES: Final = 350
 """Code lines of a file."""
 
-WALKS: Final = {"first_batch": (55, 349), "later_batch": (13, 44), "recipe": (38, 205), "another_size": (42, 443)}
-"""Files and functions that each walk touches, by `python -m tests.walks`."""
+WALKS: Final = {"first_batch": (55, 350), "later_batch": (13, 44), "recipe": (38, 205), "another_size": (42, 442)}
+"""Files and functions that each walk touches, by `python -m tests.walks`. One function more than before in the first
+batch: few numbers of a permutation are computed without arrays, in a tenth of the time."""
 
 DESIGN_WORDS: Final = 4_000
 """Of `streamdata/README.md`, as `wc -w` counts."""

@@ -30,8 +30,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapreplace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from streamdata.mixing.leaf import Run, ShareAt
 from streamdata.mixing.schedule import ClockPace, ScheduledPace, Shares, SteadyPace
 from streamdata.mixing.tree import Node
@@ -236,7 +234,7 @@ def turn(lane: Lane, seeds: Sequence[object]) -> int:
     """The number of draws by which this lane starts ahead in the common sequence; unique for each lane."""
     # The ranks are permuted anew for each worker: else the same ranks would be neighbours in every global batch.
     permutation = Permutation(lane.dp_size, stable_seed("turns", seeds, lane.worker))
-    return int(permutation(np.array([lane.dp_rank]))[0]) + lane.worker * lane.dp_size
+    return permutation.at(lane.dp_rank) + lane.worker * lane.dp_size
 
 
 class Clocks:

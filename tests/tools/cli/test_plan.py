@@ -92,13 +92,18 @@ def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not has_colours()
 
 
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize(("columns", "samples"), [(80, 4_000_000), (120, 4_000)])
 def test_it_fits_the_terminal(
-    streamdata: Streamdata, write_recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, columns: int
+    streamdata: Streamdata,
+    write_recipe: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: int,
+    samples: int,
 ) -> None:
     """Paths of shards too, which are shortened in their middle."""
     monkeypatch.setenv("COLUMNS", str(columns))
-    done = streamdata("plan", write_recipe(), "--samples", 4_000_000, "--ranks", 40, "--workers", 4, "--draws", 9)
+    run = ("--samples", samples, "--ranks", 40, "--workers", 4)
+    done = streamdata("plan", write_recipe(params=", block_size: 20"), *run, "--draws", 9)
     assert done.exit_code == 0, done.output
     assert max(map(len, done.stdout.splitlines())) <= columns
     assert any("…" in line and ", record " in line for line in done.stdout.splitlines()) or columns > 80
