@@ -34,10 +34,11 @@ PRELOADED = [
 ]
 FIRST = {
     *("test_benchmarks.py", "test_even_ranks.py", "test_hostile.py", "test_jsonl.py", "test_killed_run.py"),
-    *("test_main.py", "test_on_ray.py", "test_parquet.py", "test_passes.py", "test_random_jobs.py"),
+    *("test_lock_step.py", "test_main.py", "test_make_plan.py", "test_newcomer.py", "test_on_ray.py"),
+    *("test_open_files.py", "test_parquet.py", "test_passes.py", "test_plan.py", "test_random_jobs.py"),
     *("test_read_ahead.py", "test_readme.py", "test_resume.py", "test_saved_rests.py", "test_saving.py"),
-    *("test_scheduled_mixtures.py", "test_segments.py", "test_stateful_loader.py", "test_stream_loader.py"),
-    *("test_template_table.py", "test_traps.py", "test_workers.py"),
+    *("test_scheduled_mixtures.py", "test_segments.py", "test_stalls.py", "test_stateful_loader.py"),
+    *("test_stream_loader.py", "test_template_table.py", "test_traps.py", "test_worker_errors.py", "test_workers.py"),
 }
 """Files that take longest: of two processes that begin with them neither is left with one at the end."""
 # Examples of a property: few and the same each time in `make test`, many and others each time in `make test-long`.
