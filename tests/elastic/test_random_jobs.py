@@ -38,11 +38,11 @@ ABSENT = st.sets(st.sampled_from(["b", "inner"])).map(frozenset)
     ("seed", "varies"),
     [
         (11000029, False),
-        (13000239, False),
-        (15000225, False),
-        (21000442, False),
+        pytest.param(13000239, False, marks=pytest.mark.long),
+        pytest.param(15000225, False, marks=pytest.mark.long),
+        pytest.param(21000442, False, marks=pytest.mark.long),
         (24000058, False),
-        (25000282, False),
+        pytest.param(25000282, False, marks=pytest.mark.long),
         (44000007, True),
     ],
 )

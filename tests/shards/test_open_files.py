@@ -32,29 +32,29 @@ def limit():
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def a_hundred_shards(folder: Path) -> str:
+def sixty_shards(folder: Path) -> str:
     """A store of five tokens in each of its shards."""
     with StoreWriter("bin", folder / "tokens", {"sequence": "int32"}, max_tokens_per_shard=5) as writer:
-        for _ in range(100):
+        for _ in range(60):
             writer.append({"sequence": np.arange(5)})
     return str(folder / "tokens")
 
 
-def five_hundred_shards(folder: Path) -> MergedDataset:
+def three_hundred_shards(folder: Path) -> MergedDataset:
     """Of every kind, tars with sidecars; each has one record. Parquet is decoded ahead, in other threads."""
     (folder / "p").mkdir()
-    for number in range(100):
+    for number in range(60):
         pq.write_table(pa.table({"x": [number]}), folder / "p" / f"{number}.parquet")
     sources = [
-        MetaDistributedWebDataset(write_tars(folder / "t", [1] * 150), meta_names=["score"], name="t", percent=1),
-        JsonlIterableDataset(write_jsonl(folder / "j", [1] * 150), name="j", percent=1),
+        MetaDistributedWebDataset(write_tars(folder / "t", [1] * 90), meta_names=["score"], name="t", percent=1),
+        JsonlIterableDataset(write_jsonl(folder / "j", [1] * 90), name="j", percent=1),
         ParquetDataset(str(folder / "p"), name="p", percent=1),
-        named(DatasetFactory.load("seq", a_hundred_shards(folder), window_size=4, stride=5), name="s", percent=1),
+        named(DatasetFactory.load("seq", sixty_shards(folder), window_size=4, stride=5), name="s", percent=1),
     ]
     return MergedDataset(sources, cyclic=False, stop="all_exhausted")
 
 
-OF_EACH = {"t": 150, "j": 150, "p": 100, "s": 100}
+OF_EACH = {"t": 90, "j": 90, "p": 60, "s": 60}
 
 
 def in_a_process_that_has_just_begun(function: Callable[[Path], None], folder: Path) -> None:
@@ -67,7 +67,7 @@ def in_a_process_that_has_just_begun(function: Callable[[Path], None], folder: P
 
 def read_with_few_and_with_many(folder: Path) -> None:
     """The same stream twice."""
-    stream = five_hundred_shards(folder)
+    stream = three_hundred_shards(folder)
     few_files(0)
     assert Counter(sample["__datasetname__"] for sample in stream) == OF_EACH
     resource.setrlimit(resource.RLIMIT_NOFILE, (1 << 11, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -95,7 +95,7 @@ def few_files(_: int) -> None:
 
 def read_in_a_worker(folder: Path) -> None:
     """The limit is the worker's."""
-    loader = DataLoader(five_hundred_shards(folder), None, num_workers=1, worker_init_fn=few_files)
+    loader = DataLoader(three_hundred_shards(folder), None, num_workers=1, worker_init_fn=few_files)
     assert Counter(sample["__datasetname__"] for sample in loader) == OF_EACH
 
 

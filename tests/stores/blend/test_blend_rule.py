@@ -67,9 +67,9 @@ def test_machine_code_gives_the_same(num_datasets, exact):
     pytest.importorskip("numba")
     random = np.random.default_rng(5)
     weights = blend_weights(random.integers(1, 10**6, num_datasets), num_datasets, exact=exact)
-    wanted = told(by_numpy, weights, megatron=not exact, size=10_000)
+    wanted = told(by_numpy, weights, megatron=not exact, size=4000)
     for rule in compiled_rules():
-        assert told(rule, weights, megatron=not exact, size=10_000) == wanted
+        assert told(rule, weights, megatron=not exact, size=4000) == wanted
 
 
 def test_rules_differ_in_ties():
