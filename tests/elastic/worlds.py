@@ -4,7 +4,7 @@ import copy
 import gzip
 import tempfile
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset
@@ -49,7 +49,7 @@ class Leaf:
         return source
 
 
-@cache
+@lru_cache(16)  # each keeps its files open, and the mixture that it was part of
 def _opened(leaf):
     functions = {key: value for key, value in FUNCTIONS[leaf.function].items() if key != "max_bad"}
     make = MetaDistributedWebDataset if leaf.kind == "tar" else JsonlIterableDataset
