@@ -456,3 +456,16 @@ def test_missing_shards_are_errors(tmp_path):
         TarShards([str(tmp_path / "none.tar")])
     with pytest.raises(ShardError, match="regular file"):
         TarShards([str(tmp_path)])
+
+
+def test_local_tars_are_read_without_the_libraries_of_other_places(write_tar, members, python):
+    """All of these together take longer to import than what is needed; and with few modules of the package's own."""
+    path = write_tar(members)
+    code = (
+        "import sys; from streamdata import MergedDataset, MetaDistributedWebDataset, StreamLoader\n"
+        "source = MetaDistributedWebDataset(sys.argv[1], name='a', percent=1)\n"
+        "next(iter(StreamLoader(MergedDataset([source]), 1)))\n"
+        "print({'fsspec', 'pyexpat', 'aiohttp', 'pyarrow', 'h5py', 'omegaconf', 'yaml'} & set(sys.modules))"
+    )
+    done = python("-c", code, path)
+    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr

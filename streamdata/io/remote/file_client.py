@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
-import fsspec
-
 from streamdata.errors import ShardError, shown, without_secrets
 from streamdata.io.remote.addresses import NO_OPTIONS, StorageOptions
+from streamdata.io.remote.hosts import file_system
 from streamdata.io.remote.requests import STALL_S, Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
 from streamdata.io.remote.web import check_version, denied, promise, refusal
 
@@ -72,7 +71,7 @@ def file_range(asked: Asked) -> Answer:
         ShardError: A retry cannot succeed.
     """
     with _its_errors(asked):
-        filesystem, path = fsspec.core.url_to_fs(asked.url)
+        filesystem, path = file_system(asked.url)
         if "hf" in ((filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol):
             data = _from_hub(filesystem, path, asked)
         else:
@@ -107,7 +106,7 @@ def file_stat(asked: Asked) -> Stat:
         ShardError: A retry cannot succeed.
     """
     with _its_errors(asked):
-        return _stat(*fsspec.core.url_to_fs(asked.url))
+        return _stat(*file_system(asked.url))
 
 
 def file_put(asked: Asked) -> None:
@@ -118,7 +117,7 @@ def file_put(asked: Asked) -> None:
         ShardError: A retry cannot succeed.
     """
     with _its_errors(asked):
-        filesystem, path = fsspec.core.url_to_fs(asked.url)
+        filesystem, path = file_system(asked.url)
         filesystem.put_file(str(asked.body), path)
 
 
@@ -130,7 +129,7 @@ def file_list(asked: Asked, *, deep: bool) -> list[Listed]:
         ShardError: A retry cannot succeed.
     """
     with _its_errors(asked):
-        filesystem, path = fsspec.core.url_to_fs(asked.url)
+        filesystem, path = file_system(asked.url)
         filesystem.invalidate_cache()
         found = filesystem.find(path, maxdepth=None if deep else 1, withdirs=not deep, detail=True)
     above, root = path.rstrip("/"), asked.url.rstrip("/")

@@ -15,8 +15,6 @@ from threading import Lock
 from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-import fsspec
-
 from streamdata.errors import needs
 from streamdata.io.remote.addresses import StorageOptions, bare_url
 from streamdata.io.remote.requests import HostHealth
@@ -203,11 +201,19 @@ def kind_of(url: str) -> str:
     return kind
 
 
+def file_system(url: str) -> tuple[Any, str]:
+    """Return the file system of fsspec that reads a url, and the path in it."""
+    import fsspec  # few jobs need it, and all would wait for its import
+
+    found: tuple[Any, str] = fsspec.core.url_to_fs(url)
+    return found
+
+
 def canonical_url(url: str) -> str:
     """Return the canonical spelling of an object's url."""
     scheme, _, rest = bare_url(url).partition("://")
     if kind_of(url) == "files":
-        filesystem, path = fsspec.core.url_to_fs(url)
+        filesystem, path = file_system(url)
         return str(filesystem.unstrip_protocol(path))
     return f"{_SAME.get(scheme.lower(), scheme.lower())}://{rest}"
 
