@@ -368,7 +368,7 @@ def test_readers_are_picklable_and_open_nothing_before_they_read(write_tar, memb
     url = write_tar(members)
     before = len(os.listdir("/proc/self/fd"))
     shards = TarShards([url])
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # less, where garbage of earlier tests was collected
     copy = pickle.loads(pickle.dumps(shards))
     assert read_all(copy) == read_all(shards)
     assert copy.identity() == [("00000.tar", 3)]
