@@ -4,7 +4,7 @@
 and so on; `chosen` has `chosen_mask`, `responses` has `masks`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -32,18 +32,52 @@ def tokens_of(sample: Mapping[str, Any], name: str) -> TokenSequence | None:
     ids = sequence_of(sample.get(name)) if is_tokens(name) else None
     if ids is None:
         return None
-    siblings = _Siblings(sample, name, len(ids))
-    train, reason, is_shifted = siblings.train(ids)
-    attended = siblings.beside("attention_mask")
+    own = next((ending for ending in ("input_ids", "tokens", *_TARGETS) if name.endswith(ending)), name)
+    prefix = name.removesuffix(own)
+
+    def beside(other: str) -> "np.ndarray[Any, Any] | None":
+        """Another field of the same prefix, of one number or mark for each token."""
+        value = sample.get(f"{prefix}{other}")
+        array = np.asarray(value) if hasattr(value, "shape") else sequence_of(value)
+        return array if array is not None and array.shape == ids.shape else None
+
+    masked_by, train, is_shifted = _trained(own, ids, beside)
+    attended = beside("attention_mask")
     return TokenSequence(
         ids=ids,
         # A mark of the token that predicts is moved to the predicted one; nothing predicts the first.
         train=np.append(False, train[:-1]) if train is not None and is_shifted else train,
-        masked_reason=f"not trained: {reason} here",
+        masked_reason=f"not trained: {short_name(prefix + masked_by)} here",
         is_shifted=is_shifted,
         attended=None if attended is None else attended.astype(np.bool_),
-        borders=siblings.borders(),
+        borders=_borders(beside("position_ids"), sequence_of(sample.get(f"{prefix}cu_seqlens")), len(ids)),
     )
+
+
+def _trained(own: str, ids: Ids, beside: Callable[[str], Any]) -> tuple[str, Mask | None, bool]:
+    """Returns what says which tokens are trained, marks of these, and whether a mark is of the token before."""
+    is_target, kept = own in _TARGETS, ids != _IGNORED
+    if is_target and not kept.all():
+        return f"{own} is {_IGNORED}", kept, False
+    for name in ("loss_mask", f"{own}_mask", *_MASKS.get(own, ())):
+        if (mask := beside(name)) is not None:
+            # Beside targets a mask is theirs: it says whether the token is predicted from those before it.
+            return f"{name} is 0", mask.astype(np.bool_), not is_target and beside("target_ids") is not None
+    labels = None if is_target else beside("labels")
+    if labels is None:
+        return "", None, False
+    kept = labels != _IGNORED
+    return f"labels is {_IGNORED}", kept, not np.array_equal(labels[kept], ids[kept])
+
+
+def _borders(positions: "np.ndarray[Any, Any] | None", ends: Ids | None, length: int) -> list[int]:
+    """Where documents begin, the first excepted: where positions begin anew."""
+    if ends is not None and len(ends) and int(ends[-1]) <= length:
+        return [end for end in ends.tolist() if 0 < end < length]
+    if positions is None:
+        return []
+    is_new = (positions[1:] < positions[:-1]) | ((positions[1:] == 0) & (positions[:-1] == 0))  # or one of one token
+    return [int(begin) for begin in np.flatnonzero(is_new) + 1]
 
 
 def target_summary(sample: Mapping[str, Any], name: str) -> str:
@@ -62,60 +96,6 @@ def target_summary(sample: Mapping[str, Any], name: str) -> str:
         return f"as {short_name(tokens)}{more}"
     is_next = np.array_equal(targets[:-1][kept[:-1]], ids[1:][kept[:-1]])
     return f"as {short_name(tokens)}, one token later{more}" if is_next else ""
-
-
-class _Siblings:
-    """The fields beside one of tokens that are about it: of its prefix, and of its length.
-
-    Args:
-        sample: All fields.
-        name: That of the tokens.
-        length: How many there are.
-    """
-
-    def __init__(self, sample: Mapping[str, Any], name: str, length: int) -> None:
-        self._sample, self._name, self._length = sample, name, length
-        own = next((ending for ending in ("input_ids", "tokens", *_TARGETS) if name.endswith(ending)), name)
-        self._prefix = name.removesuffix(own)
-
-    def train(self, ids: Ids) -> tuple[Mask | None, str, bool]:
-        """Marks of trained tokens, why the others are not trained, and whether a mark is of the token before."""
-        bare = self._name.removeprefix(self._prefix)
-        if bare in _TARGETS:
-            mask = self.beside("loss_mask") if bare == "target_ids" else None
-            kept = ids != _IGNORED
-            is_said = mask is not None or not kept.all()
-            marks = (kept if mask is None else kept & mask.astype(np.bool_)) if is_said else None
-            return marks, f"{short_name(self._name)} is {_IGNORED}", False
-        for name in ("loss_mask", f"{bare}_mask", *_MASKS.get(bare, ())):
-            mask = None if name == "attention_mask" else self.beside(name)
-            if mask is not None:
-                # Beside targets a mask is theirs: it says whether the token is predicted from those before it.
-                is_shifted = self.beside("target_ids") is not None
-                return mask.astype(np.bool_), f"{short_name(self._prefix + name)} is 0", is_shifted
-        labels = self.beside("labels")
-        if labels is None:
-            return None, "", False
-        kept = labels != _IGNORED
-        return kept, f"labels is {_IGNORED}", not np.array_equal(labels[kept], ids[kept])
-
-    def borders(self) -> list[int]:
-        """Where documents begin, the first excepted: where positions begin anew."""
-        positions = self.beside("position_ids")
-        ends = sequence_of(self._sample.get(f"{self._prefix}cu_seqlens"))
-        if ends is not None and len(ends) and int(ends[-1]) <= self._length:
-            return [end for end in ends.tolist() if 0 < end < self._length]
-        if positions is None:
-            return []
-        begins = np.flatnonzero(positions[1:] < positions[:-1]) + 1
-        again = np.flatnonzero((positions[1:] == 0) & (positions[:-1] == 0)) + 1  # documents of one token
-        return [int(begin) for begin in np.union1d(begins, again)]
-
-    def beside(self, name: str) -> "np.ndarray[Any, Any] | None":
-        """Another field of the same prefix, of one number or mark for each token."""
-        value = self._sample.get(f"{self._prefix}{name}")
-        array = np.asarray(value) if hasattr(value, "shape") else sequence_of(value)
-        return array if array is not None and array.shape == (self._length,) else None
 
 
 _FIELD: Final = "input_ids"

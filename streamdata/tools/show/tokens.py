@@ -1,5 +1,6 @@
 """Token ids, masks and borders → parts of runs that are alike, of each both ends, with the text of each token."""
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -150,26 +151,22 @@ class TokenSequence:
     ) -> Iterator[ShownSegment]:
         # Each run lies in one span, and its tokens are all padding, trained, or neither.
         kinds = np.where(padding, 2, 0 if self.train is None else self.train.astype(np.int8))
-        edges = {0, len(self.ids), *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), *(span.begin for span in spans)}
+        begins = [span.begin for span in spans]
+        edges = {0, len(self.ids), *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), *begins}
         edges |= {min(1, len(self.ids))} if self.is_shifted else set()
         runs = [range(*pair) for pair in pairwise(sorted(edges))]
         first, _, last = both_ends(runs, max(2, limit // _LEAST_SHOWN))
         shown = [*first, *last]
-        rooms = dict(zip(shown, _shared(limit, [0 if padding[run[0]] else len(run) for run in shown]), strict=True))
+        rooms = _shared(limit, [0 if padding[run.start] else len(run) for run in shown])
         found: dict[int, list[TokenRun]] = defaultdict(list)
-        at = 0
-        for run in runs:
-            while run[0] >= spans[at].end:
-                at += 1
-            if run not in rooms:  # all that is left out lies together
-                found[at] += [TokenRun(cut=last[0][0] - run[0])] if run == runs[len(first)] else []
-            elif padding[run[0]]:
-                found[at].append(TokenRun(padding=len(run)))
-            else:
-                found[at] += self._runs(run, spans[at], texts, rooms[run])
-        for number, some in found.items():
-            if some:
-                yield ShownSegment(runs=tuple(some), role=spans[number].role)
+        for number, (run, room) in enumerate(zip(shown, rooms, strict=True)):
+            if number == len(first):  # all that is left out lies together
+                gap = range(first[-1].stop, run.start)
+                found[bisect_right(begins, gap.start) - 1].append(TokenRun(cut=len(gap)))
+            at = bisect_right(begins, run.start) - 1
+            some = [TokenRun(padding=len(run))] if padding[run.start] else self._runs(run, spans[at], texts, room)
+            found[at] += some
+        return (ShownSegment(runs=tuple(some), role=spans[at].role) for at, some in found.items())
 
     def _runs(self, run: range, span: TokenSpan, texts: TokenTexts | None, room: int) -> Iterator[TokenRun]:
         trained = None if self.train is None else bool(self.train[run[0]])
