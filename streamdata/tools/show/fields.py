@@ -24,8 +24,7 @@ from streamdata.tools.show.model import (
     short_text,
     shown_field,
 )
-from streamdata.tools.show.token_fields import is_tokens, target_summary, tokens_of
-from streamdata.tools.show.tokens import TokenSequence, TokenTexts
+from streamdata.tools.show.tokens import TokenSequence, TokenTexts, is_tokens, target_summary, tokens_of
 
 _STARTS: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF")
 """First bytes of image files that are read for training."""

@@ -32,8 +32,7 @@ from streamdata.tools.show.model import ON_PAGE, Limits, Page, ShownSample
 from streamdata.tools.show.page import BrowsePages
 from streamdata.tools.show.reading import BrowseJobs, BrowseSteps, PagePlace, is_of
 from streamdata.tools.show.stored import tokenizer_of_store
-from streamdata.tools.show.token_fields import chat_tokens
-from streamdata.tools.show.tokens import TokenSequence, TokenTexts, load_token_texts
+from streamdata.tools.show.tokens import TokenSequence, TokenTexts, chat_tokens, load_token_texts
 from streamdata.tools.trace.trace import Trace
 
 logger = logging.getLogger("streamdata")
