@@ -100,7 +100,7 @@ class FieldRenderer:
         return self._plain(name, value)
 
     def _plain(self, name: str, value: Any) -> ShownField:
-        if isinstance(value, bool | int | float) or value is None:
+        if isinstance(value, int | float | None):
             return shown_field(name, "numbers", value, text=str(value))
         if isinstance(value, list | tuple) and value:
             if isinstance(value[0], Mapping) and any(key in value[0] for key in _ROLES):

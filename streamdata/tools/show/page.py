@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 _FILES: Final = {"page.css": "text/css", "page.js": "text/javascript"}
 _MAX_STEP: Final = 2**53
-_MAX_DIGITS: Final = 16
-"""Digits of the largest step."""
 _MAX_FOUND: Final = 200
 
 
@@ -197,7 +195,6 @@ def _whole(text: str, what: str, least: int, bound: int) -> int:
     Raises:
         ValueError: It is something else.
     """
-    is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
-    if not is_number or not least <= int(text) < bound:
+    if not (text.isascii() and text.isdigit() and least <= int(text) < bound):
         raise ValueError(f"{what}: expected a whole number from {least} to {bound - 1:,}, got {shown(text)}")
     return int(text)
