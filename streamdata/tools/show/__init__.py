@@ -3,7 +3,7 @@
 - `streams`: a recipe, or files without one → a mixture's samples with their raw records → a page, or what is browsed
 - `stored`: a store's records, without torch → the same
 - `model`: what is shown of a sample, as plain values, and these as JSON
-- `fields`, `token_fields`, `tokens`: a field → what is shown of it; of tokens their texts, and what is trained of them
+- `fields`, `tokens`: a field → what is shown of it; of tokens their texts, and what is trained of them
 - `mixture`: samples → shares, lengths and charts of their mixture
 - `terminal`: what is shown → text
 - `page`: what is shown → HTML of the templates in `web/`: a file, or the pages of a browser

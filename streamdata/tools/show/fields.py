@@ -24,8 +24,7 @@ from streamdata.tools.show.model import (
     short_text,
     shown_field,
 )
-from streamdata.tools.show.token_fields import is_tokens, target_summary, tokens_of
-from streamdata.tools.show.tokens import TokenSequence, TokenTexts
+from streamdata.tools.show.tokens import TokenSequence, TokenTexts, is_tokens, target_summary, tokens_of
 
 _STARTS: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF")
 """First bytes of image files that are read for training."""
@@ -88,7 +87,7 @@ class FieldRenderer:
             yield shown_field(f"{name}[{len(first)}]", "numbers", value, summary=f"and {num_cut - 1:,} more left out")
 
     def _single(self, name: str, value: Any) -> ShownField:
-        image = self._image(value)
+        image = _shown_image(value)
         if image is not None:
             return shown_field(name, "image", value, images=(image,), summary=image.alt)
         if isinstance(value, bytes | bytearray):
@@ -101,7 +100,7 @@ class FieldRenderer:
         return self._plain(name, value)
 
     def _plain(self, name: str, value: Any) -> ShownField:
-        if isinstance(value, bool | int | float) or value is None:
+        if isinstance(value, int | float | None):
             return shown_field(name, "numbers", value, text=str(value))
         if isinstance(value, list | tuple) and value:
             if isinstance(value[0], Mapping) and any(key in value[0] for key in _ROLES):
@@ -133,23 +132,11 @@ class FieldRenderer:
         words = [*map(word, first), *(["…"] if cut else []), *map(word, last)]
         return shown_field(name, "numbers", value, text=" ".join(words), summary=_summary(flat))
 
-    def _image(self, value: Any) -> ShownImage | None:
-        if isinstance(value, Image.Image):
-            return _shown_image(value)
-        if isinstance(value, bytes | bytearray) and _is_image(value):
-            try:
-                return _shown_image(decode_image(bytes(value)))
-            except (OSError, ValueError) as error:
-                return ShownImage(problem=f"not shown: {text_of(error)}".partition("\n")[0])
-        if _is_array(value) and _may_be_pixels(value) and value.shape[0]:
-            return _image_of_array(np.asarray(value))
-        return None
-
     def _frames(self, name: str, value: Any, images: Any) -> ShownField:
         """From the first to the last image, at even distances."""
         count = min(len(images), self._limits.frames)
         chosen = [images[number * (len(images) - 1) // max(1, count - 1)] for number in range(count)]
-        shown = tuple(image for image in map(self._image, chosen) if image is not None)
+        shown = tuple(image for image in map(_shown_image, chosen) if image is not None)
         more = {"summary": f"{len(images):,} images", "counts": {"num_frames": len(images)}}
         return shown_field(name, "frames", value, images=shown, **more)
 
@@ -166,7 +153,7 @@ class FieldRenderer:
         images: list[ShownImage | None] = []
         if isinstance(content, list):
             parts = [part for part in content if isinstance(part, Mapping)]
-            images = [self._image(part.get("image")) for part in parts][: self._limits.frames]
+            images = [_shown_image(part.get("image")) for part in parts][: self._limits.frames]
             content = "\n".join(str(part.get("text", f"<{part.get('type', '?')}>")) for part in parts)
         others = {key: value for key, value in said.items() if value and key not in (*_ROLES, "content", "value")}
         text = "" if content is None else content if isinstance(content, str) else _json(content)
@@ -233,12 +220,21 @@ MAX_SIDE: Final = 320
 """Pixels, of the longer side."""
 
 
-def _shown_image(image: Image.Image) -> ShownImage:
-    width, height, mode = image.width, image.height, image.mode
+def _shown_image(value: Any) -> ShownImage | None:
+    """The image that a value is, be it a damaged one; None where it is something else."""
+    if not _is_image(value):
+        return None
+    image, size = value, {}
     try:
-        return ShownImage(width=width, height=height, mode=mode, image=_shrunk(image))
+        if isinstance(value, bytes | bytearray):
+            image = decode_image(bytes(value))
+        elif _is_array(value):
+            image = _image_of_array(np.asarray(value))
+        size = {"width": image.width, "height": image.height, "mode": image.mode}
+        return ShownImage(**size, image=_shrunk(image))
     except (OSError, ValueError) as error:
-        return ShownImage(width=width, height=height, mode=mode, problem=f"damaged image: {error}")
+        problem = f"{'damaged image' if size else 'not shown'}: {text_of(error)}"
+        return ShownImage(**size, problem=problem.partition("\n")[0])
 
 
 def _shrunk(image: Image.Image) -> Image.Image:
@@ -250,30 +246,25 @@ def _shrunk(image: Image.Image) -> Image.Image:
     image.draft("RGB", (2 * MAX_SIDE, 2 * MAX_SIDE))  # of a JPEG that is not decoded yet: an eighth of the time
     load_pixels(image)
     if image.mode.startswith(("I", "F")):
-        image = _stretched(np.asarray(image))
+        image = _image_of_array(np.asarray(image, dtype=np.float32))
     small = image.convert("RGBA" if image.has_transparency_data else "RGB")
     small.thumbnail((MAX_SIDE, MAX_SIDE))
     return small
 
 
-def _image_of_array(array: "np.ndarray[Any, Any]") -> ShownImage:
-    """The image of an array of shape (h, w), (h, w, c) or (c, h, w), of uint8 or floats."""
+def _image_of_array(array: "np.ndarray[Any, Any]") -> Image.Image:
+    """The image of an array of shape (h, w), (h, w, c) or (c, h, w), of uint8 or floats.
+
+    Floats of [0, 1] are taken as they are; those of any other range from their least to their most.
+    """
     if array.ndim == 3 and array.shape[0] in _CHANNELS and array.shape[2] not in _CHANNELS:  # noqa: PLR2004
         array = array.transpose(1, 2, 0)
     if array.ndim == 3 and array.shape[2] == 1:  # noqa: PLR2004
         array = array[:, :, 0]
-    height, width = array.shape[:2]
-    # Every n-th pixel before all arithmetic: of a photograph 30 times as many as are shown would be converted.
-    step = max(1, max(height, width) // (2 * MAX_SIDE))
-    array = array[::step, ::step]
-    small = _shrunk(Image.fromarray(np.ascontiguousarray(array)) if array.dtype == np.uint8 else _stretched(array))
-    return ShownImage(width=width, height=height, mode=small.mode, image=small)
-
-
-def _stretched(array: "np.ndarray[Any, Any]") -> Image.Image:
-    """Values of [0, 1] as they are; of any other range from its least to its most."""
-    values = np.nan_to_num(array.astype(np.float32))
-    least, most = float(values.min()), float(values.max())
-    if least < 0 or most > 1:
-        values = (values - least) / max(most - least, 1e-9)
-    return Image.fromarray((values * 255).astype(np.uint8))
+    if array.dtype != np.uint8:
+        array = np.nan_to_num(array.astype(np.float32))
+        least, most = float(array.min()), float(array.max())
+        if least < 0 or most > 1:
+            array = (array - least) / max(most - least, 1e-9)
+        array = (array * 255).astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(array))

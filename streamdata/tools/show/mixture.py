@@ -3,10 +3,12 @@
 Charts are numbers in units of a drawing; the template `mixture.html.jinja` makes SVG of them.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from streamdata.mixing import MergedDataset
 from streamdata.tools.show.model import ShownSample
@@ -18,22 +20,6 @@ _MAX_LINES: Final = 8
 _MAX_POINTS: Final = 200
 _BINS: Final = 16
 _BAR_HEIGHT: Final = 28
-
-
-class SourceCurve(NamedTuple):
-    """A source's share over the draws.
-
-    Attributes:
-        name: The source's.
-        points: Of its achieved share, as SVG writes them.
-        wanted: The height of its wanted share.
-        text: Both shares in words.
-    """
-
-    name: str
-    points: str
-    wanted: float
-    text: str
 
 
 class Histogram(NamedTuple):
@@ -76,14 +62,14 @@ class ShownMixture:
         num_draws: How many samples were looked at.
         sources: In the order of the recipe.
         tree: The rows of `describe`, the first of them the header.
-        curves: Shares over the draws, of the sources with the largest shares.
+        curves: The sources with the largest shares, each with its achieved share over the draws, as SVG writes points.
         top_share: The share at the upper edge of their chart.
     """
 
     num_draws: int
-    sources: tuple[SourceShown, ...]
+    sources: Sequence[SourceShown]
     tree: Sequence[Sequence[str]]
-    curves: tuple[SourceCurve, ...]
+    curves: Sequence[tuple[SourceShown, str]]
     top_share: float
 
 
@@ -104,49 +90,39 @@ class MixtureFacts:
     def shown(self, samples: Sequence[ShownSample]) -> ShownMixture:
         """The mixture, by its samples, from the first on, none left out."""
         drawn = [sample.source for sample in samples]
-        of_sources = {path: [each for each in samples if each.source == path] for path in self._leaves}
-        sources = tuple(self._source(path, of_source, len(samples)) for path, of_source in of_sources.items())
-        largest = sorted(sources, key=lambda source: -source.wanted)[:_MAX_LINES]
+        sources = [self._source(path, samples) for path in self._leaves]
         top_share = min(1.0, 1.25 * max(0.1, *(max(source.wanted, source.achieved) for source in sources)))
-        curves = []
-        for source in largest:
-            text = f"{source.wanted:.1%} wanted, {source.achieved:.1%} achieved"
-            wanted = _height(source.wanted, top_share)
-            curves.append(SourceCurve(source.name, _points(source.name, drawn, top_share), wanted, text))
+        largest = sorted(sources, key=lambda source: -source.wanted)[:_MAX_LINES]
         return ShownMixture(
-            num_draws=len(samples), sources=sources, tree=self._tree, curves=tuple(curves), top_share=top_share
+            num_draws=len(samples),
+            sources=sources,
+            tree=self._tree,
+            curves=[(source, _points(source.name, drawn, top_share)) for source in largest],
+            top_share=top_share,
         )
 
-    def _source(self, path: str, samples: Sequence[ShownSample], num_draws: int) -> SourceShown:
-        share = self._leaves[path]
-        num_read = sum(sample.num_records or 1 for sample in samples)
+    def _source(self, path: str, samples: Sequence[ShownSample]) -> SourceShown:
+        share, own = self._leaves[path], [sample for sample in samples if sample.source == path]
         records: int | None = getattr(share.node.source, "num_records", None)
-        epochs = num_read / records if records else None
-        wanted_draws = len(samples) / share.overall if share.overall else 0
+        epochs = sum(sample.num_records or 1 for sample in own) / records if records else None
         return SourceShown(
             name=path,
             wanted=share.overall,
-            achieved=len(samples) / max(1, num_draws),
-            num_drawn=len(samples),
+            achieved=len(own) / max(1, len(samples)),
+            num_drawn=len(own),
             num_records=records,
             epochs=epochs,
-            draws_per_epoch=wanted_draws / epochs if epochs and wanted_draws else None,
-            lengths=_lengths(samples),
+            draws_per_epoch=len(own) / share.overall / epochs if epochs and share.overall else None,
+            lengths=_lengths(own),
         )
 
 
-def _height(share: float, top_share: float) -> float:
-    return round(HEIGHT * (1 - min(1.0, share / top_share)), 1)
-
-
 def _points(name: str, drawn: Sequence[str], top_share: float) -> str:
-    every = max(1, len(drawn) // _MAX_POINTS)
-    points, count = [], 0
-    for number, source in enumerate(drawn, 1):
-        count += source == name
-        if number % every == 0 or number == len(drawn):
-            points.append(f"{round(WIDTH * number / len(drawn), 1)},{_height(count / number, top_share)}")
-    return " ".join(points)
+    every, num_draws = max(1, len(drawn) // _MAX_POINTS), len(drawn)
+    counts = [*accumulate(source == name for source in drawn)]
+    numbers = [*range(every, num_draws, every), num_draws] if drawn else []
+    heights = [HEIGHT * (1 - min(1.0, counts[number - 1] / number / top_share)) for number in numbers]
+    return " ".join(f"{WIDTH * n / num_draws:.1f},{height:.1f}" for n, height in zip(numbers, heights, strict=True))
 
 
 def _lengths(samples: Sequence[ShownSample]) -> Histogram | None:
@@ -162,11 +138,11 @@ def _lengths(samples: Sequence[ShownSample]) -> Histogram | None:
     lengths.sort()
     least, most, half = lengths[0], lengths[-1], lengths[len(lengths) // 2]
     size = -(-(most - least + 1) // _BINS)
-    counts = Counter((length - least) // size for length in lengths)
-    tallest, bars = max(counts.values()), []
-    for number in range(max(counts) + 1):
-        begin, count = least + number * size, counts[number]
+    counts = np.bincount([(length - least) // size for length in lengths])
+    bars = []
+    for number, count in enumerate(counts.tolist()):
+        begin = least + number * size
         span = f"{begin:,} to {begin + size - 1:,}" if size > 1 else f"{begin:,}"
-        bars.append((round(_BAR_HEIGHT * count / tallest, 1), f"{span} {unit}: {count:,}"))
+        bars.append((round(_BAR_HEIGHT * count / counts.max(), 1), f"{span} {unit}: {count:,}"))
     spread = f"{least:,} to {most:,} {unit}, half of them up to {half:,}"
     return Histogram(tuple(bars), f"all {most:,} {unit}" if least == most else spread)

@@ -11,7 +11,7 @@ from functools import cache, partial
 from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 _FILES: Final = {"page.css": "text/css", "page.js": "text/javascript"}
 _MAX_STEP: Final = 2**53
-_MAX_DIGITS: Final = 16
-"""Digits of the largest step."""
 _MAX_FOUND: Final = 200
 
 
@@ -82,13 +80,6 @@ def write_page(page: Page, path: Path) -> None:
     publish(path, [_rendered(**fields, samples=page.samples, mixture=page.mixture)])
 
 
-class StepMark(NamedTuple):
-    """A place on the time line that has a name, such as of saved states: after so many steps."""
-
-    num_steps: int
-    name: str
-
-
 @dataclass(kw_only=True)
 class BrowsePages:
     """Answers what a browser asks for, of a stream or a store.
@@ -102,7 +93,7 @@ class BrowsePages:
         sources: The paths of its sources; none of a store.
         ranks: How many there are.
         unit: What a step is called: Step, or Record of a store.
-        marks: Places with a name, such as those of saved states.
+        marks: Places with a name, such as those of saved states: after how many steps, and the name.
         find: From what was typed in, the steps at which a record comes; None where nothing can be looked for.
         mixture: Makes what is shown of the mixture; None where there is no mixture.
     """
@@ -115,7 +106,7 @@ class BrowsePages:
     sources: Sequence[str] = ()
     ranks: int = 1
     unit: str = "Step"
-    marks: Sequence[StepMark] = ()
+    marks: Sequence[tuple[int, str]] = ()
     find: Callable[[str], Sequence[int]] | None = None
     mixture: "Callable[[], ShownMixture] | None" = None
 
@@ -163,9 +154,7 @@ class BrowsePages:
             "last": last,
             "back": self._href(place, "before") if (place.step, place.at) > (first, 0) else None,
             "forth": page.after and self._href(page.after),
-            "marks": [
-                (mark, self._href(PagePlace(step=mark.num_steps + first, rank=place.rank))) for mark in self.marks
-            ],
+            "marks": [(*mark, self._href(PagePlace(step=mark[0] + first, rank=place.rank))) for mark in self.marks],
         }
 
     def _place(self, query: Mapping[str, str]) -> PagePlace:
@@ -206,7 +195,6 @@ def _whole(text: str, what: str, least: int, bound: int) -> int:
     Raises:
         ValueError: It is something else.
     """
-    is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
-    if not is_number or not least <= int(text) < bound:
+    if not (text.isascii() and text.isdigit() and least <= int(text) < bound):
         raise ValueError(f"{what}: expected a whole number from {least} to {bound - 1:,}, got {shown(text)}")
     return int(text)

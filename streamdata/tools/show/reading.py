@@ -2,10 +2,10 @@
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
 from typing import Any, Final, NamedTuple, TypeVar
 
 from streamdata.fields import DATASET_NAME
@@ -28,8 +28,7 @@ def is_of(sample: Sample, source: str) -> bool:
     return not source or f"{sample.get(DATASET_NAME, '')}.".startswith(f"{source}.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PagePlace:
+class PagePlace(NamedTuple):
     """A place in the stream: a step, how many of its samples come before, a rank, and a source or "" for all."""
 
     step: int
@@ -57,14 +56,6 @@ class StepsPage:
     is_cut: bool = False
 
 
-class FoundSample(NamedTuple):
-    """A sample at its place, or None where a step has none of the source; and what comes after it."""
-
-    place: tuple[int, int]
-    sample: Sample | None
-    after: tuple[int, int]
-
-
 class BrowseSteps:
     """Reads pages, in one thread at a time.
 
@@ -77,8 +68,9 @@ class BrowseSteps:
 
     def __init__(self, read: ReadSteps, show: ShowSample, per_page: int, first: int) -> None:
         self._read, self._show, self._per_page, self.first = read, show, per_page, first
-        self._kept: OrderedDict[PagePlace, StepsPage] = OrderedDict()
-        self._open: Iterator[FoundSample] = iter(())
+        self._kept: dict[PagePlace, StepsPage] = {}
+        """Pages, the one that was shown last at the end."""
+        self._open: Iterator[tuple[PagePlace, Sample | None, PagePlace]] = iter(())
         self._next: PagePlace | None = None
         """The place that comes next from there; None where nothing is open."""
 
@@ -89,10 +81,10 @@ class BrowseSteps:
             Exception: What the stream raises.
         """
         page = self._kept.get(place) or self._read_page(place)
+        self._kept.pop(place, None)
         self._kept[place] = page
-        self._kept.move_to_end(place)
-        while len(self._kept) > 1 and sum(len(kept.samples) for kept in self._kept.values()) > _MAX_KEPT:
-            self._kept.popitem(last=False)
+        while len(self._kept) > max(1, _MAX_KEPT // self._per_page):
+            del self._kept[next(iter(self._kept))]
         return page
 
     def _read_page(self, place: PagePlace) -> StepsPage:
@@ -100,26 +92,24 @@ class BrowseSteps:
         deadline = time.monotonic() + _PATIENCE_S
         if self._next != place:
             self._open = self._found(place)
-        self._next = last = after = None  # an error, or the end, leaves nothing open
-        for found in self._open:
-            last = found.place[0]
-            if found.sample is not None:
-                samples.append(self._show(found.sample, len(samples), last))
+        self._next = last = None  # an error, or the end, leaves nothing open
+        for (last, *_), sample, after in self._open:
+            if sample is not None:
+                samples.append(self._show(sample, len(samples), last))
             if len(samples) == self._per_page or (place.source and time.monotonic() > deadline):
-                after = replace(place, step=found.after[0], at=found.after[1])
+                self._next = after
                 break
-        self._next = after
-        is_cut = after is not None and len(samples) < self._per_page
-        return StepsPage(place=place, samples=tuple(samples), last=last, after=after, is_cut=is_cut)
+        is_cut = self._next is not None and len(samples) < self._per_page
+        return StepsPage(place=place, samples=tuple(samples), last=last, after=self._next, is_cut=is_cut)
 
-    def _found(self, place: PagePlace) -> Iterator[FoundSample]:
-        """The samples of a source from a place on."""
+    def _found(self, place: PagePlace) -> Iterator[tuple[PagePlace, Sample | None, PagePlace]]:
+        """The samples of a source from a place on, None where a step has none of it: each with what comes after it."""
         for step, batch in self._read(place.step, place.rank):
             begin = place.at if step == place.step else 0
             own = [at for at in range(begin, len(batch)) if is_of(batch[at], place.source)]
-            afters = [*((step, at) for at in own[1:]), (step + 1, 0)]
-            for at, after in zip(own or [0], afters, strict=True):
-                yield FoundSample((step, at), batch[at] if own else None, after)
+            places = [place._replace(step=step, at=at) for at in own or [0]]
+            for found, after in pairwise([*places, place._replace(step=step + 1, at=0)]):
+                yield found, batch[found.at] if own else None, after
 
     def page_before(self, place: PagePlace) -> StepsPage:
         """The page that ends before a place: the one that was shown, or else as many samples.
@@ -128,19 +118,18 @@ class BrowseSteps:
             Exception: What the stream raises.
         """
         shown = next((page.place for page in reversed(self._kept.values()) if page.after == place), None)
-        if shown is not None:
-            return self.page(shown)
-        end, width, before = (place.step, place.at), self._per_page, list[tuple[int, int]]()
+        begin, width = shown or place, self._per_page
         deadline = time.monotonic() + _PATIENCE_S
-        while end > (self.first, 0) and len(before) < self._per_page and time.monotonic() < deadline:
-            begin, earlier = max(self.first, end[0] - width), list[tuple[int, int]]()
-            for found in self._found(replace(place, step=begin, at=0)):
-                if found.place >= end:
-                    break
-                earlier += [] if found.sample is None else [found.place]
-            before, end, width = [*earlier, *before], (begin, 0), 2 * width
-        step, at = before[-self._per_page] if len(before) >= self._per_page else end
-        return self.page(replace(place, step=step, at=at))
+        # What was not shown is looked for from farther and farther back.
+        while shown is None and begin[:2] > (self.first, 0) and time.monotonic() < deadline:
+            begin = place._replace(step=max(self.first, place.step - width), at=0)
+            found = takewhile(lambda found: found[0] < place, self._found(begin))
+            before = [at for at, sample, _ in found if sample is not None]
+            if len(before) >= self._per_page:
+                begin = before[-self._per_page]
+                break
+            width *= 2
+        return self.page(begin)
 
 
 _Result = TypeVar("_Result")
@@ -191,10 +180,10 @@ class BrowseJobs:
         with self._asking:
             for other in [other for other, job in self._jobs.items() if job.future.done() and job.is_abandoned]:
                 del self._jobs[other]
-            job = self._jobs.get(key)
-            if job is None:
-                job = self._jobs[key] = _Job()
-                threading.Thread(target=self._run, args=(job, read), daemon=True).start()
+            if key not in self._jobs:
+                self._jobs[key] = _Job()
+                threading.Thread(target=self._run, args=(self._jobs[key], read), daemon=True).start()
+            job = self._jobs[key]
             job.asked_at = time.monotonic()
         wait([job.future], _PATIENCE_S)
         job.asked_at = time.monotonic()

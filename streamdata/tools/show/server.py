@@ -9,7 +9,6 @@ import secrets
 import sys
 import webbrowser
 from collections.abc import Callable, Mapping
-from functools import partial
 from hmac import compare_digest
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -65,6 +64,8 @@ class PageServer(ThreadingHTTPServer):
         port: 0 takes one that is free.
 
     Attributes:
+        respond: As it was given.
+        token: The first part of each path.
         url: Where the pages are, with the token.
 
     Raises:
@@ -74,9 +75,9 @@ class PageServer(ThreadingHTTPServer):
     block_on_close = False
 
     def __init__(self, respond: Respond, port: int = 0) -> None:
-        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        self.respond, self.token = respond, secrets.token_urlsafe(_TOKEN_BYTES)
         try:
-            super().__init__((_HOST, port), partial(_Request, respond, token))
+            super().__init__((_HOST, port), _Request)
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
@@ -84,7 +85,7 @@ class PageServer(ThreadingHTTPServer):
                 f"--port {port}: expected a port that is free for this user, got {error.strerror}\n"
                 "  Give another one, or leave it out."
             ) from error
-        self.url = f"http://{_HOST}:{self.server_port}/{token}/"
+        self.url = f"http://{_HOST}:{self.server_port}/{self.token}/"
 
     def server_bind(self) -> None:
         """Bind, without asking DNS for a name, as the standard library's does."""
@@ -102,10 +103,6 @@ class _Request(BaseHTTPRequestHandler):
     default_request_version = "HTTP/1.0"  # an answer to what is no request has headers, too
     server: PageServer
 
-    def __init__(self, respond: Respond, token: str, *args: Any) -> None:
-        self._respond, self._token = respond, token
-        super().__init__(*args)
-
     def parse_request(self) -> bool:
         if not super().parse_request():
             return False
@@ -116,7 +113,7 @@ class _Request(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.FORBIDDEN)
         elif self.command != "GET":
             self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
-        elif not compare_digest(token.encode(), self._token.encode()):
+        elif not compare_digest(token.encode(), self.server.token.encode()):
             self.send_error(HTTPStatus.FORBIDDEN)
         else:
             return True
@@ -128,7 +125,7 @@ class _Request(BaseHTTPRequestHandler):
             query = dict(parse_qsl(target.query, max_num_fields=_MAX_FIELDS, errors="replace"))
         except ValueError:
             return self.send_error(HTTPStatus.BAD_REQUEST)
-        answer = self._respond(target.path.removeprefix(f"/{self._token}").removeprefix("/"), query)
+        answer = self.server.respond(target.path.removeprefix(f"/{self.server.token}").removeprefix("/"), query)
         return self.send_error(HTTPStatus.NOT_FOUND) if answer is None else self._send(answer)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:

@@ -29,11 +29,10 @@ from streamdata.sources.source import Sample
 from streamdata.tools.show.fields import FieldRenderer
 from streamdata.tools.show.mixture import MixtureFacts, ShownMixture
 from streamdata.tools.show.model import ON_PAGE, Limits, Page, ShownSample
-from streamdata.tools.show.page import BrowsePages, StepMark
+from streamdata.tools.show.page import BrowsePages
 from streamdata.tools.show.reading import BrowseJobs, BrowseSteps, PagePlace, is_of
 from streamdata.tools.show.stored import tokenizer_of_store
-from streamdata.tools.show.token_fields import chat_tokens
-from streamdata.tools.show.tokens import TokenSequence, TokenTexts, load_token_texts
+from streamdata.tools.show.tokens import TokenSequence, TokenTexts, chat_tokens, load_token_texts
 from streamdata.tools.trace.trace import Trace
 
 logger = logging.getLogger("streamdata")
@@ -97,21 +96,11 @@ def delivered(dataset: MergedDataset, place: Place) -> Iterator[tuple[int | None
     return ((step, sample) for step, batch in batches for sample in batch if is_of(sample, place.source))
 
 
-class WatchedRecord:
-    """A `single_process_fn` whose samples carry their record.
-
-    Args:
-        function: The one of the recipe.
-    """
-
-    def __init__(self, function: Callable[[Record], Any]) -> None:
-        self._function = function
-
-    def __call__(self, record: Record) -> Any:
-        """Call the function, and add the record to its samples."""
-        kept = [dict(record)]  # the function may change it
-        made = self._function(record)
-        return [_with(sample, kept) for sample in made] if isinstance(made, list) else _with(made, kept)
+def with_record(function: Callable[[Record], Any], record: Record) -> Any:
+    """Call a recipe's `single_process_fn`, and add the record to its samples."""
+    kept = [dict(record)]  # the function may change it
+    made = function(record)
+    return [_with(sample, kept) for sample in made] if isinstance(made, list) else _with(made, kept)
 
 
 # A partial: at each start of a stream function `fresh` copies what a partial is of, so that the function which is
@@ -164,10 +153,10 @@ class MixtureSamples:
         self._sources = {node.path: node.dataset for node in tree_of(dataset).leaves()}
         self._texts = {path: _tokenizer_of(source, tokenizer) for path, source in self._sources.items()}
         for source in self._sources.values():
-            for name, watched in (("single_process_fn", WatchedRecord), ("process_fn", WatchedStream)):
-                function = getattr(source, name, None)
-                if function is not None and not isinstance(function, WatchedRecord | WatchedStream):
-                    setattr(source, name, watched(function))
+            if (single := getattr(source, "single_process_fn", None)) is not None:
+                source.single_process_fn = functools.partial(with_record, single)
+            if (stream := getattr(source, "process_fn", None)) is not None:
+                source.process_fn = WatchedStream(stream)
 
     def shown(self, sample: Mapping[str, Any], number: int, step: int | None = None) -> ShownSample:
         """Show a sample.
@@ -254,7 +243,7 @@ class MixtureSamples:
             num_steps=steps.num_steps,
             sources=[*self._sources],
             ranks=steps.dp_size,
-            marks=[StepMark(end, name or f"step {end:,}") for end, name in zip(ends, place.state_names, strict=False)],
+            marks=[(end, name or f"step {end:,}") for end, name in zip(ends, place.state_names, strict=False)],
             find=steps.find_named,
             mixture=mixture,
         )

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from streamdata.tools.show.model import ShownField
-from streamdata.tools.show.token_fields import target_summary, tokens_of
-from streamdata.tools.show.tokens import TokenTexts, load_token_texts
+from streamdata.tools.show.tokens import TokenTexts, load_token_texts, target_summary, tokens_of
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
 
