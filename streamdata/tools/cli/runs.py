@@ -172,7 +172,7 @@ class Pace:
         """How far it is, how fast, and the shares so far, in one line."""
         from streamdata.tools.view.tree import percent_text
 
-        sources = sorted(self._delivery.sources(), key=lambda source: -source.wanted)
+        sources = sorted(self._delivery.sources(), key=lambda source: -(source.wanted or 0))
         shares = [f"{source.name} {percent_text(source.achieved)}" for source in sources[:_MAX_SHARES]]
         if len(sources) > _MAX_SHARES:
             shares.append(f"{len(sources) - _MAX_SHARES} more")

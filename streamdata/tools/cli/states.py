@@ -71,9 +71,7 @@ def _show_states(paths: Sequence[Path], other: Path | None, *, as_json: bool) ->
     from streamdata.tools.view.totals import describe_states, states_as_json, totals_of
 
     states, origin = _joined(paths)
-    totals = totals_of(states)
-    if other is not None:
-        totals = totals.minus(totals_of(_joined([other])[0]))
+    totals = totals_of(states, None if other is None else _joined([other])[0])
     if as_json:
         typer.echo(
             json.dumps({**asdict(totals), **states_as_json(states), "origin": origin, "diff": other and str(other)})
