@@ -12,17 +12,8 @@ import typer
 from rich.console import Console
 
 from streamdata.errors import counted, one_line
-from streamdata.tools.cli.messages import Ticker, messages, say
-from streamdata.tools.cli.options import (
-    Allow,
-    GivenRecipe,
-    IncludeRoot,
-    Recipe,
-    Traceback,
-    Variables,
-    checked_packages,
-    given_recipe,
-)
+from streamdata.tools.cli.messages import Ticker, say
+from streamdata.tools.cli.options import GivenRecipe, Recipe, checked_packages, takes_recipe
 
 if TYPE_CHECKING:
     from streamdata.tools.data_check.data_check import DataCheck, DataTask
@@ -32,10 +23,9 @@ _REMEDY = re.compile(r"\.?\n  (?=\S)")
 """Where a message goes on with what to do."""
 
 
+@takes_recipe
 def check(
     recipe: Recipe,
-    var: Variables = None,
-    allow: Allow = None,
     imports: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,7 +34,6 @@ def check(
             help="Import targets of this package, too, to see what they take; as of --allow.",
         ),
     ] = None,
-    include_root: IncludeRoot = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Also build it, draw samples, and see whether a resume gives the same.")
     ] = False,
@@ -60,20 +49,17 @@ def check(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Processes that read; by default one for each core.")
     ] = None,
-    traceback: Traceback = False,
 ) -> None:
     """Report all errors of a recipe at once, with file and line; builds nothing, imports what you name."""
     if jobs is not None and not data:
         raise typer.BadParameter("expected --data with it", param_hint="--jobs")
-    given = given_recipe(recipe, var, allow, include_root)
-    with messages(Exception, with_traceback=traceback):
-        imported = checked_packages(imports, "--import") or []
-        passed = check_problems(given, imported, with_files=not no_files, online=online)
-        if passed and resume:
-            passed = _check_resume(given)
-        if passed and data:
-            passed = _check_data(given, jobs)
-        raise typer.Exit(0 if passed else 1)
+    imported = checked_packages(imports, "--import") or []
+    passed = check_problems(recipe, imported, with_files=not no_files, online=online)
+    if passed and resume:
+        passed = _check_resume(recipe)
+    if passed and data:
+        passed = _check_data(recipe, jobs)
+    raise typer.Exit(0 if passed else 1)
 
 
 def check_problems(given: GivenRecipe, imports: Sequence[str], *, with_files: bool, online: bool) -> bool:

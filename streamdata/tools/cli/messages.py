@@ -63,32 +63,32 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def messages(*more: type[Exception], with_traceback: bool = False) -> Iterator[None]:
+def messages(*, with_traceback: bool | None) -> Iterator[None]:
     """End with an error's message where a recipe or its data is wrong; other errors keep their traceback.
 
     Args:
-        more: Errors that are messages too; `Exception` where functions of users run, who did not write the rest.
-        with_traceback: Let every error keep it.
+        with_traceback: Whether every error keeps it; None for a command in which no functions of users run, so that
+            other errors than the expected ones are its own.
     """
-    shown: tuple[type[Exception], ...] = (StreamdataError, *more)
+    expected: tuple[type[Exception], ...] = (StreamdataError,)
+    if with_traceback is None:
+        expected += (OSError, ImportError, ValueError)  # of what the user named or lacks: a path, an optional library
     try:
         with ends_by_signals():
             yield
     except (typer.Exit, typer.BadParameter):
         raise  # how a command ends by itself, though these are exceptions, too
-    except shown as error:
-        if with_traceback or (isinstance(error, BrokenPipeError) and _is_reader_gone()):
+    except Exception as error:
+        is_expected = isinstance(error, expected)
+        is_own = with_traceback is None and not is_expected
+        if with_traceback or is_own or (isinstance(error, BrokenPipeError) and _is_reader_gone()):
             raise  # typer ends quietly where nobody reads on, as of `… | head -1`
-        # What nothing but `Exception` says to be a message may come from anywhere, as from functions of users.
-        is_expected = isinstance(error, (StreamdataError, *(kind for kind in more if kind is not Exception)))
         say("error: " + "\n".join(_lines(error, is_expected=is_expected)), err=True)
         raise typer.Exit(1) from error
-    except TerminatedError as error:
-        typer.echo("terminated", err=True)
-        raise typer.Exit(TERMINATED) from error
     except KeyboardInterrupt as error:
-        typer.echo("interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from error
+        is_terminated = isinstance(error, TerminatedError)
+        typer.echo("terminated" if is_terminated else "interrupted", err=True)
+        raise typer.Exit(TERMINATED if is_terminated else INTERRUPTED) from error
 
 
 def _is_reader_gone() -> bool:

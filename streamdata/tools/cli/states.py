@@ -12,17 +12,8 @@ import typer
 from rich.console import Console
 
 from streamdata.errors import one_line, shown
-from streamdata.tools.cli.messages import Ticker, messages, say
-from streamdata.tools.cli.options import (
-    Allow,
-    IncludeRoot,
-    Json,
-    Recipe,
-    Traceback,
-    Variables,
-    count,
-    given_recipe,
-)
+from streamdata.tools.cli.messages import Ticker, say
+from streamdata.tools.cli.options import Json, Recipe, count, takes_recipe
 
 if TYPE_CHECKING:
     from streamdata.tools.trace import TracedStep
@@ -53,17 +44,16 @@ def state(
         raise typer.BadParameter("expected --merge, and the file to write", param_hint="--output")
     if output is not None and (diff is not None or as_json):
         raise typer.BadParameter("expected --diff and --json without --output", param_hint="--output")
-    with messages(OSError):
-        if output is None:
-            _show_states(files, diff, as_json=as_json)
-            return
-        from streamdata.run.publish import publish
-        from streamdata.states.joining import merge_states
-        from streamdata.states.loading import read_states
+    if output is None:
+        _show_states(files, diff, as_json=as_json)
+        return
+    from streamdata.run.publish import publish
+    from streamdata.states.joining import merge_states
+    from streamdata.states.loading import read_states
 
-        joined = merge_states(*(read.states for read in read_states(files)))
-        publish(output, [json.dumps(joined).encode(), b"\n"])
-        say(f"{output}: {len(joined):,} entries, {output.stat().st_size:,} bytes")
+    joined = merge_states(*(read.states for read in read_states(files)))
+    publish(output, [json.dumps(joined).encode(), b"\n"])
+    say(f"{output}: {len(joined):,} entries, {output.stat().st_size:,} bytes")
 
 
 def _show_states(paths: Sequence[Path], other: Path | None, *, as_json: bool) -> None:
@@ -107,6 +97,7 @@ def _sources(totals: "Totals") -> str:
     return f"{fitted(rows)}\n{totals.samples:,} samples, {totals.tokens:,} tokens{in_steps}"
 
 
+@takes_recipe
 def trace(
     recipe: Recipe,
     files: Annotated[
@@ -128,39 +119,33 @@ def trace(
     batches_per_step: Annotated[
         int | None, count("Batches in a step, where one save alone does not tell.", metavar="K")
     ] = None,
-    var: Variables = None,
-    allow: Allow = None,
-    include_root: IncludeRoot = None,
     as_json: Json = False,
-    traceback: Traceback = False,
 ) -> None:
     """Say which records made the batch of a step; or at which steps a record came or comes."""
     if (step is None) == (find is None):
         raise typer.BadParameter("expected --step or --find", param_hint="--step")
     if find is not None and "#" not in find:
         raise typer.BadParameter(f"expected URL#KEY or SOURCE#INDEX, got {shown(find)}", param_hint="--find")
-    given = given_recipe(recipe, var, allow, include_root)
-    with messages(Exception, with_traceback=traceback):
-        from streamdata.states.loading import read_states
-        from streamdata.tools.trace import Trace, count_steps
+    from streamdata.states.loading import read_states
+    from streamdata.tools.trace import Trace, count_steps
 
-        found = [read for group in _together(files) for read in read_states(group)]
-        steps = count_steps([(read.step, read.states) for read in found], batches_per_step)
-        traced = Trace(given.build(), [read.states for read in found], batch, steps=steps)
-        if steps != (1, 0):
-            factor = "(N - 1)" if steps.batches == 1 else f"{steps.batches:,} (N - 1)"
-            first = f"{factor} {'-' if steps.offset < 0 else '+'} {abs(steps.offset + 1):,}"  # counted from 1
-            say(f"step N has {steps.batches:,} batches, the first of them number {first}", err=True)
-        with Ticker(Console(stderr=True), plain_interval_s=2.0) as ticker:
-            traced.on_progress = lambda done, total: ticker.tick(lambda: f"looked through {done:,} of {total:,}")
-            if find is None:
-                made = traced.at(step or 1)
-            else:
-                came = traced.find_named(find)
-        if find is not None:
-            _show_steps(find, came, traced.num_steps, as_json=as_json)
-            raise typer.Exit(0 if came else 1)
-        _show_records(made, as_json=as_json)
+    found = [read for group in _together(files) for read in read_states(group)]
+    steps = count_steps([(read.step, read.states) for read in found], batches_per_step)
+    traced = Trace(recipe.build(), [read.states for read in found], batch, steps=steps)
+    if steps != (1, 0):
+        factor = "(N - 1)" if steps.batches == 1 else f"{steps.batches:,} (N - 1)"
+        first = f"{factor} {'-' if steps.offset < 0 else '+'} {abs(steps.offset + 1):,}"  # counted from 1
+        say(f"step N has {steps.batches:,} batches, the first of them number {first}", err=True)
+    with Ticker(Console(stderr=True), plain_interval_s=2.0) as ticker:
+        traced.on_progress = lambda done, total: ticker.tick(lambda: f"looked through {done:,} of {total:,}")
+        if find is None:
+            made = traced.at(step or 1)
+        else:
+            came = traced.find_named(find)
+    if find is not None:
+        _show_steps(find, came, traced.num_steps, as_json=as_json)
+        raise typer.Exit(0 if came else 1)
+    _show_records(made, as_json=as_json)
 
 
 def _together(paths: Sequence[Path]) -> Iterator[list[Path]]:
