@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from streamdata.errors import counted, one_line
 from streamdata.tools.cli.messages import Ticker, say
@@ -106,7 +105,7 @@ def _check_data(given: GivenRecipe, jobs: int | None) -> bool:
     check, found, began = DataCheck(*given), Findings(), time.monotonic()
     tasks, parts, so_far = list(check.tasks(found)), dict["DataTask", Findings](), Findings()
     num_processes = min(jobs or len(os.sched_getaffinity(0)), len(tasks))
-    with Ticker(Console(stderr=True), plain_interval_s=10.0) as ticker:
+    with Ticker(plain_interval_s=10.0) as ticker:
         for task, part in _parts(check, tasks, num_processes):
             parts[task] = part
             so_far.join(part)

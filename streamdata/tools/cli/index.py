@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from streamdata.errors import shown
-from streamdata.tools.cli.messages import bar, say
+from streamdata.tools.cli.messages import Ticker, say
 from streamdata.tools.cli.options import count
 
 if TYPE_CHECKING:
@@ -60,15 +60,13 @@ def _index(stock: "Inventory", num_processes: int | None, limits: "ShardLimits")
     from streamdata.shards.index.indexing import COUNT_KINDS
     from streamdata.shards.index.make_manifest import make_manifest
 
-    columns = (TransferSpeedColumn(), TimeRemainingColumn())
-    with bar(*columns) as show:
+    columns = (BarColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Ticker(plain_interval_s=10.0, columns=columns) as ticker:
 
         def report(done: "IndexProgress") -> None:
-            shards, megabytes = (
-                f"{done.shards}/{done.total_shards}",
-                f"{done.bytes / 1e6:,.0f} of {done.total_bytes / 1e6:,.0f} MB",
-            )
-            show(f"indexing {shards} shards", done.bytes, done.total_bytes, f"indexing: {shards} shards, {megabytes}")
+            megabytes = f"{done.bytes / 1e6:,.0f} of {done.total_bytes / 1e6:,.0f} MB"
+            line = f"indexing: {done.shards}/{done.total_shards} shards, {megabytes}"
+            ticker.tick(lambda: line, done.bytes, done.total_bytes)
 
         made = make_manifest(stock, report, num_processes, limits)
     directory = _opened(made)[0].directory

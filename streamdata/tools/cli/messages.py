@@ -11,16 +11,15 @@ import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, Final, Self
 
 import typer
 from rich.console import Console
-from rich.live import Live
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
-from rich.text import Text
+from rich.progress import Progress, ProgressColumn, TextColumn
+from rich.table import Column
 
 from streamdata.errors import StreamdataError, one_line, printable, text_of, without_secrets
 
@@ -41,7 +40,6 @@ _MAX_LINES = 10
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)')
 
 _LIVE_INTERVAL_S: Final = 0.2
-_PLAIN_BAR_INTERVAL_S: Final = 10.0
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -223,73 +221,53 @@ def leave_interrupts_to_trainer(_: int) -> None:
 
 
 class Ticker:
-    """Shows the present line: in place on a terminal, else as plain lines.
+    """Shows the present line: in place on a terminal, where columns follow it, else as plain lines.
 
     Args:
-        console: Where to.
+        console: Where to; by default stderr.
         clock: Returns the time in seconds.
         plain_interval_s: How often it writes a plain line.
+        columns: Columns that show how much is done.
     """
 
     def __init__(
-        self, console: Console, clock: Callable[[], float] = time.monotonic, *, plain_interval_s: float = 1.0
+        self,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        plain_interval_s: float = 1.0,
+        columns: Sequence[ProgressColumn] = (),
     ) -> None:
-        in_place = console.file.isatty() and not console.is_dumb_terminal
-        self._live = Live(console=console, auto_refresh=False, transient=True) if in_place else None
-        self._interval = _LIVE_INTERVAL_S if in_place else plain_interval_s
-        self._console, self._clock = console, clock
+        self._console, self._clock = console or Console(stderr=True), clock
+        self._in_place = self._console.file.isatty() and not self._console.is_dumb_terminal
+        line = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+        self._progress = Progress(line, *columns, console=self._console, auto_refresh=False, transient=True)
+        self._task = self._progress.add_task("", visible=False)
+        self._interval = _LIVE_INTERVAL_S if self._in_place else plain_interval_s
         self._next = clock() + self._interval
 
     def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
+        if self._in_place:
+            self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        if self._in_place:
+            self._progress.stop()
 
-    def tick(self, make_line: Callable[[], str]) -> None:
-        """Show what `make_line` returns, if it is time."""
+    def tick(self, make_line: Callable[[], str], done: int = 0, total: int | None = None) -> None:
+        """Show what `make_line` returns, and how much is done, if it is time."""
         now = self._clock()
         if now < self._next:
             return
         self._next = now + self._interval
-        if self._live is not None:
-            self._live.update(Text(one_line(make_line()), no_wrap=True, overflow="ellipsis"), refresh=True)
+        line = one_line(make_line())
+        if self._in_place:
+            task = self._task
+            self._progress.update(task, description=line, completed=done, total=total, visible=True, refresh=True)
         else:
-            print(one_line(make_line()), file=self._console.file, flush=True)
+            print(line, file=self._console.file, flush=True)
 
-
-@contextlib.contextmanager
-def bar(*columns: ProgressColumn, quiet_s: float = 0.0) -> Iterator[Callable[..., None]]:
-    """A bar on a terminal, else a line every ten seconds.
-
-    Args:
-        columns: Columns behind the bar.
-        quiet_s: How long nothing is shown.
-
-    Yields:
-        A function of what goes on, how much is done, how much there is, and a plain line that says it otherwise.
-    """
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), *columns)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", visible=False, total=None)
-        # A timer's, since the first step may take long.
-        timer = threading.Timer(quiet_s, progress.update, (task,), {"visible": True})
-        timer.daemon = True
-        last = time.monotonic()
-
-        def show(what: str, done: int, total: int, line: str = "") -> None:
-            nonlocal last
-            progress.update(task, description=what, completed=done, total=total)
-            if not console.is_terminal and time.monotonic() > last + _PLAIN_BAR_INTERVAL_S:
-                last = time.monotonic()
-                say(line or f"{what}: {done:,} of {total:,}", err=True)
-
-        timer.start()
-        try:
-            yield show
-        finally:
-            timer.cancel()
+    def count(self, what: str, done: int, total: int) -> None:
+        """Show how many of all things are done, if it is time."""
+        self.tick(lambda: f"{what}: {done:,} of {total:,}", done, total)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from streamdata.errors import RecipeError, shown
 from streamdata.tools.cli.messages import Ticker, say
@@ -92,7 +91,7 @@ def _run(
         return
     assert output, "it is given"
     given_shard = _shard(shard)
-    with Ticker(Console(stderr=True)) as ticker:
+    with Ticker() as ticker:
         manifest = pipeline.run(
             inputs,
             output,

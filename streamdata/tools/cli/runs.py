@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.progress import MofNCompleteColumn
+from rich.progress import BarColumn
 
 from streamdata.tools.cli.messages import (
     INTERRUPTED,
     Interrupt,
     TerminatedError,
     Ticker,
-    bar,
     leave_interrupts_to_trainer,
     say,
 )
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 _MAX_SHARES: Final = 6
 """Sources that the live line names; the summary names all."""
-_QUIET_S: Final = 2.0
-"""How long `plan` and `profile` show nothing of how far they are."""
 
 
 @takes_recipe
@@ -57,8 +54,8 @@ def plan(
     amount = Amount(samples, tokens, ranks, workers, batch)
     num_draws = draws if draws is not None else 20 * as_json
     dataset = recipe.build()
-    with bar(MofNCompleteColumn(), quiet_s=_QUIET_S) as progressed:
-        made = make_plan(dataset, amount, num_sampled=read, num_draws=num_draws, progressed=progressed)
+    with Ticker(plain_interval_s=10.0, columns=(BarColumn(),)) as ticker:
+        made = make_plan(dataset, amount, num_sampled=read, num_draws=num_draws, progressed=ticker.count)
     colours = {HURTS: typer.colors.RED, MIND: typer.colors.YELLOW} if has_colours() else {}
 
     def paint(text: str, level: str) -> str:
@@ -208,13 +205,13 @@ def profile(
     from streamdata.tools.profile.make_profile import make_profile, profile_json, profile_text
 
     dataset = recipe.build()
-    with bar(MofNCompleteColumn(), quiet_s=_QUIET_S) as progressed:
+    with Ticker(plain_interval_s=10.0, columns=(BarColumn(),)) as ticker:
         made = make_profile(
             dataset,
             seconds=seconds,
             workers=workers or None,
             batch_size=batch,
             step_time_s=step_time,
-            progressed=progressed,
+            progressed=ticker.count,
         )
     typer.echo(json.dumps(profile_json(made), allow_nan=False) if as_json else profile_text(made))

@@ -97,7 +97,7 @@ def show(
 
         serve_pages(shown.browsed(path.name, number), port, opens=not no_open)
     else:
-        with Ticker(Console(stderr=True), plain_interval_s=_PROGRESS_AFTER_S) as ticker:
+        with Ticker(plain_interval_s=_PROGRESS_AFTER_S) as ticker:
             page = shown.page(str(path), number, lambda n: ticker.tick(lambda: f"{n:,} of {number:,} samples"))
         _print(page, html, as_json=as_json)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
 
 from streamdata.errors import one_line, shown
 from streamdata.tools.cli.messages import Ticker, say
@@ -136,7 +135,7 @@ def trace(
         factor = "(N - 1)" if steps.batches == 1 else f"{steps.batches:,} (N - 1)"
         first = f"{factor} {'-' if steps.offset < 0 else '+'} {abs(steps.offset + 1):,}"  # counted from 1
         say(f"step N has {steps.batches:,} batches, the first of them number {first}", err=True)
-    with Ticker(Console(stderr=True), plain_interval_s=2.0) as ticker:
+    with Ticker(plain_interval_s=2.0) as ticker:
         traced.on_progress = lambda done, total: ticker.tick(lambda: f"looked through {done:,} of {total:,}")
         if find is None:
             made = traced.at(step or 1)
