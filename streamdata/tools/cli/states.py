@@ -1,10 +1,8 @@
 """Commands about states: `state` says what they hold and joins them, `trace` which records made the batch of a step."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from streamdata.tools.trace import TracedStep
     from streamdata.tools.view import Totals
 
-_COUNTS: Final = ("records", "dropped", "bad", "skipped", "left_out", "padded")
+_COUNTS: Final = ("dropped", "bad", "skipped", "left_out", "padded")
 
 
 def state(
@@ -82,18 +80,14 @@ def _joined(paths: Sequence[Path]) -> tuple[Mapping[str, Any], str]:
 
 
 def _sources(totals: "Totals") -> str:
-    from streamdata.tools.view.tree import fitted, percent_text
+    from streamdata.tools.view.totals import totals_table
 
     # What nothing was counted of has no column: a terminal is narrow.
-    counted = [name for name in _COUNTS if name == "records" or any(getattr(s, name) for s in totals.sources)]
-    rows = [["source", "samples", "tokens", "epochs", "wanted", "achieved", *counted, ""]]
-    for source in totals.sources:
-        epochs = "not known" if source.epochs is None else f"{source.epochs:.4g}"
-        shares = percent_text(source.wanted), percent_text(source.achieved)
-        counts = (f"{getattr(source, name):,}" for name in counted)
-        rows.append([source.name, f"{source.samples:,}", f"{source.tokens:,}", epochs, *shares, *counts, ""])
+    counts = [name for name in _COUNTS if any(getattr(source, name) for source in totals.sources)]
+    columns = ["samples", "tokens", "epochs", "wanted", "achieved", "records", *counts]
+    table = totals_table(totals.sources, {"name": "source"} | {name: name for name in columns})
     in_steps = f" in {totals.steps:,} steps" if totals.steps else ""  # which a run without our collate does not count
-    return f"{fitted(rows)}\n{totals.samples:,} samples, {totals.tokens:,} tokens{in_steps}"
+    return f"{table}\n{totals.samples:,} samples, {totals.tokens:,} tokens{in_steps}"
 
 
 @takes_recipe
@@ -128,7 +122,10 @@ def trace(
     from streamdata.states.loading import read_states
     from streamdata.tools.trace import Trace, count_steps
 
-    found = [read for group in _together(files) for read in read_states(group)]
+    groups: dict[Path, list[Path]] = {}  # files of ranks are joined where they are in one folder, that of a step
+    for path in files:
+        groups.setdefault(path.parent if path.is_file() else path, []).append(path)
+    found = [read for group in groups.values() for read in read_states(group)]
     steps = count_steps([(read.step, read.states) for read in found], batches_per_step)
     traced = Trace(recipe.build(), [read.states for read in found], batch, steps=steps)
     if steps != (1, 0):
@@ -145,16 +142,6 @@ def trace(
         _show_steps(find, came, traced.num_steps, as_json=as_json)
         raise typer.Exit(0 if came else 1)
     _show_records(made, as_json=as_json)
-
-
-def _together(paths: Sequence[Path]) -> Iterator[list[Path]]:
-    """The files of ranks by their folders, each a step; all else by itself."""
-    from streamdata.states.loading import is_rank_file
-
-    is_rank = {path: path.is_file() and is_rank_file(path.read_bytes()) for path in paths}
-    yield from ([path] for path in paths if not is_rank[path])
-    for _, group in groupby(sorted(path for path in paths if is_rank[path]), attrgetter("parent")):
-        yield list(group)
 
 
 def _show_records(traced: "TracedStep", *, as_json: bool) -> None:

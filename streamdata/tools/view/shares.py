@@ -5,8 +5,8 @@ from typing import Any
 
 from streamdata.fields import is_reserved
 from streamdata.states.cursor import States, to_state
-from streamdata.tools.view.totals import SourceTotals, totals_of
-from streamdata.tools.view.tree import fitted, functions_of, percent_text, shares_of
+from streamdata.tools.view.totals import SourceTotals, totals_of, totals_table
+from streamdata.tools.view.tree import functions_of, shares_of
 
 _NUMBER_BYTES = 8
 
@@ -49,15 +49,10 @@ class Delivery:
 
     def summary(self) -> str:
         """A table of wanted and achieved shares, a line for each source; with a note where a cost was weighed."""
-        rows = [
-            [source.name, percent_text(source.wanted), percent_text(source.achieved)]
-            + [f"{number:,}" for number in (source.samples, source.dropped, source.bad)]
-            for source in self.sources()
-        ]
-        text = fitted([[*row, ""] for row in [["source", "wanted", "achieved", "drawn", "dropped", "bad"], *rows]])
-        return "\n".join(
-            [text, *(f"wanted are shares of {cost}, achieved are shares of samples" for cost in self._costs)]
-        )
+        titles = ("source", "wanted", "achieved", "drawn", "dropped", "bad")
+        columns = dict(zip(("name", "wanted", "achieved", "samples", "dropped", "bad"), titles, strict=True))
+        costs = (f"wanted are shares of {cost}, achieved are shares of samples" for cost in self._costs)
+        return "\n".join([totals_table(self.sources(), columns), *costs])
 
 
 def estimate_bytes(value: Any) -> int:

@@ -6,7 +6,7 @@ or `tokens` of samples as the mixtures were given them, counted in the lanes.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from streamdata.mixing.tree import Node, mean_node_shares
 from streamdata.recipe.named_source import PART_NAMES, STEPS, Weight
 from streamdata.states.loading import named_ranks
 from streamdata.states.progress import Progress, history_of, totals_of_nodes
+from streamdata.tools.view.tree import fitted, percent_text
 
 _RECORDS: Final = re.compile(r"(?:map-style, (\d+) records|[^,]+, (\d+) records in )")
 _HOLDOUT: Final = re.compile(r", part (train|valid) of holdout ([^,]+)")
@@ -191,6 +192,19 @@ def report(states: Mapping[str, Any]) -> dict[str, float]:
             if (value := getattr(source, name)) is not None:
                 numbers[f"{name}/{source.name}"] = value
     return numbers
+
+
+def totals_table(sources: Sequence[SourceTotals], columns: Mapping[str, str]) -> str:
+    """Show sums of sources in a table that fits the terminal, a line for each source.
+
+    Args:
+        sources: Of which a line is each.
+        columns: Attributes that are shown, each with its title.
+    """
+    cells: dict[str, Callable[[Any], str]] = dict.fromkeys(("wanted", "achieved"), percent_text)
+    cells |= {"name": str, "epochs": lambda epochs: "not known" if epochs is None else f"{epochs:.4g}"}
+    rows = [[cells.get(name, "{:,}".format)(getattr(source, name)) for name in columns] for source in sources]
+    return fitted([[*row, ""] for row in [columns.values(), *rows]])
 
 
 def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:
