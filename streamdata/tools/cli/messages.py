@@ -99,7 +99,7 @@ def _is_reader_gone() -> bool:
 def _lines(error: Exception, *, is_expected: bool) -> list[str]:
     """The message and its notes; of what may come from anywhere, its type and where it was raised."""
     message, frames = text_of(error), traceback.extract_tb(error.__traceback__)
-    place = (frames[-1].filename, str(frames[-1].lineno), frames[-1].name) if frames else None
+    place = f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}" if frames else ""
     if message.startswith("Caught ") and " in DataLoader worker process " in message:
         message, place = _of_worker(message)
     if not is_expected:
@@ -110,22 +110,22 @@ def _lines(error: Exception, *, is_expected: bool) -> list[str]:
         lines = [*lines[: _MAX_LINES - 1], f"… and {len(lines) - _MAX_LINES + 1} lines more"]
     if not is_expected:
         if place:
-            lines.append(f"  Raised at {place[0]}:{place[1]}, in {place[2]}.")
+            lines.append(f"  Raised at {place}.")
         lines.append("  --traceback shows how it came there.")
     return lines
 
 
-def _of_worker(text: str) -> tuple[str, tuple[str, str, str] | None]:
+def _of_worker(text: str) -> tuple[str, str]:
     """Find the error, and its last frame, in the traceback of a worker, which torch gives as a message."""
     lines = text.splitlines()
     frames = [(number, found) for number, line in enumerate(lines) if (found := _FRAME.fullmatch(line))]
     if not frames:
-        return text, None
+        return text, ""
     number, frame = frames[-1]
     rest = [line for line in lines[number + 1 :] if line]
     while rest and rest[0].startswith("    "):  # the source of the frame, and what marks a part of it
         rest.pop(0)
-    return "\n".join(rest).partition(": ")[2], (frame[1], frame[2], frame[3])
+    return "\n".join(rest).partition(": ")[2], f"{frame[1]}:{frame[2]}, in {frame[3]}"
 
 
 class TerminatedError(KeyboardInterrupt):

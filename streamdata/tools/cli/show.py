@@ -106,13 +106,12 @@ def _files(path: Path) -> "MergedDataset | None":
     """The records of files without a recipe; None of a store."""
     from streamdata.stores.factory import detect_format
 
-    found, refusal = "", None
+    refusal = None
     try:
-        found = detect_format(path)
+        if detect_format(path) in _STORES or path.is_file():
+            return None
     except StoreError as error:
         refusal = error
-    if found in _STORES or (found and path.is_file()):
-        return None
     from streamdata.tools.show.streams import dataset_at
 
     dataset = dataset_at(path)
