@@ -47,32 +47,29 @@ Ranks = Annotated[int, count("Data-parallel ranks.", "--ranks", most=MAX_RANKS, 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else on stdout.")]
 
 
-class Command(TyperCommand):
-    """A command that ends with one message where its data is wrong. Its help shows a flag by its name alone."""
+class _FlagsByName:
+    """Lets help show a flag by its name alone, not as one that takes a `<bool>`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, with that of `--help`."""
-        return _without_bool(super().get_params(ctx))
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if isinstance(param, TyperOption) and param.is_bool_flag:
+                param.metavar = ""
+        return params
+
+
+class CommandGroup(_FlagsByName, TyperGroup):
+    """A group of commands."""
+
+
+class Command(_FlagsByName, TyperCommand):
+    """A command that ends with one message where its data is wrong."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run it."""
         with messages(with_traceback=ctx.params.get("traceback")):
             return super().invoke(ctx)
-
-
-class CommandGroup(TyperGroup):
-    """A group of commands that shows flags in the same way."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, with that of `--help`."""
-        return _without_bool(super().get_params(ctx))
-
-
-def _without_bool(params: list[Any]) -> list[Any]:
-    for param in params:
-        if isinstance(param, TyperOption) and param.is_bool_flag:
-            param.metavar = ""
-    return params
 
 
 class GivenRecipe(NamedTuple):

@@ -79,10 +79,10 @@ def _run(
     if schema:
         typer.echo(json.dumps(PrepareConfig.model_json_schema(), indent=2))
         return
-    given = {"INPUTS": inputs, "--output": output or dry_run, "--config": config, "--tokenizer": tokenizer}
-    if missing := [name for name, value in given.items() if not value]:
-        raise typer.BadParameter(f"missing {', '.join(missing)}", param_hint="prepare")
-    assert inputs and config and tokenizer, "they are given"  # noqa: PT018  # for mypy alone
+    if not (inputs and config and tokenizer and (output or dry_run)):
+        given = {"INPUTS": inputs, "--output": output or dry_run, "--config": config, "--tokenizer": tokenizer}
+        missing = ", ".join(name for name, value in given.items() if not value)
+        raise typer.BadParameter(f"missing {missing}", param_hint="prepare")
     pipeline = _pipeline(config, tokenizer, store_format)
     if dry_run is not None:
         from streamdata.tools.cli.show import show_prepared
