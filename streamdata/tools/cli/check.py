@@ -3,39 +3,28 @@
 import os
 import re
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from streamdata.errors import counted, one_line
-from streamdata.tools.cli.messages import Ticker, messages, say
-from streamdata.tools.cli.options import (
-    Allow,
-    GivenRecipe,
-    IncludeRoot,
-    Recipe,
-    Traceback,
-    Variables,
-    checked_packages,
-    given_recipe,
-)
+from streamdata.tools.cli.messages import Ticker, say
+from streamdata.tools.cli.options import GivenRecipe, Recipe, checked_packages, takes_recipe
 
 if TYPE_CHECKING:
     from streamdata.tools.data_check.data_check import DataCheck, DataTask
-    from streamdata.tools.data_check.data_records import Fault, Findings
+    from streamdata.tools.data_check.data_records import Findings
 
 _REMEDY = re.compile(r"\.?\n  (?=\S)")
 """Where a message goes on with what to do."""
 
 
+@takes_recipe
 def check(
     recipe: Recipe,
-    var: Variables = None,
-    allow: Allow = None,
     imports: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,7 +33,6 @@ def check(
             help="Import targets of this package, too, to see what they take; as of --allow.",
         ),
     ] = None,
-    include_root: IncludeRoot = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Also build it, draw samples, and see whether a resume gives the same.")
     ] = False,
@@ -60,20 +48,17 @@ def check(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Processes that read; by default one for each core.")
     ] = None,
-    traceback: Traceback = False,
 ) -> None:
     """Report all errors of a recipe at once, with file and line; builds nothing, imports what you name."""
     if jobs is not None and not data:
         raise typer.BadParameter("expected --data with it", param_hint="--jobs")
-    given = given_recipe(recipe, var, allow, include_root)
-    with messages(Exception, with_traceback=traceback):
-        imported = checked_packages(imports, "--import") or []
-        passed = check_problems(given, imported, with_files=not no_files, online=online)
-        if passed and resume:
-            passed = _check_resume(given)
-        if passed and data:
-            passed = _check_data(given, jobs)
-        raise typer.Exit(0 if passed else 1)
+    imported = checked_packages(imports, "--import") or []
+    passed = check_problems(recipe, imported, with_files=not no_files, online=online)
+    if passed and resume:
+        passed = _check_resume(recipe)
+    if passed and data:
+        passed = _check_data(recipe, jobs)
+    raise typer.Exit(0 if passed else 1)
 
 
 def check_problems(given: GivenRecipe, imports: Sequence[str], *, with_files: bool, online: bool) -> bool:
@@ -118,15 +103,13 @@ def _check_data(given: GivenRecipe, jobs: int | None) -> bool:
     from streamdata.tools.data_check.data_records import Findings
 
     check, found, began = DataCheck(*given), Findings(), time.monotonic()
-    tasks, parts, so_far = list(check.tasks(found)), dict["DataTask", Findings](), Findings()
-    num_processes = min(jobs or len(os.sched_getaffinity(0)), len(tasks))
-    with Ticker(Console(stderr=True), plain_interval_s=10.0) as ticker:
-        for task, part in _parts(check, tasks, num_processes):
-            parts[task] = part
-            so_far.join(part)
-            ticker.tick(partial(_progress, len(parts), len(tasks), so_far, time.monotonic() - began))
-    for task in tasks:  # in the recipe's order, whichever process was faster
-        found.join(parts[task])
+    parts = {task: Findings() for task in check.tasks(found)}
+    num_processes = min(jobs or len(os.sched_getaffinity(0)), len(parts))
+    with Ticker(plain_interval_s=10.0) as ticker:
+        for done in _read(check, parts, num_processes):
+            ticker.tick(partial(_progress, done, parts.values(), began))
+    for part in parts.values():  # in the recipe's order, whichever process was faster
+        found.join(part)
     for line in _lines(found):
         say(line)
     sources = counted(len(check.sources), "source")
@@ -136,36 +119,35 @@ def _check_data(given: GivenRecipe, jobs: int | None) -> bool:
     return not found.counts
 
 
-def _parts(check: "DataCheck", tasks: Sequence["DataTask"], count: int) -> Iterator[tuple["DataTask", "Findings"]]:
-    """Yield each task with its findings; where its process died that is a fault, and new processes do the others."""
+def _read(check: "DataCheck", parts: dict["DataTask", "Findings"], num_processes: int) -> Iterator[int]:
+    """Fill in the findings of each task, and yield how many tasks are done.
+
+    Where a process dies that is a fault of its task, and new processes do the others.
+    """
     from streamdata.run.processes import ProcessDiedError, forks
     from streamdata.tools.data_check.data_records import Findings
 
-    waiting = dict.fromkeys(tasks)
+    waiting = dict.fromkeys(parts)
     while waiting:
-        found = defaultdict["DataTask", Findings](Findings)  # what is under way when a process dies is read again
+        parts.update((task, Findings()) for task in waiting)  # what is under way when a process dies is read again
         try:
             # One reads in a process of its own, too: a function that ends it must not end the command.
-            with forks(check, count) as team:
-                for task, counted in team.run(tuple(waiting), report=partial(_take, found)):
+            with forks(check, num_processes) as team:
+                for task, read in team.run(tuple(waiting), report=lambda told: parts[told[0]].faults.append(told[1])):
+                    parts[task].join(read)
                     del waiting[task]
-                    found[task].join(counted)
-                    yield task, found[task]
+                    yield len(parts) - len(waiting)
         except ProcessDiedError as error:
-            check.note_death(error.task, error, found[error.task])
+            check.note_death(error.task, error, parts[error.task])
             del waiting[error.task]
-            yield error.task, found[error.task]
+            yield len(parts) - len(waiting)
 
 
-def _take(found: Mapping["DataTask", "Findings"], told: tuple["DataTask", "Fault"]) -> None:
-    task, fault = told
-    found[task].faults.append(fault)
-
-
-def _progress(done: int, total: int, found: "Findings", seconds: float) -> str:
-    rate = found.num_records / max(seconds, 1e-9)
-    share = f"{done / total:.0%} of {total:,} shards and runs"
-    return f"{share}  {found.num_records:,} records  {rate:,.0f}/s  {found.counts.total():,} faults"
+def _progress(done: int, parts: Collection["Findings"], began: float) -> str:
+    num_records = sum(part.num_records for part in parts)
+    rate = num_records / max(time.monotonic() - began, 1e-9)
+    share = f"{done / len(parts):.0%} of {len(parts):,} shards and runs"
+    return f"{share}  {num_records:,} records  {rate:,.0f}/s  {sum(part.counts.total() for part in parts):,} faults"
 
 
 def _lines(found: "Findings") -> Iterator[str]:

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from streamdata.errors import shown
-from streamdata.tools.cli.messages import bar, messages, say
+from streamdata.tools.cli.messages import Ticker, say
 from streamdata.tools.cli.options import count
 
 if TYPE_CHECKING:
@@ -40,22 +40,19 @@ def index(
     """Write a manifest of shards, or bring it up to date: who reads them then lists nothing and indexes nothing."""
     if output is not None and not output.endswith(".manifest"):
         raise typer.BadParameter(f"expected a name that ends in .manifest, got {shown(output)}", param_hint="--output")
-    with messages(OSError, ValueError):
-        from streamdata.io.remote.addresses import checked_options
-        from streamdata.recipe.limits import ShardLimits, read_limits
-        from streamdata.shards.index.make_manifest import take_stock
+    from streamdata.io.remote.addresses import checked_options
+    from streamdata.recipe.limits import ShardLimits, read_limits
+    from streamdata.shards.index.make_manifest import take_stock
 
-        given = {"endpoint": endpoint, "region": region, "profile": profile, "anonymous": anonymous or None}
-        options = checked_options(given, "index")
-        stocks = (
-            [take_stock(paths, output, options)] if output else [take_stock([path], options=options) for path in paths]
-        )
-        if check:
-            raise typer.Exit(1 if sum(map(_num_wrong, stocks)) else 0)
-        given_limits = {"line_bytes": line_bytes, "member_bytes": member_bytes}
-        limits = read_limits({name: at for name, at in given_limits.items() if at is not None}, ShardLimits, "index")
-        for stock in stocks:
-            _index(stock, jobs, limits)
+    given = {"endpoint": endpoint, "region": region, "profile": profile, "anonymous": anonymous or None}
+    options = checked_options(given, "index")
+    stocks = [take_stock(paths, output, options)] if output else [take_stock([path], options=options) for path in paths]
+    if check:
+        raise typer.Exit(1 if sum(map(_num_wrong, stocks)) else 0)
+    given_limits = {"line_bytes": line_bytes, "member_bytes": member_bytes}
+    limits = read_limits({name: at for name, at in given_limits.items() if at is not None}, ShardLimits, "index")
+    for stock in stocks:
+        _index(stock, jobs, limits)
 
 
 def _index(stock: "Inventory", num_processes: int | None, limits: "ShardLimits") -> None:
@@ -63,15 +60,13 @@ def _index(stock: "Inventory", num_processes: int | None, limits: "ShardLimits")
     from streamdata.shards.index.indexing import COUNT_KINDS
     from streamdata.shards.index.make_manifest import make_manifest
 
-    columns = (TransferSpeedColumn(), TimeRemainingColumn())
-    with bar(*columns) as show:
+    columns = (BarColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Ticker(plain_interval_s=10.0, columns=columns) as ticker:
 
         def report(done: "IndexProgress") -> None:
-            shards, megabytes = (
-                f"{done.shards}/{done.total_shards}",
-                f"{done.bytes / 1e6:,.0f} of {done.total_bytes / 1e6:,.0f} MB",
-            )
-            show(f"indexing {shards} shards", done.bytes, done.total_bytes, f"indexing: {shards} shards, {megabytes}")
+            megabytes = f"{done.bytes / 1e6:,.0f} of {done.total_bytes / 1e6:,.0f} MB"
+            line = f"indexing: {done.shards}/{done.total_shards} shards, {megabytes}"
+            ticker.tick(lambda: line, done.bytes, done.total_bytes)
 
         made = make_manifest(stock, report, num_processes, limits)
     directory = _opened(made)[0].directory

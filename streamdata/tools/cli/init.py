@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from streamdata.errors import StreamdataError, counted, one_line
-from streamdata.tools.cli.messages import messages, say
+from streamdata.tools.cli.messages import say
 
 
 def init(
@@ -24,33 +24,32 @@ def init(
     """
     if output.exists():
         raise typer.BadParameter(f"expected a new file, got '{one_line(output)}', which is there", param_hint="-o")
-    with messages(OSError):
-        from streamdata.recipe.check import check_recipe
-        from streamdata.recipe.yaml_tree import Locations, read_yaml
-        from streamdata.tools.cli.recipe_files import RecipeFiles
-        from streamdata.tools.init.draft import Draft, draft_sources, recipe_text
-        from streamdata.tools.init.find import find_groups
-        from streamdata.tools.view.tree import table
+    from streamdata.recipe.check import check_recipe
+    from streamdata.recipe.yaml_tree import Locations, read_yaml
+    from streamdata.tools.cli.recipe_files import RecipeFiles
+    from streamdata.tools.init.draft import Draft, draft_sources, recipe_text
+    from streamdata.tools.init.find import find_groups
+    from streamdata.tools.view.tree import table
 
-        sources, errors = list[Draft](), list[str]()
-        for path in dict.fromkeys(paths):
-            try:
-                sources += draft_sources(path, find_groups(path), {source.name for source in sources})
-            except (OSError, ValueError, ImportError, StreamdataError) as error:
-                errors.append(str(error))
-        recipe = recipe_text(sources, paths)
-        read, variables = read_yaml(recipe.encode(), Locations("")), {"tokenizer": "NAME"}
-        problems = check_recipe(read, variables, files=RecipeFiles(), is_streamed=True)
-        errors = errors or [str(problem) for problem in problems if problem.kind == "error"]
-        if errors:
-            say("\n".join(f"error: {error}" for error in errors), err=True)
-            raise typer.Exit(1)
-        with output.open("x", encoding="utf-8") as file:
-            file.write(recipe)
-        say(f"{output}: {counted(len(sources), 'source')}, to be read and edited")
-        say(table([[source.name, source.about[0], source.target.removeprefix("streamdata.")] for source in sources]))
-        variable = " --var tokenizer=NAME" * any("tokenizer" in source.params for source in sources)
-        say(f"\nNext:\n  streamdata check {output}{variable}\n  streamdata show {output}{variable}")
+    sources, errors = list[Draft](), list[str]()
+    for path in dict.fromkeys(paths):
+        try:
+            sources += draft_sources(path, find_groups(path), {source.name for source in sources})
+        except (OSError, ValueError, ImportError, StreamdataError) as error:
+            errors.append(str(error))
+    recipe = recipe_text(sources, paths)
+    read, variables = read_yaml(recipe.encode(), Locations("")), {"tokenizer": "NAME"}
+    problems = check_recipe(read, variables, files=RecipeFiles(), is_streamed=True)
+    errors = errors or [str(problem) for problem in problems if problem.kind == "error"]
+    if errors:
+        say("\n".join(f"error: {error}" for error in errors), err=True)
+        raise typer.Exit(1)
+    with output.open("x", encoding="utf-8") as file:
+        file.write(recipe)
+    say(f"{output}: {counted(len(sources), 'source')}, to be read and edited")
+    say(table([[source.name, source.about[0], source.target.removeprefix("streamdata.")] for source in sources]))
+    variable = " --var tokenizer=NAME" * any("tokenizer" in source.params for source in sources)
+    say(f"\nNext:\n  streamdata check {output}{variable}\n  streamdata show {output}{variable}")
 
 
 def schema() -> None:

@@ -10,14 +10,14 @@ import typer
 from streamdata.tools.cli.check import check
 from streamdata.tools.cli.index import index
 from streamdata.tools.cli.init import init, schema
-from streamdata.tools.cli.options import FlagsCommand, FlagsGroup
+from streamdata.tools.cli.options import Command, CommandGroup
 from streamdata.tools.cli.prepare import prepare, verify
 from streamdata.tools.cli.runs import plan, profile, run
 from streamdata.tools.cli.show import show
 from streamdata.tools.cli.states import state, trace
 
 app = typer.Typer(
-    cls=FlagsGroup,
+    cls=CommandGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # a plain traceback is shorter, and has the notes that say source, url and key
@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 app.add_typer(prepare, name="prepare")
 for command in (init, verify, run, check, plan, profile, index, state, show, trace, schema):
-    app.command(cls=FlagsCommand)(command)
+    app.command(cls=Command)(command)
 
 
 def _show_version(wanted: bool) -> None:

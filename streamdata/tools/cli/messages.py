@@ -11,16 +11,15 @@ import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, Final, Self
 
 import typer
 from rich.console import Console
-from rich.live import Live
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
-from rich.text import Text
+from rich.progress import Progress, ProgressColumn, TextColumn
+from rich.table import Column
 
 from streamdata.errors import StreamdataError, one_line, printable, text_of, without_secrets
 
@@ -41,7 +40,6 @@ _MAX_LINES = 10
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)')
 
 _LIVE_INTERVAL_S: Final = 0.2
-_PLAIN_BAR_INTERVAL_S: Final = 10.0
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -63,32 +61,32 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def messages(*more: type[Exception], with_traceback: bool = False) -> Iterator[None]:
+def messages(*, with_traceback: bool | None) -> Iterator[None]:
     """End with an error's message where a recipe or its data is wrong; other errors keep their traceback.
 
     Args:
-        more: Errors that are messages too; `Exception` where functions of users run, who did not write the rest.
-        with_traceback: Let every error keep it.
+        with_traceback: Whether every error keeps it; None for a command in which no functions of users run, so that
+            other errors than the expected ones are its own.
     """
-    shown: tuple[type[Exception], ...] = (StreamdataError, *more)
+    expected: tuple[type[Exception], ...] = (StreamdataError,)
+    if with_traceback is None:
+        expected += (OSError, ImportError, ValueError)  # of what the user named or lacks: a path, an optional library
     try:
         with ends_by_signals():
             yield
     except (typer.Exit, typer.BadParameter):
         raise  # how a command ends by itself, though these are exceptions, too
-    except shown as error:
-        if with_traceback or (isinstance(error, BrokenPipeError) and _is_reader_gone()):
+    except Exception as error:
+        is_expected = isinstance(error, expected)
+        is_own = with_traceback is None and not is_expected
+        if with_traceback or is_own or (isinstance(error, BrokenPipeError) and _is_reader_gone()):
             raise  # typer ends quietly where nobody reads on, as of `… | head -1`
-        # What nothing but `Exception` says to be a message may come from anywhere, as from functions of users.
-        is_expected = isinstance(error, (StreamdataError, *(kind for kind in more if kind is not Exception)))
         say("error: " + "\n".join(_lines(error, is_expected=is_expected)), err=True)
         raise typer.Exit(1) from error
-    except TerminatedError as error:
-        typer.echo("terminated", err=True)
-        raise typer.Exit(TERMINATED) from error
     except KeyboardInterrupt as error:
-        typer.echo("interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from error
+        is_terminated = isinstance(error, TerminatedError)
+        typer.echo("terminated" if is_terminated else "interrupted", err=True)
+        raise typer.Exit(TERMINATED if is_terminated else INTERRUPTED) from error
 
 
 def _is_reader_gone() -> bool:
@@ -101,7 +99,7 @@ def _is_reader_gone() -> bool:
 def _lines(error: Exception, *, is_expected: bool) -> list[str]:
     """The message and its notes; of what may come from anywhere, its type and where it was raised."""
     message, frames = text_of(error), traceback.extract_tb(error.__traceback__)
-    place = (frames[-1].filename, str(frames[-1].lineno), frames[-1].name) if frames else None
+    place = f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}" if frames else ""
     if message.startswith("Caught ") and " in DataLoader worker process " in message:
         message, place = _of_worker(message)
     if not is_expected:
@@ -112,22 +110,22 @@ def _lines(error: Exception, *, is_expected: bool) -> list[str]:
         lines = [*lines[: _MAX_LINES - 1], f"… and {len(lines) - _MAX_LINES + 1} lines more"]
     if not is_expected:
         if place:
-            lines.append(f"  Raised at {place[0]}:{place[1]}, in {place[2]}.")
+            lines.append(f"  Raised at {place}.")
         lines.append("  --traceback shows how it came there.")
     return lines
 
 
-def _of_worker(text: str) -> tuple[str, tuple[str, str, str] | None]:
+def _of_worker(text: str) -> tuple[str, str]:
     """Find the error, and its last frame, in the traceback of a worker, which torch gives as a message."""
     lines = text.splitlines()
     frames = [(number, found) for number, line in enumerate(lines) if (found := _FRAME.fullmatch(line))]
     if not frames:
-        return text, None
+        return text, ""
     number, frame = frames[-1]
     rest = [line for line in lines[number + 1 :] if line]
     while rest and rest[0].startswith("    "):  # the source of the frame, and what marks a part of it
         rest.pop(0)
-    return "\n".join(rest).partition(": ")[2], (frame[1], frame[2], frame[3])
+    return "\n".join(rest).partition(": ")[2], f"{frame[1]}:{frame[2]}, in {frame[3]}"
 
 
 class TerminatedError(KeyboardInterrupt):
@@ -223,73 +221,53 @@ def leave_interrupts_to_trainer(_: int) -> None:
 
 
 class Ticker:
-    """Shows the present line: in place on a terminal, else as plain lines.
+    """Shows the present line: in place on a terminal, where columns follow it, else as plain lines.
 
     Args:
-        console: Where to.
+        console: Where to; by default stderr.
         clock: Returns the time in seconds.
         plain_interval_s: How often it writes a plain line.
+        columns: Columns that show how much is done.
     """
 
     def __init__(
-        self, console: Console, clock: Callable[[], float] = time.monotonic, *, plain_interval_s: float = 1.0
+        self,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        plain_interval_s: float = 1.0,
+        columns: Sequence[ProgressColumn] = (),
     ) -> None:
-        in_place = console.file.isatty() and not console.is_dumb_terminal
-        self._live = Live(console=console, auto_refresh=False, transient=True) if in_place else None
-        self._interval = _LIVE_INTERVAL_S if in_place else plain_interval_s
-        self._console, self._clock = console, clock
+        self._console, self._clock = console or Console(stderr=True), clock
+        self._in_place = self._console.file.isatty() and not self._console.is_dumb_terminal
+        line = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+        self._progress = Progress(line, *columns, console=self._console, auto_refresh=False, transient=True)
+        self._task = self._progress.add_task("", visible=False)
+        self._interval = _LIVE_INTERVAL_S if self._in_place else plain_interval_s
         self._next = clock() + self._interval
 
     def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
+        if self._in_place:
+            self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        if self._in_place:
+            self._progress.stop()
 
-    def tick(self, make_line: Callable[[], str]) -> None:
-        """Show what `make_line` returns, if it is time."""
+    def tick(self, make_line: Callable[[], str], done: int = 0, total: int | None = None) -> None:
+        """Show what `make_line` returns, and how much is done, if it is time."""
         now = self._clock()
         if now < self._next:
             return
         self._next = now + self._interval
-        if self._live is not None:
-            self._live.update(Text(one_line(make_line()), no_wrap=True, overflow="ellipsis"), refresh=True)
+        line = one_line(make_line())
+        if self._in_place:
+            task = self._task
+            self._progress.update(task, description=line, completed=done, total=total, visible=True, refresh=True)
         else:
-            print(one_line(make_line()), file=self._console.file, flush=True)
+            print(line, file=self._console.file, flush=True)
 
-
-@contextlib.contextmanager
-def bar(*columns: ProgressColumn, quiet_s: float = 0.0) -> Iterator[Callable[..., None]]:
-    """A bar on a terminal, else a line every ten seconds.
-
-    Args:
-        columns: Columns behind the bar.
-        quiet_s: How long nothing is shown.
-
-    Yields:
-        A function of what goes on, how much is done, how much there is, and a plain line that says it otherwise.
-    """
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), *columns)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", visible=False, total=None)
-        # A timer's, since the first step may take long.
-        timer = threading.Timer(quiet_s, progress.update, (task,), {"visible": True})
-        timer.daemon = True
-        last = time.monotonic()
-
-        def show(what: str, done: int, total: int, line: str = "") -> None:
-            nonlocal last
-            progress.update(task, description=what, completed=done, total=total)
-            if not console.is_terminal and time.monotonic() > last + _PLAIN_BAR_INTERVAL_S:
-                last = time.monotonic()
-                say(line or f"{what}: {done:,} of {total:,}", err=True)
-
-        timer.start()
-        try:
-            yield show
-        finally:
-            timer.cancel()
+    def count(self, what: str, done: int, total: int) -> None:
+        """Show how many of all things are done, if it is time."""
+        self.tick(lambda: f"{what}: {done:,} of {total:,}", done, total)

@@ -1,6 +1,9 @@
 """Options that several commands have, and the recipe that they give."""
 
+import functools
+import inspect
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -8,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from streamdata.errors import RecipeError, shown
-from streamdata.tools.cli.messages import say
+from streamdata.tools.cli.messages import messages, say
 
 if TYPE_CHECKING:
     from streamdata.mixing import MergedDataset
@@ -17,25 +20,6 @@ MAX_RANKS = 1 << 17
 """`streamdata.run.MAX_RANKS`, which is not imported: `--help` needs no NumPy."""
 MAX_COUNT = 2**53 - 1
 """The largest number that states and other JSON hold exactly."""
-
-Recipe = Annotated[Path, typer.Argument(help="The YAML file.", exists=True, dir_okay=False, readable=True)]
-Variables = Annotated[
-    list[str] | None,
-    typer.Option("--var", metavar="NAME=VALUE", help="A value for ${variables:NAME}, typed as in YAML."),
-]
-Allow = Annotated[
-    list[str] | None, typer.Option(metavar="PACKAGE", help="Accept only targets of these packages and streamdata.")
-]
-IncludeRoot = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--include-root",
-        metavar="FOLDER",
-        help="A folder with files that the recipe may include.",
-        exists=True,
-        file_okay=False,
-    ),
-]
 
 
 def count(text: str, *names: str, least: int = 1, most: int = MAX_COUNT, metavar: str = "N") -> Any:
@@ -61,30 +45,31 @@ Batch = Annotated[int, count("Samples in a batch of one rank.", "--batch", metav
 Workers = Annotated[int, count("Worker processes of each rank's DataLoader.", least=0, most=256, metavar="W")]
 Ranks = Annotated[int, count("Data-parallel ranks.", "--ranks", most=MAX_RANKS, metavar="R")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else on stdout.")]
-Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error was raised, and how it came there.")]
 
 
-class FlagsCommand(TyperCommand):
-    """A command whose help shows a flag by its name alone, not as one that takes a `<bool>`."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, with that of `--help`."""
-        return _without_bool(super().get_params(ctx))
-
-
-class FlagsGroup(TyperGroup):
-    """A group of commands that shows flags in the same way."""
+class _FlagsByName:
+    """Lets help show a flag by its name alone, not as one that takes a `<bool>`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, with that of `--help`."""
-        return _without_bool(super().get_params(ctx))
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if isinstance(param, TyperOption) and param.is_bool_flag:
+                param.metavar = ""
+        return params
 
 
-def _without_bool(params: list[Any]) -> list[Any]:
-    for param in params:
-        if isinstance(param, TyperOption) and param.is_bool_flag:
-            param.metavar = ""
-    return params
+class CommandGroup(_FlagsByName, TyperGroup):
+    """A group of commands."""
+
+
+class Command(_FlagsByName, TyperCommand):
+    """A command that ends with one message where its data is wrong."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it."""
+        with messages(with_traceback=ctx.params.get("traceback")):
+            return super().invoke(ctx)
 
 
 class GivenRecipe(NamedTuple):
@@ -126,15 +111,50 @@ class GivenRecipe(NamedTuple):
             raise RecipeError(str(error)) from error
 
 
+Recipe = Annotated[GivenRecipe, typer.Argument(help="The YAML file.", exists=True, dir_okay=False, readable=True)]
+
+
 def given_recipe(
-    path: Path, var: list[str] | None, allow: list[str] | None, include_root: list[Path] | None
+    path: Path,
+    var: Annotated[
+        list[str] | None,
+        typer.Option("--var", metavar="NAME=VALUE", help="A value for ${variables:NAME}, typed as in YAML."),
+    ] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="PACKAGE", help="Accept only targets of these packages and streamdata.")
+    ] = None,
+    include_root: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER", help="A folder with files that the recipe may include.", exists=True, file_okay=False
+        ),
+    ] = None,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where an error was raised, and how it came there.")
+    ] = False,
 ) -> GivenRecipe:
-    """Read the options of a recipe.
+    """Read the options of all commands that take a recipe; `Command` knows what `traceback` is for.
 
     Raises:
         typer.BadParameter: An assignment of `--var` or a package of `--allow` is not one.
     """
+    del traceback
     return GivenRecipe(path, _variables(var), checked_packages(allow, "--allow"), list(map(str, include_root or ())))
+
+
+def takes_recipe(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command, whose first parameter is a `GivenRecipe`, the file as an argument, and the options of recipes."""
+    signature, (_, *options) = inspect.signature(command), inspect.signature(given_recipe).parameters.values()
+    first, *own = signature.parameters.values()
+    path = first.replace(annotation=Annotated[Path, *first.annotation.__metadata__])
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        recipe = given_recipe(given.pop(path.name), **{option.name: given.pop(option.name) for option in options})
+        command(recipe, **given)
+
+    run.__signature__ = signature.replace(parameters=[path, *own, *options])  # type: ignore[attr-defined]
+    return run
 
 
 def _variables(assignments: list[str] | None) -> dict[str, Any]:

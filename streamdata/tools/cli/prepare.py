@@ -6,21 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from streamdata.errors import RecipeError, shown
-from streamdata.tools.cli.messages import Ticker, messages, say
-from streamdata.tools.cli.options import FlagsCommand, FlagsGroup, count
+from streamdata.tools.cli.messages import Ticker, say
+from streamdata.tools.cli.options import Command, CommandGroup, count
 
 if TYPE_CHECKING:
     from streamdata.prepare import Pipeline
 
 _INPUTS = "INPUTS..."
-_USERS = (OSError, ImportError, ValueError)
-"""Errors of what the user named or lacks: a path, a disk, a tokenizer, an optional library. Their message says it."""
 
 
-class _InputsOrCommand(FlagsGroup):
+class _InputsOrCommand(CommandGroup):
     """`prepare INPUTS…` and `prepare merge PARTS…`: what does not begin with a command is about inputs."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -29,7 +26,7 @@ class _InputsOrCommand(FlagsGroup):
         return super().parse_args(ctx, args)
 
 
-class _Inputs(FlagsCommand):
+class _Inputs(Command):
     """The command `prepare` itself: its usage and its errors name no other command."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
@@ -77,35 +74,34 @@ def _run(
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the config.")] = False,
 ) -> None:
     """Turn JSONL, parquet or text files into a token store; `prepare merge` joins the parts of several machines."""
-    with messages(*_USERS):
-        from streamdata.prepare import PrepareConfig
+    from streamdata.prepare import PrepareConfig
 
-        if schema:
-            typer.echo(json.dumps(PrepareConfig.model_json_schema(), indent=2))
-            return
+    if schema:
+        typer.echo(json.dumps(PrepareConfig.model_json_schema(), indent=2))
+        return
+    if not (inputs and config and tokenizer and (output or dry_run)):
         given = {"INPUTS": inputs, "--output": output or dry_run, "--config": config, "--tokenizer": tokenizer}
-        if missing := [name for name, value in given.items() if not value]:
-            raise typer.BadParameter(f"missing {', '.join(missing)}", param_hint="prepare")
-        assert inputs and config and tokenizer, "they are given"  # noqa: PT018  # for mypy alone
-        pipeline = _pipeline(config, tokenizer, store_format)
-        if dry_run is not None:
-            from streamdata.tools.cli.show import show_prepared
+        missing = ", ".join(name for name, value in given.items() if not value)
+        raise typer.BadParameter(f"missing {missing}", param_hint="prepare")
+    pipeline = _pipeline(config, tokenizer, store_format)
+    if dry_run is not None:
+        from streamdata.tools.cli.show import show_prepared
 
-            show_prepared(pipeline, inputs, dry_run)
-            return
-        assert output, "it is given"
-        given_shard = _shard(shard)
-        with Ticker(Console(stderr=True)) as ticker:
-            manifest = pipeline.run(
-                inputs,
-                output,
-                workers=workers or len(os.sched_getaffinity(0)),
-                shard=given_shard,
-                engine=engine,
-                overwrite=overwrite,
-                progress=lambda progress: ticker.tick(progress.line),
-            )
-        _say_made(manifest, output)
+        show_prepared(pipeline, inputs, dry_run)
+        return
+    assert output, "it is given"
+    given_shard = _shard(shard)
+    with Ticker() as ticker:
+        manifest = pipeline.run(
+            inputs,
+            output,
+            workers=workers or len(os.sched_getaffinity(0)),
+            shard=given_shard,
+            engine=engine,
+            overwrite=overwrite,
+            progress=lambda progress: ticker.tick(progress.line),
+        )
+    _say_made(manifest, output)
 
 
 def _pipeline(config: str, tokenizer: str, store_format: str | None) -> "Pipeline":
@@ -128,17 +124,16 @@ def _say_made(manifest: dict[str, Any], output: Path) -> None:
     say(summary(manifest) + RunDirectory(output).first_bad())
 
 
-@prepare.command(cls=FlagsCommand)
+@prepare.command(cls=Command)
 def merge(
     parts: Annotated[list[Path], typer.Argument(help="The outputs of --shard 0/n to (n-1)/n.", exists=True)],
     output: _Output,
     overwrite: _Overwrite = False,
 ) -> None:
     """Join the outputs of all parts of a run, without copying tokens."""
-    with messages(*_USERS):
-        from streamdata.prepare import merge as merge_parts
+    from streamdata.prepare import merge as merge_parts
 
-        _say_made(merge_parts(parts, output, overwrite=overwrite), output)
+    _say_made(merge_parts(parts, output, overwrite=overwrite), output)
 
 
 _Store = Annotated[Path, typer.Argument(help="A store, or the output of prepare.", exists=True, file_okay=False)]
@@ -151,23 +146,22 @@ def verify(
     ] = False,
 ) -> None:
     """Check counts, ids and checksums of a finished store."""
-    with messages(*_USERS):
-        from streamdata.prepare import finished_runs
-        from streamdata.stores.stored_values import publish_sums
+    from streamdata.prepare import finished_runs
+    from streamdata.stores.stored_values import publish_sums
 
-        problems = finished_runs.verify(store)
-        for problem in problems:
-            say(f"error: {problem}", err=True)
-        say(f"{store}: {len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}")
-        if problems:
-            raise typer.Exit(1)
-        files = finished_runs.without_sums(store)
-        if write_sums:
-            for file in files:
-                publish_sums(file)
-            say(f"files that got sums: {len(files)}")
-        elif files:
-            say(f"files without sums, in which damage is read in silence: {len(files)}; --write-sums adds them")
+    problems = finished_runs.verify(store)
+    for problem in problems:
+        say(f"error: {problem}", err=True)
+    say(f"{store}: {len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}")
+    if problems:
+        raise typer.Exit(1)
+    files = finished_runs.without_sums(store)
+    if write_sums:
+        for file in files:
+            publish_sums(file)
+        say(f"files that got sums: {len(files)}")
+    elif files:
+        say(f"files without sums, in which damage is read in silence: {len(files)}; --write-sums adds them")
 
 
 def _shard(text: str | None) -> tuple[int, int] | None:

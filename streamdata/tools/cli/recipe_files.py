@@ -1,8 +1,9 @@
 """Params of a recipe's targets → those whose shards, stores or tokenizers are not there."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -20,12 +21,8 @@ from streamdata.stores.factory import detect_format
 from streamdata.stores.store import store_files
 from streamdata.text.tokenizer import check_name
 
-_ANY: Final = ("",)
-_PATHS: Final = {**SHARD_SUFFIXES, "streamdata.ImageFolderDataset": _ANY}
+_PATHS: Final = {**SHARD_SUFFIXES, "streamdata.ImageFolderDataset": ("",)}
 """By a source with a parameter `path`: what it takes in a folder."""
-_FILES: Final = ("jsonl_path", "data_files")
-_TARS: Final = "streamdata.MetaDistributedWebDataset"
-_CONFIG: Final = "config"
 SETTINGS: Final = {
     "streamdata.SFTChatDataset": ("streamdata.chats.chat_dataset", "SFTChatConfig"),
     "streamdata.PreferenceDataset": ("streamdata.chats.chat_dataset", "PreferenceConfig"),
@@ -33,57 +30,56 @@ SETTINGS: Final = {
 }
 """By a target with `config`: the module and class that know its keys, imported where one is."""
 _PLAIN: Final = (str, int, float, bool, type(None))
-_TOKENIZERS: Final = ("tokenizer", "tokenizer_name", "processor")
 
 
+@dataclass(frozen=True)
 class RecipeFiles:
     """Looks for the files that params name; those of stores elsewhere and of the hub only where it is told to.
 
-    Args:
+    Attributes:
         online: Whether to ask stores and the hub, too.
     """
 
-    def __init__(self, *, online: bool = False) -> None:
-        self._online = online
+    online: bool = False
 
     def __call__(self, target: str, params: Mapping[str, Any]) -> Iterator[tuple[str, str, Kind]]:
         """Yields the name of each parameter whose files are not there, with what is wrong, or that nobody looked."""
         for name, value in params.items():
-            look = self._look(target, name, params)
-            if look and value and (name == _CONFIG or all(isinstance(one, str) for one in _listed(value))):
+            if value:
                 try:
-                    not_checked = look(value)
+                    if not_checked := self._look(target, name, value, params):
+                        yield name, not_checked, "not checked"
                 except (OSError, ValueError) as error:  # also of a dead host, or a damaged manifest
                     yield name, str(error), "error"
-                else:
-                    if not_checked:
-                        yield name, not_checked, "not checked"
 
-    def _look(self, target: str, name: str, params: Mapping[str, Any]) -> Callable[[Any], str | None] | None:
-        """Return a function that looks for the files of a parameter, if any; it returns why it did not look."""
-        if name == _CONFIG and target in SETTINGS:
-            return lambda value: _settings(target, value)
-        if name == "paths" and target == "streamdata.BlendableDataset.from_megatron":
-            return _blend
-        if name == "path" and target in _PATHS:
-            return lambda value: self._shards(value, _PATHS[target], params)
-        looks: dict[str, Callable[[Any], str | None]] = {
-            "load_path": lambda value: _store(value, params.get("storage_type")),
-            "meta_names": lambda _: _sidecars(params),
-            **dict.fromkeys(_TOKENIZERS, self._tokenizer),
-            **dict.fromkeys(_FILES, lambda value: self._shards(value, _ANY, params)),
-        }
-        return looks.get(name)
+    def _look(self, target: str, name: str, value: Any, params: Mapping[str, Any]) -> str | None:
+        """Look for the files of a parameter, if it names any; return why it did not look."""
+        if name == "config" and target in SETTINGS:
+            _settings(target, value)
+        if not all(isinstance(text, str) for text in _listed(value)):
+            return None  # what is built, whose files only the builder knows
+        match name:
+            case "path" if target in _PATHS:
+                self._shards(value, _PATHS[target], params)
+            case "jsonl_path" | "data_files":
+                self._shards(value, ("",), params)
+            case "paths" if target == "streamdata.BlendableDataset.from_megatron":
+                _blend(value)
+            case "load_path":
+                _store(value, params.get("storage_type"))
+            case "meta_names":
+                _sidecars(params)
+            case "tokenizer" | "tokenizer_name" | "processor":
+                return self._tokenizer(value)
+        return None
 
     def _shards(self, value: str | Sequence[str], suffixes: tuple[str, ...], params: Mapping[str, Any]) -> None:
-        patterns = [one for text in _listed(value) for one in _parts(text)]
-        local = [one for one in patterns if not is_pipe(one) and "://" not in one and "::" not in one]
+        local, remote = _local_and_remote(value)
         if local:
             find_shards(local, suffixes)
-        remote = [one for one in patterns if is_remote(one)]
         for one in remote:
             check_braces(one)
-        if remote and self._online:
+        if remote and self.online:
             options = options_of_source(params.get("storage_options"), "check")
             for url in find_shards(remote, suffixes, None, options).urls:
                 if url in remote and not is_glob(url):  # of a url that is spelt out nobody has asked yet
@@ -93,7 +89,7 @@ class RecipeFiles:
         check_name(name)
         if Path(name).exists():
             return None
-        if self._online:
+        if self.online:
             from transformers.utils.hub import cached_file  # it knows mirrors, tokens and what was loaded before
 
             cached_file(name, "tokenizer_config.json")
@@ -134,10 +130,13 @@ def _is_built(value: Any) -> bool:
 def _sidecars(params: Mapping[str, Any]) -> None:
     """Each tar of this machine has its sidecar; what is wrong with the path itself is said of that."""
     path, urls = params.get("path"), list[str]()
-    parts = _parts(path) if isinstance(path, str) else []
-    local = [one for one in parts if "://" not in one and not is_pipe(one)]
+    local = _local_and_remote(path)[0] if isinstance(path, str) else []
     with suppress(OSError, ValueError):
-        urls = find_shards(local, _PATHS[_TARS], params.get("include_dirs")).urls if local else []
+        urls = (
+            find_shards(local, _PATHS["streamdata.MetaDistributedWebDataset"], params.get("include_dirs")).urls
+            if local
+            else []
+        )
     find_sidecars(urls, {})
 
 
@@ -145,7 +144,11 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _parts(text: str) -> list[str]:
-    if is_pipe(text) or os.path.exists(expand_home(text)):
-        return [text]
-    return [part.strip() for part in split_commas(text)]
+def _local_and_remote(value: Any) -> tuple[list[str], list[str]]:
+    """The patterns of files on this machine, and of those in stores; what programs print is neither."""
+    found = list[str]()
+    for text in _listed(value):
+        is_one = is_pipe(text) or os.path.exists(expand_home(text))
+        found += [text] if is_one else [part.strip() for part in split_commas(text)]
+    local = [one for one in found if not is_pipe(one) and "://" not in one and "::" not in one]
+    return local, [one for one in found if is_remote(one)]

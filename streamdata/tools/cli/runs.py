@@ -8,31 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.progress import MofNCompleteColumn
+from rich.progress import BarColumn
 
 from streamdata.tools.cli.messages import (
     INTERRUPTED,
     Interrupt,
     TerminatedError,
     Ticker,
-    bar,
     leave_interrupts_to_trainer,
-    messages,
     say,
 )
-from streamdata.tools.cli.options import (
-    Allow,
-    Batch,
-    IncludeRoot,
-    Json,
-    Ranks,
-    Recipe,
-    Traceback,
-    Variables,
-    Workers,
-    count,
-    given_recipe,
-)
+from streamdata.tools.cli.options import Batch, Json, Ranks, Recipe, Workers, count, takes_recipe
 
 if TYPE_CHECKING:
     from streamdata.mixing import MergedDataset
@@ -41,10 +27,9 @@ if TYPE_CHECKING:
 
 _MAX_SHARES: Final = 6
 """Sources that the live line names; the summary names all."""
-_QUIET_S: Final = 2.0
-"""How long `plan` and `profile` show nothing of how far they are."""
 
 
+@takes_recipe
 def plan(
     recipe: Recipe,
     samples: Annotated[int | None, count("Samples that the job takes.")] = None,
@@ -59,30 +44,24 @@ def plan(
         int | None, count("Show the first draws of rank 0, worker 0; with --json 20 of them.", least=0, metavar="K")
     ] = None,
     as_json: Json = False,
-    var: Variables = None,
-    allow: Allow = None,
-    include_root: IncludeRoot = None,
-    traceback: Traceback = False,
 ) -> None:
     """Say what a run will read of each source: epochs, repeats, bytes, and what to do about them."""
     if (samples is None) == (tokens is None):
         raise typer.BadParameter("expected one of --samples and --tokens", param_hint="--samples")
-    given = given_recipe(recipe, var, allow, include_root)
-    with messages(Exception, with_traceback=traceback):
-        from streamdata.tools.plan.make_plan import HURTS, MIND, Amount, make_plan
-        from streamdata.tools.plan.plan_text import plan_json, plan_text
+    from streamdata.tools.plan.make_plan import HURTS, MIND, Amount, make_plan
+    from streamdata.tools.plan.plan_text import plan_json, plan_text
 
-        amount = Amount(samples, tokens, ranks, workers, batch)
-        num_draws = draws if draws is not None else 20 * as_json
-        dataset = given.build()
-        with bar(MofNCompleteColumn(), quiet_s=_QUIET_S) as progressed:
-            made = make_plan(dataset, amount, num_sampled=read, num_draws=num_draws, progressed=progressed)
-        colours = {HURTS: typer.colors.RED, MIND: typer.colors.YELLOW} if has_colours() else {}
+    amount = Amount(samples, tokens, ranks, workers, batch)
+    num_draws = draws if draws is not None else 20 * as_json
+    dataset = recipe.build()
+    with Ticker(plain_interval_s=10.0, columns=(BarColumn(),)) as ticker:
+        made = make_plan(dataset, amount, num_sampled=read, num_draws=num_draws, progressed=ticker.count)
+    colours = {HURTS: typer.colors.RED, MIND: typer.colors.YELLOW} if has_colours() else {}
 
-        def paint(text: str, level: str) -> str:
-            return typer.style(text, fg=colours[level]) if level in colours else text
+    def paint(text: str, level: str) -> str:
+        return typer.style(text, fg=colours[level]) if level in colours else text
 
-        typer.echo(json.dumps(plan_json(made), allow_nan=False) if as_json else plan_text(made, paint))
+    typer.echo(json.dumps(plan_json(made), allow_nan=False) if as_json else plan_text(made, paint))
 
 
 def has_colours() -> bool:
@@ -91,24 +70,19 @@ def has_colours() -> bool:
     return console.is_terminal and not console.no_color
 
 
+@takes_recipe
 def run(
     recipe: Recipe,
-    var: Variables = None,
     batches: Annotated[int | None, count("Stop after N batches; by default at the end, or at Ctrl-C.")] = None,
     batch: Batch = 16,
     workers: Workers = 0,
-    allow: Allow = None,
-    include_root: IncludeRoot = None,
-    traceback: Traceback = False,
 ) -> None:
     """Stream a recipe through a DataLoader; report samples/s, MB/s, and the share of each source."""
-    given = given_recipe(recipe, var, allow, include_root)
-    with messages(Exception, with_traceback=traceback):
-        from streamdata.tools.view.tree import fitted, tree_rows
+    from streamdata.tools.view.tree import fitted, tree_rows
 
-        dataset = given.build()
-        say(fitted(tree_rows(dataset), (0, 6)))
-        raise typer.Exit(0 if _stream(dataset, batches, batch, workers) else INTERRUPTED)
+    dataset = recipe.build()
+    say(fitted(tree_rows(dataset), (0, 6)))
+    raise typer.Exit(0 if _stream(dataset, batches, batch, workers) else INTERRUPTED)
 
 
 def _stream(dataset: "MergedDataset", batches: int | None, batch_size: int, workers: int) -> bool:
@@ -172,7 +146,7 @@ class Pace:
         """How far it is, how fast, and the shares so far, in one line."""
         from streamdata.tools.view.tree import percent_text
 
-        sources = sorted(self._delivery.sources(), key=lambda source: -source.wanted)
+        sources = sorted(self._delivery.sources(), key=lambda source: -(source.wanted or 0))
         shares = [f"{source.name} {percent_text(source.achieved)}" for source in sources[:_MAX_SHARES]]
         if len(sources) > _MAX_SHARES:
             shares.append(f"{len(sources) - _MAX_SHARES} more")
@@ -211,6 +185,7 @@ def _megabytes(size_bytes: float) -> str:
     return f"{number:,.0f} MB" if number >= 100 else f"{number:.3g} MB"  # noqa: PLR2004
 
 
+@takes_recipe
 def profile(
     recipe: Recipe,
     seconds: Annotated[float, typer.Option(min=0.1, metavar="S", help="How long in all, without building it.")] = 24.0,
@@ -225,24 +200,18 @@ def profile(
         float | None, typer.Option(min=1e-6, metavar="S", help="Of a step of the trainer: what does it need?")
     ] = None,
     as_json: Json = False,
-    var: Variables = None,
-    allow: Allow = None,
-    include_root: IncludeRoot = None,
-    traceback: Traceback = False,
 ) -> None:
     """Say where the time goes, how fast 0, 1, 2 … workers are, and what would help most."""
-    given = given_recipe(recipe, var, allow, include_root)
-    with messages(Exception, with_traceback=traceback):
-        from streamdata.tools.profile.make_profile import make_profile, profile_json, profile_text
+    from streamdata.tools.profile.make_profile import make_profile, profile_json, profile_text
 
-        dataset = given.build()
-        with bar(MofNCompleteColumn(), quiet_s=_QUIET_S) as progressed:
-            made = make_profile(
-                dataset,
-                seconds=seconds,
-                workers=workers or None,
-                batch_size=batch,
-                step_time_s=step_time,
-                progressed=progressed,
-            )
-        typer.echo(json.dumps(profile_json(made), allow_nan=False) if as_json else profile_text(made))
+    dataset = recipe.build()
+    with Ticker(plain_interval_s=10.0, columns=(BarColumn(),)) as ticker:
+        made = make_profile(
+            dataset,
+            seconds=seconds,
+            workers=workers or None,
+            batch_size=batch,
+            step_time_s=step_time,
+            progressed=ticker.count,
+        )
+    typer.echo(json.dumps(profile_json(made), allow_nan=False) if as_json else profile_text(made))

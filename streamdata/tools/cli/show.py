@@ -9,17 +9,8 @@ import typer
 from rich.console import Console
 
 from streamdata.errors import StoreError, counted, shortened
-from streamdata.tools.cli.messages import Ticker, messages, say
-from streamdata.tools.cli.options import (
-    MAX_RANKS,
-    Allow,
-    IncludeRoot,
-    Json,
-    Traceback,
-    Variables,
-    count,
-    given_recipe,
-)
+from streamdata.tools.cli.messages import Ticker, say
+from streamdata.tools.cli.options import MAX_RANKS, GivenRecipe, Json, count, takes_recipe
 
 if TYPE_CHECKING:
     from streamdata.mixing import MergedDataset
@@ -32,9 +23,10 @@ _PROGRESS_AFTER_S: Final = 2.0
 _TARGET: Final = "RECIPE|FILES|STORE"
 
 
+@takes_recipe
 def show(
     target: Annotated[
-        Path,
+        GivenRecipe,
         typer.Argument(
             metavar=_TARGET,
             help="A recipe; a file or folder of JSONL, CSV, parquet, tars or images; a store.",
@@ -67,67 +59,59 @@ def show(
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the pages; 0 takes one that is free.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not start a browser.")] = False,
-    var: Variables = None,
-    allow: Allow = None,
-    include_root: IncludeRoot = None,
-    traceback: Traceback = False,
 ) -> None:
     """Look at samples: fields, tokens with what is trained of them, images, and the raw records."""
-    given = given_recipe(target, var, allow, include_root)
-    with messages(Exception, with_traceback=traceback):
-        from streamdata.tools.show.model import IN_TERMINAL, ON_PAGE, WHOLE
+    path = target.path
+    from streamdata.tools.show.model import IN_TERMINAL, ON_PAGE, WHOLE
 
-        limits = WHOLE if full else ON_PAGE if as_json or browser or html else IN_TERMINAL
-        if as_json + browser + (html is not None) > 1:
-            raise typer.BadParameter("expected one of them", param_hint="--json, --html, --browser")
-        is_recipe = target.suffix.lower() in _RECIPES
-        if not target.exists() and (is_recipe or not target.with_name(f"{target.name}.idx").exists()):
-            raise typer.BadParameter(f"'{target}' does not exist", param_hint=_TARGET)
-        dataset = given.build() if is_recipe else _files(target)
-        shown: Any  # `StoredRecords` or `MixtureSamples`, imported where one is shown
-        if dataset is None:
-            from streamdata.tools.show.stored import StoredRecords
+    limits = WHOLE if full else ON_PAGE if as_json or browser or html else IN_TERMINAL
+    if as_json + browser + (html is not None) > 1:
+        raise typer.BadParameter("expected one of them", param_hint="--json, --html, --browser")
+    is_recipe = path.suffix.lower() in _RECIPES
+    if not path.exists() and (is_recipe or not path.with_name(f"{path.name}.idx").exists()):
+        raise typer.BadParameter(f"'{path}' does not exist", param_hint=_TARGET)
+    dataset = target.build() if is_recipe else _files(path)
+    shown: Any  # `StoredRecords` or `MixtureSamples`, imported where one is shown
+    if dataset is None:
+        from streamdata.tools.show.stored import StoredRecords
 
-            shown = StoredRecords(target, step or 0, limits, tokenizer, dtype)
-            if (step or 0) >= len(shown):
-                raise typer.BadParameter(f"expected a record below {len(shown):,}, got {step}", param_hint="--step")
-        else:
-            from streamdata.states.loading import read_states
-            from streamdata.tools.show.streams import MixtureSamples, Place
+        shown = StoredRecords(path, step or 0, limits, tokenizer, dtype)
+        if (step or 0) >= len(shown):
+            raise typer.BadParameter(f"expected a record below {len(shown):,}, got {step}", param_hint="--step")
+    else:
+        from streamdata.states.loading import read_states
+        from streamdata.tools.show.streams import MixtureSamples, Place
 
-            if step == 0:
-                raise typer.BadParameter("expected a step from 1: the first batch is step 1", param_hint="--step")
-            if not states and rank >= (ranks or 1):
-                raise typer.BadParameter(f"expected a rank below --ranks, got {rank}", param_hint="--rank")
-            groups = [[path] for path in states or ()] if browser else [states or []]  # a time line marks each
-            read = [found for group in groups for found in read_states(group)]
-            names = [found.origin.partition(",")[0] for found in read]
-            saved = [found.states for found in read]
-            place = Place(
-                step=step, rank=rank, dp_size=ranks, batch=batch, states=saved, state_names=names, source=source
-            )
-            shown = MixtureSamples(dataset, place, limits, tokenizer)
-        if browser:
-            from streamdata.tools.show.server import serve_pages
+        if step == 0:
+            raise typer.BadParameter("expected a step from 1: the first batch is step 1", param_hint="--step")
+        if not states and rank >= (ranks or 1):
+            raise typer.BadParameter(f"expected a rank below --ranks, got {rank}", param_hint="--rank")
+        groups = [[path] for path in states or ()] if browser else [states or []]  # a time line marks each
+        read = [found for group in groups for found in read_states(group)]
+        names = [found.origin.partition(",")[0] for found in read]
+        saved = [found.states for found in read]
+        place = Place(step=step, rank=rank, dp_size=ranks, batch=batch, states=saved, state_names=names, source=source)
+        shown = MixtureSamples(dataset, place, limits, tokenizer)
+    if browser:
+        from streamdata.tools.show.server import serve_pages
 
-            serve_pages(shown.browsed(target.name, number), port, opens=not no_open)
-        else:
-            with Ticker(Console(stderr=True), plain_interval_s=_PROGRESS_AFTER_S) as ticker:
-                page = shown.page(str(target), number, lambda n: ticker.tick(lambda: f"{n:,} of {number:,} samples"))
-            _print(page, html, as_json=as_json)
+        serve_pages(shown.browsed(path.name, number), port, opens=not no_open)
+    else:
+        with Ticker(plain_interval_s=_PROGRESS_AFTER_S) as ticker:
+            page = shown.page(str(path), number, lambda n: ticker.tick(lambda: f"{n:,} of {number:,} samples"))
+        _print(page, html, as_json=as_json)
 
 
 def _files(path: Path) -> "MergedDataset | None":
     """The records of files without a recipe; None of a store."""
     from streamdata.stores.factory import detect_format
 
-    found, refusal = "", None
+    refusal = None
     try:
-        found = detect_format(path)
+        if detect_format(path) in _STORES or path.is_file():
+            return None
     except StoreError as error:
         refusal = error
-    if found in _STORES or (found and path.is_file()):
-        return None
     from streamdata.tools.show.streams import dataset_at
 
     dataset = dataset_at(path)

@@ -1,34 +1,22 @@
 """Commands about states: `state` says what they hold and joins them, `trace` which records made the batch of a step."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
 
 from streamdata.errors import one_line, shown
-from streamdata.tools.cli.messages import Ticker, messages, say
-from streamdata.tools.cli.options import (
-    Allow,
-    IncludeRoot,
-    Json,
-    Recipe,
-    Traceback,
-    Variables,
-    count,
-    given_recipe,
-)
+from streamdata.tools.cli.messages import Ticker, say
+from streamdata.tools.cli.options import Json, Recipe, count, takes_recipe
 
 if TYPE_CHECKING:
     from streamdata.tools.trace import TracedStep
     from streamdata.tools.view import Totals
 
-_COUNTS: Final = ("records", "dropped", "bad", "skipped", "left_out", "padded")
+_COUNTS: Final = ("dropped", "bad", "skipped", "left_out", "padded")
 
 
 def state(
@@ -53,17 +41,16 @@ def state(
         raise typer.BadParameter("expected --merge, and the file to write", param_hint="--output")
     if output is not None and (diff is not None or as_json):
         raise typer.BadParameter("expected --diff and --json without --output", param_hint="--output")
-    with messages(OSError):
-        if output is None:
-            _show_states(files, diff, as_json=as_json)
-            return
-        from streamdata.run.publish import publish
-        from streamdata.states.joining import merge_states
-        from streamdata.states.loading import read_states
+    if output is None:
+        _show_states(files, diff, as_json=as_json)
+        return
+    from streamdata.run.publish import publish
+    from streamdata.states.joining import merge_states
+    from streamdata.states.loading import read_states
 
-        joined = merge_states(*(read.states for read in read_states(files)))
-        publish(output, [json.dumps(joined).encode(), b"\n"])
-        say(f"{output}: {len(joined):,} entries, {output.stat().st_size:,} bytes")
+    joined = merge_states(*(read.states for read in read_states(files)))
+    publish(output, [json.dumps(joined).encode(), b"\n"])
+    say(f"{output}: {len(joined):,} entries, {output.stat().st_size:,} bytes")
 
 
 def _show_states(paths: Sequence[Path], other: Path | None, *, as_json: bool) -> None:
@@ -71,9 +58,7 @@ def _show_states(paths: Sequence[Path], other: Path | None, *, as_json: bool) ->
     from streamdata.tools.view.totals import describe_states, states_as_json, totals_of
 
     states, origin = _joined(paths)
-    totals = totals_of(states)
-    if other is not None:
-        totals = totals.minus(totals_of(_joined([other])[0]))
+    totals = totals_of(states, None if other is None else _joined([other])[0])
     if as_json:
         typer.echo(
             json.dumps({**asdict(totals), **states_as_json(states), "origin": origin, "diff": other and str(other)})
@@ -95,20 +80,17 @@ def _joined(paths: Sequence[Path]) -> tuple[Mapping[str, Any], str]:
 
 
 def _sources(totals: "Totals") -> str:
-    from streamdata.tools.view.tree import fitted, percent_text
+    from streamdata.tools.view.totals import totals_table
 
     # What nothing was counted of has no column: a terminal is narrow.
-    counted = [name for name in _COUNTS if name == "records" or any(getattr(s, name) for s in totals.sources)]
-    rows = [["source", "samples", "tokens", "epochs", "wanted", "achieved", *counted, ""]]
-    for source in totals.sources:
-        epochs = "not known" if source.epochs is None else f"{source.epochs:.4g}"
-        shares = percent_text(source.wanted), percent_text(source.achieved)
-        counts = (f"{getattr(source, name):,}" for name in counted)
-        rows.append([source.name, f"{source.samples:,}", f"{source.tokens:,}", epochs, *shares, *counts, ""])
+    counts = [name for name in _COUNTS if any(getattr(source, name) for source in totals.sources)]
+    columns = ["samples", "tokens", "epochs", "wanted", "achieved", "records", *counts]
+    table = totals_table(totals.sources, {"name": "source"} | {name: name for name in columns})
     in_steps = f" in {totals.steps:,} steps" if totals.steps else ""  # which a run without our collate does not count
-    return f"{fitted(rows)}\n{totals.samples:,} samples, {totals.tokens:,} tokens{in_steps}"
+    return f"{table}\n{totals.samples:,} samples, {totals.tokens:,} tokens{in_steps}"
 
 
+@takes_recipe
 def trace(
     recipe: Recipe,
     files: Annotated[
@@ -130,49 +112,36 @@ def trace(
     batches_per_step: Annotated[
         int | None, count("Batches in a step, where one save alone does not tell.", metavar="K")
     ] = None,
-    var: Variables = None,
-    allow: Allow = None,
-    include_root: IncludeRoot = None,
     as_json: Json = False,
-    traceback: Traceback = False,
 ) -> None:
     """Say which records made the batch of a step; or at which steps a record came or comes."""
     if (step is None) == (find is None):
         raise typer.BadParameter("expected --step or --find", param_hint="--step")
     if find is not None and "#" not in find:
         raise typer.BadParameter(f"expected URL#KEY or SOURCE#INDEX, got {shown(find)}", param_hint="--find")
-    given = given_recipe(recipe, var, allow, include_root)
-    with messages(Exception, with_traceback=traceback):
-        from streamdata.states.loading import read_states
-        from streamdata.tools.trace import Trace, count_steps
+    from streamdata.states.loading import read_states
+    from streamdata.tools.trace import Trace, count_steps
 
-        found = [read for group in _together(files) for read in read_states(group)]
-        steps = count_steps([(read.step, read.states) for read in found], batches_per_step)
-        traced = Trace(given.build(), [read.states for read in found], batch, steps=steps)
-        if steps != (1, 0):
-            factor = "(N - 1)" if steps.batches == 1 else f"{steps.batches:,} (N - 1)"
-            first = f"{factor} {'-' if steps.offset < 0 else '+'} {abs(steps.offset + 1):,}"  # counted from 1
-            say(f"step N has {steps.batches:,} batches, the first of them number {first}", err=True)
-        with Ticker(Console(stderr=True), plain_interval_s=2.0) as ticker:
-            traced.on_progress = lambda done, total: ticker.tick(lambda: f"looked through {done:,} of {total:,}")
-            if find is None:
-                made = traced.at(step or 1)
-            else:
-                came = traced.find_named(find)
-        if find is not None:
-            _show_steps(find, came, traced.num_steps, as_json=as_json)
-            raise typer.Exit(0 if came else 1)
-        _show_records(made, as_json=as_json)
-
-
-def _together(paths: Sequence[Path]) -> Iterator[list[Path]]:
-    """The files of ranks by their folders, each a step; all else by itself."""
-    from streamdata.states.loading import is_rank_file
-
-    is_rank = {path: path.is_file() and is_rank_file(path.read_bytes()) for path in paths}
-    yield from ([path] for path in paths if not is_rank[path])
-    for _, group in groupby(sorted(path for path in paths if is_rank[path]), attrgetter("parent")):
-        yield list(group)
+    groups: dict[Path, list[Path]] = {}  # files of ranks are joined where they are in one folder, that of a step
+    for path in files:
+        groups.setdefault(path.parent if path.is_file() else path, []).append(path)
+    found = [read for group in groups.values() for read in read_states(group)]
+    steps = count_steps([(read.step, read.states) for read in found], batches_per_step)
+    traced = Trace(recipe.build(), [read.states for read in found], batch, steps=steps)
+    if steps != (1, 0):
+        factor = "(N - 1)" if steps.batches == 1 else f"{steps.batches:,} (N - 1)"
+        first = f"{factor} {'-' if steps.offset < 0 else '+'} {abs(steps.offset + 1):,}"  # counted from 1
+        say(f"step N has {steps.batches:,} batches, the first of them number {first}", err=True)
+    with Ticker(plain_interval_s=2.0) as ticker:
+        traced.on_progress = lambda done, total: ticker.tick(lambda: f"looked through {done:,} of {total:,}")
+        if find is None:
+            made = traced.at(step or 1)
+        else:
+            came = traced.find_named(find)
+    if find is not None:
+        _show_steps(find, came, traced.num_steps, as_json=as_json)
+        raise typer.Exit(0 if came else 1)
+    _show_records(made, as_json=as_json)
 
 
 def _show_records(traced: "TracedStep", *, as_json: bool) -> None:

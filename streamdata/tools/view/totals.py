@@ -6,10 +6,8 @@ or `tokens` of samples as the mixtures were given them, counted in the lanes.
 
 import json
 import re
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import zip_longest
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from streamdata.errors import counted, one_line
@@ -17,6 +15,7 @@ from streamdata.mixing.tree import Node, mean_node_shares
 from streamdata.recipe.named_source import PART_NAMES, STEPS, Weight
 from streamdata.states.loading import named_ranks
 from streamdata.states.progress import Progress, history_of, totals_of_nodes
+from streamdata.tools.view.tree import fitted, percent_text
 
 _RECORDS: Final = re.compile(r"(?:map-style, (\d+) records|[^,]+, (\d+) records in )")
 _HOLDOUT: Final = re.compile(r", part (train|valid) of holdout ([^,]+)")
@@ -34,7 +33,8 @@ class SourceTotals:
         tokens: That these had.
         epochs: How often its records were read; None where nobody knows how many it has.
         records: Read of it.
-        wanted: Its share of the stream by the weights of each time.
+        wanted: Its share of the stream by the weights of each time; None where these follow schedules, in several
+            passes, each of which begins them anew.
         achieved: Its share of all samples that were drawn.
         dropped: Records for which `single_process_fn` gave nothing.
         bad: Failures forgiven under `max_bad`.
@@ -48,7 +48,7 @@ class SourceTotals:
     tokens: int = 0
     epochs: float | None = None
     records: int = 0
-    wanted: float = 0.0
+    wanted: float | None = 0.0
     achieved: float = 0.0
     dropped: int = 0
     bad: int = 0
@@ -75,78 +75,56 @@ class Totals:
     sources: tuple[SourceTotals, ...]
     drawn: int
 
-    def minus(self, other: "Totals") -> "Totals":
-        """Subtract what was delivered by the states of `other`."""
-        before = {source.name: source for source in other.sources}
-        drawn = self.drawn - other.drawn
-        sources = tuple(
-            _difference(source, before.get(source.name), drawn, self.drawn, other.drawn) for source in self.sources
-        )
-        return Totals(
-            samples=self.samples - other.samples,
-            steps=self.steps - other.steps,
-            tokens=self.tokens - other.tokens,
-            sources=sources,
-            drawn=drawn,
-        )
 
-
-def _difference(
-    source: SourceTotals, before: SourceTotals | None, drawn: int, drawn_by_now: int, drawn_before: int
-) -> SourceTotals:
-    before = before or SourceTotals(name=source.name, epochs=0.0)
-    sums = {name: getattr(source, name) - getattr(before, name) for name in _SUMS}
-    is_known = source.epochs is not None and before.epochs is not None
-    wanted = source.wanted * drawn_by_now - before.wanted * drawn_before
-    return replace(
-        source,
-        **sums,
-        epochs=source.epochs - before.epochs if is_known else None,  # type: ignore[operator]
-        wanted=wanted / drawn if drawn else 0.0,
-        achieved=sums["samples"] / drawn if drawn else 0.0,
-    )
-
-
-def totals_of(states: Mapping[str, Any]) -> Totals:
+def totals_of(states: Mapping[str, Any], since: Mapping[str, Any] | None = None) -> Totals:
     """Sum up what states of all ranks, or of some, say.
+
+    Args:
+        states: What `to_state` filled.
+        since: States of the same run: what they say is subtracted.
 
     Raises:
         StateError: They do not come from `to_state`.
     """
-    progress = Progress(states)
+    sums, before = _sums(Progress(states)), _sums(Progress(since or {}))
+    sums = {
+        path: {name: number - before.get(path, {}).get(name, 0) for name, number in counts.items()}
+        for path, counts in sums.items()
+    }
+    top = sums.pop("", dict.fromkeys(("samples", "steps", "tokens", "drawn"), 0))
+    drawn = top["drawn"] or 1  # of nothing all shares are 0
+    sources = []
+    for path, counts in sums.items():
+        due, achieved = counts.pop("due", None), counts["samples"] / drawn
+        wanted = None if due is None else due / drawn
+        sources.append(SourceTotals(name=path, wanted=wanted, achieved=achieved, **counts))
+    return Totals(**top, sources=tuple(sources))
+
+
+def _sums(progress: Progress) -> dict[str, dict[str, Any]]:
+    """All that adds up over time: of the stream at "", and of each source by its path, sorted.
+
+    A source has `epochs` where it is known how many records it has, and `due`, the number of samples that its weights
+    asked for, where that is known.
+    """
     if not progress:
-        return Totals(samples=0, steps=0, tokens=0, sources=(), drawn=0)
-    lines, nodes = history_of(progress), progress.nodes()
-    sums = defaultdict(Counter, {path: Counter(held) for path, held in totals_of_nodes(progress).items()})
-    paths = {*sums, *nodes} - {""}
-    leaves = sorted(paths - {path.rpartition(".")[0] for path in paths})
-    drawn = sum(sums[path]["samples"] for path in leaves)
-    wanted = _wanted(lines, leaves)
-    sources = [_source(path, nodes.get(path, ""), sums[path], drawn, wanted) for path in leaves]
-    tops = [""] if "" in sums else [path for path in sums if "." not in path]
-    return Totals(
-        samples=int(sum(sums[path]["samples"] for path in tops)),
-        steps=progress.step(),
-        tokens=int(sum(sums[path]["tokens"] for path in tops)),
-        sources=tuple(sources),
-        drawn=int(drawn),
-    )
-
-
-def _source(path: str, node: str, sums: Mapping[str, Any], drawn: float, wanted: Mapping[str, float]) -> SourceTotals:
-    samples = int(sums["samples"])
-    # Where no function is in between, only those that failed are no samples.
-    records = int(sums["records"] or samples + sums["left_out"] + sums["bad"])
-    size = num_records(node)
-    return SourceTotals(
-        name=path,
-        **{name: int(sums[name]) for name in ("tokens", "dropped", "bad", "skipped", "left_out", "padded")},
-        samples=samples,
-        records=records,
-        epochs=(records + int(sums["skipped"])) / size if size else None,
-        wanted=wanted.get(path, 0.0),
-        achieved=samples / drawn if drawn else 0.0,
-    )
+        return {}
+    totals, nodes, due = totals_of_nodes(progress), progress.nodes(), _due(progress)
+    paths = {*totals, *nodes} - {""}
+    sources: dict[str, dict[str, Any]] = {}
+    for path in sorted(paths - {path.rpartition(".")[0] for path in paths}):
+        counts: dict[str, Any] = {name: int(totals.get(path, {}).get(name, 0)) for name in _SUMS}
+        # Where no function is in between, only those that failed are no samples.
+        counts["records"] = counts["records"] or counts["samples"] + counts["left_out"] + counts["bad"]
+        if size := num_records(nodes.get(path, "")):
+            counts["epochs"] = (counts["records"] + counts["skipped"]) / size
+        if due is not None:
+            counts["due"] = due.get(path, 0.0)
+        sources[path] = counts
+    tops = [totals[""]] if "" in totals else [held for path, held in totals.items() if "." not in path]
+    top = {name: int(sum(held.get(name, 0) for held in tops)) for name in ("samples", "tokens")}
+    drawn = sum(counts["samples"] for counts in sources.values())
+    return {"": top | {"steps": progress.step(), "drawn": drawn}, **sources}
 
 
 def num_records(node: str) -> float | None:
@@ -161,17 +139,25 @@ def num_records(node: str) -> float | None:
     return int(found[1] or found[2]) * share
 
 
-def _wanted(lines: Sequence[Mapping[str, Any]], leaves: Sequence[str]) -> dict[str, float]:
-    """The mean share of each source by the weights of each generation, over what was drawn in it."""
-    total, time, means = 0.0, 0.0, dict.fromkeys(leaves, 0.0)
-    for line in lines:
-        drawn = line["samples"]
-        passed = line.get("cost", drawn)
-        if drawn and (weights := line.get("weights")):
-            for path, share in mean_node_shares(_tree_by(weights), time + passed, time).items():
-                means[path] = means.get(path, 0.0) + share * drawn
-        total, time = total + drawn, time + passed
-    return {path: mean / total for path, mean in means.items()} if total else means
+def _due(progress: Progress) -> dict[str, float] | None:
+    """How many samples of each source the weights asked for; None where they follow schedules over several passes.
+
+    A schedule begins anew in each pass, and states have what a generation drew in all of them together.
+    """
+    lines = history_of(progress)
+    trees = [_tree_by(line.get("weights", {})) for line in lines]
+    before = progress.before
+    passes = {*before.finished, *before.passes, *progress.passes, *([before.first_pass] if before.sizes else ())}
+    if len(passes) > 1 and any(tree.has_schedule for tree in trees):
+        return None
+    due, time = dict[str, float](), 0.0
+    for line, tree in zip(lines, trees, strict=True):
+        passed = line.get("cost", line["samples"])
+        if line["samples"] and tree.children:
+            for path, share in mean_node_shares(tree, time + passed, time).items():
+                due[path] = due.get(path, 0.0) + share * line["samples"]
+        time += passed
+    return due
 
 
 def _tree_by(weights: Mapping[str, Any]) -> Node:
@@ -192,9 +178,9 @@ def report(states: Mapping[str, Any]) -> dict[str, float]:
 
     Returns:
         `samples`, `tokens` and `steps`; and of each source `samples/NAME`, `tokens/NAME`, `records/NAME`,
-        `epochs/NAME` where it is known how many records it has, `wanted/NAME` and `achieved/NAME`, the shares of the
-        stream, `dropped/NAME`, `bad/NAME`, `skipped/NAME`, and of `uneven` `left_out/NAME` and `padded/NAME`; all
-        since the run's beginning.
+        `epochs/NAME` where it is known how many records it has, the shares of the stream `achieved/NAME` and
+        `wanted/NAME`, but for schedules in several passes, `dropped/NAME`, `bad/NAME`, `skipped/NAME`, and of `uneven`
+        `left_out/NAME` and `padded/NAME`; all since the run's beginning.
 
     Raises:
         StateError: They do not come from `to_state`.
@@ -206,6 +192,19 @@ def report(states: Mapping[str, Any]) -> dict[str, float]:
             if (value := getattr(source, name)) is not None:
                 numbers[f"{name}/{source.name}"] = value
     return numbers
+
+
+def totals_table(sources: Sequence[SourceTotals], columns: Mapping[str, str]) -> str:
+    """Show sums of sources in a table that fits the terminal, a line for each source.
+
+    Args:
+        sources: Of which a line is each.
+        columns: Attributes that are shown, each with its title.
+    """
+    cells: dict[str, Callable[[Any], str]] = dict.fromkeys(("wanted", "achieved"), percent_text)
+    cells |= {"name": str, "epochs": lambda epochs: "not known" if epochs is None else f"{epochs:.4g}"}
+    rows = [[cells.get(name, "{:,}".format)(getattr(source, name)) for name in columns] for source in sources]
+    return fitted([[*row, ""] for row in [columns.values(), *rows]])
 
 
 def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,11 +250,11 @@ def describe_states(states: Mapping[str, Any], sources: str) -> str:
     if not progress:
         return "nothing was delivered yet"
     history, generations = history_of(progress), []
-    for line, following in zip_longest(history, history[1:]):
-        began = "" if line is history[0] else f"; from step {line['step'] + 1} on"
-        given = "" if following is None else f"; {line['samples']:,} samples were drawn"
+    for line in history:
         topology = f"{counted(line['dp_size'], 'rank')} with {counted(line['num_workers'], 'worker')} each"
         weights = ", ".join(f"{path} {_weight(weight)}" for path, weight in line.get("weights", {}).items())
+        began = "" if line is history[0] else f"; from step {line['step'] + 1} on"
+        given = "" if line is history[-1] else f"; {line['samples']:,} samples were drawn"
         text = f"generation {line['generation']}: {topology}; weights: {weights or 'not known'}{began}{given}"
         generations.append(one_line(text))
     found = states_as_json(states)

@@ -55,9 +55,9 @@ def fitted(rows: Sequence[Sequence[str]], flexible: Collection[int] = (0,)) -> s
     return table([[shortened(cell, width) for cell, width in zip(row, widths, strict=True)] for row in rows])
 
 
-def percent_text(share: float) -> str:
-    """A share in percent, to three digits: 0.75 is "75 %"."""
-    return f"{100 * share:.3g} %"
+def percent_text(share: float | None) -> str:
+    """A share in percent, to three digits: 0.75 is "75 %"; "not known" for None."""
+    return "not known" if share is None else f"{100 * share:.3g} %"
 
 
 def shares_of(dataset: Any) -> dict[str, NodeShare]:

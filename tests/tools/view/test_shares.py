@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from streamdata import MergedDataset
+from streamdata import MergedDataset, report, to_state
 from streamdata.tools.view import Delivery
 from streamdata.tools.view.shares import estimate_bytes
 from tests.streams import Numbers, in_lane, loaded
@@ -93,6 +93,22 @@ def test_counts_go_on_under_another_number_of_workers() -> None:
     after = Delivery(dataset, before.states)
     after.add(list(islice(dataset, 10)))
     assert sum(source.samples for source in after.sources()) == 40
+
+
+def test_what_schedules_want_is_reported_in_their_first_pass_alone() -> None:
+    """Each pass begins them anew, and states do not say what a generation drew in which pass."""
+    states: dict = {}
+    for number in range(2):
+        dataset = MergedDataset(
+            [Numbers("a", 40, [[0, 1], [40, 0]]), Numbers("b", 40, [[0, 0], [40, 1]])], cyclic=False
+        )
+        dataset.set_dataloader_states(states)
+        dataset.set_epoch(number)
+        for sample in dataset:
+            states.update(to_state([sample]))
+        shares = {name: value for name, value in report(states).items() if name.startswith("wanted/")}
+        assert shares.keys() == (set() if number else {"wanted/a", "wanted/b"})
+    assert "not known" in Delivery(dataset, states).summary()
 
 
 def test_nothing_delivered_is_no_division_by_zero() -> None:
