@@ -22,11 +22,11 @@ OPPOSITES = {
     "or": "and",
 }
 NEIGHBOURS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
-ARITHMETIC = {"+": "-", "-": "+", "*": "//", "/": "*", "//": "*", "%": "*", "**": "*"}
+ARITHMETIC = {"+": "-", "-": "+", "*": "//", "/": "*", "//": "*", "%": "*", "**": "*", "@": "*"}
 BITWISE = {"&": "|", "|": "&", "^": "|", "<<": ">>", ">>": "<<"}
 CRASHES = {"enumerate", "getattr", "iter", "len", "next", "np.array", "range", "repr", "sum", "type", "zip"}
 """Calls whose argument cannot stand in their place: a mutant without them would count as killed, and show nothing."""
-_TOKEN = re.compile(r"not\s+in|is\s+not|[a-z]+|[-+*/%&|^<>=!]+")
+_TOKEN = re.compile(r"not\s+in|is\s+not|[a-z]+|[-+*/%&|^<>=!@]+")
 
 
 @dataclass(frozen=True, order=True)
