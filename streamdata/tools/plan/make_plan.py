@@ -17,8 +17,8 @@ from streamdata.sources.files.parquet import RowGroupSource
 from streamdata.sources.files.shard_source import BlockSource, SequentialSource
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.stores.datasets.base_dataset import BaseDataset
-from streamdata.tools.plan.draws import Averages, Draw, LaneBlocks, draw_course, first_draws, lane_blocks
-from streamdata.tools.plan.rates import NUM_STEPS, Rates
+from streamdata.tools.plan.course import NUM_STEPS, RunCourse
+from streamdata.tools.plan.draws import Averages, Draw, LaneBlocks, first_draws, lane_blocks
 from streamdata.tools.plan.sampled import Sampled, measure_yield_function, recycled, sample_source
 
 FINE: Final = "fine"
@@ -179,10 +179,10 @@ class _Planner:
         samples, tokens = amount.samples or math.inf, amount.tokens or math.inf
         if amount.samples is None:
             self._check_tokens()
-        self._course = course = draw_course(self._top, self._averages, self._lane, amount.batch_size, samples, tokens)
-        self._rates = Rates(self._top, self._averages)
-        if not course.has_ended and course.delivered < samples and course.tokens < tokens:
-            self._rates.go_on(course, samples, tokens)
+        self._course = course = RunCourse(self._top, self._averages, samples, tokens)
+        course.draw(self._lane, amount.batch_size)
+        if not course.has_ended and not course.is_enough:
+            course.go_on()
         if math.isinf(samples) and not course.has_ended and course.tokens < tokens * (1 - 1e-6):
             raise SourceError(
                 f"the top mixture: expected {tokens:,.0f} tokens, to plan a run by tokens, got {course.tokens:,.0f} in "
@@ -192,7 +192,7 @@ class _Planner:
         self._draws = self._samples * self._averages.pulled_by(self._top)
         mixtures = [node.dataset for node in self._top.walk() if node.is_mixture]
         self._has_costs = any(each.cost is not None for each in mixtures)
-        self._uncounted = [path for path, size in self._rates.epochs.items() if math.isinf(size)]
+        self._uncounted = [path for path, size in course.epochs.items() if math.isinf(size)]
         self._varying = {*self._uncounted, *(node.path for node in self._leaves if _has(node, *_FUNCTIONS, "max_bad"))}
         """Sources of which it is estimated how many samples an epoch has."""
         joins = any(each.customized_yield_fn is not None for each in mixtures)
@@ -200,7 +200,7 @@ class _Planner:
         self._is_rough = is_rough or (not self._top.is_endless and bool(self._varying))
         self._is_estimated = self._is_rough or course.delivered > course.num_drawn
         self._is_short = course.has_ended and course.delivered < self._samples
-        parts = {node.path: course.samples[node.path] / self._rates.totals[node.path] for node in self._leaves}
+        parts = {node.path: course.samples[node.path] / course.totals[node.path] for node in self._leaves}
         self._ended = [path for path, part in parts.items() if self._is_short and part >= _ENDED * max(parts.values())]
 
     def _look(self, num_records: int, progressed: Progressed) -> None:
@@ -240,7 +240,7 @@ class _Planner:
         """The plan, with so many first draws."""
         course, top, amount = self._course, self._top, self._amount
         taken = {
-            node.path: min(course.samples[node.path], self._rates.totals[node.path])
+            node.path: min(course.samples[node.path], course.totals[node.path])
             * (1.0 if getattr(node.dataset, "length", None) else self._averages.pulled_by(node))
             for node in self._leaves
         }

@@ -24,7 +24,7 @@ from streamdata.sources.functions.tally import num_tokens as count_ids
 from streamdata.sources.source import Sample, describe_record, fields_of
 from streamdata.states.cursor import Position, node_of
 from streamdata.states.progress import Progress
-from streamdata.tools.plan.draws import Averages, Pulls, RunCourse, blank_tree, fresh_run
+from streamdata.tools.plan.draws import Averages, Pulls, blank_tree, fresh_run
 from streamdata.tools.view.shares import estimate_bytes
 
 _NORMAL: Final = 1.96
@@ -176,7 +176,7 @@ def measure_yield_function(
         pools: Samples of the sources, and of the mixtures with yield functions, below it, by path.
     """
     lane = Lane(dp_size=1, dp_rank=0, num_workers=1, worker=0)
-    blank = blank_tree(node, 1, averages, RunCourse(node, averages))
+    blank = blank_tree(node, 1, averages)
     drawn = Mixture(fresh_run(blank, lane, Deals(Progress({}), 0, 1)), blank).draw()
     paths = ([node_of(entry).path for entry in reversed(sample[CURSOR])] for sample in drawn)
     samples = (next(pools[path]) for below in paths for path in islice(filter(pools.__contains__, below), 1))
