@@ -1,7 +1,7 @@
 """The batches of ranks at each step, by pass and generation: `states of a run → legs of each rank`.
 
 Each generation of which states are given is an era, which begins where the one before it ended. States that were saved
-in between are points in it. Of the newest one nobody knows the end: it goes on as a resume from states would. States
+in between cut it into legs. Of the newest one nobody knows the end: it goes on as a resume from states would. States
 hold the entries of one size of the run alone: an earlier size is known as far as states that were saved under it tell.
 """
 
@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Final
 
 from streamdata.errors import StateError
@@ -20,7 +21,7 @@ from streamdata.states.cursor import LaneKey
 from streamdata.states.headers import Topology
 from streamdata.states.joining import merge_states
 from streamdata.states.progress import Progress, history_of
-from streamdata.tools.trace.era import Era, Leg, Point, samples_of
+from streamdata.tools.trace.era import Era, Leg, samples_of
 
 _GONE_BACK: Final = "\n  Leave out states of steps that the run went back from."
 
@@ -117,18 +118,17 @@ class Course:
             for epoch_pass in passes:
                 reached = (one for one in era.states if epoch_pass in _passes(one, generation, rank))
                 read = [era.begins, *(self._until(one, generation + 1) for one in reached)]
-                points = [point_of(one, epoch_pass, rank, era.num_workers) for one in read]
-                points.sort(key=lambda point: sum(point.batches))
+                counted = [(_num_batches(one, epoch_pass, rank, era.num_workers), one) for one in read]
+                counted.sort(key=itemgetter(0))
                 # Below 0 are batches of its own that `uneven` left out.
                 uneven = newest.uneven.get((generation, epoch_pass, rank), {"batches": 0})["batches"]
-                most = first + sum(points[-1].batches) - sum(points[0].batches) + min(0, uneven)
-                for begin, end in pairwise(points):
-                    own = min(sum(end.batches) - sum(begin.batches), most - first)
-                    fillers = max(0, uneven) if end is points[-1] else 0
+                most = first + counted[-1][0] - counted[0][0] + min(0, uneven)
+                for (before, begin), (after, end) in pairwise(counted):
+                    own, fillers = min(after - before, most - first), max(0, uneven) if end is counted[-1][1] else 0
                     yield Leg(era, epoch_pass, rank, first, own, fillers, begin, end, self._size)
                     first += own + fillers
                 if generation == last and epoch_pass == passes[-1]:
-                    yield Leg(era, epoch_pass, rank, first, 0, 0, points[-1], None, self._size)
+                    yield Leg(era, epoch_pass, rank, first, 0, 0, counted[-1][1], None, self._size)
 
     def num_ranks(self, batch: int) -> int:
         """How many ranks there were at a batch; of those before all that states tell of, at the first of these."""
@@ -181,18 +181,17 @@ def _passes(progress: Progress, generation: int, rank: int) -> list[int]:
     return sorted({int(key[2]) for key in keys if (int(key[1]), int(key[3])) == (generation, rank)})
 
 
-def point_of(progress: Progress, epoch_pass: int, rank: int, num_workers: int) -> Point:
-    """Read from states where a rank's lanes stood.
+def _num_batches(progress: Progress, epoch_pass: int, rank: int, num_workers: int) -> int:
+    """Read from states how many batches of a pass a rank has delivered.
 
     Raises:
         StateError: Batches were not counted.
     """
     found = [progress.batches_before(LaneKey(epoch_pass, rank, worker)) for worker in range(num_workers)]
-    batches = [one for one in found if one is not None]
-    if len(batches) < len(found):
+    if None in found:
         raise StateError(
             f"states: they do not say how many batches rank {rank} delivered, nor of which size\n"
             "  Collate with TensorCollate or mixed_collate, which count them, and save what to_state gave: that of a\n"
             "  StatefulDataLoader tells nothing of passes that have ended."
         )
-    return Point(progress, tuple(one.number for one in batches))
+    return sum(one.number for one in found if one is not None)

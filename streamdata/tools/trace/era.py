@@ -139,16 +139,8 @@ class Era:
         return replace(run, entries=seek(run, self.top, samples)) if samples else run
 
 
-class Point(NamedTuple):
-    """The place of a rank's lanes in a pass, by some states."""
-
-    progress: Progress
-    batches: tuple[int, ...]
-    """Batches that each worker's lane had delivered."""
-
-
 class Leg(NamedTuple):
-    """What a rank reads of a pass between two of the states that are given, or after the last of them."""
+    """The part of a pass that a rank reads between two of the states that are given, or after the last of them."""
 
     era: Era
     epoch_pass: int
@@ -159,8 +151,9 @@ class Leg(NamedTuple):
     """Its batches as far as states tell of them, without those that `uneven` left out."""
     fillers: int
     """Batches after these that only fill up."""
-    begin: Point
-    end: Point | None
+    begin: Progress
+    """The states with which it begins, and those with which it ends;"""
+    end: Progress | None
     """None where no states tell of what follows."""
     size: int
     """Samples of a batch there."""
@@ -174,7 +167,7 @@ class Leg(NamedTuple):
     def has_ended(self) -> bool:
         """Whether the rank has then delivered all of the pass."""
         workers = self.era.sharing(self.epoch_pass, self.rank)
-        return (self.end or self.begin).progress.has_ended(self.epoch_pass, self.rank, workers)
+        return (self.end or self.begin).has_ended(self.epoch_pass, self.rank, workers)
 
 
 OnProgress = Callable[[int, int], None]
@@ -200,7 +193,7 @@ class LaneBatches:
     given: int = 0
     """How many are passed over, or given."""
     samples: Iterator[Sample] | None = None
-    """What follows these."""
+    """The lane's samples after these."""
 
     def samples_in(self, batches: int) -> int:
         """How many samples its first batches have."""
@@ -226,26 +219,26 @@ class RankStream:
     def __init__(self, leg: Leg, on_progress: OnProgress | None = None) -> None:
         self.leg, self._era, self._on_progress = leg, leg.era, on_progress
         begin, end, num_workers = leg.begin, leg.end, leg.era.num_workers
-        last = begin.progress.last_workers.get((leg.epoch_pass, leg.rank), -1)
+        last = begin.last_workers.get((leg.epoch_pass, leg.rank), -1)
         workers = [(last + 1 + turn) % num_workers for turn in range(num_workers)]
-        runs = [leg.era.run(begin.progress, leg.epoch_pass, leg.rank, worker) for worker in workers]
-        after = [None if end is None else end.progress.lane(run.key) for run in runs]
+        runs = [leg.era.run(begin, leg.epoch_pass, leg.rank, worker) for worker in workers]
+        after = [None if end is None else end.lane(run.key) for run in runs]
         self.is_read = any(must_be_read(run, leg.era.top, then) for run, then in zip(runs, after, strict=True))
         """Whether it has to be read, and is not sought."""
-        self.lanes = [self._lane(run, worker) for run, worker in zip(runs, workers, strict=True)]
+        self.lanes = [self._lane(run) for run in runs]
         """In the sequence of their turns."""
         self._pass_over(0)
 
-    def _lane(self, run: Run, worker: int) -> LaneBatches:
+    def _lane(self, run: Run) -> LaneBatches:
         leg = self.leg
         if leg.end is None:
             is_open = self.is_read or self._era.top.is_endless
             total = math.inf if is_open else math.ceil(self._era.left(run) / leg.size)
             return LaneBatches(run, ((1, leg.size),), 0, total)
-        counted = leg.end.progress.batches_before(run.key)
-        assert counted is not None, "points are of batches that were counted"
-        begun = leg.begin.batches[worker]
-        return LaneBatches(run, counted.sizes, begun, leg.end.batches[worker] - begun)
+        begun, ended = leg.begin.batches_before(run.key), leg.end.batches_before(run.key)
+        assert begun is not None, "legs are of batches that were counted"
+        assert ended is not None, "legs are of batches that were counted"
+        return LaneBatches(run, ended.sizes, begun.number, ended.number - begun.number)
 
     def skip(self, batches: int) -> int:
         """Pass over so many, before any was given; return how many there were."""

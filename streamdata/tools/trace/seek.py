@@ -66,7 +66,7 @@ def _gave_one(run: Run, node: Node, after: LaneEntries | None) -> bool:
 
 
 def _counts(run: Run, node: Node, state: NodeState | None) -> dict[str, int]:
-    """What a lane has counted of a source; if it has read nothing yet, its part of what earlier sizes had counted."""
+    """The counts of a source in a lane; if it has read nothing yet, its part of what earlier sizes had counted."""
     if state is None:
         return dict(zip(COUNTS, run.deals.counts(node.path, run.lane.index), strict=True))
     return {name: getattr(state.cursor, name) for name in COUNTS}
@@ -108,7 +108,7 @@ def _draw_from(run: Run, node: Node, samples: int, after: LaneEntries) -> None:
 
 
 _NO_POSITION: Final = {"epoch": 0, "window": 0, "taken": 0}
-"""Of a mixture: where it stands, its sources say."""
+"""The position of a mixture: where it stands, its sources say."""
 
 
 def _draw(

@@ -11,7 +11,7 @@ from streamdata.mixing.merged import MergedDataset
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.source import Sample
 from streamdata.states.progress import Progress
-from streamdata.tools.trace.course import Course, point_of
+from streamdata.tools.trace.course import Course
 from streamdata.tools.trace.era import Leg, RankStream, record_of
 from streamdata.tools.trace.find import WantedRecord, batches_with
 
@@ -50,18 +50,16 @@ def count_steps(saved: Sequence[tuple[int | None, Mapping[str, Any]]], batches_p
         StateError: It does not follow from them.
     """
     pairs = sorted({(step, Progress(states).step()) for step, states in saved if step is not None})
-    found: set[StepCount | None] = set()
-    if batches_per_step:
-        counts = (StepCount(batches_per_step, number - step * batches_per_step) for step, number in pairs)
-        found.update(counts if pairs else [StepCount(batches_per_step)])
-    elif all(step == number for step, number in pairs):
+    if not batches_per_step and all(step == number for step, number in pairs):
         return StepCount()
-    for (step, number), (later_step, later) in pairwise(() if batches_per_step else pairs):
-        batches, rest = divmod(later - number, later_step - step) if later_step > step else (0, 0)
-        found.add(StepCount(batches, later - later_step * batches) if batches > 0 and not rest else None)
-    count = found.pop() if len(found) == 1 else None
-    if count is not None:
-        return count
+    if batches_per_step and not pairs:
+        return StepCount(batches_per_step)
+    # What does not divide gives the two saves another offset each.
+    rates = {(later[1] - save[1]) // max(1, later[0] - save[0]) for save, later in pairwise(pairs)}
+    rates = {batches_per_step} if batches_per_step else rates
+    counts = {StepCount(rate, number - step * rate) for rate in rates for step, number in pairs}
+    if len(counts) == 1 and min(counts).batches > 0:
+        return counts.pop()
     told = ", ".join(f"{number} batches at step {step}" for step, number in pairs)
     raise StateError(
         f"states: expected one number of batches for each step, got {told}\n"
@@ -230,8 +228,7 @@ class Trace:
     def _next_pass(self, leg: Leg) -> Leg:
         """The pass after a leg, which comes to its end."""
         first, epoch_pass = leg.first + RankStream(leg, self.on_progress).skip(2**53), leg.epoch_pass + 1
-        begin = point_of(leg.era.begins, epoch_pass, leg.rank, leg.era.num_workers)
-        return leg._replace(epoch_pass=epoch_pass, first=first, begin=begin)
+        return leg._replace(epoch_pass=epoch_pass, first=first, begin=leg.era.begins)
 
     def _open(self, leg: Leg, batch: int) -> RankStream | None:
         """The batches of a leg from one on; None where the pass ends before it."""
