@@ -1,4 +1,4 @@
-"""The run itself, over blank records: `tree, topology, averages of functions → RunCourse; the first draws of a lane`.
+"""A run over blank records: `tree, averages of functions → blank tree; the first draws, and blocks, of lanes`.
 
 A tree whose records are blank is drawn from as the real one is, by the real mixtures, clocks and orders; nothing of a
 payload is read. Each sample costs what one costs on average, and in place of a function stands one that pulls as many
@@ -7,13 +7,12 @@ shards did not end.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import islice, repeat
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -26,12 +25,12 @@ from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
 from streamdata.shards.readers import Record
-from streamdata.sources import MapStyleSource, Source
+from streamdata.sources import MapStyleSource
 from streamdata.sources.files.parquet import RowGroupSource
 from streamdata.sources.files.shard_source import BlockSource, SequentialSource
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.sources.skip import Skips
-from streamdata.states.cursor import Cursor, Entry, node_of
+from streamdata.states.cursor import Entry, node_of
 from streamdata.states.headers import Tree
 from streamdata.states.progress import Progress
 from streamdata.tools.trace.era import Bare
@@ -67,52 +66,16 @@ class Averages:
         return self.pulls[node.path].each if node.path in self.pulls else 1.0
 
 
-class RunCourse:
-    """How far a run has come: what was delivered, and taken of each source.
-
-    Args:
-        top: The tree.
-        averages: What is known of its functions.
-    """
-
-    def __init__(self, top: Node, averages: Averages) -> None:
-        self.delivered = self.tokens = 0.0
-        self.samples: dict[str, float] = dict.fromkeys((node.path for node in top.leaves()), 0)
-        """Samples that were taken of each source, by path."""
-        self.repeats: dict[str, dict[int, float]] = {path: {} for path in self.samples}
-        """By path and lane, the sample of the job, from 0, with which the second epoch begins there."""
-        self.has_ended = False
-        """Whether the stream has come to its own end."""
-        self.num_drawn = 0
-        """How many of its samples were drawn, before it went on by rates."""
-        self.lanes = 1
-        """How many lanes drew them."""
-        self._tokens = averages.tokens
-        self.lane, self.pulled = 0, 0
-        """The lane that draws at present, and how many blank records functions were given."""
-
-    def note_pulled(self, sample: Record) -> None:
-        """Note that a source gave a sample, or a function was given a record."""
-        self.pulled += 1
-        if _COUNTED in sample or not isinstance(sample.get(CURSOR), tuple):
-            return
-        path, entry = sample[DATASET_NAME], sample[CURSOR][0]
-        if node_of(entry).path != path:  # a mixture that is told the time puts other clocks before it
-            entry = next(each for each in sample[CURSOR] if node_of(each).path == path)
-        cursor = Cursor(*Entry(*entry).cursor)
-        if (cursor.pulled or cursor)[0]:
-            self.repeats[path].setdefault(self.lane, self.delivered)
-
-    def note_given(self, sample: Record) -> None:
-        """Count a sample of a source that is delivered, or is in one that is."""
-        if _COUNTED not in sample and isinstance(sample.get(CURSOR), tuple):
-            self.samples[sample[DATASET_NAME]] += 1
-            self.tokens += self._tokens.get(sample[DATASET_NAME], 0.0)
-
-
-_COUNTED: Final = "counted"
+COUNTED: Final = "counted"
 """The field of what a blank yield function gives: what it pulled was counted."""
+_MAX_LANES: Final = 64
+_MAX_PLACES: Final = 1 << 12
+"""Sources times lanes that are drawn: each has an order of its own."""
 _NEARLY: Final = 1e-9
+
+
+Told = Callable[[Record], None]
+"""Is told of a record or sample."""
 
 
 class BlankFunction:
@@ -120,13 +83,14 @@ class BlankFunction:
 
     Args:
         pulls: How the real one pulls.
-        course: Is told what it pulls, and of what it has made outputs.
+        note_pulled: Is told what it pulls,
+        note_given: and of what it has made outputs.
         fields: What each output has beside.
     """
 
-    def __init__(self, pulls: Pulls, course: RunCourse, fields: Record) -> None:
+    def __init__(self, pulls: Pulls, note_pulled: Told, note_given: Told, fields: Record) -> None:
         self._each, self._ahead = pulls.each, max(0.0, pulls.first - pulls.each)
-        self._course, self._fields, self._held = course, fields, 0.0
+        self._note_pulled, self._note_given, self._fields, self._held = note_pulled, note_given, fields, 0.0
 
     def __call__(self, records: Iterator[Record]) -> Iterator[Record]:
         """Give an output for so many records; at the end, of what it still holds."""
@@ -134,7 +98,7 @@ class BlankFunction:
         self._held, least = 0.0, self._ahead + self._each - _NEARLY
         record: Record = {}
         for record in records:
-            self._course.note_pulled(record)
+            self._note_pulled(record)
             held.append(record)
             self._held += 1
             while self._held >= least:
@@ -142,12 +106,12 @@ class BlankFunction:
         while record and self._held >= self._each / 2:
             yield self._output(record, held)
         for record in held:
-            self._course.note_given(record)
+            self._note_given(record)
 
     def _output(self, record: Record, held: deque[Record]) -> Record:
         self._held -= self._each
         while held and len(held) > self._held + _NEARLY:
-            self._course.note_given(held.popleft())
+            self._note_given(held.popleft())
         return record | self._fields
 
     def state_dict(self) -> dict[str, int]:
@@ -158,35 +122,40 @@ class BlankFunction:
         """Nobody resumes it."""
 
 
-def blank_tree(node: Node, num_lanes: int, averages: Averages, course: RunCourse) -> Node:
-    """Copy a tree, over blank records; its functions tell the course what they are given."""
+def blank_tree(
+    node: Node,
+    num_lanes: int,
+    averages: Averages,
+    note_pulled: Told = lambda _: None,
+    note_given: Told = lambda _: None,
+) -> Node:
+    """Copy a tree, over blank records; its functions tell what they are given, and of what they have made outputs."""
     blank = copy(node)
     if node.is_mixture:
-        blank.children = tuple(blank_tree(child, num_lanes, averages, course) for child in node.children)
+        blank.children = tuple(blank_tree(each, num_lanes, averages, note_pulled, note_given) for each in node.children)
         blank.dataset = settings = copy(node.dataset)
         blank.weights = node.weights  # some follow from the sizes of the real sources
         if settings.cost is not None:
             settings.cost = lambda sample: averages.costs.get((node.path, sample[DATASET_NAME]), 1.0)
         if settings.customized_yield_fn is not None:
             pulls = averages.pulls.get(node.path, Pulls(1.0, 1.0))
-            settings.customized_yield_fn = BlankFunction(pulls, course, {_COUNTED: True})
+            settings.customized_yield_fn = BlankFunction(pulls, note_pulled, note_given, {COUNTED: True})
         return blank
-    bare: Any = Bare(node.dataset)
-    blank.dataset = bare
+    blank.dataset = bare = cast("Any", Bare(node.dataset))
     if node.path in averages.pulls:
-        bare.process_fn = BlankFunction(averages.pulls[node.path], course, {})
-    match source := node.source:
-        case MapStyleSource():
-            of_blank: Source = MapStyleSource(bare)
-        case OwnStreamSource():
-            shards: Any = _BlankShards(SimpleNamespace(urls=[""] * num_lanes))
-            of_blank = SequentialSource("iterable", shards, 0)
-        case _:
-            assert isinstance(source, BlockSource | SequentialSource), f"a case for {type(source).__name__}"
-            of_blank = copy(source)
-            of_blank.shards = _BlankShards(source.shards)  # type: ignore[assignment]
+        bare.process_fn = BlankFunction(averages.pulls[node.path], note_pulled, note_given, {})
+    source: Any = node.source
+    if isinstance(source, MapStyleSource):
+        source = MapStyleSource(bare)
+    elif isinstance(source, OwnStreamSource):
+        shards: Any = _BlankShards(SimpleNamespace(urls=[""] * num_lanes))
+        source = SequentialSource("iterable", shards, 0)
+    else:
+        assert isinstance(source, BlockSource | SequentialSource), f"a case for {type(source).__name__}"
+        source = copy(source)
+        source.shards = _BlankShards(source.shards)
     blank.__dict__.pop("source", None)
-    blank.as_source = lambda: of_blank
+    blank.as_source = lambda: source
     return blank
 
 
@@ -232,62 +201,17 @@ class _BlankWindow:
             yield {SHARD: shard, NUMBER: number, **common}
 
 
-_MAX_LANES: Final = 64
-_MAX_DRAWS: Final = 10**5
-_MAX_PLACES: Final = 1 << 12
-"""Sources times lanes that are drawn: each has an order of its own."""
-_MAX_PULLED: Final = 4 * 10**5
-"""Blank records that functions are given: packers take many for a sample."""
-
-
-def _most_lanes(top: Node) -> int:
+def most_lanes(top: Node) -> int:
+    """How many lanes of a tree can be drawn."""
     return max(1, min(_MAX_LANES, _MAX_PLACES // len(top.leaves())))
 
 
-def draw_course(top: Node, averages: Averages, lane: Lane, batch_size: int, samples: float, tokens: float) -> RunCourse:
-    """Draw the run in the order in which its ranks deliver: all of it, or as much as can be drawn in some seconds.
-
-    Args:
-        top: The tree.
-        averages: What is known of its functions.
-        lane: The topology. Where it has more lanes than can be drawn, fewer are.
-        batch_size: Of a rank.
-        samples: At most so many.
-        tokens: The run ends once it has so many.
-    """
-    course = RunCourse(top, averages)
-    workers = min(lane.num_workers, _most_lanes(top))
-    ranks = min(lane.dp_size, _most_lanes(top) // workers)
-    course.lanes = ranks * workers
-    blank = blank_tree(top, course.lanes, averages, course)
-    deals = Deals(Progress({}), 0, course.lanes)
-
-    @cache
-    def drawn(rank: int, worker: int) -> Iterator[Record]:
-        """The stream of a lane, made once it is asked for."""
-        run = fresh_run(blank, Lane(dp_size=ranks, dp_rank=rank, num_workers=workers, worker=worker), deals)
-        return (sample for sample, _ in Mixture(run, blank).start(None))
-
-    # The workers of a rank take turns, and one that has ended is left out.
-    turns = [(rank, deque(range(workers))) for rank in range(ranks)]
-    while any(waiting for _, waiting in turns):
-        for rank, waiting in turns:
-            if not waiting:
-                continue
-            worker, before = waiting.popleft(), course.delivered
-            course.lane = rank * workers + worker
-            for sample in islice(drawn(rank, worker), batch_size):
-                course.note_pulled(sample)
-                course.note_given(sample)
-                course.delivered += 1
-                is_enough = course.delivered >= samples or course.tokens >= tokens
-                if is_enough or course.delivered >= _MAX_DRAWS or course.pulled >= _MAX_PULLED:
-                    course.num_drawn = int(course.delivered)
-                    return course
-            if course.delivered - before == batch_size:
-                waiting.append(worker)
-    course.num_drawn, course.has_ended = int(course.delivered), True
-    return course
+def fresh_run(top: Node, lane: Lane, deals: Deals) -> Run:
+    """Make what the nodes of a tree share in a lane of a run that begins."""
+    # Nothing to compare with: a description of a source reads the names of all of its shards.
+    weights = {path: weight for node in top.walk() if node.is_mixture for path, weight in node.weights.items()}
+    tree = Tree({node.path: "" for node in top.walk()}, weights)
+    return Run.at(Progress({}), 0, lane, deals, tree, Skips(None, {}))
 
 
 _BLOCKS: Final = 4
@@ -308,13 +232,13 @@ class Draw:
     """The clock after the draw, as states say it."""
     epoch: int
     window: int
-    block: int | None
+    block: int | None = None
     """The source's block; None of an iterable."""
-    url: str | None
+    url: str | None = None
     """The url of the shard; None of sources without shards."""
-    record: int | None
+    record: int | None = None
     """The record's number in its shard; None where that shows only when it is read."""
-    index: int | None
+    index: int | None = None
     """The index in a map-style dataset; None of other sources."""
 
 
@@ -336,7 +260,7 @@ def first_draws(top: Node, lane: Lane, count: int, averages: Averages) -> list[D
         count: How many.
         averages: What is known of its functions.
     """
-    blank = blank_tree(top, lane.count, averages, RunCourse(top, averages))
+    blank = blank_tree(top, lane.count, averages)
     run = fresh_run(blank, lane, Deals(Progress({}), 0, lane.count))
     nodes, mixture, draws = {node.path: node for node in top.walk()}, Mixture(run, blank), []
     clocks = _start_clocks(run, blank)
@@ -345,34 +269,32 @@ def first_draws(top: Node, lane: Lane, count: int, averages: Averages) -> list[D
         path = sample[DATASET_NAME]
         if path in entries:  # else a yield function below the top has pulled it
             entry = entries[path]
-            epoch, window, *_ = entry.cursor
-            draws.append(Draw(number, path, clocks[path], entry.clock, epoch, window, *_place(nodes[path], sample)))
+            place = _place(nodes[path].source, sample)
+            draws.append(Draw(number, path, clocks[path], entry.clock, entry.cursor[0], entry.cursor[1], **place))
         clocks.update({path: entry.clock for path, entry in entries.items()})
     return draws
 
 
-def _place(node: Node, sample: Record) -> tuple[int | None, str | None, int | None, int | None]:
-    """Block, url, number in the shard, index."""
-    match node.source:
-        case RowGroupSource() as source:  # as keys count rows: from the first of the file
-            shard, groups = sample[SHARD], source.shards.groups
-            block, _ = source.block_of(shard, sample[NUMBER])
-            url = source.shards.urls[groups.file_of[shard]]
-            return block, told_url(str(url)), sample[NUMBER] + int(groups.first_rows[shard]), None
-        case BlockSource() as source:
-            block, _ = source.block_of(sample[SHARD], sample[NUMBER])
-            return block, told_url(str(source.shards.urls[sample[SHARD]])), sample[NUMBER], None
-        case SequentialSource() as source:  # shuffled in groups, which a short shard may not fill
-            return sample[SHARD], told_url(str(source.shards.urls[sample[SHARD]])), None, None
-        case MapStyleSource() as rows:
-            return sample[INDEX] // rows.records_per_block, None, None, sample[INDEX]
-    return None, None, None, None
+def _place(source: Any, sample: Record) -> dict[str, Any]:
+    """Where a draw's record lies, as fields of `Draw`."""
+    if isinstance(source, MapStyleSource):
+        return {"block": sample[INDEX] // source.records_per_block, "index": sample[INDEX]}
+    if isinstance(source, OwnStreamSource):
+        return {}
+    shard, number = sample[SHARD], sample.get(NUMBER)
+    if number is None:  # shuffled in groups, which a short shard may not fill
+        return {"block": shard, "url": told_url(str(source.shards.urls[shard]))}
+    block, _ = source.block_of(shard, number)
+    if isinstance(source, RowGroupSource):  # as keys count rows: from the first of the file
+        groups = source.shards.groups
+        shard, number = groups.file_of[shard], number + int(groups.first_rows[shard])
+    return {"block": block, "url": told_url(str(source.shards.urls[shard])), "record": number}
 
 
 def lane_blocks(top: Node, lane: Lane) -> list[LaneBlocks]:
     """The first blocks that each lane reads of each source, of a map-style dataset its records; of some lanes."""
     deals, found = Deals(Progress({}), 0, lane.count), []
-    for index in range(min(lane.count, _most_lanes(top))):
+    for index in range(min(lane.count, most_lanes(top))):
         blocks: dict[str, list[int]] = {}
         for node in top.leaves():
             if isinstance(node.source, OwnStreamSource):
@@ -385,14 +307,6 @@ def lane_blocks(top: Node, lane: Lane) -> list[LaneBlocks]:
         rank, worker = divmod(index, lane.num_workers)
         found.append(LaneBlocks(rank=rank, worker=worker, blocks=blocks))
     return found
-
-
-def fresh_run(top: Node, lane: Lane, deals: Deals) -> Run:
-    """Make what the nodes of a tree share in a lane of a run that begins."""
-    # Nothing to compare with: a description of a source reads the names of all of its shards.
-    weights = {path: weight for node in top.walk() if node.is_mixture for path, weight in node.weights.items()}
-    tree = Tree({node.path: "" for node in top.walk()}, weights)
-    return Run.at(Progress({}), 0, lane, deals, tree, Skips(None, {}))
 
 
 def _start_clocks(run: Run, node: Node, above: tuple[ShareAt, ...] = ()) -> dict[str, float]:

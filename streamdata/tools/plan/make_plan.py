@@ -17,9 +17,9 @@ from streamdata.sources.files.parquet import RowGroupSource
 from streamdata.sources.files.shard_source import BlockSource, SequentialSource
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.stores.datasets.base_dataset import BaseDataset
-from streamdata.tools.plan.draws import Averages, Draw, LaneBlocks, draw_course, first_draws, lane_blocks
-from streamdata.tools.plan.rates import NUM_STEPS, Rates
-from streamdata.tools.plan.sampled import Sampled, measure_yield_function, recycled, sample_source
+from streamdata.tools.plan.course import NUM_STEPS, RunCourse
+from streamdata.tools.plan.draws import Averages, Draw, LaneBlocks, first_draws, lane_blocks
+from streamdata.tools.plan.sampled import Sampled, sample_tree
 
 FINE: Final = "fine"
 MIND: Final = "mind"
@@ -173,16 +173,15 @@ class _Planner:
     def __init__(self, dataset: MergedDataset, amount: Amount, num_sampled: int, progressed: Progressed) -> None:
         self._dataset, self._top, self._amount = dataset, tree_of(dataset), amount
         self._leaves, self._lane = self._top.leaves(), amount.lane
-        self._sampled: dict[str, Sampled] = {}
         self._averages = Averages()
-        self._look(num_sampled, progressed)
+        self._sampled = sample_tree(self._top, num_sampled, self._averages, progressed)
         samples, tokens = amount.samples or math.inf, amount.tokens or math.inf
         if amount.samples is None:
             self._check_tokens()
-        self._course = course = draw_course(self._top, self._averages, self._lane, amount.batch_size, samples, tokens)
-        self._rates = Rates(self._top, self._averages)
-        if not course.has_ended and course.delivered < samples and course.tokens < tokens:
-            self._rates.go_on(course, samples, tokens)
+        self._course = course = RunCourse(self._top, self._averages, samples, tokens)
+        course.draw(self._lane, amount.batch_size)
+        if not course.has_ended and not course.is_enough:
+            course.go_on()
         if math.isinf(samples) and not course.has_ended and course.tokens < tokens * (1 - 1e-6):
             raise SourceError(
                 f"the top mixture: expected {tokens:,.0f} tokens, to plan a run by tokens, got {course.tokens:,.0f} in "
@@ -192,7 +191,7 @@ class _Planner:
         self._draws = self._samples * self._averages.pulled_by(self._top)
         mixtures = [node.dataset for node in self._top.walk() if node.is_mixture]
         self._has_costs = any(each.cost is not None for each in mixtures)
-        self._uncounted = [path for path, size in self._rates.epochs.items() if math.isinf(size)]
+        self._uncounted = [path for path, size in course.epochs.items() if math.isinf(size)]
         self._varying = {*self._uncounted, *(node.path for node in self._leaves if _has(node, *_FUNCTIONS, "max_bad"))}
         """Sources of which it is estimated how many samples an epoch has."""
         joins = any(each.customized_yield_fn is not None for each in mixtures)
@@ -200,27 +199,8 @@ class _Planner:
         self._is_rough = is_rough or (not self._top.is_endless and bool(self._varying))
         self._is_estimated = self._is_rough or course.delivered > course.num_drawn
         self._is_short = course.has_ended and course.delivered < self._samples
-        parts = {node.path: course.samples[node.path] / self._rates.totals[node.path] for node in self._leaves}
+        parts = {node.path: course.samples[node.path] / course.totals[node.path] for node in self._leaves}
         self._ended = [path for path, part in parts.items() if self._is_short and part >= _ENDED * max(parts.values())]
-
-    def _look(self, num_records: int, progressed: Progressed) -> None:
-        """Look at some records of each source, and at what functions do with them; only at stores' sizes if at none."""
-        averages, above = self._averages, {"": [self._top]}
-        for node in self._top.walk():
-            above |= {child.path: [*above[node.path], child] for child in node.children}
-        for number, node in enumerate(self._leaves):
-            progressed("sources sampled", number, len(self._leaves))
-            records, tokens = num_in(node, "records"), num_in(node, "tokens")
-            if num_records:
-                mixtures = above[node.path][:-1]
-                self._sampled[node.path] = sample_source(node, num_records, mixtures, averages, len(self._leaves))
-            elif records and tokens is not None and not _has(node, *_FUNCTIONS):
-                averages.tokens[node.path] = tokens / records
-        pools = {path: recycled(found.samples) for path, found in self._sampled.items() if found.samples}
-        for node in reversed(list(self._top.walk())):  # those below come first
-            if pools and node.is_mixture and node.dataset.customized_yield_fn is not None:
-                averages.pulls[node.path], outputs = measure_yield_function(node, averages, pools)
-                pools[node.path] = recycled(outputs)
 
     def _check_tokens(self) -> None:
         """Refuse to plan a run by tokens where nobody knows how many a sample has."""
@@ -240,7 +220,7 @@ class _Planner:
         """The plan, with so many first draws."""
         course, top, amount = self._course, self._top, self._amount
         taken = {
-            node.path: min(course.samples[node.path], self._rates.totals[node.path])
+            node.path: min(course.samples[node.path], course.totals[node.path])
             * (1.0 if getattr(node.dataset, "length", None) else self._averages.pulled_by(node))
             for node in self._leaves
         }
@@ -266,12 +246,12 @@ class _Planner:
 
     def _source(self, node: Node, length: dict[str, Any]) -> SourcePlan:
         path, records, epochs = node.path, num_in(node, "records"), length["epochs"]
-        tokens, found = num_in(node, "tokens"), self._sampled.get(path)
-        per_record, interval = None if found is None else found.tokens, None if found is None else found.interval
-        if tokens is not None:
-            per_record, interval = tokens / records if records else None, None
-        total: float | None = tokens
-        if records is not None and per_record is not None and tokens is None:
+        found, known = self._sampled.get(path), num_in(node, "tokens")
+        per_record, interval = (found.tokens, found.interval) if found is not None and known is None else (None, None)
+        total: float | None = known
+        if known is not None and records:
+            per_record = known / records
+        elif records is not None and per_record is not None:
             total = records * per_record
             interval = None if interval is None else (records * interval[0], records * interval[1])
         # The first repeat: in each lane of the job, or of those that stand for them.
@@ -289,7 +269,7 @@ class _Planner:
             records=records,
             records_are_estimated=node.part is not None,
             tokens=total,
-            tokens_are_estimated=tokens is None and total is not None,
+            tokens_are_estimated=known is None and total is not None,
             tokens_per_record=per_record,
             tokens_interval=interval,
             share=length["share"],

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -13,7 +13,7 @@ from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, SEED, T
 from streamdata.io.storage import Int64s
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.mixture import Mixture, cost_function
-from streamdata.mixing.tree import Node
+from streamdata.mixing.tree import Node, num_in
 from streamdata.run import Lane, Permutation, stable_seed
 from streamdata.shards.readers import DamagedRecordError, Record, take_all
 from streamdata.sources.files.parquet import RowGroupSource
@@ -24,7 +24,7 @@ from streamdata.sources.functions.tally import num_tokens as count_ids
 from streamdata.sources.source import Sample, describe_record, fields_of
 from streamdata.states.cursor import Position, node_of
 from streamdata.states.progress import Progress
-from streamdata.tools.plan.draws import Averages, Pulls, RunCourse, blank_tree, fresh_run
+from streamdata.tools.plan.draws import Averages, Pulls, blank_tree, fresh_run
 from streamdata.tools.view.shares import estimate_bytes
 
 _NORMAL: Final = 1.96
@@ -37,10 +37,8 @@ _ALL_FED: Final = 1 << 18
 """How many those of all sources may pull together."""
 _LEAST_FED: Final = 1000
 """How many samples a yield function pulls at least."""
-_OUTPUTS: Final = 32
-"""Outputs that tell how many records one takes,"""
 _BURSTS: Final = 24
-"""and bursts, of each of which a packer carries something over."""
+"""Bursts that tell how many records an output takes: of each a packer carries something over."""
 _MOST_KEPT: Final = 256
 """Outputs that are looked at."""
 _RUNS: Final = 4
@@ -65,6 +63,37 @@ class Sampled:
     """Bytes of a record's content, on average."""
     samples: Sequence[Sample]
     """Samples that it gives, where a yield function above it pulls them."""
+
+
+def sample_tree(
+    top: Node, num_records: int, averages: Averages, progressed: Callable[[str, int, int], None]
+) -> dict[str, Sampled]:
+    """Look at some records of each source, and at what functions do with them; only at stores' sizes if at none.
+
+    Args:
+        top: The tree.
+        num_records: How many of each source.
+        averages: Is told what functions do.
+        progressed: Is told what is looked at, how many of them are done, and of how many.
+    """
+    leaves, sampled = top.leaves(), dict[str, Sampled]()
+    above: dict[str, list[Node]] = {"": []}
+    for node in top.walk():
+        above |= {child.path: [*above[node.path], node] for child in node.children}
+    for number, node in enumerate(leaves):
+        progressed("sources sampled", number, len(leaves))
+        records, tokens = num_in(node, "records"), num_in(node, "tokens")
+        has_function = any(getattr(node.dataset, name, None) for name in ("single_process_fn", "process_fn"))
+        if num_records:
+            sampled[node.path] = sample_source(node, num_records, above[node.path], averages, len(leaves))
+        elif records and tokens is not None and not has_function:
+            averages.tokens[node.path] = tokens / records
+    pools = {path: recycled(found.samples) for path, found in sampled.items() if found.samples}
+    for node in reversed(list(top.walk())):  # those below come first
+        if pools and node.is_mixture and node.dataset.customized_yield_fn is not None:
+            averages.pulls[node.path], outputs = _measure_yield_function(node, averages, pools)
+            pools[node.path] = recycled(outputs)
+    return sampled
 
 
 def sample_source(
@@ -143,7 +172,7 @@ def measure_pulls(
         for sample in samples:
             # How well samples fit into rows differs from row to row: what joins them is looked at for longer.
             is_known = pulled >= least * (_JOINED_FED if pulled > given else 1)
-            if is_known and len(bursts) > _BURSTS and given >= _OUTPUTS:
+            if is_known and len(bursts) > _BURSTS:
                 return
             pulled += 1
             yield sample, (0, 0, pulled, 0)
@@ -165,7 +194,7 @@ def measure_pulls(
     return Pulls(each, max(each, float(bursts[0][1]))), first
 
 
-def measure_yield_function(
+def _measure_yield_function(
     node: Node, averages: Averages, pools: Mapping[str, Iterator[Sample]]
 ) -> tuple[Pulls, list[Sample]]:
     """Run the yield function of a mixture over sampled samples, in the order in which a lane draws its sources.
@@ -176,7 +205,7 @@ def measure_yield_function(
         pools: Samples of the sources, and of the mixtures with yield functions, below it, by path.
     """
     lane = Lane(dp_size=1, dp_rank=0, num_workers=1, worker=0)
-    blank = blank_tree(node, 1, averages, RunCourse(node, averages))
+    blank = blank_tree(node, 1, averages)
     drawn = Mixture(fresh_run(blank, lane, Deals(Progress({}), 0, 1)), blank).draw()
     paths = ([node_of(entry).path for entry in reversed(sample[CURSOR])] for sample in drawn)
     samples = (next(pools[path]) for below in paths for path in islice(filter(pools.__contains__, below), 1))

@@ -6,8 +6,8 @@
 4. loader → `metrics` → the numbers of its states and its times, for Prometheus
 
 - `trace.py`: a run's steps.
-- `course.py`: which batch of which pass and generation was a rank's at a step.
-- `era.py`: a generation, its lanes, and the batches that a rank's lanes give.
+- `course.py`: the legs of a rank: what it read of a pass between two of the states that are given.
+- `era.py`: a generation, its lanes, and the batches of a leg.
 - `seek.py`: where a lane stands after so many more samples.
 - `find.py`: the steps of a record.
 - `metrics.py`: the numbers of a running loader, as text or on a port.

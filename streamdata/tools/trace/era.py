@@ -2,8 +2,9 @@
 
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -19,7 +20,7 @@ from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink
 from streamdata.sources import MapStyleSource
 from streamdata.sources.source import Sample
-from streamdata.states.headers import header
+from streamdata.states.headers import Topology, header
 from streamdata.states.progress import Progress, batches_by_size
 from streamdata.tools.trace.seek import must_be_read, seek
 
@@ -64,24 +65,25 @@ class Era:
     Args:
         dataset: What the recipe builds.
         weights: By path, what its nodes had then; None as the recipe says now.
-        dp_size: Ranks.
-        num_workers: Of each rank, at least 1.
+        shape: Ranks, and workers of each, at least 1.
         begins: The states with which it began.
+        states: What states say of its size of the run, all of them together last; empty of one that is to come.
     """
 
     def __init__(
         self,
         dataset: MergedDataset,
         weights: Mapping[str, Any] | None,
-        dp_size: int,
-        num_workers: int,
+        shape: Topology,
         begins: Progress,
+        states: Sequence[Progress],
     ) -> None:
-        self.dp_size, self.num_workers, self.begins = dp_size, num_workers, begins
+        self.dp_size, self.num_workers = shape
+        self.begins, self.states = begins, states
         self.top = tree_of(dataset, weights=weights)
         self.tree = self.top.tree()
         self._dataset, self._weights = dataset, weights
-        self._deals: dict[tuple[int, int, bool], tuple[Progress, Deals]] = {}
+        self._deals: dict[tuple[Progress, int, bool], Deals] = {}
 
     @cached_property
     def _bare(self) -> Node:
@@ -105,109 +107,142 @@ class Era:
 
     def _dealt(self, progress: Progress, epoch_pass: int, *, is_bare: bool = False) -> Deals:
         """How its sources, or the bare ones, are dealt out in a pass."""
-        key = id(progress), epoch_pass, is_bare
-        if key not in self._deals:  # with the states themselves, so that no others get their number
-            self._deals[key] = progress, Deals(progress, epoch_pass, self.dp_size * self.num_workers)
-        return self._deals[key][1]
+        key = progress, epoch_pass, is_bare
+        if key not in self._deals:
+            self._deals[key] = Deals(progress, epoch_pass, self.dp_size * self.num_workers)
+        return self._deals[key]
 
     def sharing(self, epoch_pass: int, rank: int) -> list[int]:
         """The workers of a rank that have a share of a pass."""
-        deals, first = self._dealt(self.begins, epoch_pass), rank * self.num_workers
-        return [worker for worker in range(self.num_workers) if deals.has_share(self.top, first + worker)]
+        return self._dealt(self.begins, epoch_pass).sharing(self.top, rank, self.num_workers)
 
-    def _has_given_all(self, run: Run) -> bool:
-        return run.progress.has_given_all(run.key, self.tree)
+    def samples(self, run: Run, after: int = 0, *, bare: bool = False) -> Iterator[Sample]:
+        """The samples that a lane delivers, of one that can be sought after so many.
 
-    def samples(self, run: Run) -> Iterator[Sample]:
-        """The samples that the lane delivers."""
-        return iter(()) if self._has_given_all(run) else lane_samples(run, self.top)
-
-    def records(self, run: Run) -> Iterator[Sample]:
-        """The records of a lane in which each gives one sample: their names, of map-style sources without reading."""
+        With `bare` nothing but the names of their records, of map-style sources without reading: then each record has
+        to give one sample.
+        """
+        if run.progress.has_given_all(run.key, self.tree) or (after and after >= self.left(run)):
+            return iter(())
+        run = self.after(run, after)
+        if not bare:
+            return lane_samples(run, self.top)
         deals = self._dealt(run.progress, run.key.epoch_pass, is_bare=True)
-        return iter(()) if self._has_given_all(run) else lane_samples(replace(run, deals=deals), self._bare)
+        return lane_samples(replace(run, deals=deals), self._bare)
 
     def left(self, run: Run) -> float:
         """How many samples a lane that can be sought gets yet."""
-        return 0 if self._has_given_all(run) else count_samples(run, self.top)
+        return 0 if run.progress.has_given_all(run.key, self.tree) else count_samples(run, self.top)
 
     def after(self, run: Run, samples: int) -> Run:
         """A lane that can be sought, so many samples later."""
         return replace(run, entries=seek(run, self.top, samples)) if samples else run
 
 
+class Leg(NamedTuple):
+    """The part of a pass that a rank reads between two of the states that are given, or after the last of them."""
+
+    era: Era
+    epoch_pass: int
+    rank: int
+    first: int
+    """The number of its first batch among those of the job, from 0."""
+    own: int
+    """Its batches as far as states tell of them, without those that `uneven` left out."""
+    fillers: int
+    """Batches after these that only fill up."""
+    begin: Progress
+    """The states with which it begins, and those with which it ends;"""
+    end: Progress | None
+    """None where no states tell of what follows."""
+    size: int
+    """Samples of a batch there."""
+
+    @property
+    def after(self) -> int:
+        """The number after its last batch that states tell of."""
+        return self.first + self.own + self.fillers
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the rank has then delivered all of the pass."""
+        workers = self.era.sharing(self.epoch_pass, self.rank)
+        return (self.end or self.begin).has_ended(self.epoch_pass, self.rank, workers)
+
+
 OnProgress = Callable[[int, int], None]
 
 
-class LaneSizes(NamedTuple):
-    """The sizes of a lane's batches from where it is begun on."""
+def samples_of(sizes: Sequence[Sequence[int]], begin: int, end: int) -> int:
+    """How many samples a lane's batches have that follow its first `begin`, up to number `end`; as of `Batches`."""
+    return sum(size * count for size, count in batches_by_size(sizes, begin, end).items())
 
-    runs: Sequence[Sequence[int]]
-    """Runs of batches of one size in the lane's pass, as of `Batches`."""
+
+@dataclass(eq=False)
+class LaneBatches:
+    """The batches of a lane in a leg."""
+
+    run: Run
+    """The lane where the leg begins."""
+    sizes: Sequence[Sequence[int]]
+    """Runs of batches of one size, as of `Batches`."""
     begun: int
-    """How many batches there were before."""
-    known: int
-    """How many of those that follow states tell of."""
-    size: int
-    """Samples of each batch after these."""
+    """How many of these come before the leg."""
+    total: float
+    """How many are of the leg; infinite where only reading shows it."""
+    given: int = 0
+    """How many are passed over, or given."""
+    samples: Iterator[Sample] | None = None
+    """The lane's samples after these."""
 
-    def samples(self, batches: int) -> int:
-        """How many samples so many batches have."""
-        known = min(batches, self.known)
-        counts = batches_by_size(self.runs, self.begun, self.begun + known)
-        return sum(size * count for size, count in counts.items()) + (batches - known) * self.size
+    def samples_in(self, batches: int) -> int:
+        """How many samples its first batches have."""
+        return samples_of(self.sizes, self.begun, self.begun + batches)
 
-    def of_batch(self, number: int) -> int:
+    def size_of(self, batch: int) -> int:
         """How many samples a batch has, counted from 0."""
-        return self.samples(number + 1) - self.samples(number)
+        return self.samples_in(batch + 1) - self.samples_in(batch)
 
     def batch_of(self, sample: int) -> int:
         """The batch that has a sample, both counted from 0."""
-        beyond = sample - self.samples(self.known)
-        if beyond >= 0:
-            return self.known + beyond // self.size
-        return bisect_right(range(1, self.known + 1), sample, key=self.samples)
-
-    def total(self, samples: float) -> float:
-        """How many batches so many samples make."""
-        return self.known + math.ceil((samples - self.samples(self.known)) / self.size)
+        return bisect_right(range(1, sample + 2), sample, key=self.samples_in)
 
 
 class RankStream:
-    """Batches in the sequence in which the workers' turns bring them.
+    """The batches of a rank in a leg, in the sequence in which the workers' turns bring them.
 
     Args:
-        era: The generation.
-        runs: The rank's lanes where they are begun, in the sequence of their turns.
-        sizes: The sizes of each one's batches.
-        is_open: Whether batches follow those of which states tell.
-        gives_one: As of `must_be_read`, of one of the lanes, by its number here.
+        leg: The leg.
         on_progress: Called with how many batches were passed over by reading, and of how many.
     """
 
-    def __init__(
-        self,
-        era: Era,
-        runs: Sequence[Run],
-        sizes: Sequence[LaneSizes],
-        gives_one: Callable[[int, Node], bool],
-        on_progress: OnProgress | None = None,
-        *,
-        is_open: bool,
-    ) -> None:
-        self._era, self.runs, self._sizes, self._on_progress = era, list(runs), sizes, on_progress
-        self._is_open = is_open
-        self.is_read = any(must_be_read(run, era.top, partial(gives_one, i)) for i, run in enumerate(runs))
+    def __init__(self, leg: Leg, on_progress: OnProgress | None = None) -> None:
+        self.leg, self._era, self._on_progress = leg, leg.era, on_progress
+        begin, end, num_workers = leg.begin, leg.end, leg.era.num_workers
+        last = begin.last_workers.get((leg.epoch_pass, leg.rank), -1)
+        workers = [(last + 1 + turn) % num_workers for turn in range(num_workers)]
+        runs = [leg.era.run(begin, leg.epoch_pass, leg.rank, worker) for worker in workers]
+        after = [None if end is None else end.lane(run.key) for run in runs]
+        self.is_read = any(must_be_read(run, leg.era.top, then) for run, then in zip(runs, after, strict=True))
         """Whether it has to be read, and is not sought."""
-        self._lanes: dict[int, Iterator[Sample]] = {}
-        self._given = [0] * len(runs)
-        """Batches of each lane that are passed over, or given."""
-        self.turns = list(range(len(runs)))
-        """Lanes of which a batch follows, as far as is known without reading."""
+        self.lanes = [self._lane(run) for run in runs]
+        """In the sequence of their turns."""
+        self._pass_over(0)
+
+    def _lane(self, run: Run) -> LaneBatches:
+        leg = self.leg
+        if leg.end is None:
+            is_open = self.is_read or self._era.top.is_endless
+            total = math.inf if is_open else math.ceil(self._era.left(run) / leg.size)
+            return LaneBatches(run, ((1, leg.size),), 0, total)
+        begun, ended = leg.begin.batches_before(run.key), leg.end.batches_before(run.key)
+        assert begun is not None, "legs are of batches that were counted"
+        assert ended is not None, "legs are of batches that were counted"
+        return LaneBatches(run, ended.sizes, begun.number, ended.number - begun.number)
 
     def skip(self, batches: int) -> int:
         """Pass over so many, before any was given; return how many there were."""
-        if self._is_open and not self._era.top.is_endless and self.is_read:
+        if self.is_read and self.leg.end is None and not self._era.top.is_endless:
             stream = self.batches()  # nobody knows how many samples its lanes have
             for done in range(batches):
                 if self._on_progress is not None:
@@ -215,71 +250,54 @@ class RankStream:
                 if next(stream, None) is None:
                     return done
             return batches
-        totals = self._totals()
-        there = int(min(batches, sum(totals)))
-        self._given, self.turns = _after(totals, there)
+        there = int(min(batches, sum(lane.total for lane in self.lanes)))
+        self._pass_over(there)
         return there
 
-    def step_of(self, lane: int, sample: int) -> int:
-        """The batch, counted from where the lanes are begun, that has a lane's sample of that number."""
-        batch, totals = self._sizes[lane].batch_of(sample), self._totals()
-        return int(sum(min(total, batch + (other < lane)) for other, total in enumerate(totals)))
+    def _pass_over(self, batches: int) -> None:
+        """Set how many batches each lane has given after so many of all, and whose turns follow."""
+        totals = [lane.total for lane in self.lanes]
+        rounds = bisect_right(range(1, batches + 1), batches, key=lambda most: int(sum(min(t, most) for t in totals)))
+        for lane in self.lanes:
+            lane.given = int(min(lane.total, rounds))
+        begun = batches - sum(lane.given for lane in self.lanes)
+        there = [lane for lane in self.lanes if lane.total > rounds]
+        for lane in there[:begun]:
+            lane.given += 1
+        self.turns = deque(lane for lane in (*there[begun:], *there[:begun]) if lane.given < lane.total)
+        """Lanes of which a batch follows, as far as is known without reading."""
+
+    def number_of(self, lane: LaneBatches, sample: int) -> int:
+        """The number of the batch among those of the job that has a lane's sample of that number."""
+        batch, is_before = lane.batch_of(sample), True
+        number = self.leg.first
+        for other in self.lanes:
+            is_before = is_before and other is not lane
+            number += int(min(other.total, batch + is_before))
+        return number
 
     def batches(self, *, bare: bool = False) -> Iterator[list[Sample]]:
         """The batches that follow; with `bare` nothing but which records they are made of, where nothing is read."""
-        turns = self.turns
-        while turns:
-            lane = turns.pop(0)
-            given, sizes = self._given[lane], self._sizes[lane]
-            if given == sizes.known and not self._is_open:
-                continue
-            if lane not in self._lanes:
-                self._lanes[lane] = self._opened(lane, given, bare=bare)
-            batch = list(islice(self._lanes[lane], sizes.of_batch(given)))
-            self._given[lane] += 1
+        while self.turns:
+            lane = self.turns.popleft()
+            if lane.samples is None:
+                lane.samples = self._samples(lane, bare=bare)
+            size = lane.size_of(lane.given)
+            batch = list(islice(lane.samples, size))
+            lane.given += 1
             # Of a lane that gave all of a batch, only its next turn shows whether there is more.
-            if len(batch) == sizes.of_batch(given):
-                turns.append(lane)
+            if len(batch) == size and lane.given < lane.total:
+                self.turns.append(lane)
             if batch:
                 yield batch
 
-    def _totals(self) -> list[float]:
-        """How many batches each lane has, where that is known without reading."""
-        if not self._is_open:
-            return [sizes.known for sizes in self._sizes]
-        if self._era.top.is_endless:
-            return [math.inf] * len(self.runs)
-        return [sizes.total(self._era.left(run)) for sizes, run in zip(self._sizes, self.runs, strict=True)]
-
-    def _opened(self, lane: int, batches: int, *, bare: bool) -> Iterator[Sample]:
-        era, run, samples = self._era, self.runs[lane], self._sizes[lane].samples(batches)
+    def _samples(self, lane: LaneBatches, *, bare: bool) -> Iterator[Sample]:
         if not self.is_read:
-            if not era.top.is_endless and samples >= era.left(run):
-                return iter(())
-            run = era.after(run, samples)
-            return era.records(run) if bare else era.samples(run)
-        stream = era.samples(run)
-        for done in range(batches):
+            return self._era.samples(lane.run, lane.samples_in(lane.given), bare=bare)
+        stream = self._era.samples(lane.run)
+        for done in range(lane.given):
             if self._on_progress is not None:
-                self._on_progress(done, batches)
-            for _ in islice(stream, self._sizes[lane].of_batch(done)):
+                self._on_progress(done, lane.given)
+            for _ in islice(stream, lane.size_of(done)):
                 pass
         return stream
-
-
-def _after(totals: Sequence[float], batches: int) -> tuple[list[int], list[int]]:
-    """How many batches each lane has given after so many of all, and whose turns follow."""
-    given = [0] * len(totals)
-    there = [lane for lane, total in enumerate(totals) if total > 0]
-    while there:
-        rounds = min(min(totals[lane] for lane in there) - given[there[0]], batches // len(there))
-        for lane in there:
-            given[lane] += int(rounds)
-        batches -= int(rounds) * len(there)
-        there = [lane for lane in there if given[lane] < totals[lane]]
-        if batches < len(there):
-            break
-    for lane in there[:batches]:
-        given[lane] += 1
-    turns = [lane for lane in (*there[batches:], *there[:batches]) if given[lane] < totals[lane]]
-    return given, turns

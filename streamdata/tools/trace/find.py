@@ -4,22 +4,21 @@ The inverse of an epoch's permutation says which lane reads a record, and where 
 the lane has given by then is found by halving: where a source stands after so many samples takes a seek.
 """
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from itertools import islice, product
+from typing import Any, cast
 
 import numpy as np
 
 from streamdata.fields import KEY
-from streamdata.mixing.leaf import Run
 from streamdata.mixing.tree import Node
 from streamdata.shards.readers import DamagedRecordError, IndexedShards, take_all
-from streamdata.sources import DealtLane, MapStyleSource
+from streamdata.sources import MapStyleSource
 from streamdata.sources.files.shard_source import BlockSource
 from streamdata.sources.source import Sample
-from streamdata.tools.trace.course import Stretch
-from streamdata.tools.trace.era import Era, OnProgress, RankStream, record_of
+from streamdata.tools.trace.era import Era, LaneBatches, Leg, OnProgress, RankStream, record_of
 
 _FEW, _MANY = 64, 1 << 20
 _MAX_PASSED_OVER = 4
@@ -98,137 +97,103 @@ class WantedRecord:
         return None
 
 
-class Search:
-    """Looks for a record in a stretch.
+def batches_with(wanted: WantedRecord, leg: Leg, most: int, on_progress: OnProgress | None = None) -> Iterator[int]:
+    """The batches of a rank's leg that have a record, by number; of what is to come, the first one of each lane.
 
     Args:
-        stretch: The stretch.
         wanted: The record.
-        opened: Gives the rank's batches from the stretch's start on.
+        leg: The leg.
+        most: So many batches of what is to come are read where it has to be.
         on_progress: Called with how many batches were read, of how many at most; or which lane is sought, of how many.
     """
+    nodes = list(wanted.sources(leg.era))
+    if not nodes or not (leg.own or leg.end is None):
+        return
+    stream = RankStream(leg, on_progress)
+    if stream.is_read:
+        at_most = most if leg.end is None else leg.own
+        for number, batch in zip(range(at_most), stream.batches(), strict=False):
+            if on_progress is not None:
+                on_progress(number, at_most)
+            if any(map(wanted.is_of, batch)):
+                yield leg.first + number
+                if leg.end is None:
+                    return
+        return
+    for lane, node in product(stream.lanes, nodes):
+        places = _Sought(wanted, stream, lane, node, on_progress).batches()
+        if leg.end is not None:
+            yield from (number for number in places if number is not None and number < leg.first + leg.own)
+        else:
+            come = (number for number in islice(places, 1 + _MAX_PASSED_OVER) if number is not None)
+            yield from islice(come, 1)
+
+
+class _Sought:
+    """Looks for a record of a source in what a lane reads in a leg, without reading what comes before it."""
 
     def __init__(
-        self,
-        stretch: Stretch,
-        wanted: WantedRecord,
-        opened: Callable[[Stretch], RankStream],
-        on_progress: OnProgress | None = None,
+        self, wanted: WantedRecord, stream: RankStream, lane: LaneBatches, node: Node, on_progress: OnProgress | None
     ) -> None:
-        self._stretch, self._wanted, self._open, self._on_progress = stretch, wanted, opened, on_progress
-        self._nodes = list(wanted.sources(stretch.era))
+        self._wanted, self._stream, self._lane, self._node = wanted, stream, lane, node
+        self._era, self._source, self._on_progress = stream.leg.era, cast("Any", node.source), on_progress
+        self._dealt = lane.run.deals.lane(node, lane.run.lane.index)
 
-    @cached_property
-    def _stream(self) -> RankStream:
-        return self._open(self._stretch)
-
-    def past_steps(self) -> Iterator[int]:
-        """The batches that were delivered, by number."""
-        end, done = self._stretch.points[-1], self._stretch.own
-        if not self._nodes or not done:
-            return
-        if self._stream.is_read:
-            yield from self._read(done, first_only=False)
-            return
-        for lane, run in enumerate(self._stream.runs):
-            samples = end.samples[run.lane.worker] - self._stretch.points[0].samples[run.lane.worker]
-            for node in self._nodes:
-                first, last = self._position(run, node, 0), self._position(run, node, samples)
-                for place in self._places(run, node, first[0], last[0]):
-                    steps = self._step(lane, run, node, place, samples) if first <= place < last else ()
-                    yield from (step for step in steps if step < self._stretch.first + done)
-
-    def comes(self, most: int) -> Iterator[int]:
-        """The first batch from the beginning of the stretch on; where it has to be read, of at most so many."""
-        if not self._nodes:
-            return
-        if self._stream.is_read:
-            yield from self._read(most, first_only=True)
-            return
-        for lane, run in enumerate(self._stream.runs):
-            for node in self._nodes:
-                yield from self._next_in_lane(lane, run, node)
-
-    def _read(self, most: int, *, first_only: bool) -> Iterator[int]:
-        for step, batch in zip(range(most), self._stream.batches(), strict=False):
-            if self._on_progress is not None:
-                self._on_progress(step, most)
-            if any(map(self._wanted.is_of, batch)):
-                yield self._stretch.first + step
-                if first_only:
-                    return
-
-    def _next_in_lane(self, lane: int, run: Run, node: Node) -> Iterator[int]:
-        start, left = self._position(run, node, 0), self._stretch.era.left(run)
-        samples, reached, passed_over = _FEW, start, 0
-        for place in self._places(run, node, start[0], start[0] + _MAX_EPOCHS):
+    def batches(self) -> Iterator[int | None]:
+        """Yield for each place in the lane's order that has the record its batch; None if it is left out there."""
+        start = self._position(0)
+        if self._stream.leg.end is not None:
+            most = self._lane.samples_in(int(self._lane.total))
+            there, last = float(most), self._position(most)[0]
+        else:
+            most, there, last = _FEW, self._era.left(self._lane.run), start[0] + _MAX_EPOCHS
+        least, reached = 1, start
+        for place in self._places(start[0], last):
             if place < start:
                 continue
-            while samples < left and (now := self._position(run, node, samples)) <= place:
-                # Its share is 0, perhaps for ever.
-                if samples > _MANY and now == reached:
+            while (now := self._position(int(min(most, there)))) <= place:
+                # Or its share is 0, perhaps for ever.
+                if most >= there or (most > _MANY and now == reached):
                     return
-                samples, reached = 2 * samples, now
-            samples = int(min(samples, left))
-            if not samples or self._position(run, node, samples) <= place:
-                return
-            steps = list(self._step(lane, run, node, place, samples))
-            yield from steps
-            passed_over += 1
-            if steps or passed_over > _MAX_PASSED_OVER:
-                return
+                most, reached = 2 * most, now
+            end = int(min(most, there))
+            least += bisect_left(range(least, end), True, key=lambda samples: self._position(samples) > place)
+            # It may be of another part than is read.
+            sample = next(self._era.samples(self._lane.run, least - 1, bare=True), None)
+            is_there = sample is not None and self._wanted.is_of(sample)
+            yield self._stream.number_of(self._lane, least - 1) if is_there else None
 
-    def _position(self, run: Run, node: Node, samples: int) -> Place:
-        """Where a source stands after so many samples of the lane."""
+    def _position(self, samples: int) -> Place:
+        """Where the source stands after so many samples of the lane."""
         if self._on_progress is not None:
-            self._on_progress(self._stream.runs.index(run), len(self._stream.runs))
-        state = self._stretch.era.after(run, samples).entries.node_state(node.path)
-        if state is None:
-            return run.deals.lane(node, run.lane.index).start[:3]
-        return state.cursor.position[:3]
+            self._on_progress(self._stream.lanes.index(self._lane), len(self._stream.lanes))
+        state = self._era.after(self._lane.run, samples).entries.node_state(self._node.path)
+        return (self._dealt.start if state is None else state.cursor.position)[:3]
 
-    def _step(self, lane: int, run: Run, node: Node, place: Place, samples: int) -> Iterator[int]:
-        """The step of the batch in which a place comes that so many samples pass; none if its record is left out."""
-        least, most = 1, samples
-        while least < most:
-            middle = (least + most) // 2
-            is_reached = self._position(run, node, middle) > place
-            least, most = (least, middle) if is_reached else (middle + 1, most)
-        # It may be of another part than is read.
-        era = self._stretch.era
-        sample = next(era.records(era.after(run, least - 1)), None)
-        if sample is not None and self._wanted.is_of(sample):
-            yield self._stretch.first + self._stream.step_of(lane, least - 1)
+    def _places(self, first: int, last: int) -> Iterator[Place]:
+        """Where the lane reads the record, from one epoch to another, in this sequence."""
+        order, size = self._dealt.order, self._source.blocks_per_window
+        if first <= self._dealt.start[0]:
+            yield from sorted(self._places_in_leftovers())
+        for epoch in range(first, int(min(last + 1, self._node.epochs.end))):
+            yield from sorted((epoch, window, place) for window, place in self._places_in(order, epoch, size))
 
-    def _places(self, run: Run, node: Node, first: int, last: int) -> Iterator[Place]:
-        """Where a lane reads the record, from one epoch to another, in this sequence."""
-        source: Any = node.source
-        lane = run.deals.lane(node, run.lane.index)
-        size, order = source.blocks_per_window, lane.order
-        if first <= lane.start[0]:
-            yield from sorted(self._places_in_leftovers(lane, node))
-        for epoch in range(first, int(min(last + 1, node.epochs.end))):
-            for block, offset in self._wanted.blocks(node):
-                (number,), _ = order.dealt(epoch, np.array([block]))
-                if (index := order.index_of(epoch, int(number))) is not None:
-                    yield epoch, index // size, source.place(order, epoch, index // size, block, offset)
+    def _places_in(self, order: Any, epoch: int, size: int) -> Iterator[tuple[int, int]]:
+        """The windows of an epoch that have the record, and how many records come before it there."""
+        for block, offset in self._wanted.blocks(self._node):
+            (number,), _ = order.dealt(epoch, np.array([block]))
+            if (index := order.index_of(epoch, int(number))) is not None:
+                window = index // size
+                yield window, self._source.place(order, epoch, window, block, offset)
 
-    def _places_in_leftovers(self, lane: DealtLane, node: Node) -> Iterator[Place]:
-        """Where a lane reads the record in what earlier sizes left."""
-        source: Any = node.source
-        size = source.blocks_per_window
-        for leftover in lane.leftovers:
+    def _places_in_leftovers(self) -> Iterator[Place]:
+        """Where the lane reads the record in what earlier sizes left."""
+        size = self._source.blocks_per_window
+        for leftover in self._dealt.leftovers:
             order, last = leftover.order, leftover.order.window_at(leftover.windows - 1, size)
             for epoch in range(order.window_at(0, size)[0], last[0] + 1):
-                for block, offset in self._wanted.blocks(node):
-                    (number,), _ = order.dealt(epoch, np.array([block]))
-                    if (index := order.index_of(epoch, int(number))) is None:
-                        continue
-                    window = index // size
-                    place, number = (
-                        source.place(order, epoch, window, block, offset),
-                        leftover.window_number(epoch, window, size),
-                    )
+                for window, place in self._places_in(order, epoch, size):
+                    number = leftover.window_number(epoch, window, size)
                     is_behind = number == leftover.number and place < leftover.start
                     if not is_behind and not ((epoch, window) == last and 0 <= leftover.stop <= place):
-                        yield lane.start[0], number, place
+                        yield self._dealt.start[0], number, place

@@ -1,22 +1,19 @@
-"""The records of the batches at a step: `recipe, states → the step's stretch of each rank → its records`."""
+"""The records of the batches at a step: `recipe, states → the step's leg of each rank → its records`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 from streamdata.errors import SourceError, StateError, shown
 from streamdata.mixing.merged import MergedDataset
-from streamdata.mixing.tree import Node
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.source import Sample
-from streamdata.states.cursor import LaneKey, NodeState
 from streamdata.states.progress import Progress
-from streamdata.states.table import COUNTS
-from streamdata.tools.trace.course import Course, Point, Stretch, point_of
-from streamdata.tools.trace.era import RankStream, record_of
-from streamdata.tools.trace.find import Search, WantedRecord
+from streamdata.tools.trace.course import Course
+from streamdata.tools.trace.era import Leg, RankStream, record_of
+from streamdata.tools.trace.find import WantedRecord, batches_with
 
 SEEK, READ = "seek", "read"
 _EMPTY_PASSES = 2
@@ -53,18 +50,16 @@ def count_steps(saved: Sequence[tuple[int | None, Mapping[str, Any]]], batches_p
         StateError: It does not follow from them.
     """
     pairs = sorted({(step, Progress(states).step()) for step, states in saved if step is not None})
-    found: set[StepCount | None] = set()
-    if batches_per_step:
-        counts = (StepCount(batches_per_step, number - step * batches_per_step) for step, number in pairs)
-        found.update(counts if pairs else [StepCount(batches_per_step)])
-    elif all(step == number for step, number in pairs):
+    if not batches_per_step and all(step == number for step, number in pairs):
         return StepCount()
-    for (step, number), (later_step, later) in pairwise(() if batches_per_step else pairs):
-        batches, rest = divmod(later - number, later_step - step) if later_step > step else (0, 0)
-        found.add(StepCount(batches, later - later_step * batches) if batches > 0 and not rest else None)
-    count = found.pop() if len(found) == 1 else None
-    if count is not None:
-        return count
+    if batches_per_step and not pairs:
+        return StepCount(batches_per_step)
+    # What does not divide gives the two saves another offset each.
+    rates = {(later[1] - save[1]) // max(1, later[0] - save[0]) for save, later in pairwise(pairs)}
+    rates = {batches_per_step} if batches_per_step else rates
+    counts = {StepCount(rate, number - step * rate) for rate in rates for step, number in pairs}
+    if len(counts) == 1 and min(counts).batches > 0:
+        return counts.pop()
     told = ", ".join(f"{number} batches at step {step}" for step, number in pairs)
     raise StateError(
         f"states: expected one number of batches for each step, got {told}\n"
@@ -87,15 +82,6 @@ class TracedStep:
     how: str
     origin: int
     records: list[dict[str, Any]] = field(default_factory=list)
-
-
-class FoundBatches(NamedTuple):
-    """The batches of a rank from one on."""
-
-    stretch: Stretch
-    stream: RankStream
-    origin: int
-    """How many batches there were before the states from which reading began."""
 
 
 class Trace:
@@ -137,7 +123,7 @@ class Trace:
     def num_batches(self) -> int:
         """How many batches the states say were delivered, by the rank that is furthest."""
         ranks = range(max(era.dp_size for era in self._course.eras.values()))
-        return max((stretch.end for rank in ranks for stretch in self._course.stretches(rank)), default=0)
+        return max((leg.after for rank in ranks for leg in self._course.legs(rank)), default=0)
 
     @property
     def num_steps(self) -> int:
@@ -157,11 +143,11 @@ class Trace:
             found += [one for one in of_ranks if one is not None]
         if not found:
             raise StateError(f"step {step}: the stream ends before it")
-        batches = [next(one.stream.batches(bare=not one.stream.is_read), []) for one in found]
+        batches = [next(stream.batches(bare=not stream.is_read), []) for stream in found]
         return TracedStep(
             step=step,
-            how=READ if any(one.stream.is_read for one in found) else SEEK,
-            origin=self.steps.of(min(one.origin for one in found) - 1),
+            how=READ if any(stream.is_read for stream in found) else SEEK,
+            origin=self.steps.of(min(stream.leg.first for stream in found) - 1),
             records=[record_of(sample) for batch in batches for sample in batch],
         )
 
@@ -189,8 +175,8 @@ class Trace:
 
     def _batches(self, number: int, rank: int) -> Iterator[tuple[int, list[Sample]]]:
         while (found := self._find(number, rank)) is not None:
-            before, end = number, found.stretch.first + found.stretch.own
-            for batch in islice(found.stream.batches(), end - number if number < end else None):
+            before, end = number, found.leg.first + found.leg.own
+            for batch in islice(found.batches(), end - number if number < end else None):
                 yield number, batch
                 number += 1
             if number == before:
@@ -199,26 +185,25 @@ class Trace:
 
     def _after_fillers(self, batch: int, rank: int) -> int:
         """The number of the first batch from one on that does not only fill up."""
-        for stretch in self._course.stretches(rank):
-            if stretch.first + stretch.own <= batch < stretch.end:
-                return stretch.end
+        for leg in self._course.legs(rank):
+            if leg.first + leg.own <= batch < leg.after:
+                return leg.after
         return batch
 
-    def _find(self, batch: int, rank: int) -> FoundBatches | None:
+    def _find(self, batch: int, rank: int) -> RankStream | None:
         """A rank's batches from one on; None where it has none there.
 
         Raises:
             StateError: The states do not say.
         """
-        stretches = self._course.stretches(rank)
-        for stretch in stretches:
-            if stretch.first <= batch < stretch.end:
-                return self._open(stretch, batch) if batch < stretch.first + stretch.own else None
-        last = stretches[-1] if stretches else None
-        if last is not None and last.is_open and batch >= last.first:
+        legs = [leg for leg in self._course.legs(rank) if leg.first <= batch]
+        last = next((leg for leg in legs if batch < leg.after), legs[-1] if legs else None)
+        if last is not None and batch < last.after:
+            return self._open(last, batch) if batch < last.first + last.own else None
+        if last is not None and last.end is None:
             return self._in_later_pass(last, batch)
-        before = [stretch for stretch in stretches if stretch.first <= batch]
-        if before and before[-1].has_ended and batch < self._course.reached(before[-1]):
+        # Its pass may have ended while others went on.
+        if last is not None and last.has_ended and last.era.states and batch < last.era.states[-1].step():
             return None
         step = self.steps.of(batch)
         raise StateError(
@@ -226,62 +211,35 @@ class Trace:
             f"  Give states, too, of step {step} or a later one, saved before the number of ranks or workers changed."
         )
 
-    def _in_later_pass(self, stretch: Stretch, batch: int) -> FoundBatches | None:
+    def _in_later_pass(self, leg: Leg, batch: int) -> RankStream | None:
         """Look in what follows the newest states: the rest of the pass, and the passes after it."""
         empty = 0
-        while empty < _EMPTY_PASSES and batch >= stretch.first:
-            found = self._open(stretch, batch)
+        while empty < _EMPTY_PASSES and batch >= leg.first:
+            found = self._open(leg, batch)
             if found is not None:
                 return found
             if self.on_progress is not None:  # a far step may be many passes away
-                self.on_progress(stretch.first, batch)
-            following = self._next_pass(stretch)
-            empty = 0 if following.first > stretch.first else empty + 1
-            stretch = following
+                self.on_progress(leg.first, batch)
+            following = self._next_pass(leg)
+            empty = 0 if following.first > leg.first else empty + 1
+            leg = following
         return None
 
-    def _next_pass(self, stretch: Stretch) -> Stretch:
-        """The pass after a stretch, which comes to its end."""
-        first = stretch.end + self._stream(stretch, stretch.points[-1], None, is_open=True).skip(2**53)
-        era, epoch_pass = stretch.era, stretch.epoch_pass + 1
-        begin = point_of(era.begins, epoch_pass, stretch.rank, era.num_workers)
-        return stretch._replace(epoch_pass=epoch_pass, first=first, points=(begin,), is_open=True, uneven=0)
+    def _next_pass(self, leg: Leg) -> Leg:
+        """The pass after a leg, which comes to its end."""
+        first, epoch_pass = leg.first + RankStream(leg, self.on_progress).skip(2**53), leg.epoch_pass + 1
+        return leg._replace(epoch_pass=epoch_pass, first=first, begin=leg.era.begins)
 
-    def _open(self, stretch: Stretch, batch: int) -> FoundBatches | None:
-        """The batches from one on, begun at the nearest states before it; None where the pass ends before it."""
-        wanted = batch - stretch.first - (stretch.uneven if batch >= stretch.end else 0)
-        if wanted * stretch.size >= _MAX_SAMPLES:
+    def _open(self, leg: Leg, batch: int) -> RankStream | None:
+        """The batches of a leg from one on; None where the pass ends before it."""
+        wanted = batch - leg.first
+        if wanted * leg.size >= _MAX_SAMPLES:
             raise StateError(
                 f"step {self.steps.of(batch)}: expected fewer than 2**52 samples of a rank before it, got "
-                f"{wanted * stretch.size}\n  Name an earlier step, or a smaller batch."
+                f"{wanted * leg.size}\n  Name an earlier step, or a smaller batch."
             )
-        done = [stretch.done(point) for point in stretch.points]
-        number = max(i for i, count in enumerate(done) if count <= wanted)
-        later = next((stretch.points[i] for i, count in enumerate(done) if count > wanted), None)
-        stream = self._stream(stretch, stretch.points[number], later, is_open=batch >= stretch.first + stretch.own)
-        if stream.skip(wanted - done[number]) < wanted - done[number] or not stream.turns:
-            return None
-        return FoundBatches(stretch, stream, stretch.first + done[number])
-
-    def _stream(self, stretch: Stretch, point: Point, later: Point | None, *, is_open: bool) -> RankStream:
-        """The batches after a point: those of which states tell, or, `is_open`, also those that would follow them."""
-        era = stretch.era
-        workers = stretch.turns(point.progress)
-        runs = [era.run(point.progress, stretch.epoch_pass, stretch.rank, worker) for worker in workers]
-
-        def gives_one(lane: int, node: Node) -> bool:
-            if later is None:
-                return False
-            key = LaneKey(stretch.epoch_pass, stretch.rank, workers[lane])
-            before, after = (
-                entries.node_state(node.path) for entries in (runs[lane].entries, later.progress.lane(key))
-            )
-            # A lane that has read nothing yet counts on from its part of what earlier sizes had counted.
-            counts = runs[lane].deals.counts(node.path, runs[lane].lane.index)
-            return _gave_one(node, before, after, dict(zip(COUNTS, counts, strict=True)))
-
-        sizes = [stretch.sizes(worker, point) for worker in workers]
-        return RankStream(era, runs, sizes, gives_one, self.on_progress, is_open=is_open)
+        stream = RankStream(leg, self.on_progress)
+        return stream if stream.skip(wanted) == wanted and stream.turns else None
 
     def find_named(self, name: str) -> list[int]:
         """The steps that `find` returns of the record URL#KEY; or SOURCE#INDEX, of a source without shards.
@@ -314,44 +272,15 @@ class Trace:
         Raises:
             SourceError: No source has such records.
         """
-        wanted = WantedRecord(source, url, key, index)
-        search = partial(Search, wanted=wanted, opened=self._opened, on_progress=self.on_progress)
-        batches: set[int] = set()
-        newest = self.num_batches
+        wanted, newest = WantedRecord(source, url, key, index), self.num_batches
+        batches, most = set[int](), max(_LOOK_AHEAD, newest)
         for rank in range(max(era.dp_size for era in self._course.eras.values())):
-            for stretch in self._course.stretches(rank):
-                batches.update(search(stretch).past_steps())
-                if stretch.is_open:
-                    ahead = stretch._replace(points=stretch.points[-1:], first=stretch.end, uneven=0)
-                    found = set(search(ahead).comes(max(_LOOK_AHEAD, newest)))
-                    if not found and wanted.is_known and not stretch.era.top.is_endless:
-                        found.update(search(self._next_pass(stretch)).comes(max(_LOOK_AHEAD, newest)))
-                    batches.update(found)
+            for leg in self._course.legs(rank):
+                found = set(batches_with(wanted, leg, most, self.on_progress))
+                if leg.end is None and not found and wanted.is_known and not leg.era.top.is_endless:
+                    found.update(batches_with(wanted, self._next_pass(leg), most, self.on_progress))
+                batches.update(found)
         if not wanted.is_known:
             raise SourceError(f"find: expected a record of a source of the recipe, got {wanted}")
         future = sorted(batch for batch in batches if batch >= newest)[:1]
         return sorted({self.steps.of(batch) for batch in (*(b for b in batches if b < newest), *future)})
-
-    def _opened(self, stretch: Stretch) -> RankStream:
-        later = stretch.points[-1] if len(stretch.points) > 1 else None
-        return self._stream(stretch, stretch.points[0], later, is_open=later is None)
-
-
-def _gave_one(node: Node, before: NodeState | None, after: NodeState | None, counts: Mapping[str, int]) -> bool:
-    """Whether each record that a lane read between two points gave one sample, by what was counted."""
-    if not node.is_endless:
-        return False  # what was lost after its last sample, no entry says
-    if after is None:
-        return True  # nothing was drawn of it
-    if after.cursor.output or (before is not None and before.cursor.output):
-        return False
-    if before is not None:
-        counts = {name: getattr(before.cursor, name) for name in COUNTS}
-    grown = {name: getattr(after.cursor, name) - count for name, count in counts.items()}
-    if any(grown[name] for name in _LOST):
-        return False
-    drawn = after.draws - (before.draws if before else 0)
-    return getattr(node.dataset, "single_process_fn", None) is None or grown["records"] == drawn
-
-
-_LOST = ("dropped", "bad", "skipped")

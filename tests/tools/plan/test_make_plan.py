@@ -258,7 +258,7 @@ def ending(**options):
 def test_what_was_not_drawn_goes_on_by_rates(monkeypatch, make, samples):
     """As it is when all of it is drawn; what is told beyond is marked."""
     drawn = planned(make(), samples)
-    monkeypatch.setattr("streamdata.tools.plan.draws._MAX_DRAWS", 100)
+    monkeypatch.setattr("streamdata.tools.plan.course._MAX_DRAWS", 100)
     going = planned(make(), samples)
     assert any(note.startswith("the first 100 samples were drawn") for note in going.notes)
     for told, real in zip(going.sources, drawn.sources, strict=True):
@@ -297,7 +297,7 @@ def test_a_plan_fits_the_terminal(monkeypatch, columns):
     names = ["a_source/with/a/long/path/of/names/that/goes/on", "another_one_of_that_kind_which_is_even_longer"]
     sources = [Numbers(name, 10**9, [[0, 1], [50_000, 2]], single_process_fn=ids_of) for name in names]
     sources += [Numbers("b", 30, 1), Numbers("c", 40, 1e-4)]
-    monkeypatch.setattr("streamdata.tools.plan.draws._MAX_DRAWS", 2000)
+    monkeypatch.setattr("streamdata.tools.plan.course._MAX_DRAWS", 2000)
     plan = planned(MergedDataset(sources), 3_000_000, dp=8, workers=4, sample=5, draws=20)
     text = plan_text(plan, lambda line, _: line)
     assert max(map(len, text.split("\n"))) <= columns

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from itertools import chain, count, islice
+from itertools import chain, islice
 
 from streamdata import merge_states, mixed_collate, to_state
 from streamdata.tools.trace import Trace
@@ -50,7 +50,8 @@ class SteppedJob:
         dataset, states = self.mix.build(self.config), dict(self.states)
         dataset.set_data_parallel(self.config.dp_size, rank)
         dataset.set_dataloader_states(states)
-        passes = (loaded(dataset, self.config.num_workers, self.config.batch_size) for _ in count())
+        # As many as may be: of a rank that has no share of any, there would be no end.
+        passes = (loaded(dataset, self.config.num_workers, self.config.batch_size) for _ in range(2 * steps + 2))
         batches = [mixed_collate(batch) for batch in islice(chain.from_iterable(passes), steps)]
         for batch in batches:
             states.update(to_state(batch))
