@@ -34,11 +34,6 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "if len(ranks) <= _FEW_INDICES:",
         "if len(ranks) < _FEW_INDICES:",
     ): _ONLY_TIME,
-    (
-        "mixing/clock.py",
-        "return int(permutation(np.array([lane.dp_rank]))[0]) + lane.worker * lane.dp_size",
-        "return (permutation(np.array([lane.dp_rank]))[0]) + lane.worker * lane.dp_size",
-    ): "It is only counted up to, by range(), which takes NumPy's integers as well.",
     ("stores/datasets/blendable.py", "if len(some) <= _FEW:", "if len(some) < _FEW:"): _ONLY_TIME,
     (
         "run/seeds.py",
