@@ -4,9 +4,9 @@ Each says by a digest that it is as it was written: so of its fields none is che
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -268,8 +268,8 @@ def compared(value: Any) -> Any:
     return {name: part for name, part in value.items() if name not in ("anomalies", "digest")}
 
 
-def check_header(value: Any) -> Any:
-    """Return `value` if it is the header of a generation; else raise.
+def check_header(value: Any) -> None:
+    """Check that `value` is the header of a generation.
 
     Raises:
         ValueError: The value is not a header, or of another version. One of `DAMAGE` if it is something else.
@@ -282,8 +282,3 @@ def check_header(value: Any) -> Any:
     # One check for all fields, which weights, sizes and cuts would each need: no value of them is computed with before.
     if value["digest"] != digest_of(canonical(compared(value))):
         raise ValueError("expected what was written: the header has another digest")
-    return value
-
-
-checked_header: Callable[[str], Any] = lru_cache(maxsize=64)(lambda text: check_header(json.loads(text)))
-"""Parses a header, and checks it: once for the files of all ranks, which share one with a line for every source."""

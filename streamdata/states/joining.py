@@ -14,7 +14,7 @@ from streamdata.states.headers import DEAL, compared
 from streamdata.states.progress import Progress
 from streamdata.states.ranks import check_can_meet, gather
 from streamdata.states.saving import RankStates, part_of_rank, replica_of
-from streamdata.states.table import LoadedStates, StatesTable, is_of_rank, join, owner_of
+from streamdata.states.table import LoadedStates, StatesTable, join, owner_of
 
 
 def merge_states(*states: Mapping[str, Any]) -> States:
@@ -95,9 +95,8 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
         np.maximum.at(reach[0], ranks, table.rows["generation"])
         for row, name in ((1, "ended"), (2, "draws")):
             np.add.at(reach[row], ranks, table.rows[name])
-        for key, value in table.others.items():
-            if key.startswith("uneven/") and is_of_rank(key, value):
-                reach[2, owner_of(key).rank] += abs(value["batches"])
+        for owner, counts in table.said("uneven"):
+            reach[2, owner.rank] += abs(counts["batches"])
         differs = reach != best
         first = differs.argmax(axis=0), np.arange(size)
         is_further = differs.any(axis=0) & (reach[first] > best[first])
@@ -105,7 +104,7 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
     kept = [
         table.select(
             chosen[table.rows["rank"]] == number,
-            {k: v for k, v in table.others.items() if (rank := owner_of(k).rank) is None or chosen[rank] == number},
+            {k: v for k, v in table.others.items() if (rank := owner_of(k).rank) < 0 or chosen[rank] == number},
         )
         for number, table in enumerate(tables)
     ]
@@ -113,7 +112,7 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
 
 
 def _ranks(table: StatesTable) -> set[int]:
-    return table.ranks() | {rank for key in table.others if (rank := owner_of(key).rank) is not None}
+    return table.ranks() | {rank for key in table.others if (rank := owner_of(key).rank) >= 0}
 
 
 def check_together(saved: Sequence[RankStates]) -> None:
@@ -191,8 +190,8 @@ def gather_states(
     except StateError as raised:
         error = str(raised)
     # What is small goes to every rank, so that all of them refuse what does not fit together, and none waits for one.
-    headers = StatesTable(others={k: v for k, v in part.others.items() if k.startswith("generation/")})
-    own = RankStates(name=f"rank {processes.dp_rank}", rank=of.dp_rank, size=of.dp_size, step=0, table=headers)
+    headers, name = part.only_headers(), f"rank {processes.dp_rank}"
+    own = RankStates(name=name, rank=of.dp_rank, size=of.dp_size, step=0, table=headers)
     reports = gather((error, own, part.digest if part else None, deal and deal[0]))
     if errors := [f"rank {number}: {error}" for number, (error, *_) in enumerate(reports) if error is not None]:
         raise StateError(f"gather_states: {errors[0]}")
@@ -241,7 +240,6 @@ def verify_ranks_agree(facts: Mapping[str, str], states: StatesTable, group: Dat
         StateError: Some rank differs from most; raised on every rank.
     """
     check_can_meet("verify_agreement", group.dp_size)
-    headers = StatesTable(others={key: value for key, value in states.others.items() if key.startswith("generation/")})
     newest = states.headers[max(states.headers)] if states.headers else None
     # A single rank's own are all there are.
     is_of_all = (newest is not None and newest["dp_size"] == 1) or not states.ranks() <= {group.dp_rank}
@@ -250,7 +248,7 @@ def verify_ranks_agree(facts: Mapping[str, str], states: StatesTable, group: Dat
     told = {
         **facts,
         "topology in its states": topology,
-        "states' header": headers.digest,
+        "states' header": states.only_headers().digest,
         "states": states.digest if is_of_all else None,
     }
     of_ranks, replicas = zip(*gather((told, group.dp_rank)), strict=True)
