@@ -8,6 +8,7 @@ for all ranks, and named by its digest.
 import gzip
 import json
 import re
+import secrets
 import weakref
 import zlib
 from collections import deque
@@ -22,9 +23,9 @@ import orjson
 from streamdata.errors import StateError, shown
 from streamdata.run import MAX_RANKS, DataParallel, find_data_parallel
 from streamdata.run.publish import make_directory, publish
+from streamdata.run.topology import distributed_if_joined
 from streamdata.states.cursor import is_asked
 from streamdata.states.headers import DAMAGE, DEAL, canonical, digest_of
-from streamdata.states.ranks import group_name
 from streamdata.states.table import (
     LoadedStates,
     StatesTable,
@@ -48,6 +49,11 @@ watched: "weakref.WeakSet[Any]" = weakref.WeakSet()
 """The datasets of this process, each with an `is_to_be_saved`."""
 _loaded: Final[deque[str]] = deque(maxlen=1024)
 """The digests of states that this process has loaded: a job loads once, a notebook may look at many steps."""
+
+
+_GROUP_KEY: Final = "streamdata/group"
+_names: "weakref.WeakKeyDictionary[Any, str | None]" = weakref.WeakKeyDictionary()
+"""Names of process groups: a store may die with another rank, and is then not to be waited for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +122,23 @@ def save_states(
         publish(path, [gzip.compress(text.encode(), 6, mtime=0)])
     own = RankStates(name="", rank=of.dp_rank, size=of.dp_size, step=step, group=group, table=part)
     publish(folder / f"rank-{of.dp_rank}.states", [_encoded(own)])
+
+
+def group_name() -> str | None:
+    """A name of the process group, equal on all its ranks and unique; None without a group.
+
+    Whoever asks first makes it up, in the store by which the ranks have met: nobody waits for another rank.
+    """
+    if not (distributed := distributed_if_joined()):
+        return None
+    group = distributed.group.WORLD
+    if group not in _names:
+        try:
+            store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (there is no other way to it)
+            _names[group] = store.compare_set(_GROUP_KEY, "", secrets.token_hex(8)).decode()
+        except (RuntimeError, AttributeError):  # of MPI there is no store; or the rank that holds it has died
+            _names[group] = None
+    return _names[group]
 
 
 def part_of_rank(states: Mapping[str, Any], group: DataParallel) -> tuple[StatesTable, tuple[str, Any] | None]:

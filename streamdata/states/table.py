@@ -56,7 +56,7 @@ _OTHER: Final = re.compile(
 
 
 class Owner(NamedTuple):
-    """What an entry that is not a cursor belongs to, as its key says."""
+    """The place of an entry that is not a cursor, by its key."""
 
     kind: str
     generation: int
