@@ -39,6 +39,8 @@ were delivered, up to, without, record `stop` of the last one's; -1 for its end.
 BURST: Final = np.dtype([(name, np.int64) for name in ("stretches", "given", "outputs")])
 """An open burst: how many stretches its records are, how many of its outputs were delivered, and how many outputs of
 the last record belong to it, 0 for all."""
+_TABLES: Final = {"stretches": STRETCH, "bursts": BURST, "pulled": STRETCH}
+"""The tables of `Leftovers`."""
 UNIT: Final = 1024
 """Unit of a cut's mean, 1/1024 record: whole numbers, which are the same on every machine."""
 
@@ -115,15 +117,13 @@ class Leftovers:
 
     def as_json(self) -> dict[str, Any]:
         """The leftovers as JSON, column by column: a column is a text, or one number if all rows are equal."""
-        tables = {"stretches": self.stretches, "bursts": self.bursts, "pulled": self.pulled}
-        texts = {name: _as_text(table) for name, table in tables.items() if len(table)}
+        texts = {name: _as_text(table) for name in _TABLES if len(table := getattr(self, name))}
         return {"offset": self.offset, "functions": {str(n): list(f) for n, f in self.functions.items()}, **texts}
 
 
 def leftovers_of(value: Mapping[str, Any]) -> Leftovers:
     """Read leftovers from the JSON of `Leftovers.as_json`."""
-    kinds = {"stretches": STRETCH, "bursts": BURST, "pulled": STRETCH}
-    tables = {name: _from_text(value[name], dtype) for name, dtype in kinds.items() if name in value}
+    tables = {name: _from_text(value[name], dtype) for name, dtype in _TABLES.items() if name in value}
     functions = {int(number): (state, left_out) for number, (state, left_out) in value["functions"].items()}
     return Leftovers(offset=value["offset"], functions=functions, **tables)
 

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
@@ -209,9 +209,10 @@ class Progress:
 
     def batches(self, before: float = math.inf) -> npt.NDArray[np.int64]:
         """Batches delivered per lane under this size before a generation, in all passes; int64 (ranks, workers)."""
-        found = [self.last(epoch_pass, "", before)["batches"] for epoch_pass in self.passes]
-        total: npt.NDArray[np.int64] = np.sum([np.zeros(self.topology().lanes, np.int64), *found], axis=0)
-        return total.reshape(self.topology())
+        total = np.zeros(self.topology(), np.int64)
+        for epoch_pass in self.passes:
+            total += self.last(epoch_pass, "", before)["batches"].reshape(total.shape)
+        return total
 
     def batches_of_workers(self, epoch_pass: int, dp_rank: int) -> dict[int, int | None]:
         """The batches delivered by each worker of a rank that delivered any; None if they were not counted."""
@@ -346,13 +347,14 @@ class Progress:
 
     def blended_since(self, path: str, tree: Tree, present: int) -> int:
         """The first generation of this size since which the mixture at `path` has its present sources and weights."""
-        held = itertools.takewhile(lambda n: self.tree(n).blend(path) == tree.blend(path), reversed(self.generations))
-        return min(held, default=present)
+        return self._since(lambda generation: self.tree(generation).blend(path) == tree.blend(path), present)
 
     def member_since(self, path: str, present: int) -> int:
         """The generation of this size with which a node last joined; `present` if it joins now."""
-        held = itertools.takewhile(lambda n: path in self.headers[n]["nodes"], reversed(self.generations))
-        return min(held, default=present)
+        return self._since(lambda generation: path in self.headers[generation]["nodes"], present)
+
+    def _since(self, holds: Callable[[int], bool], present: int) -> int:
+        return min(itertools.takewhile(holds, reversed(self.generations)), default=present)
 
 
 def share_out(total: int, parts: int, part: int) -> int:
