@@ -98,8 +98,9 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
         np.maximum.at(generations, ranks, table.rows["generation"])
         np.add.at(ended, ranks, table.rows["ended"])
         np.add.at(draws, ranks, table.rows["draws"])
-        for owner, counts in table.said("uneven"):
-            draws[owner.rank] += abs(counts["batches"])
+        for key, value in table.others.items():
+            if key.startswith("uneven/"):
+                draws[owner_of(key).rank] += abs(value["batches"])
         for rank in _ranks(table):
             if (reached := reach[:, rank].tolist()) > best.get(rank, []):
                 best[rank], chosen[rank] = reached, number

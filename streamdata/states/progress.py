@@ -5,7 +5,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -59,50 +58,32 @@ class Progress:
     def __init__(self, states: Mapping[str, Any]) -> None:
         self.table: StatesTable = table_of(states).present()
         """The entries that count."""
+        self.headers: Mapping[int, Mapping[str, Any]] = {}
+        """Headers of the generations of the present size, ascending."""
         self.before = DealHeader()
         """Deliveries and leftovers of the run when its size last changed."""
         self.next_deal: tuple[Tree, DealHeader] | None = None
         """The header that another size goes on from, with the present tree that it was computed for."""
+        self.last_workers: dict[tuple[int, int], int] = {}
+        """The worker that delivered last, by pass and rank."""
+        self.newest_passes: dict[int, int] = {}
+        """The latest pass (see `set_epoch`) of which each rank delivered something; without ranks that delivered
+        nothing."""
+        self.passes: list[int] = []
+        """The passes of which something was delivered under this size, ascending."""
+        self.uneven: dict[tuple[int, int, int], Mapping[str, int]] = {}
+        """Counts that no cursor has of ranks that `StreamLoader(uneven=…)` evened out, by generation, pass and rank:
+        `batches` that were delivered beyond those that cursors count; of each node `padded/PATH`, `left_out/PATH` and
+        `left_out_tokens/PATH`."""
+        self.idle: set[int] = set()
+        """The ranks of which saving and gathering recorded that they delivered nothing."""
         self._ends: dict[int, tuple[npt.NDArray[np.int64], list[Mapping[str, Sequence[int]]]]] = {}
         if self.table:
-            self._check_headers()
-            self._check_lanes()
+            self.headers = self.table.headers
+            self._read_headers()
+            self._read_lanes()
 
-    @property
-    def headers(self) -> Mapping[int, Mapping[str, Any]]:
-        """Headers of the generations of the present size, ascending."""
-        return self.table.headers
-
-    @cached_property
-    def last_workers(self) -> dict[tuple[int, int], int]:
-        """The worker that delivered last, by pass and rank."""
-        return {(owner.epoch_pass, owner.rank): worker for owner, worker in self.table.said("worker")}
-
-    @cached_property
-    def newest_passes(self) -> dict[int, int]:
-        """The latest pass (see `set_epoch`) of which each rank delivered something; no rank that delivered nothing."""
-        return {rank: epoch_pass for epoch_pass, rank in sorted(self.last_workers)}
-
-    @cached_property
-    def passes(self) -> list[int]:
-        """The passes of which something was delivered under this size, ascending."""
-        return sorted({epoch_pass for epoch_pass, _ in self.last_workers})
-
-    @cached_property
-    def uneven(self) -> dict[tuple[int, int, int], Mapping[str, int]]:
-        """Counts that no cursor has of ranks that `StreamLoader(uneven=…)` evened out, by generation, pass and rank.
-
-        They are the `batches` that were delivered beyond those that cursors count, and of each node `padded/PATH`,
-        `left_out/PATH` and `left_out_tokens/PATH`.
-        """
-        return {(o.generation, o.epoch_pass, o.rank): counts for o, counts in self.table.said("uneven")}
-
-    @cached_property
-    def idle(self) -> set[int]:
-        """The ranks of which saving and gathering recorded that they delivered nothing."""
-        return {owner.rank for owner, _ in self.table.said("idle")}
-
-    def _check_headers(self) -> None:
+    def _read_headers(self) -> None:
         """Check that the headers belong together, and take over what was before them."""
         first: Mapping[str, Any] = next(iter(self.headers.values()), {"deal": 0, "dealt": ""})
         for number, header in self.headers.items():
@@ -123,12 +104,20 @@ class Progress:
                 "  Call states.update(to_state(batch)) from the first batch after a resume on, and save the whole dict."
             ) from error
 
-    def _check_lanes(self) -> None:
-        """Refuse entries of lanes that were not there, and cursors of ranks of which no worker delivered last."""
+    def _read_lanes(self) -> None:
+        """Take over who delivered last, and who nothing; refuse lanes that were not there."""
         for key, value in self.table.others.items():
-            kind, generation, _, rank = owner_of(key)
+            kind, generation, epoch_pass, rank = owner_of(key)
             if rank >= 0:
                 self._check_lane(generation, rank, value if kind == "worker" else 0)
+            if kind == "worker":
+                self.last_workers[epoch_pass, rank] = value
+            elif kind == "uneven":
+                self.uneven[generation, epoch_pass, rank] = value
+            elif kind == "idle":
+                self.idle.add(rank)
+        self.newest_passes = {rank: epoch_pass for epoch_pass, rank in sorted(self.last_workers)}
+        self.passes = sorted({epoch_pass for epoch_pass, _ in self.last_workers})
         for (number, epoch_pass, path), of_node in self.table.groups.items():
             rows = self.table.rows[of_node]
             self._check_lane(number, int(rows["rank"].max()), int(rows["worker"].max()))
@@ -188,7 +177,8 @@ class Progress:
         """
         progress = Progress({})
         # The headers stay, so that generations count on: older states may still be in the trainer's dict.
-        progress.table, progress.before, progress.next_deal = self.table.only_headers(), header, self.next_deal
+        progress.table, progress.headers = self.table.only_headers(), self.headers
+        progress.before, progress.next_deal = header, self.next_deal
         return progress
 
     def without_cursors(self, epoch_pass: int) -> "Progress":
@@ -316,7 +306,7 @@ class Progress:
 
     def lane(self, key: LaneKey) -> LaneEntries:
         """The entries of one lane."""
-        return self.table.lane(*key)
+        return self.table.lane(*key) if self.table else LaneEntries()
 
     def paths(self) -> set[str]:
         """The paths of all nodes that have an entry, or counts of samples that lanes dropped at their end."""

@@ -130,11 +130,8 @@ class StatesTable(Mapping[str, Any]):
     @cached_property
     def headers(self) -> dict[int, Any]:
         """The headers of all generations, sorted by number."""
-        return dict(sorted((owner.generation, header) for owner, header in self.said("generation")))
-
-    def said(self, kind: str) -> list[tuple[Owner, Any]]:
-        """The entries of a kind that are not cursors, with what they belong to."""
-        return [(owner_of(key), value) for key, value in self.others.items() if key.startswith(f"{kind}/")]
+        found = {owner_of(key).generation: v for key, v in self.others.items() if key.startswith("generation/")}
+        return dict(sorted(found.items()))
 
     def only_headers(self) -> "StatesTable":
         """The headers of generations alone."""
@@ -159,6 +156,8 @@ class StatesTable(Mapping[str, Any]):
     def present(self) -> "StatesTable":
         """The entries since the size of the run last changed, with the header of the deal."""
         # A dict that a trainer goes on to update keeps what it was resumed from.
+        if not self:
+            return self
         others = {key: value for key, value in self.others.items() if owner_of(key).generation >= self.deal}
         return self.select(self.rows["generation"] >= self.deal, others)
 
