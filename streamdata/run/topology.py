@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -75,6 +75,14 @@ def ranks_of_node(dp_size: int) -> range:
     return range(first * dp_size // max(1, size), -(-min(first + here, size) * dp_size // max(1, size)))
 
 
+def distributed_if_joined() -> Any:
+    """The module torch.distributed if this process is in a process group, else None."""
+    # Not imported: who has not imported it cannot have initialized a group.
+    distributed = sys.modules.get("torch.distributed")
+    is_joined = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if is_joined else None
+
+
 def find_data_parallel() -> DataParallel:
     """Find this process's data-parallel group: by torch.distributed, else RANK and WORLD_SIZE, else one replica.
 
@@ -83,9 +91,7 @@ def find_data_parallel() -> DataParallel:
     Raises:
         ValueError: WORLD_SIZE is above 1 and RANK is missing, or one of them is not an integer.
     """
-    # Not imported: who has not imported it cannot have initialized a group.
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    if distributed := distributed_if_joined():
         return DataParallel(dp_size=distributed.get_world_size(), dp_rank=distributed.get_rank())
     dp_size = _integer_from_environment("WORLD_SIZE", 1)
     if dp_size > 1 and "RANK" not in os.environ:

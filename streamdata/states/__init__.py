@@ -8,6 +8,5 @@
 5. `checks.py`: states and the present tree → what differs, or is missing
 6. `saving.py`, `loading.py`: states ↔ files of all ranks
 7. `joining.py`: states of several ranks → one, out of files or over torch.distributed, and whether all ranks agree
-8. `ranks.py`: meetings of ranks over torch.distributed
-9. `lane_state.py`: the state of one lane's iterator, which a StatefulDataLoader asks for
+8. `lane_state.py`: the state of one lane's iterator, which a StatefulDataLoader asks for
 """

@@ -180,9 +180,7 @@ class LaneEntries:
 
     def node_state(self, path: str, before: float = math.inf) -> NodeState | None:
         """The last state of a node in the lane, or the last before a generation."""
-        if path not in self.cursors:
-            return None
-        held = [number for number in self.cursors[path] if number < before]
+        held = [number for number in self.cursors.get(path, {}) if number < before]
         if not held:
             return None
         entry = self.cursors[path][max(held)]

@@ -4,9 +4,9 @@ Each says by a digest that it is as it was written: so of its fields none is che
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +39,8 @@ were delivered, up to, without, record `stop` of the last one's; -1 for its end.
 BURST: Final = np.dtype([(name, np.int64) for name in ("stretches", "given", "outputs")])
 """An open burst: how many stretches its records are, how many of its outputs were delivered, and how many outputs of
 the last record belong to it, 0 for all."""
+_TABLES: Final = {"stretches": STRETCH, "bursts": BURST, "pulled": STRETCH}
+"""The tables of `Leftovers`."""
 UNIT: Final = 1024
 """Unit of a cut's mean, 1/1024 record: whole numbers, which are the same on every machine."""
 
@@ -115,15 +117,13 @@ class Leftovers:
 
     def as_json(self) -> dict[str, Any]:
         """The leftovers as JSON, column by column: a column is a text, or one number if all rows are equal."""
-        tables = {"stretches": self.stretches, "bursts": self.bursts, "pulled": self.pulled}
-        texts = {name: _as_text(table) for name, table in tables.items() if len(table)}
+        texts = {name: _as_text(table) for name in _TABLES if len(table := getattr(self, name))}
         return {"offset": self.offset, "functions": {str(n): list(f) for n, f in self.functions.items()}, **texts}
 
 
 def leftovers_of(value: Mapping[str, Any]) -> Leftovers:
     """Read leftovers from the JSON of `Leftovers.as_json`."""
-    kinds = {"stretches": STRETCH, "bursts": BURST, "pulled": STRETCH}
-    tables = {name: _from_text(value[name], dtype) for name, dtype in kinds.items() if name in value}
+    tables = {name: _from_text(value[name], dtype) for name, dtype in _TABLES.items() if name in value}
     functions = {int(number): (state, left_out) for number, (state, left_out) in value["functions"].items()}
     return Leftovers(offset=value["offset"], functions=functions, **tables)
 
@@ -268,8 +268,8 @@ def compared(value: Any) -> Any:
     return {name: part for name, part in value.items() if name not in ("anomalies", "digest")}
 
 
-def check_header(value: Any) -> Any:
-    """Return `value` if it is the header of a generation; else raise.
+def check_header(value: Any) -> None:
+    """Check that `value` is the header of a generation.
 
     Raises:
         ValueError: The value is not a header, or of another version. One of `DAMAGE` if it is something else.
@@ -282,8 +282,3 @@ def check_header(value: Any) -> Any:
     # One check for all fields, which weights, sizes and cuts would each need: no value of them is computed with before.
     if value["digest"] != digest_of(canonical(compared(value))):
         raise ValueError("expected what was written: the header has another digest")
-    return value
-
-
-checked_header: Callable[[str], Any] = lru_cache(maxsize=64)(lambda text: check_header(json.loads(text)))
-"""Parses a header, and checks it: once for the files of all ranks, which share one with a line for every source."""

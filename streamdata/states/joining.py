@@ -1,5 +1,6 @@
 """The states of several ranks joined to one: out of dicts and files, or over torch.distributed."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -9,12 +10,12 @@ import numpy as np
 
 from streamdata.errors import StateError, shown
 from streamdata.run import DataParallel, find_data_parallel
+from streamdata.run.topology import distributed_if_joined
 from streamdata.states.cursor import States
 from streamdata.states.headers import DEAL, compared
 from streamdata.states.progress import Progress
-from streamdata.states.ranks import check_can_meet, gather
 from streamdata.states.saving import RankStates, part_of_rank, replica_of
-from streamdata.states.table import LoadedStates, StatesTable, is_of_rank, join, owner_of
+from streamdata.states.table import LoadedStates, StatesTable, join, owner_of
 
 
 def merge_states(*states: Mapping[str, Any]) -> States:
@@ -85,27 +86,28 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
     tables = [table for table in tables if table.headers and table.deal == newest]
     # Rank by rank: states may hold several, one of them newer and another older than in those beside them.
     size = 1 + max((rank for table in tables for rank in _ranks(table)), default=-1)
-    best, chosen = np.full((3, size), -1), np.full(size, -1)
+    best: dict[int, list[int]] = {}
+    chosen = np.full(size, -1)
     for number, table in enumerate(tables):
         # Its newest generation, how many lanes had ended passes, its draws in all, or batches that only fill up; -1
         # of ranks of which nothing is held. Over all passes: with `set_epoch` the newest one need not be the last.
         # And a lane that has ended one may be held without its cursors: see `from_stateful`.
-        reach, ranks = np.full((3, size), -1), table.rows["rank"]
-        reach[1:, [*_ranks(table)]] = 0
-        np.maximum.at(reach[0], ranks, table.rows["generation"])
-        for row, name in ((1, "ended"), (2, "draws")):
-            np.add.at(reach[row], ranks, table.rows[name])
+        generations, ended, draws = reach = np.zeros((3, size), np.int64)
+        ranks = table.rows["rank"]
+        generations[:] = -1
+        np.maximum.at(generations, ranks, table.rows["generation"])
+        np.add.at(ended, ranks, table.rows["ended"])
+        np.add.at(draws, ranks, table.rows["draws"])
         for key, value in table.others.items():
-            if key.startswith("uneven/") and is_of_rank(key, value):
-                reach[2, owner_of(key).rank] += abs(value["batches"])
-        differs = reach != best
-        first = differs.argmax(axis=0), np.arange(size)
-        is_further = differs.any(axis=0) & (reach[first] > best[first])
-        best, chosen = np.where(is_further, reach, best), np.where(is_further, number, chosen)
+            if key.startswith("uneven/"):
+                draws[owner_of(key).rank] += abs(value["batches"])
+        for rank in _ranks(table):
+            if (reached := reach[:, rank].tolist()) > best.get(rank, []):
+                best[rank], chosen[rank] = reached, number
     kept = [
         table.select(
             chosen[table.rows["rank"]] == number,
-            {k: v for k, v in table.others.items() if (rank := owner_of(k).rank) is None or chosen[rank] == number},
+            {k: v for k, v in table.others.items() if (rank := owner_of(k).rank) < 0 or chosen[rank] == number},
         )
         for number, table in enumerate(tables)
     ]
@@ -113,7 +115,7 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
 
 
 def _ranks(table: StatesTable) -> set[int]:
-    return table.ranks() | {rank for key in table.others if (rank := owner_of(key).rank) is not None}
+    return table.ranks() | {rank for key in table.others if (rank := owner_of(key).rank) >= 0}
 
 
 def check_together(saved: Sequence[RankStates]) -> None:
@@ -161,6 +163,37 @@ def _difference(value: Any, other: Any, path: str = "") -> str:
     return f"{path}: {shown(value)}, not {shown(other)}"
 
 
+def check_can_meet(who: str, size: int) -> None:
+    """Raise StateError if there are several ranks and no process group through which to exchange states.
+
+    Raises:
+        StateError: There are several ranks, and no process group.
+    """
+    if size > 1 and not distributed_if_joined():
+        raise StateError(
+            f"{who}: there are {size} ranks, and no process group by which they could meet\n"
+            "  Call torch.distributed.init_process_group first."
+        )
+
+
+def gather(value: Any, dst: int | None = None) -> list[Any]:
+    """Collect the values of all ranks on every rank, or only on rank `dst`."""
+    if not (distributed := distributed_if_joined()):
+        return [value]
+    from torch import cuda
+
+    # Objects, not tensors: what ranks give differs in length, and a rank without states gives almost nothing.
+    values: list[Any] = [None] * distributed.get_world_size() if dst in (None, distributed.get_rank()) else []
+    # Under NCCL objects travel by the current device, which may be another one than the group is bound to.
+    bound = getattr(distributed.group.WORLD, "bound_device_id", None)
+    with contextlib.nullcontext() if bound is None or bound.type != "cuda" else cuda.device(bound):
+        if dst is None:
+            distributed.all_gather_object(values, value)
+        else:
+            distributed.gather_object(value, values or None, dst=dst)
+    return values
+
+
 def gather_states(
     states: Mapping[str, Any], dst: int | None = None, *, rank: int | None = None, size: int | None = None
 ) -> LoadedStates | None:
@@ -191,8 +224,8 @@ def gather_states(
     except StateError as raised:
         error = str(raised)
     # What is small goes to every rank, so that all of them refuse what does not fit together, and none waits for one.
-    headers = StatesTable(others={k: v for k, v in part.others.items() if k.startswith("generation/")})
-    own = RankStates(name=f"rank {processes.dp_rank}", rank=of.dp_rank, size=of.dp_size, step=0, table=headers)
+    headers, name = part.only_headers(), f"rank {processes.dp_rank}"
+    own = RankStates(name=name, rank=of.dp_rank, size=of.dp_size, step=0, table=headers)
     reports = gather((error, own, part.digest if part else None, deal and deal[0]))
     if errors := [f"rank {number}: {error}" for number, (error, *_) in enumerate(reports) if error is not None]:
         raise StateError(f"gather_states: {errors[0]}")
@@ -241,7 +274,6 @@ def verify_ranks_agree(facts: Mapping[str, str], states: StatesTable, group: Dat
         StateError: Some rank differs from most; raised on every rank.
     """
     check_can_meet("verify_agreement", group.dp_size)
-    headers = StatesTable(others={key: value for key, value in states.others.items() if key.startswith("generation/")})
     newest = states.headers[max(states.headers)] if states.headers else None
     # A single rank's own are all there are.
     is_of_all = (newest is not None and newest["dp_size"] == 1) or not states.ranks() <= {group.dp_rank}
@@ -250,7 +282,7 @@ def verify_ranks_agree(facts: Mapping[str, str], states: StatesTable, group: Dat
     told = {
         **facts,
         "topology in its states": topology,
-        "states' header": headers.digest,
+        "states' header": states.only_headers().digest,
         "states": states.digest if is_of_all else None,
     }
     of_ranks, replicas = zip(*gather((told, group.dp_rank)), strict=True)

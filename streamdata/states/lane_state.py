@@ -9,6 +9,7 @@ from streamdata.errors import StateError, shown
 from streamdata.run import Lane
 from streamdata.states.cursor import States
 from streamdata.states.headers import HEADERS
+from streamdata.states.table import StatesTable, table_of
 
 _VERSION = 4
 # The names under which torchdata keeps the states of iterators: with workers in a snapshot, one for each of them.
@@ -97,8 +98,9 @@ def from_stateful(state: Mapping[str, Any]) -> States:
     held = set(states)
     for lane in ordered:
         states.update({key: json.loads(text) for key, text in lane.delivered.items()})
+    table = table_of(states).present()
     for lane in ordered:
-        _end_passes(lane, states)
+        states |= _ended_passes(lane, table)
     # A lane names its generation, and what was before, before it delivers something in it.
     begun = {key.split("/", 2)[1] for key in states if not key.startswith(HEADERS)}
     deals = {str(states[f"generation/{number}"]["deal"]) for number in begun}
@@ -109,31 +111,27 @@ def from_stateful(state: Mapping[str, Any]) -> States:
     }
 
 
-def _end_passes(lane: LaneState, states: States) -> None:
-    """Let states say that a lane has ended passes other than the present one, whatever they hold of it there."""
-    generations = [int(key.partition("/")[2]) for key in lane.delivered if key.startswith("generation/")]
-    if not generations:
-        return
-    newest, rank, worker = max(generations), lane.lane.dp_rank, lane.lane.worker
-    header = states[f"generation/{newest}"]
-    ended = {epoch_pass for first, end in lane.ended for epoch_pass in range(first, end)}
-    for epoch_pass in sorted(ended - {lane.epoch_pass}):
-        place = [str(epoch_pass), str(rank), str(worker)]
-        keys = [key.split("/", 5) for key in states if key.startswith("cursor/")]
-        found = sorted((int(parts[1]), parts[5]) for parts in keys if parts[2:5] == place)
-        # By path, the newest of this size.
-        own = {
-            path: (g, states["/".join(("cursor", str(g), *place, path))]) for g, path in found if g >= header["deal"]
-        }
-        generation, top = own.pop("", (newest, {}))
-        if top.get("ended") and header["nodes"].keys() <= states[f"generation/{generation}"]["nodes"].keys():
+def _ended_passes(lane: LaneState, states: StatesTable) -> States:
+    """States which say that a lane has ended passes other than the present one, whatever it held of them."""
+    delivered = [int(key.partition("/")[2]) for key in lane.delivered if key.startswith("generation/")]
+    if not delivered:
+        return {}
+    newest, rank, worker = max(delivered), lane.lane.dp_rank, lane.lane.worker
+    nodes = states.headers[newest]["nodes"].keys()
+    found: States = {}
+    for epoch_pass in {number for first, end in lane.ended for number in range(first, end)} - {lane.epoch_pass}:
+        entries = states.lane(epoch_pass, rank, worker)
+        tops = entries.cursors.get("", {})
+        last = max(tops, default=newest)
+        if tops and tops[last].get("ended") and nodes <= states.headers[last]["nodes"].keys():
             continue  # it had ended before it was resumed
         # What was drawn since nobody knows: the sum is that of what is known.
-        drawn = sum(cursor["draws"] for path, (_, cursor) in own.items() if "." not in path)
+        drawn = sum(entries.draws_below("").values())
         top = {"draws": drawn, "clock": 0.0, "epoch": 0, "window": 0, "taken": drawn, "ended": 1}
-        states[f"cursor/{newest}/{'/'.join(place)}/"] = top
+        found[f"cursor/{newest}/{epoch_pass}/{rank}/{worker}/"] = top
         # Any worker of a rank that has ended is as good as the one that was last.
-        states[f"worker/{newest}/{epoch_pass}/{rank}"] = worker
+        found[f"worker/{newest}/{epoch_pass}/{rank}"] = worker
+    return found
 
 
 def _lanes(state: Mapping[str, Any]) -> tuple[list[LaneState], int]:

@@ -3,8 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,19 +14,8 @@ from streamdata.errors import StateError
 from streamdata.run import Lane
 from streamdata.run.lane_link import Batches
 from streamdata.states.cursor import LaneEntries, LaneKey
-from streamdata.states.headers import DAMAGE, DEAL, Base, BlockCut, DealHeader, Topology, Tree, check_header, read_deal
-from streamdata.states.table import (
-    COUNTS,
-    POSITION,
-    ROW,
-    Column,
-    Rows,
-    StatesTable,
-    is_of_rank,
-    not_states,
-    owner_of,
-    table_of,
-)
+from streamdata.states.headers import DAMAGE, DEAL, Base, BlockCut, DealHeader, Topology, Tree, read_deal
+from streamdata.states.table import COUNTS, POSITION, ROW, Column, Rows, StatesTable, not_states, owner_of, table_of
 
 
 class LastCursors:
@@ -70,7 +58,7 @@ class Progress:
     def __init__(self, states: Mapping[str, Any]) -> None:
         self.table: StatesTable = table_of(states).present()
         """The entries that count."""
-        self.headers: Mapping[int, Mapping[str, Any]] = self.table.headers
+        self.headers: Mapping[int, Mapping[str, Any]] = {}
         """Headers of the generations of the present size, ascending."""
         self.before = DealHeader()
         """Deliveries and leftovers of the run when its size last changed."""
@@ -83,26 +71,22 @@ class Progress:
         nothing."""
         self.passes: list[int] = []
         """The passes of which something was delivered under this size, ascending."""
-        self.uneven: dict[tuple[int, int, int], Mapping[str, Any]] = {}
+        self.uneven: dict[tuple[int, int, int], Mapping[str, int]] = {}
         """Counts that no cursor has of ranks that `StreamLoader(uneven=…)` evened out, by generation, pass and rank:
         `batches` that were delivered beyond those that cursors count; of each node `padded/PATH`, `left_out/PATH` and
         `left_out_tokens/PATH`."""
         self.idle: set[int] = set()
         """The ranks of which saving and gathering recorded that they delivered nothing."""
-        self._cache: dict[Any, Any] = {}
-        """Results computed from the entries."""
+        self._ends: dict[int, tuple[npt.NDArray[np.int64], list[Mapping[str, Sequence[int]]]]] = {}
         if self.table:
+            self.headers = self.table.headers
             self._read_headers()
             self._read_lanes()
 
     def _read_headers(self) -> None:
-        """Check the headers, each and together, and take over what was before them."""
+        """Check that the headers belong together, and take over what was before them."""
         first: Mapping[str, Any] = next(iter(self.headers.values()), {"deal": 0, "dealt": ""})
         for number, header in self.headers.items():
-            try:
-                check_header(header)
-            except DAMAGE as error:
-                raise not_states(f"generation/{number}", header, f"{type(error).__name__}: {error}") from error
             if any(header[name] != first[name] for name in ("dp_size", "num_workers", "deal", "dealt")):
                 raise StateError(
                     f"states: 'generation/{number}' and 'generation/{min(self.headers)}' are not of one run\n"
@@ -123,16 +107,15 @@ class Progress:
     def _read_lanes(self) -> None:
         """Take over who delivered last, and who nothing; refuse lanes that were not there."""
         for key, value in self.table.others.items():
-            kind, generation, *lane = key.split("/")
-            if not is_of_rank(key, value):
-                raise not_states(key, value, "expected what is said of a rank")
-            if lane:
-                self._check_lane(int(generation), int(lane[-1]), value if kind == "worker" else 0)
+            kind, generation, epoch_pass, rank = owner_of(key)
+            if rank >= 0:
+                self._check_lane(generation, rank, value if kind == "worker" else 0)
             if kind == "worker":
-                self.last_workers[int(lane[0]), int(lane[1])] = value
+                self.last_workers[epoch_pass, rank] = value
+            elif kind == "uneven":
+                self.uneven[generation, epoch_pass, rank] = value
             elif kind == "idle":
-                self.idle.add(int(lane[0]))
-        self.uneven = {_numbers_in(k): v for k, v in self.table.others.items() if k.startswith("uneven/")}
+                self.idle.add(rank)
         self.newest_passes = {rank: epoch_pass for epoch_pass, rank in sorted(self.last_workers)}
         self.passes = sorted({epoch_pass for epoch_pass, _ in self.last_workers})
         for (number, epoch_pass, path), of_node in self.table.groups.items():
@@ -192,12 +175,10 @@ class Progress:
         Args:
             header: What the run has come to so far.
         """
-        progress = copy(self)
+        progress = Progress({})
         # The headers stay, so that generations count on: older states may still be in the trainer's dict.
-        others = {key: value for key, value in self.table.others.items() if owner_of(key).rank is None}
-        progress.table = StatesTable(others=others)
-        progress.before, progress.last_workers, progress.newest_passes = header, {}, {}
-        progress.passes, progress.idle, progress._cache = [], set(), {}  # noqa: SLF001
+        progress.table, progress.headers = self.table.only_headers(), self.headers
+        progress.before, progress.next_deal = header, self.next_deal
         return progress
 
     def without_cursors(self, epoch_pass: int) -> "Progress":
@@ -218,9 +199,10 @@ class Progress:
 
     def batches(self, before: float = math.inf) -> npt.NDArray[np.int64]:
         """Batches delivered per lane under this size before a generation, in all passes; int64 (ranks, workers)."""
-        found = [self.last(epoch_pass, "", before)["batches"] for epoch_pass in self.passes]
-        total: npt.NDArray[np.int64] = np.sum([np.zeros(self.topology().lanes, np.int64), *found], axis=0)
-        return total.reshape(self.topology())
+        total = np.zeros(self.topology(), np.int64)
+        for epoch_pass in self.passes:
+            total += self.last(epoch_pass, "", before)["batches"].reshape(total.shape)
+        return total
 
     def batches_of_workers(self, epoch_pass: int, dp_rank: int) -> dict[int, int | None]:
         """The batches delivered by each worker of a rank that delivered any; None if they were not counted."""
@@ -274,37 +256,34 @@ class Progress:
         """Whether each lane has ended the pass, so that nothing of its share of a node is left; bool (L,)."""
         # Of a node that joined since a lane has ended the pass, the lane has read nothing.
         there = [number for number in self.generations if path in self.headers[number]["nodes"]]
-        return np.isin(self._ended_in(epoch_pass), there)
+        return np.isin(self._ends_of(epoch_pass)[0], there)
 
     def counts(self, epoch_pass: int, path: str) -> list[int]:
         """The sums of a node's `COUNTS` over all lanes of a pass; lanes without a cursor add what they were dealt."""
         last, first = self.last(epoch_pass, path), self.base(epoch_pass).counts.get(path, (0, 0, 0, 0))
-        tails = [tail[path] for tail in self._tails(epoch_pass) if path in tail]
+        tails = [tail[path] for tail in self._ends_of(epoch_pass)[1] if path in tail]
         lanes, without = len(last.is_held), np.flatnonzero(~last.is_held).tolist()
         dealt = [sum(share_out(total, lanes, lane) for lane in without) if total else 0 for total in first]
         own = [int(last[name].sum()) for name in COUNTS]
         return [sum(numbers) for numbers in zip(own, dealt, *tails, strict=True)]
 
-    def _tails(self, epoch_pass: int) -> list[Mapping[str, Sequence[int]]]:
-        """`COUNTS`, by path, of what each lane that ended the pass read after the node's last entry."""
-        if ("tails", epoch_pass) not in self._cache:
-            rare = self.last(epoch_pass, "")["rare"].tolist()
-            self._cache["tails", epoch_pass] = [fields["tail"] for fields in rare if fields and "tail" in fields]
-        tails: list[Mapping[str, Sequence[int]]] = self._cache["tails", epoch_pass]
-        return tails
+    def _ends_of(self, epoch_pass: int) -> tuple[npt.NDArray[np.int64], list[Mapping[str, Sequence[int]]]]:
+        """How lanes ended the pass; kept, since each node asks.
 
-    def _ended_in(self, epoch_pass: int) -> npt.NDArray[np.int64]:
-        """The generation in which each lane has delivered its last sample of the pass; -1 where it has not; (L,)."""
-        if ("ended", epoch_pass) not in self._cache:
+        Returns:
+            The generation in which each lane has delivered its last sample, -1 where it has not, (L,); and `COUNTS`, by
+            path, of what lanes that ended read after the node's last entry.
+        """
+        if epoch_pass not in self._ends:
             tops = self.last(epoch_pass, "")
-            self._cache["ended", epoch_pass] = np.where(tops["ended"] > 0, tops["generation"], -1)
-        ended: npt.NDArray[np.int64] = self._cache["ended", epoch_pass]
-        return ended
+            tails = [fields["tail"] for fields in tops["rare"].tolist() if fields and "tail" in fields]
+            self._ends[epoch_pass] = np.where(tops["ended"] > 0, tops["generation"], -1), tails
+        return self._ends[epoch_pass]
 
     def has_ended(self, epoch_pass: int, dp_rank: int, workers: Iterable[int]) -> bool:
         """Whether each of the given lanes of the rank has delivered its last sample of the pass."""
         own = [dp_rank * self.topology().num_workers + worker for worker in workers]
-        return bool((self._ended_in(epoch_pass)[own] >= 0).all())
+        return bool((self._ends_of(epoch_pass)[0][own] >= 0).all())
 
     def has_given_all(self, key: LaneKey, tree: Tree) -> bool:
         """Whether nothing of the pass is left in a lane: it finished it, or ended it and no source was added since.
@@ -322,7 +301,7 @@ class Progress:
             )
         if key.epoch_pass in self.before.finished or not self.generations:
             return key.epoch_pass in self.before.finished
-        ended_in = int(self._ended_in(key.epoch_pass)[key.dp_rank * self.topology().num_workers + key.worker])
+        ended_in = int(self._ends_of(key.epoch_pass)[0][key.dp_rank * self.topology().num_workers + key.worker])
         return ended_in >= 0 and tree.nodes.keys() <= self.headers[ended_in]["nodes"].keys()
 
     def lane(self, key: LaneKey) -> LaneEntries:
@@ -331,7 +310,7 @@ class Progress:
 
     def paths(self) -> set[str]:
         """The paths of all nodes that have an entry, or counts of samples that lanes dropped at their end."""
-        tails = (tail for epoch_pass in self.passes for tail in self._tails(epoch_pass))
+        tails = (tail for epoch_pass in self.passes for tail in self._ends_of(epoch_pass)[1])
         return {*self.table.paths, *itertools.chain.from_iterable(tails)}
 
     def generation(self, tree: Tree) -> int:
@@ -358,13 +337,14 @@ class Progress:
 
     def blended_since(self, path: str, tree: Tree, present: int) -> int:
         """The first generation of this size since which the mixture at `path` has its present sources and weights."""
-        held = itertools.takewhile(lambda n: self.tree(n).blend(path) == tree.blend(path), reversed(self.generations))
-        return min(held, default=present)
+        return self._since(lambda generation: self.tree(generation).blend(path) == tree.blend(path), present)
 
     def member_since(self, path: str, present: int) -> int:
         """The generation of this size with which a node last joined; `present` if it joins now."""
-        held = itertools.takewhile(lambda n: path in self.headers[n]["nodes"], reversed(self.generations))
-        return min(held, default=present)
+        return self._since(lambda generation: path in self.headers[generation]["nodes"], present)
+
+    def _since(self, holds: Callable[[int], bool], present: int) -> int:
+        return min(itertools.takewhile(holds, reversed(self.generations)), default=present)
 
 
 def share_out(total: int, parts: int, part: int) -> int:
@@ -414,11 +394,6 @@ def added(counts: Mapping[str, float], more: Mapping[str, float], times: int = 1
     return {name: counts.get(name, 0) + more.get(name, 0) * times for name in dict.fromkeys((*counts, *more))}
 
 
-def _numbers_in(key: str) -> tuple[int, int, int]:
-    generation, epoch_pass, rank = map(int, key.split("/")[1:])
-    return generation, epoch_pass, rank
-
-
 def history_of(progress: Progress) -> list[Mapping[str, Any]]:
     """Describe the run's generations, oldest first.
 
@@ -444,28 +419,26 @@ def _line(progress: Progress, generation: int) -> dict[str, Any]:
             cost += costs
     if cost:
         line["cost"] = cost
-    sizes = [size for epoch_pass in progress.passes if (size := _last_size(progress, generation, epoch_pass))]
-    if sizes:
-        line["batch_size"] = next((size for size, is_whole in reversed(sizes) if is_whole), sizes[-1][0])
+    # A whole batch, if there is one, of the latest pass.
+    sizes = (size for epoch_pass in progress.passes for size in _last_sizes(progress, generation, epoch_pass))
+    if largest := max(sizes, default=None):
+        line["batch_size"] = largest[-1]
     return line
 
 
-def _last_size(progress: Progress, generation: int, epoch_pass: int) -> tuple[int, bool] | None:
-    """The size of a generation's last batches in a pass, and whether one of them was a whole one.
+def _last_sizes(progress: Progress, generation: int, epoch_pass: int) -> Iterator[tuple[bool, int, int]]:
+    """Yield of each lane's last batch of a generation in a pass whether it was a whole one, the pass, and its size.
 
     The last batch of a lane that has ended may be smaller: the one before it counts, if there is one.
     """
     after, before = (progress.last(epoch_pass, "", generation + more) for more in (1, 0))
-    found = []
     columns = (after["rare"], before["batches"].tolist(), after["batches"].tolist(), after["ended"].tolist())
     for fields, begin, end, has_ended in zip(*columns, strict=True):
         if end > begin:
             is_whole = end - has_ended > begin
             number = end - has_ended if is_whole else end
             counts = batches_by_size(fields.get("sizes", ()) if fields else (), number - 1, number)
-            found += [(is_whole, size) for size in counts]
-    is_whole, size = max(found, default=(False, 0))
-    return (size, is_whole) if size else None
+            yield from ((is_whole, epoch_pass, size) for size in counts)
 
 
 def batches_by_size(runs: Sequence[Sequence[int]], begin: int, end: int) -> dict[int, int]:

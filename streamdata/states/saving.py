@@ -8,11 +8,13 @@ for all ranks, and named by its digest.
 import gzip
 import json
 import re
+import secrets
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,10 +23,19 @@ import orjson
 from streamdata.errors import StateError, shown
 from streamdata.run import MAX_RANKS, DataParallel, find_data_parallel
 from streamdata.run.publish import make_directory, publish
+from streamdata.run.topology import distributed_if_joined
 from streamdata.states.cursor import is_asked
-from streamdata.states.headers import DAMAGE, DEAL, canonical, check_header, checked_header, digest_of
-from streamdata.states.ranks import group_name
-from streamdata.states.table import LoadedStates, StatesTable, columns_of, join, rows_of, table_of
+from streamdata.states.headers import DAMAGE, DEAL, canonical, digest_of
+from streamdata.states.table import (
+    LoadedStates,
+    StatesTable,
+    checked_entry,
+    columns_of,
+    join,
+    owner_of,
+    rows_of,
+    table_of,
+)
 
 VERSION: Final = 4
 # No leading zeros: two folders would be the same step, and two files the same rank.
@@ -38,6 +49,11 @@ watched: "weakref.WeakSet[Any]" = weakref.WeakSet()
 """The datasets of this process, each with an `is_to_be_saved`."""
 _loaded: Final[deque[str]] = deque(maxlen=1024)
 """The digests of states that this process has loaded: a job loads once, a notebook may look at many steps."""
+
+
+_GROUP_KEY: Final = "streamdata/group"
+_names: "weakref.WeakKeyDictionary[Any, str | None]" = weakref.WeakKeyDictionary()
+"""Names of process groups: a store may die with another rank, and is then not to be waited for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +124,23 @@ def save_states(
     publish(folder / f"rank-{of.dp_rank}.states", [_encoded(own)])
 
 
+def group_name() -> str | None:
+    """A name of the process group, equal on all its ranks and unique; None without a group.
+
+    Whoever asks first makes it up, in the store by which the ranks have met: nobody waits for another rank.
+    """
+    if not (distributed := distributed_if_joined()):
+        return None
+    group = distributed.group.WORLD
+    if group not in _names:
+        try:
+            store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (there is no other way to it)
+            _names[group] = store.compare_set(_GROUP_KEY, "", secrets.token_hex(8)).decode()
+        except (RuntimeError, AttributeError):  # of MPI there is no store; or the rank that holds it has died
+            _names[group] = None
+    return _names[group]
+
+
 def part_of_rank(states: Mapping[str, Any], group: DataParallel) -> tuple[StatesTable, tuple[str, Any] | None]:
     """Select the entries that a rank saves: its own since the size last changed, and the deal header with its digest.
 
@@ -119,16 +152,11 @@ def part_of_rank(states: Mapping[str, Any], group: DataParallel) -> tuple[States
     # What was written since is not sorted in among all ranks' at every step: a rank's own are few.
     parts = [states.loaded, states.written] if isinstance(states, LoadedStates) else [states]
     tables = list(map(table_of, parts))
-    headers = dict(sorted({number: value for table in tables for number, value in table.headers.items()}.items()))
+    headers = {number: header for table in tables for number, header in table.headers.items()}
     if not headers:
         if any(map(len, tables)):
             raise StateError("states: there are entries and no 'generation/…'\n  Save the whole dict.")
         return StatesTable(), None
-    try:
-        for header in headers.values():
-            check_header(header)
-    except DAMAGE as error:
-        raise StateError(f"states: they do not come from to_state ({error})\n  Save the whole dict.") from error
     newest = headers[max(headers)]
     key = f"{DEAL}{newest['deal']}"
     deals = [table.others[key] for table in tables if key in table.others]
@@ -144,7 +172,7 @@ def part_of_rank(states: Mapping[str, Any], group: DataParallel) -> tuple[States
         # Its ranks are not those of this run: whichever rank has delivered something since has a newer header.
         return (join(tables).present(), deal) if group.dp_rank == 0 else (StatesTable(), None)
     own = join([table.of_rank(group.dp_rank, newest["deal"]) for table in tables])
-    generations = own.generations()
+    generations = {*own.rows["generation"].tolist(), *(owner_of(key).generation for key in own.others)}
     if missing := generations - headers.keys():
         raise StateError(f"states: 'generation/{min(missing)}' is missing\n  Save the whole dict.")
     # Its own headers alone: of a generation in which it has delivered nothing other ranks have it.
@@ -198,17 +226,20 @@ def decode(name: str, content: bytes) -> RankStates:
         origin = {name: value[name] for name in ("rank", "size", "step", "group")}
         if not 0 <= origin["rank"] < origin["size"] <= MAX_RANKS:
             raise ValueError(f"rank {origin['rank']} of {origin['size']}")
-        # The rows are as they were when they were checked, in saving: the sum says so. What is beside them is looked at
-        # in joining.
+        # The rows are as they were when they were checked, in saving: the sum says so.
         rows = rows_of(value["rows"], value["columns"], json.loads(value["rare"]))
-        headers = {key: checked_header(header) for key, header in value["headers"].items()}
-        others = table_of({**headers, **value["entries"]}).others
+        others = {key: _parsed(key, header) for key, header in value["headers"].items()}
+        others |= {key: checked_entry(key, entry) for key, entry in value["entries"].items()}
         return RankStates(name=name, **origin, table=StatesTable(tuple(value["paths"]), rows, others))
     except DAMAGE as error:
         why = f"{type(error).__name__}: {str(error)[:200]}"
         raise StateError(
             f"{name}: does not come from save_states ({why})\n  Delete it: then its rank is missing."
         ) from error
+
+
+_parsed: Callable[[str, str], Any] = lru_cache(maxsize=64)(lambda key, text: checked_entry(key, json.loads(text)))
+"""Parses a header, and checks it: once for the files of all ranks, which share one with a line for every source."""
 
 
 def deal_file(digest: str) -> str:

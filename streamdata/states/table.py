@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from streamdata.errors import StateError, shown
 from streamdata.states.cursor import LaneEntries
-from streamdata.states.headers import compared
+from streamdata.states.headers import DAMAGE, check_header, compared
 
 Column: TypeAlias = npt.NDArray[Any]
 Rows: TypeAlias = npt.NDArray[Any]
@@ -56,17 +56,20 @@ _OTHER: Final = re.compile(
 
 
 class Owner(NamedTuple):
-    """The generation and rank to which an entry belongs."""
+    """The place of an entry that is not a cursor, by its key."""
 
+    kind: str
     generation: int
-    rank: int | None
-    """None of a header."""
+    epoch_pass: int
+    """-1 of a header, and of a rank that was idle."""
+    rank: int
+    """-1 of a header."""
 
 
 def owner_of(key: str) -> Owner:
-    """Parse the generation and rank from the key of an entry that is not a cursor."""
-    _, generation, *lane = key.split("/")
-    return Owner(int(generation), int(lane[-1]) if lane else None)
+    """Parse the key of an entry that is not a cursor."""
+    kind, generation, *lane = key.split("/")
+    return Owner(kind, int(generation), int(lane[0]) if len(lane) > 1 else -1, int(lane[-1]) if lane else -1)
 
 
 def empty_rows(count: int) -> Rows:
@@ -130,12 +133,15 @@ class StatesTable(Mapping[str, Any]):
         found = {owner_of(key).generation: v for key, v in self.others.items() if key.startswith("generation/")}
         return dict(sorted(found.items()))
 
+    def only_headers(self) -> "StatesTable":
+        """The headers of generations alone."""
+        return StatesTable(others={f"generation/{number}": header for number, header in self.headers.items()})
+
     @property
     def deal(self) -> int:
         """The generation with which the present size began, from the newest header; 0 if there is none."""
-        newest = self.headers[max(self.headers)] if self.headers else None
-        number = newest.get("deal") if isinstance(newest, Mapping) else None
-        return number if type(number) is int else 0
+        number: int = self.headers[max(self.headers)]["deal"] if self.headers else 0
+        return number
 
     @cached_property
     def digest(self) -> str:
@@ -150,7 +156,7 @@ class StatesTable(Mapping[str, Any]):
     def present(self) -> "StatesTable":
         """The entries since the size of the run last changed, with the header of the deal."""
         # A dict that a trainer goes on to update keeps what it was resumed from.
-        if not self.headers or self.deal > max(self.headers):  # the latter is refused by whoever reads it
+        if not self:
             return self
         others = {key: value for key, value in self.others.items() if owner_of(key).generation >= self.deal}
         return self.select(self.rows["generation"] >= self.deal, others)
@@ -169,11 +175,6 @@ class StatesTable(Mapping[str, Any]):
     def ranks(self) -> set[int]:
         """The ranks that have delivered samples."""
         return set(np.unique(self.rows["rank"]).tolist())
-
-    def generations(self) -> set[int]:
-        """The generations that have entries."""
-        named = {owner.generation for owner in map(owner_of, self.others) if owner.rank is not None}
-        return named.union(np.unique(self.rows["generation"]).tolist())
 
     def lane(self, epoch_pass: int, rank: int, worker: int) -> LaneEntries:
         """The entries of one lane in a pass."""
@@ -263,8 +264,8 @@ def table_of(states: Mapping[str, Any]) -> StatesTable:
     """Convert a flat dict of states to a table.
 
     Raises:
-        StateError: The states are not a mapping, or a cursor is not one that `to_state` writes; the message names its
-            key.
+        StateError: The states are not a mapping, or an entry is not one that `to_state` writes; the message names its
+            key. Of what was before the present size only whoever reads it knows whether it is whole.
     """
     if isinstance(states, StatesTable):
         return states
@@ -278,10 +279,11 @@ def table_of(states: Mapping[str, Any]) -> StatesTable:
     for key, value in states.items():
         if isinstance(key, str) and (match := _CURSOR.fullmatch(key)):
             keys[key] = match.groups()
-        elif isinstance(key, str) and _OTHER.fullmatch(key):
-            others[key] = value
         else:
-            raise not_states(key, value, "not a key of to_state")
+            try:
+                others[key] = checked_entry(key, value)
+            except DAMAGE as error:
+                raise not_states(key, value, f"{type(error).__name__}: {error}") from error
     paths: dict[str, int] = {}
     rows = empty_rows(len(keys))
     rows[list(KEY)] = [
@@ -320,14 +322,22 @@ def _fill(rows: Rows, cursors: Mapping[str, Any]) -> None:
         rows["rare"][row] = rare
 
 
-def is_of_rank(key: str, value: Any) -> bool:
-    """Whether the value of a rank's entry that is not a cursor has the right type."""
+def checked_entry(key: Any, value: Any) -> Any:
+    """Return the value of an entry that is not a cursor, if it is one that `to_state` writes.
+
+    Raises:
+        ValueError: It is not. One of `DAMAGE` if it is of another type.
+    """
+    if not isinstance(key, str) or not _OTHER.fullmatch(key):
+        raise ValueError("not a key of to_state")
     kind = key.partition("/")[0]
-    if kind == "worker":
-        return type(value) is int and value >= 0
-    return kind != "uneven" or (
-        isinstance(value, Mapping) and "batches" in value and all(type(number) is int for number in value.values())
-    )
+    if kind == "generation":
+        check_header(value)
+    elif kind == "worker" and not _are_counts([value], 1):
+        raise ValueError("expected the number of a worker")
+    elif kind == "uneven" and {type(number) for number in (value["batches"], *value.values())} != {int}:
+        raise ValueError("expected whole numbers")
+    return value
 
 
 def _are_counts(counts: object, number: int) -> bool:

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from streamdata import StateError, gather_states, merge_states
-from streamdata.states import ranks
+from streamdata.states import joining
 from tests.states.test_saving import Rank, make
 
 
@@ -146,7 +146,7 @@ def test_under_nccl_objects_travel_by_the_device_that_the_group_is_bound_to(monk
     monkeypatch.setattr(torch.cuda, "device", lambda device: entered.append(device) or contextlib.nullcontext())
     for name, found in {"is_initialized": True, "get_rank": 0, "get_world_size": 1, "all_gather_object": None}.items():
         monkeypatch.setattr(dist, name, lambda *_, found=found: found)
-    ranks.gather("an object")
+    joining.gather("an object")
     assert entered == [torch.device("cuda", 3)]
 
 

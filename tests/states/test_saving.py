@@ -18,10 +18,10 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, StateError, load_states, merge_states, save_states, to_state
-from streamdata.states import ranks, saving
+from streamdata.states import saving
 from streamdata.states.headers import digest_of, read_deal
 from streamdata.states.loading import read_states
-from streamdata.states.ranks import group_name
+from streamdata.states.saving import group_name
 from tests.ranks import apart, run_on_ranks
 from tests.streams import Numbers, loaded, plain, through_json
 
@@ -579,7 +579,7 @@ def names_of_group(rank):
     first = group_name()
     dist.distributed_c10d._get_default_store = fail
     again = group_name()
-    ranks._names.clear()
+    saving._names.clear()
     return first, again, group_name()
 
 
