@@ -42,7 +42,13 @@ SUITES = {
     "mixing/": ("mixing/test_ties.py", "mixing/test_[es]*.py", "mixing/test_pins.py", "mixing/test_*.py"),
     "states/": ("states/test_*.py", "mixing/test_states.py", "mixing/test_pins.py", "mixing/test_*.py"),
     "sources/order": ("sources/test_order.py", "mixing/test_pins.py", "sources/test_map_style.py", "mixing/test_*.py"),
-    "sources/functions": ("mixing/test_yield*.py", "mixing/test_bad_input.py", "mixing/test_*.py"),
+    "sources/functions": (
+        "sources/test_process_*.py",
+        "sources/test_starts.py",
+        "mixing/test_yield*.py",
+        "mixing/test_bad_input.py",
+        "mixing/test_*.py",
+    ),
     "shards/": ("sources/test_webdataset.py", "shards/test_sidecar.py", "shards/test_tar*.py", "shards/test_*.py"),
     "run/": ("run/test_permutation.py", "mixing/test_pins.py"),
 }
