@@ -20,6 +20,7 @@ from streamdata.sources.functions.images import (
     decode_image,
     jpeg_to_tensor,
     open_image,
+    scaled_to_tensor,
     to_tensor,
 )
 from streamdata.text.image_text_pairs import ImageTextPairProcessFnBuilder
@@ -183,6 +184,14 @@ def test_values_are_exact() -> None:
     tensor = to_tensor(Image.new("RGB", (5, 5), (0, 51, 255)), 5, "float32")
     assert [set(channel.unique().tolist()) for channel in tensor] == [{0.0}, {torch.tensor(0.2).item()}, {1.0}]
     tensor += 1
+
+
+@pytest.mark.parametrize(("width", "height", "left", "top"), [(27, 20, 3, 0), (20, 27, 0, 3), (26, 20, 3, 0)])
+def test_a_crop_is_of_the_middle(width: int, height: int, left: int, top: int) -> None:
+    """Of an odd rest, one pixel more is cut off at the bottom or on the right."""
+    image = noise(width, height)
+    middle = image.crop((left, top, left + 20, top + 20))
+    assert torch.equal(scaled_to_tensor(image, (20, 20), "crop", "uint8"), to_tensor(middle, 20))
 
 
 def test_an_image_of_its_size_is_not_resized(monkeypatch: pytest.MonkeyPatch) -> None:
