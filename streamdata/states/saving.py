@@ -196,7 +196,7 @@ def _encoded(own: RankStates) -> bytes:
         **{name: getattr(own, name) for name in ("rank", "size", "step", "group")},
         # As texts: headers are the same in most files, and parsed once.
         "headers": {key: canonical(value) for key, value in others if key.startswith("generation/")},
-        "entries": {key: value for key, value in others if key.startswith(("worker/", "idle/"))},
+        "entries": {key: value for key, value in others if not key.startswith(("generation/", DEAL))},
         "paths": own.table.paths,
         "rows": len(own.table.rows),
         "columns": columns,

@@ -334,6 +334,16 @@ def go_on(directory, idle, keep=dict, **change):
     return merge_states(*delivered) | {f"idle/1/{rank}": True for rank in idle} if delivered else None
 
 
+def test_what_each_entry_says_comes_back(tmp_path):
+    """Of samples that only filled a rank up, or were left out, too."""
+    states = {}
+    for sample in islice(iter(MergedDataset([Numbers("a", 50)])), 5):
+        states |= to_state([sample])
+    states["uneven/0/0/0"] = {"batches": 2, "padded/a": 8}
+    save_states(tmp_path, states, step=5, rank=0, size=1)
+    assert dict(load_states(tmp_path)) == through_json(states)
+
+
 @pytest.mark.parametrize("idle", [(), (0,), (1,), (2,), (1, 2), (0, 1, 2)])
 @pytest.mark.parametrize("keep", KEEP)
 def test_a_step_needs_no_other_folder_after_a_change_of_size(tmp_path, keep, idle):
