@@ -5,6 +5,7 @@ or `tokens` of samples as the mixtures were given them, counted in the lanes.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,26 +87,29 @@ def totals_of(states: Mapping[str, Any], since: Mapping[str, Any] | None = None)
     Raises:
         StateError: They do not come from `to_state`.
     """
-    sums, before = _sums(Progress(states)), _sums(Progress(since or {}))
+    progress = Progress(states)
+    sums, before, nodes = _sums(progress), _sums(Progress(since or {})), progress.nodes()
     sums = {
         path: {name: number - before.get(path, {}).get(name, 0) for name, number in counts.items()}
         for path, counts in sums.items()
     }
     top = sums.pop("", dict.fromkeys(("samples", "steps", "tokens", "drawn"), 0))
     drawn = top["drawn"] or 1  # of nothing all shares are 0
+    all_due = math.fsum(counts.get("due", 0.0) for counts in sums.values()) or 1.0
     sources = []
     for path, counts in sums.items():
         due, achieved = counts.pop("due", None), counts["samples"] / drawn
-        wanted = None if due is None else due / drawn
-        sources.append(SourceTotals(name=path, wanted=wanted, achieved=achieved, **counts))
+        wanted = None if due is None else due / all_due
+        size = num_records(nodes.get(path, ""))
+        epochs = (counts["records"] + counts["skipped"]) / size if size else None
+        sources.append(SourceTotals(name=path, wanted=wanted, achieved=achieved, epochs=epochs, **counts))
     return Totals(**top, sources=tuple(sources))
 
 
 def _sums(progress: Progress) -> dict[str, dict[str, Any]]:
     """All that adds up over time: of the stream at "", and of each source by its path, sorted.
 
-    A source has `epochs` where it is known how many records it has, and `due`, the number of samples that its weights
-    asked for, where that is known.
+    A source has `due`, the number of samples that its weights asked for, where that is known.
     """
     if not progress:
         return {}
@@ -116,8 +120,6 @@ def _sums(progress: Progress) -> dict[str, dict[str, Any]]:
         counts: dict[str, Any] = {name: int(totals.get(path, {}).get(name, 0)) for name in _SUMS}
         # Where no function is in between, only those that failed are no samples.
         counts["records"] = counts["records"] or counts["samples"] + counts["left_out"] + counts["bad"]
-        if size := num_records(nodes.get(path, "")):
-            counts["epochs"] = (counts["records"] + counts["skipped"]) / size
         if due is not None:
             counts["due"] = due.get(path, 0.0)
         sources[path] = counts

@@ -65,6 +65,20 @@ def test_with_a_yield_function_draws_are_counted_not_outputs() -> None:
     assert a.achieved == pytest.approx(0.75, abs=0.02)
 
 
+def test_wanted_shares_are_of_all_that_was_wanted() -> None:
+    """They add up to 1 where a function within the mixture takes more samples, and where some were left out."""
+    inner = MergedDataset([Numbers("a", 500, 3), Numbers("b", 500, 1)], customized_yield_fn=pairs)
+    inner.name, inner.percent = "inner", 1
+    delivery = delivered(MergedDataset([inner, Numbers("c", 500, 1)]), 6)
+    assert {one.name: one.wanted for one in delivery.sources()} == pytest.approx(
+        {"inner.a": 3 / 8, "inner.b": 1 / 8, "c": 1 / 2}
+    )
+    uneven = {"uneven/0/0/0": {"batches": -2, "left_out/a": 15, "left_out/b": 5}}
+    plain = delivered(MergedDataset([Numbers("a", 50, 3), Numbers("b", 50, 1)]), 4)
+    numbers = report(plain.states | uneven)
+    assert (numbers["wanted/a"], numbers["wanted/b"]) == (0.75, 0.25)
+
+
 def test_counts_go_on_after_a_resume() -> None:
     """They tell of the stream since it began; samples are those of this run."""
     before = delivered(nested(), 5)
