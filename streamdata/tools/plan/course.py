@@ -129,7 +129,7 @@ class RunCourse:
         pulls = self._averages.pulled_by(self._top)
         # Time is what the top has drawn, or its cost; what sources leave that have ended makes it pass faster.
         time = self.delivered * pulls / self._rates(self._top, mean_node_shares(self._top, 1.0), set())[1]
-        part = max(self.delivered / samples, self.tokens / tokens)
+        part = max(self.delivered / samples, max(self.tokens, 1.0) / tokens)  # none may have come by now
         for until, shares in self._stretches(time, time / part / NUM_STEPS):
             while time < until:
                 rates, pace = self._rates(self._top, shares, over)

@@ -139,6 +139,16 @@ def test_a_run_of_tokens_is_as_long_as_its_schedule_gives_tokens():
         planned(dataset, tokens=4000, sample=10)
 
 
+def test_tokens_may_begin_after_what_is_drawn(monkeypatch):
+    """A run of tokens then goes on by rates from where it has none."""
+    monkeypatch.setattr("streamdata.tools.plan.course._MAX_DRAWS", 1000)
+    first = Numbers("first", 20_000, [[0, 1], [1500, 1], [1501, 0]])
+    later = Numbers("later", 20_000, [[0, 0], [1500, 0], [1501, 1]])
+    later.single_process_fn = lambda sample: {**sample, "input_ids": [1, 2, 3]}
+    plan = planned(MergedDataset([first, later]), tokens=5000, sample=10)
+    assert plan.samples == pytest.approx(1500 + 5000 / 3, rel=0.02)
+
+
 def test_tokens_of_a_run_without_any_are_not_known():
     """They are no 0."""
     assert planned(nested(), 60, sample=5).tokens is None
