@@ -45,6 +45,13 @@ class Browser:
         """Of the first element."""
         return self.run("return document.querySelector(arguments[0])?.textContent.trim()", selector)
 
+    def comes_to(self, heading):
+        """Assert that the page has a heading, within 5 s: a key may lead to another page."""
+        deadline = time.monotonic() + 5
+        while (got := self.text("h1")) != heading and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert got == heading
+
     def count(self, selector):
         """How many there are."""
         return self.run("return document.querySelectorAll(arguments[0]).length", selector)

@@ -67,13 +67,13 @@ def shown(browser):
 def test_forth_and_back_by_mouse(page):
     """Back is exactly what was shown."""
     first = shown(page)
-    assert page.text("h1") == "Steps 1 to 5"
+    page.comes_to("Steps 1 to 5")
     assert len(first) == 20
     page.click("#forth")
-    assert page.text("h1") == "Steps 6 to 10"
+    page.comes_to("Steps 6 to 10")
     assert not set(shown(page)) & set(first)
     page.click("#back")
-    assert page.text("h1") == "Steps 1 to 5"
+    page.comes_to("Steps 1 to 5")
     assert shown(page) == first
     assert page.count("#back") == 0
 
@@ -81,13 +81,13 @@ def test_forth_and_back_by_mouse(page):
 def test_forth_and_back_by_keys(page):
     """With the arrows; in a field these move in it."""
     page.press(RIGHT)
-    assert page.text("h1") == "Steps 6 to 10"
+    page.comes_to("Steps 6 to 10")
     page.press(RIGHT)
     page.press(LEFT)
-    assert page.text("h1") == "Steps 6 to 10"
+    page.comes_to("Steps 6 to 10")
     page.press("g")
     page.press(LEFT)
-    assert page.text("h1") == "Steps 6 to 10"
+    page.comes_to("Steps 6 to 10")
 
 
 def test_focus_stays_on_what_was_pressed(page):
@@ -95,7 +95,7 @@ def test_focus_stays_on_what_was_pressed(page):
     page.driver.find_element("id", "forth").send_keys("\ue007")
     assert page.run("return document.activeElement.id") == "forth"
     page.press("\ue007")
-    assert page.text("h1") == "Steps 11 to 15"
+    page.comes_to("Steps 11 to 15")
     assert page.text("#status") == "Steps 11 to 15: 20 samples."
 
 
@@ -104,12 +104,12 @@ def test_a_jump_to_a_step(page):
     page.press("g")
     assert page.run("return document.activeElement.id") == "step"
     page.fill("#step", "37")
-    assert page.text("h1") == "Steps 37 to 41"
+    page.comes_to("Steps 37 to 41")
     page.press(LEFT)
-    assert page.text("h1") == "Steps 37 to 41"
+    page.comes_to("Steps 37 to 41")
     page.press(ESCAPE)
     page.press(LEFT)
-    assert page.text("h1") == "Steps 32 to 36"
+    page.comes_to("Steps 32 to 36")
 
 
 def test_one_source_alone(page):
@@ -117,9 +117,9 @@ def test_one_source_alone(page):
     page.press("s")
     page.press("t")  # one letter: between several the list may have begun anew
     page.click("form button")
-    assert page.text("h1") == "Steps 1 to 10, texts"
+    page.comes_to("Steps 1 to 10, texts")
     page.click("#forth")
-    assert page.text("h1") == "Steps 11 to 20, texts"
+    page.comes_to("Steps 11 to 20, texts")
     assert page.count(".sample[data-source=texts]") == page.count(".sample") == 20
 
 
@@ -128,7 +128,7 @@ def test_a_record_is_found(page):
     where = shown(page)[7]
     page.press("/")
     page.press("#".join(where.split(" ")), "\ue007")
-    assert page.text("h1") == "It comes 2 times"
+    page.comes_to("It comes 2 times")
     assert page.text(".found li:first-child") == "Step 2"
     page.click(".found li:last-child a")
     assert page.text("h1").startswith("Steps ")
@@ -141,10 +141,10 @@ def test_a_record_is_found(page):
 def test_the_mixture_is_a_page(page):
     """Its key leads there, and back leads from there."""
     page.press("m")
-    assert page.text("h1") == "The mixture"
+    page.comes_to("The mixture")
     assert page.count(".mixture svg") >= 1
     page.click("nav a[href='./']")
-    assert page.text("h1") == "Steps 1 to 5"
+    page.comes_to("Steps 1 to 5")
 
 
 def test_places_of_states_are_on_the_line(page):
@@ -154,7 +154,7 @@ def test_places_of_states_are_on_the_line(page):
     across = [float(mark.find_element("css selector", "circle").get_attribute("cx")) for mark in marks]
     assert (across[1] - 10) / (across[0] - 10) == pytest.approx(3, abs=0.01)
     marks[0].send_keys("\ue007")
-    assert page.text("h1") == "Steps 21 to 25"
+    page.comes_to("Steps 21 to 25")
 
 
 def test_keys_are_told_and_can_be_turned_off(page):
@@ -164,11 +164,11 @@ def test_keys_are_told_and_can_be_turned_off(page):
     page.click("#keys-on")
     page.press(ESCAPE)
     page.press(RIGHT)
-    assert page.text("h1") == "Steps 1 to 5"
+    page.comes_to("Steps 1 to 5")
     page.click("#keys-on")
     page.press(ESCAPE)
     page.press(RIGHT)
-    assert page.text("h1") == "Steps 6 to 10"
+    page.comes_to("Steps 6 to 10")
 
 
 def test_it_works_without_scripts(browser, url):
