@@ -230,7 +230,7 @@ def test_no_worker_outlives_its_trainer(method, number, tmp_path):
     trainer, workers = start_trainer(tmp_path, method, fatal=-1)
     os.kill(trainer.pid, number)
     trainer.join(60)
-    assert trainer.exitcode not in (0, None)
+    assert trainer.exitcode not in (0, None), (tmp_path / "errors").read_text()
     # How soon exactly is measured by tests.faults.killed_trainers: here other processes may take all the time there is.
     assert_gone(workers)
 
