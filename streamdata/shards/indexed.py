@@ -3,10 +3,9 @@
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from resource import RUSAGE_THREAD, getrusage
+from resource import RUSAGE_THREAD, getrusage, struct_rusage
 from time import perf_counter
 from typing import Final, NamedTuple
 
@@ -54,11 +53,8 @@ class SlowReads:
         self._waited = self._computed = 0.0
         self._num_slow = 0
 
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Measure the read made inside this context."""
-        began, before = perf_counter(), getrusage(RUSAGE_THREAD)
-        yield
+    def end(self, began: float, before: struct_rusage) -> None:
+        """Note the read that was begun at a time, with what the thread had used by then."""
         after = getrusage(RUSAGE_THREAD)
         computed = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         self.note(perf_counter() - began, computed, after.ru_nvcsw - before.ru_nvcsw)
@@ -342,15 +338,17 @@ class RecordBytes:
         """
         files, lend = self._files, self._buffer.lend
         if not keep:
-            spans, known = self._spans[chosen], self._at_their_paths
-            with files.reads.timed():
-                return read_spans(files.urls, files.stamps, spans, lend, known, from_cache=self.is_cached)
+            spans, known, begun = self._spans[chosen], self._at_their_paths, (perf_counter(), getrusage(RUSAGE_THREAD))
+            found = read_spans(files.urls, files.stamps, spans, lend, known, from_cache=self.is_cached)
+            files.reads.end(*begun)
+            return found
         if self._kept is None:  # a run is one span, so that few are sorted
             runs = self._runs
             lasts = np.cumsum(runs.counts) - 1
             spans = np.stack([runs.shards, self.begins[lasts - runs.counts + 1], self.ends[lasts]], axis=1)
-            with files.reads.timed():
-                memory, offsets = read_spans(files.urls, files.stamps, spans, lend, from_cache=self.is_cached)
+            begun = perf_counter(), getrusage(RUSAGE_THREAD)
+            memory, offsets = read_spans(files.urls, files.stamps, spans, lend, from_cache=self.is_cached)
+            files.reads.end(*begun)
             self._kept = memory, self.begins + runs.per_record(offsets - spans[:, 1])
         else:  # what is in memory was checked when it was read; to ask again of a remote shard would be a request
             shards = set(self.shards[chosen].tolist())

@@ -102,11 +102,12 @@ class TarWindow:
         self._bytes = RecordBytes(shards, runs, offsets[own], offsets[own + 1], shards.buffer)
         self._crcs, size = rows["crc"][own], self._bytes.num_bytes
         # The index may have been built under other limits, or come with the shard.
-        for position in np.flatnonzero(self._bytes.sizes > shards.limits.member_bytes).tolist():
-            url, archive = self._urls[int(self._bytes.shards[position])], self._bytes.bytes_of_shard(position)
-            span = int(self._bytes.begins[position]), int(self._bytes.ends[position])
-            for _ in members_of(archive, url, *span, shards.limits.member_bytes):  # which raises if one is too large
-                pass
+        if size > (most := shards.limits.member_bytes):
+            for position in np.flatnonzero(self._bytes.sizes > most).tolist():
+                url, archive = self._urls[int(self._bytes.shards[position])], self._bytes.bytes_of_shard(position)
+                span = int(self._bytes.begins[position]), int(self._bytes.ends[position])
+                for _ in members_of(archive, url, *span, most):  # which raises if one is too large
+                    pass
         self.look_ahead = max(1, min(_MAX_LOOK_AHEAD, _LOOK_AHEAD_BYTES * len(own) // (size or 1)))
         # A request takes about as long for all records of a window as for some of them.
         is_remote = any(map(shards.is_remote.__getitem__, set(runs.shards.tolist())))
