@@ -19,7 +19,7 @@ ALONE := scikit-image trl verl==0.9.1 torchtitan==0.3.0 tyro docstring-parser ty
 PEERS := .venv-peers
 PURELIB := import sysconfig; print(sysconfig.get_path('purelib'))
 PEER_PACKAGES := litdata==0.2.76 mosaicml-streaming==0.13.0 lightning-utilities boto3 botocore jmespath s3transfer Brotli \
-  python-snappy cramjam zstd catalogue==2.0.10
+  python-snappy cramjam zstd catalogue==2.0.10 torchdata==0.11.0
 
 # Another one, for the pages in a browser: Debian's chromium and chromium-driver, and npm, are of the machine's packages.
 # Where one of them is missing, these tests are skipped with its name.
@@ -89,7 +89,7 @@ bench: venv $(PEERS)/bin/python
 	$(PIP) install -q --no-deps megatron-core==0.16.1
 	$(BIN)/python -c "$(PURELIB)" > $$($(PEERS)/bin/python -c "$(PURELIB)")/beneath.pth
 	@for name in $(PEER_PACKAGES); do $(PEERS)/bin/pip install -q --no-deps $$name || echo "missing: $$name, see above"; done
-	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks $(BENCH)
 
 venv: $(STAMP)
 

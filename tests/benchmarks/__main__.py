@@ -1,10 +1,12 @@
-"""Prints the table: `python -m tests.benchmarks [tar jsonl collate …]`."""
+"""Prints and writes the table: `python -m tests.benchmarks [--quick] [tar jsonl collate …]`."""
 
+import argparse
+import json
 import os
 import platform
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,11 +24,12 @@ from tests.benchmarks import (
     prompts,
     remote,
     resume,
+    start,
     state,
     stores,
     tar,
 )
-from tests.benchmarks.measure import Row, Scale
+from tests.benchmarks.measure import QUICK, Beside, Row, Scale
 
 _MODULES = (
     tar,
@@ -37,6 +40,7 @@ _MODULES = (
     mixing,
     resume,
     memory,
+    start,
     state,
     stores,
     blend,
@@ -63,27 +67,62 @@ def machine() -> str:
     return f"{model}, {cores} cores, {time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {versions}"
 
 
-def lines(groups: Sequence[str], directory: Path, scale: Scale) -> Iterator[str]:
-    """The table in Markdown, line by line as it is measured."""
-    yield f"{machine()}; of works run by turns the best time of each; page cache warm\n"
-    yield "| work | reach | got | | from |"
-    yield "|---|---|---|---|---|"
-    for group in groups:
-        for row in GROUPS[group].rows(directory, scale):
-            yield _line(row)
+def lines(rows: Iterable[Row]) -> Iterator[str]:
+    """The table in Markdown, line by line as it is measured, then the rows in which a peer is ahead."""
+    yield f"{machine()}; of works run by turns the best time of each, in brackets the least and most ratio of all turns"
+    yield ""
+    yield "| work | reach | got | | from | times as fast as |"
+    yield "|---|---|---|---|---|---|"
+    ahead = []
+    for row in rows:
+        ahead += [f"- {row.work}: {one}" for one in peers_ahead(row)]
+        verdict = {True: "ok", False: "**MISS**", None: ""}[row.ok]
+        yield f"| {row.work} | {row.reach} | {row.got} | {verdict} | {row.from_} | {'; '.join(map(str, row.beside))} |"
+    yield ""
+    yield "A peer is ahead:" if ahead else "No peer is ahead."
+    yield from ahead
 
 
-def _line(row: Row) -> str:
-    verdict = {True: "ok", False: "**MISS**", None: ""}[row.ok]
-    return f"| {row.work} | {row.reach} | {row.got} | {verdict} | {row.from_} |"
+def peers_ahead(row: Row) -> list[Beside]:
+    """The peers that are faster than ours."""
+    return [one for one in row.beside if one.is_peer and one.ratio < 1]
+
+
+def as_json(rows: Sequence[Row], seconds: float) -> str:
+    """The same table for programs."""
+    found = [
+        {
+            **asdict(row),
+            "beside": [one._asdict() for one in row.beside],
+            "peers_ahead": [one.name for one in peers_ahead(row)],
+        }
+        for row in rows
+    ]
+    return json.dumps({"machine": machine(), "seconds": round(seconds), "rows": found}, indent=1, ensure_ascii=False)
 
 
 def main() -> None:
-    """Print all, or the groups that are named."""
-    begin = time.perf_counter()
-    for line in lines(sys.argv[1:] or list(GROUPS), DIRECTORY, Scale()):
+    """Print all groups, or those that are named, and write `table.md` and `table.json` beside the data."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("groups", nargs="*", choices=[[], *GROUPS], metavar="GROUP", help=", ".join(GROUPS))
+    parser.add_argument("--quick", action="store_true", help="fewer turns: some ten minutes")
+    wanted = parser.parse_args()
+    begin, done = time.perf_counter(), []
+
+    def measured() -> Iterator[Row]:
+        for group in wanted.groups or GROUPS:
+            for row in GROUPS[group].rows(DIRECTORY, QUICK if wanted.quick else Scale()):
+                done.append(row)
+                yield row
+
+    written = []
+    for line in lines(measured()):
         print(line, flush=True)
-    print(f"\n{time.perf_counter() - begin:.0f} s")
+        written.append(line)
+    seconds = time.perf_counter() - begin
+    print(f"\n{seconds:.0f} s")
+    (DIRECTORY / "table.md").write_text("\n".join([*written, ""]), encoding="utf-8")
+    (DIRECTORY / "table.json").write_text(as_json(done, seconds), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import webdataset
 
 FIELDS = ("cls", "jpg", "json", "txt")  # in the order in which they are written
+META_FIELDS = ("url", "width", "height", "score", "caption", "is_clean")
 _SIZES = (10, 29_000, 700, 290)  # bytes: 30 KB per record
 _WORDS = ["the", "of", "and", "to", "in", "is", "you", "that", "for", "on", "are", "with", "his", "they", "at", "from"]
 
@@ -51,6 +52,33 @@ def _write_tars(place: Path, records: int, shards: int = 20) -> None:
                 writer.write({"__key__": f"{shard * (records // shards) + number:08d}", **parts})
         spans.append(_spans(path, records // shards))
     np.save(place / "spans.npy", np.array(spans))
+
+
+def tars_with_sidecars(directory: Path, records: int) -> Path:
+    """The same tars, each with a sidecar: a line of a key and 6 fields, 200 bytes, for each record."""
+    tars = tar_shards(directory, records)
+    return cached(directory, f"sidecar-{records}", lambda place: _write_sidecars(place, tars, records))
+
+
+def _write_sidecars(place: Path, tars: Path, records: int) -> None:
+    rng, paths = random.Random(0), sorted(tars.glob("*.tar"))
+    for shard, path in enumerate(paths):
+        (place / path.name).hardlink_to(path)
+        each = records // len(paths)
+        keys = [f"{shard * each + number:08d}" for number in range(each)]
+        lines = [json.dumps({"key": key, **_metadata(rng)}, separators=(",", ":")) for key in keys]
+        (place / f"{path.stem}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def _metadata(rng: random.Random) -> dict[str, object]:
+    return {
+        "url": f"https://example.org/{rng.randrange(1 << 30)}.jpg",
+        "width": rng.randrange(256, 4096),
+        "height": rng.randrange(256, 4096),
+        "score": rng.random(),
+        "caption": " ".join(rng.choices(_WORDS, k=14)),
+        "is_clean": True,
+    }
 
 
 def _spans(path: Path, records: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from itertools import islice
 from multiprocessing import get_context
 from resource import getpagesize
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch.utils.data import DataLoader, Dataset
 
@@ -27,7 +27,7 @@ class Scale:
     """How much of everything."""
 
     tar_records: int = 20_000
-    jsonl_rows: int = 50_000
+    jsonl_rows: int = 400_000
     parquet_rows: int = 240_000
     remote_records: int = 4000
     cached_records: int = 16_000
@@ -56,6 +56,17 @@ class Scale:
     repetitions: int = 7
 
 
+QUICK = Scale(
+    parquet_rows=120_000,
+    images=1000,
+    sources=(10, 200),
+    blended={4: 10**7, 32: 10**7, 256: 10**6},
+    many_prompts=200_000,
+    packed_copies=20,
+    repetitions=3,
+)
+"""Every row in some ten minutes, with fewer turns, which spread more."""
+
 TINY = Scale(
     tar_records=640,
     jsonl_rows=400,
@@ -76,12 +87,26 @@ TINY = Scale(
     blended={4: 1000, 32: 1000, 256: 1000},
     prompts=40,
     many_prompts=2000,
-    window_tokens=500_000,
+    window_tokens=2_000_000,
     windows=64,
     loaded_batches=4,
     store_tokens=10**6,
     repetitions=1,
 )
+
+
+class Beside(NamedTuple):
+    """How many times as fast as another ours is: by the best time of each, and the least and the most of all turns."""
+
+    name: str
+    ratio: float
+    least: float
+    most: float
+    is_peer: bool
+    """Whether the other is a package that people use, not a bare loop that says what the machine can do."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.ratio:.2f} ({self.least:.2f} to {self.most:.2f})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +121,40 @@ class Row:
     got: str
     ok: bool | None
     from_: str
+    beside: tuple[Beside, ...] = ()
 
 
-def by_turns(repetitions: int, **works: Callable[[], object]) -> dict[str, float]:
-    """The best time of each work in s; all are run by turns, so that a busy moment meets all of them."""
+def compared(work: str, wanted: dict[str, float], beside: list[Beside], from_: str) -> Row:
+    """Make the row of a work that is to be so many times as fast as others, by their names.
+
+    What of them was not measured, since a peer is not installed, is said and counts as no miss.
+    """
+    ratios = {one.name: one.ratio for one in beside}
+    return Row(
+        work=work,
+        reach=", ".join(f"≥ {least} x {name}" for name, least in wanted.items()),
+        got=", ".join(f"{ratios[name]:.2f} x" if name in ratios else f"{name} not measured" for name in wanted),
+        ok=all(ratios[name] >= least for name, least in wanted.items() if name in ratios),
+        from_=from_,
+        beside=tuple(beside),
+    )
+
+
+class Times(dict[str, float]):
+    """The best time of each work in s, by its name."""
+
+    def __init__(self, turns: dict[str, list[float]]) -> None:
+        super().__init__({name: min(times) for name, times in turns.items()})
+        self._turns = turns
+
+    def beside(self, ours: str, other: str, name: str, *, is_peer: bool = False) -> Beside:
+        """Compare two works of the same run."""
+        ratios = [theirs / own for own, theirs in zip(self._turns[ours], self._turns[other], strict=True)]
+        return Beside(name, self[other] / self[ours], min(ratios), max(ratios), is_peer)
+
+
+def by_turns(repetitions: int, **works: Callable[[], object]) -> Times:
+    """Run all works by turns, so that a busy moment meets all of them. A work may return its time itself, a float."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(repetitions):
         for name, work in works.items():
@@ -107,7 +162,7 @@ def by_turns(repetitions: int, **works: Callable[[], object]) -> dict[str, float
             begin = perf_counter()
             took = work()
             times[name].append(took if isinstance(took, float) else perf_counter() - begin)
-    return {name: min(found) for name, found in times.items()}
+    return Times(times)
 
 
 def anew(dataset: MergedDataset) -> MergedDataset:

@@ -14,7 +14,7 @@ from streamdata.text import plan
 from tests.benchmarks.measure import Row, Scale, by_turns, drain
 
 ROW_LENGTH, LOOKAHEAD, MEDIAN_LENGTH, SIGMA = 8192, 1000, 400, 1.2
-FILL, AT_MOST_US = 0.99, 3.0
+FILL, PLANNING_US, ALL_US = 0.99, 3.0, 4.5
 
 
 def rows(directory: Path, scale: Scale) -> Iterator[Row]:
@@ -39,11 +39,19 @@ def rows(directory: Path, scale: Scale) -> Iterator[Row]:
     yield Row(
         work=f"packing {len(samples):,} documents, median length {MEDIAN_LENGTH}, sigma {SIGMA}, into rows of "
         f"{ROW_LENGTH:,}, {LOOKAHEAD:,} at a time",
-        reach=f"planning ≤ {AT_MOST_US:.0f} µs per sample, fill ≥ {FILL}",
+        reach=f"planning ≤ {PLANNING_US:.0f} µs per sample, fill ≥ {FILL}",
         got=f"{each['planning']:.2f} µs, fill {fill:.4f}",
-        ok=each["planning"] <= AT_MOST_US and fill >= FILL,
+        ok=each["planning"] <= PLANNING_US and fill >= FILL,
         from_=f"PackTokens in all {each['all']:.1f} µs per sample, {each['no_copying']:.1f} of them before it joins "
         f"rows; ids and labels joined by a bare loop: {each['copying']:.1f}; time of the process",
+    )
+    yield Row(
+        work="the same, PackTokens as a whole",
+        reach=f"≤ {ALL_US} µs per sample",
+        got=f"{each['all']:.1f} µs",
+        ok=each["all"] <= ALL_US,
+        from_="time of the process",
+        beside=(best.beside("all", "copying", "ids and labels joined by a bare loop"),),
     )
 
 

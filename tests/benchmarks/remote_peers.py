@@ -1,12 +1,10 @@
 """The same records through webdataset, litdata and MosaicML Streaming, from stores of the same delay and rate.
 
-webdataset reads the tars, by curl, and keeps them in its cache; the others read formats and caches of their own, in an
-environment of their own: `.venv-peers`, which `make bench` fills, or what STREAMDATA_PEERS names.
+webdataset reads the tars, by curl, and keeps them in its cache; the others read formats and caches of their own, in
+their environment (`peers.py`).
 """
 
 import json
-import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,12 +18,12 @@ import webdataset
 from streamdata import MergedDataset, MetaDistributedWebDataset
 from tests.benchmarks.data import cached
 from tests.benchmarks.far_store import NUM_SHARDS, Store, store
-from tests.benchmarks.measure import Row, Scale, apart, drain, per_second
+from tests.benchmarks.measure import Beside, Row, Scale, Times, apart, drain, per_second
+from tests.benchmarks.peers import MissingPeerError, asked
 
 _SIZE = 30_000
 _SHUFFLED_WITHIN = 1000  # records, as in ours
 _READER = Path(__file__).with_name("peer_reader.py")
-_PYTHON = Path(os.environ.get("STREAMDATA_PEERS", Path(__file__).parents[2] / ".venv-peers")) / "bin" / "python"
 
 
 class _Epochs(NamedTuple):
@@ -45,14 +43,10 @@ def rows(directory: Path, scale: Scale, far: Store) -> Iterator[Row]:
             place = cached(directory, f"{name}-{count}-{_SIZE}", partial(_write, name, count))
             with store(place) as their:
                 found = list(_compared(title, partial(_of_peer, name, their), far, scale))
-        except _MissingPeerError as error:
+        except MissingPeerError as error:
             work = f"an epoch of the same, beside {title}"
             found = [Row(work=work, reach="≥ 1 x", got="not measured", ok=None, from_=str(error))]
         yield from found
-
-
-class _MissingPeerError(Exception):
-    """A peer does not run here; its text says why."""
 
 
 def _compared(title: str, their: Callable[[], _Epochs], far: Store, scale: Scale) -> Iterator[Row]:
@@ -62,6 +56,11 @@ def _compared(title: str, their: Callable[[], _Epochs], far: Store, scale: Scale
         cached_ours.append(_of_ours(far, cache=True))
         theirs.append(their())
     rate = partial(per_second, scale.remote_records)
+
+    def beside(which: str, ours: list[_Epochs]) -> tuple[Beside]:
+        turns = {"ours": [getattr(one, which) for one in ours], "theirs": [getattr(one, which) for one in theirs]}
+        return (Times(turns).beside("ours", "theirs", title, is_peer=True),)
+
     first, peer_first = min(one.first for one in ours), min(one.first for one in theirs)
     yield Row(
         work=f"an epoch of the same, shuffled, no workers, beside {title} from an empty cache",
@@ -69,6 +68,7 @@ def _compared(title: str, their: Callable[[], _Epochs], far: Store, scale: Scale
         got=f"{peer_first / first:.2f} x",
         ok=first <= peer_first,
         from_=f"{rate(first)}, {ours[0].requests // 2} requests; peer {rate(peer_first)}",
+        beside=beside("first", ours),
     )
     second, peer_second = (min(one.second for one in those) for those in (cached_ours, theirs))
     yield Row(
@@ -78,6 +78,7 @@ def _compared(title: str, their: Callable[[], _Epochs], far: Store, scale: Scale
         ok=second <= peer_second,
         from_=f"{rate(second)}, {cached_ours[0].requests} requests in both epochs; peer {rate(peer_second)}, "
         f"{theirs[0].requests} requests in both epochs",
+        beside=beside("second", cached_ours),
     )
 
 
@@ -118,24 +119,9 @@ def _webdataset_epochs(far: Store, files: str) -> list[float]:
 def _of_peer(name: str, far: Store) -> _Epochs:
     far.log()
     with TemporaryDirectory() as files:
-        first, second = json.loads(_asked("read", name, far.url, files).splitlines()[-1])
+        first, second = json.loads(asked(_READER, "read", name, far.url, files).splitlines()[-1])
     return _Epochs(first, second, len(far.log()))
 
 
 def _write(name: str, count: int, place: Path) -> None:
-    _asked("write", name, str(place), str(count), str(_SIZE))
-
-
-def _asked(*arguments: str) -> str:
-    """What the reader of peers prints.
-
-    Raises:
-        _MissingPeerError: It does not run.
-    """
-    if not _PYTHON.exists():
-        raise _MissingPeerError("not installed: `make bench` makes its environment")
-    command = [str(_PYTHON), "-P", str(_READER), *arguments]  # -P: our modules beside it are not for its packages
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
-        raise _MissingPeerError(f"not installed, or it failed: {done.stderr.strip().splitlines()[-1]}")
-    return done.stdout
+    asked(_READER, "write", name, str(place), str(count), str(_SIZE))

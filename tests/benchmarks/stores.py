@@ -17,24 +17,39 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
-from streamdata import MergedDataset, mixed_collate
+from streamdata import MergedDataset, TensorCollate, mixed_collate
 from streamdata.stores.datasets.base_dataset import BaseDataset
 from streamdata.stores.datasets.record_datasets import DatasetFactory
 from streamdata.stores.stored_values import publish_sums
 from streamdata.stores.writer import StoreWriter
 from tests.benchmarks.data import cached
-from tests.benchmarks.measure import BATCH_SIZE, Row, Scale, by_turns, loading_time, per_second
+from tests.benchmarks.measure import (
+    BATCH_SIZE,
+    Row,
+    Scale,
+    by_turns,
+    compared,
+    drain,
+    loading_time,
+    per_second,
+)
+from tests.benchmarks.peers import Peer, optional_peer, write
 
 WINDOW, GATHERED = 2048, 32
 SHARDS = 100
+LIMIT = "a loop over a memory map"
 
 
 def rows(directory: Path, scale: Scale) -> Iterator[Row]:
     """One window at a time, many at once, through a mixture in workers; and how fast a store starts."""
     place = token_store(directory, scale.window_tokens)
     yield from _window_rows(place, scale)
+    with optional_peer() as peer:
+        litdata = litdata_tokens(directory, place, scale) if peer else place
+        yield from _stream_rows(place, litdata, peer, scale)
+        yield _worker_row(place, litdata, peer, scale)
     yield from _mixture_rows(place, scale)
     yield _start_row(directory, scale)
 
@@ -42,6 +57,12 @@ def rows(directory: Path, scale: Scale) -> Iterator[Row]:
 def token_store(directory: Path, tokens: int) -> Path:
     """A `seq` store of random tokens in one shard, and in documents of 1,000."""
     return cached(directory, f"summed-tokens-{tokens}", partial(_write_tokens, tokens=tokens))
+
+
+def litdata_tokens(directory: Path, place: Path, scale: Scale) -> Path:
+    """The same tokens in litdata's format."""
+    source = place / "shard_0000" / "sequence.bin"
+    return cached(directory, f"litdata-tokens-{scale.window_tokens}", lambda made: write("tokens", made, source))
 
 
 def _write_tokens(place: Path, tokens: int) -> None:
@@ -72,6 +93,68 @@ def _window_rows(place: Path, scale: Scale) -> Iterator[Row]:
             ok=share >= least,
             from_=rates,
         )
+
+
+def _stream_rows(place: Path, litdata: Path, peer: Peer | None, scale: Scale) -> Iterator[Row]:
+    """The stream of one store in this process: windows of its first epoch, and of later ones, each checked."""
+    count = min(scale.windows, _num_windows(place))
+    later, plain = iter(_alone(place)), iter(PlainLoop(place))
+    drain(islice(later, _num_windows(place)))
+    peers: dict[str, Callable[[], object]] = {}
+    if peer:
+        share, options = count / (scale.window_tokens // (WINDOW + 1)), {"shuffle": True, "block_size": WINDOW + 1}
+        peers["litdata"] = lambda: peer.time("litdata", litdata, **options) * share
+    best = by_turns(
+        scale.repetitions,
+        first=lambda: drain(islice(_alone(place), count)),
+        later=lambda: drain(islice(later, count)),
+        bare=lambda: drain(islice(plain, count)),
+        **peers,
+    )
+    for name, what, wanted in (
+        ("first", "first epoch", {LIMIT: 0.4, "litdata": 1.3}),
+        ("later", "later epochs", {LIMIT: 0.46}),
+    ):
+        others = [best.beside(name, one, one, is_peer=True) for one in peers]
+        yield compared(
+            f"the same through MergedDataset, checked, no workers, {what}",
+            wanted,
+            [best.beside(name, "bare", LIMIT), *others],
+            ", ".join(f"{one} {per_second(count, best[one])}" for one in (name, "bare", *peers)),
+        )
+
+
+def _worker_row(place: Path, litdata: Path, peer: Peer | None, scale: Scale) -> Row:
+    """README's loop: the store alone, two workers, TensorCollate."""
+    batches = scale.loaded_batches
+    options = {"shuffle": True, "block_size": WINDOW + 1, "batches": batches}
+    peers: dict[str, Callable[[], object]] = {}
+    if peer:
+        peers["litdata"] = lambda: peer.time("litdata", litdata, **options)
+    best = by_turns(
+        scale.repetitions,
+        ours=lambda: loading_time(_alone(place), TensorCollate(), batches),
+        bare=lambda: loading_time(PlainLoop(place), default_collate, batches),
+        **peers,
+    )
+    limit = f"{LIMIT}, default_collate"
+    others = [best.beside("ours", one, one, is_peer=True) for one in peers]
+    return compared(
+        f"the same, two workers, batches of {BATCH_SIZE}, TensorCollate",
+        {limit: 1.2, "litdata": 1.2},
+        [best.beside("ours", "bare", limit), *others],
+        ", ".join(f"{one} {per_second(batches * BATCH_SIZE, seconds)}" for one, seconds in best.items()),
+    )
+
+
+def _alone(place: Path) -> MergedDataset:
+    source: Any = DatasetFactory.load("seq", place, WINDOW)
+    source.name, source.percent = "store", 1.0
+    return MergedDataset([source])
+
+
+def _num_windows(place: Path) -> int:
+    return (len(_memory_map(place)) - 1) // WINDOW
 
 
 def _memory_map(place: Path) -> npt.NDArray[np.uint16]:

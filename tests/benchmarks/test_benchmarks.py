@@ -1,12 +1,13 @@
 """The benchmarks run, each row with its ratio; how fast they are is no matter here."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks import clock_table
-from tests.benchmarks.__main__ import GROUPS, machine
-from tests.benchmarks.measure import TINY
+from tests.benchmarks.__main__ import GROUPS, as_json, lines, machine
+from tests.benchmarks.measure import TINY, Row, Times, compared
 
 # webdataset leaves the last shard of an iteration open until it is collected, which may be in the next test
 pytestmark = pytest.mark.filterwarnings("ignore:(?s)Exception ignored.*[.]tar:pytest.PytestUnraisableExceptionWarning")
@@ -18,7 +19,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # They start peers, stores, loaders and runs; the others share what measures and tells with them.
-DEAR = {"collate", "images", "memory", "prepare", "prompts", "remote", "stores", "tar"}
+DEAR = {"collate", "images", "memory", "prepare", "prompts", "remote", "start", "stores", "tar"}
 
 
 @pytest.mark.parametrize("group", [pytest.param(group, marks=[pytest.mark.long] * (group in DEAR)) for group in GROUPS])
@@ -36,6 +37,37 @@ def test_machine_is_named_with_versions() -> None:
     """A figure without its machine, date and versions says nothing."""
     assert "cores" in machine()
     assert "webdataset" in machine()
+
+
+def _row(theirs: list[float], **wanted: float) -> Row:
+    times = Times({"ours": [2.0, 1.0], "theirs": theirs, "limit": [0.5, 0.5]})
+    beside = [times.beside("ours", "limit", "the limit"), times.beside("ours", "theirs", "peer", is_peer=True)]
+    return compared("reading", wanted, beside, "2 turns")
+
+
+def test_a_ratio_is_of_the_best_times_with_the_spread_of_its_turns() -> None:
+    """A turn in a busy moment widens the spread, and does not move the ratio."""
+    limit, peer = _row([3.0, 6.0]).beside
+    assert (limit.ratio, limit.least, limit.most) == (0.5, 0.25, 0.5)
+    assert (peer.ratio, peer.least, peer.most) == (3.0, 1.5, 6.0)
+
+
+def test_a_row_is_ok_if_each_ratio_is_reached() -> None:
+    """What was not measured counts as no miss, and is named."""
+    assert _row([3.0, 6.0], peer=3.0).ok
+    assert not _row([3.0, 6.0], peer=3.1).ok
+    assert _row([3.0, 6.0], other=1.0).ok
+    assert "other not measured" in _row([3.0, 6.0], other=1.0).got
+
+
+def test_table_says_where_a_peer_is_ahead() -> None:
+    """In Markdown as in JSON; a bare loop that is faster is no peer."""
+    ahead, behind = _row([0.9, 0.9]), _row([1.1, 1.1])
+    text = "\n".join(lines([ahead, behind]))
+    assert "A peer is ahead:\n- reading: peer 0.90" in text
+    assert "No peer is ahead." in "\n".join(lines([behind]))
+    rows = json.loads(as_json([ahead, behind], 1.0))["rows"]
+    assert [row["peers_ahead"] for row in rows] == [["peer"], []]
 
 
 @pytest.mark.parametrize("weights", clock_table.WEIGHTINGS.values())
