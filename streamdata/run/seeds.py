@@ -166,7 +166,7 @@ def hashes_of(numbers: npt.NDArray[np.int64], seeds: np.uint64 | npt.NDArray[np.
     return hashes
 
 
-def record_rng(record: Mapping[str, Any]) -> np.random.Generator:
+def record_rng(record: Mapping[str, Any]) -> "np.random.Generator":  # NumPy imports it when it is named
     """Return a random generator for one record in the present epoch; on resume it gives the same numbers.
 
     The generator is seeded by the source's order in the present epoch (which the recipe's seed, the source's path of
