@@ -1,4 +1,4 @@
-"""A run over blank records: `tree, averages of functions → blank tree; the first draws, and blocks, of lanes`.
+"""A run over blank records: `tree, averages of functions → blank tree; the first draws of a lane`.
 
 A tree whose records are blank is drawn from as the real one is, by the real mixtures, clocks and orders; nothing of a
 payload is read. Each sample costs what one costs on average, and in place of a function stands one that pulls as many
@@ -214,10 +214,6 @@ def fresh_run(top: Node, lane: Lane, deals: Deals) -> Run:
     return Run.at(Progress({}), 0, lane, deals, tree, Skips(None, {}))
 
 
-_BLOCKS: Final = 4
-"""Blocks that are shown of each lane and source."""
-
-
 @dataclass(frozen=True)
 class Draw:
     """One draw of a lane."""
@@ -240,15 +236,6 @@ class Draw:
     """The record's number in its shard; None where that shows only when it is read."""
     index: int | None = None
     """The index in a map-style dataset; None of other sources."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaneBlocks:
-    """The first blocks of each source that a lane reads."""
-
-    rank: int
-    worker: int
-    blocks: dict[str, list[int]]
 
 
 def first_draws(top: Node, lane: Lane, count: int, averages: Averages) -> list[Draw]:
@@ -289,24 +276,6 @@ def _place(source: Any, sample: Record) -> dict[str, Any]:
         groups = source.shards.groups
         shard, number = groups.file_of[shard], number + int(groups.first_rows[shard])
     return {"block": block, "url": told_url(str(source.shards.urls[shard])), "record": number}
-
-
-def lane_blocks(top: Node, lane: Lane) -> list[LaneBlocks]:
-    """The first blocks that each lane reads of each source, of a map-style dataset its records; of some lanes."""
-    deals, found = Deals(Progress({}), 0, lane.count), []
-    for index in range(min(lane.count, most_lanes(top))):
-        blocks: dict[str, list[int]] = {}
-        for node in top.leaves():
-            if isinstance(node.source, OwnStreamSource):
-                continue
-            order, first = deals.lane(node, index).order, blocks.setdefault(node.path, [])
-            epoch: int | None = order.epochs.first
-            while epoch is not None and len(first) < _BLOCKS:
-                first += order.blocks(epoch, 0, _BLOCKS - len(first)).tolist()
-                epoch = order.next_epoch(epoch)
-        rank, worker = divmod(index, lane.num_workers)
-        found.append(LaneBlocks(rank=rank, worker=worker, blocks=blocks))
-    return found
 
 
 def _start_clocks(run: Run, node: Node, above: tuple[ShareAt, ...] = ()) -> dict[str, float]:

@@ -11,14 +11,13 @@ from streamdata.mixing import MergedDataset
 from streamdata.mixing.lengths import MANY_EPOCHS, lengths_by
 from streamdata.mixing.tree import Node, mean_node_shares, node_shares, num_in, tree_of
 from streamdata.run import Lane
-from streamdata.run.per_process import most_open_files
 from streamdata.shards.ahead.read_ahead import ahead_settings
 from streamdata.sources.files.parquet import RowGroupSource
 from streamdata.sources.files.shard_source import BlockSource, SequentialSource
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.stores.datasets.base_dataset import BaseDataset
 from streamdata.tools.plan.course import NUM_STEPS, RunCourse
-from streamdata.tools.plan.draws import Averages, Draw, LaneBlocks, first_draws, lane_blocks
+from streamdata.tools.plan.draws import Averages, Draw, first_draws
 from streamdata.tools.plan.sampled import Sampled, sample_tree
 
 FINE: Final = "fine"
@@ -37,8 +36,6 @@ _MAX_LISTED: Final = 4
 _MAX_SCHEDULES: Final = 32
 _TAKEN_BYTES: Final = 8 << 20
 """Bytes that a reader of local shards reads at once, and holds, at most."""
-_OWN_FILES: Final = 16
-"""Open files of Python, torch and the queue to the trainer, about."""
 
 Progressed = Callable[[str, int, int], None]
 """Is told what is being looked at, how many of them are done, and of how many."""
@@ -46,14 +43,12 @@ Progressed = Callable[[str, int, int], None]
 
 @dataclass(kw_only=True)
 class Needs:
-    """Memory and files that one worker process needs."""
+    """Memory that one worker process needs."""
 
     held_bytes: int
     """Bytes that its sources hold at most, the process itself and functions left out."""
     process_bytes: int
     """Memory of this process, with the recipe built: a worker that is forked shares most of it."""
-    descriptors: int
-    """Open files and connections at most."""
     unknown: list[str]
     """Sources of which it is not known what they hold, by path."""
 
@@ -140,7 +135,6 @@ class RunPlan:
     sources: list[SourcePlan]
     draws: list[Draw]
     """The first of rank 0, worker 0."""
-    blocks: list[LaneBlocks]
     schedules: list[SourceShares]
     per_worker: Needs
     notes: list[str]
@@ -238,7 +232,6 @@ class _Planner:
             lanes=self._lane.count,
             sources=[self._source(node, length) for node, length in zip(self._leaves, lengths, strict=True)],
             draws=first_draws(top, self._lane, num_draws, self._averages) if num_draws else [],
-            blocks=lane_blocks(top, self._lane) if num_draws else [],
             schedules=self._schedules(),
             per_worker=self._needs(),
             notes=[*self._notes_on_draws(), *self._notes_on_functions()],
@@ -322,20 +315,16 @@ class _Planner:
 
     def _needs(self) -> Needs:
         """Estimate what a worker needs that reads the tree."""
-        settings = ahead_settings(self._dataset.read_ahead_bytes, self._dataset.connections)
+        ahead = ahead_settings(self._dataset.read_ahead_bytes, self._dataset.connections).read_ahead_bytes
         held = {node.path: _sizes(node, self._sampled.get(node.path))[1] for node in self._leaves}
         sources = [node.source for node in self._leaves]
         shards = [source.shards for source in sources if isinstance(source, BlockSource | SequentialSource)]
-        is_remote, most = any(each.has_remote for each in shards), most_open_files()
-        arrays = [len(node.dataset.store.arrays()) for node in self._leaves if isinstance(node.dataset, BaseDataset)]
-        # A shard has an index; arrays have sums.
-        files = min(2 * sum(len(each.urls) for each in shards), most) + 2 * min(sum(arrays), most)
+        is_remote = any(each.has_remote for each in shards)
         with open("/proc/self/statm", encoding="ascii") as file:
             resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return Needs(
-            held_bytes=math.ceil(sum(filter(None, held.values()))) + is_remote * settings.read_ahead_bytes,
+            held_bytes=math.ceil(sum(filter(None, held.values()))) + is_remote * ahead,
             process_bytes=resident,
-            descriptors=_OWN_FILES + files + is_remote * settings.connections,
             unknown=[path for path, size in held.items() if size is None],
         )
 

@@ -13,9 +13,6 @@ from streamdata.tools.view.tree import columns, fitted, paragraph, percent_text
 Paint = Callable[[str, str], str]
 """Colours a text by how much there is to do."""
 
-_MAX_LANES: Final = 8
-_LANE_COLUMNS: Final = 24
-"""Columns of the terminal for each source whose blocks are shown."""
 _MAX_ADVICE: Final = 10
 """Sources whose advice is printed; the worst come first."""
 _MAX_NAME: Final = 40
@@ -37,7 +34,7 @@ def plan_text(plan: RunPlan, paint: Paint) -> str:
         head += f"\nthe stream ends before, after {_estimate(plan.ends_after, plan.end_is_estimated)} samples"
     notes = "\n".join(paragraph(f"note: {note}") for note in plan.notes)
     parts = [head, _sources(plan, paint), "\n".join(_advice(plan, paint)), notes, _schedules(plan)]
-    parts += [_needs(plan), _draws(plan.draws), _lanes(plan)]
+    parts += [_needs(plan), _draws(plan.draws)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -112,7 +109,7 @@ def _needs(plan: RunPlan) -> str:
     unknown = f"; not known of {listed(needs.unknown)}" if needs.unknown else ""
     return paragraph(
         f"a worker holds at most {_bytes(needs.held_bytes)} of shards{unknown}, beside functions and the process "
-        f"itself (here {_bytes(needs.process_bytes)}, mostly shared after a fork), and {needs.descriptors:,} open files"
+        f"itself (here {_bytes(needs.process_bytes)}, mostly shared after a fork)"
     )
 
 
@@ -126,18 +123,6 @@ def _draws(draws: Sequence[Draw]) -> str:
         place = f"{draw.url}{record}" if draw.url else "" if draw.index is None else f"index {draw.index}"
         rows.append([f"{draw.number}", draw.source, *clocks, f"{draw.epoch}", f"{draw.window}", block, place])
     return "the first draws of rank 0, worker 0\n" + fitted(rows, (1, 7))
-
-
-def _lanes(plan: RunPlan) -> str:
-    if not plan.blocks:
-        return ""
-    lanes, names = plan.blocks[:_MAX_LANES], list(plan.blocks[0].blocks)[: columns() // _LANE_COLUMNS]
-    blocks = [[" ".join(map(str, lane.blocks[name])) for name in names] for lane in lanes]
-    rows = [[f"{lane.rank}, {lane.worker}", *cells, ""] for lane, cells in zip(lanes, blocks, strict=True)]
-    rows = [["rank, worker", *names, ""], *rows]
-    left = plan.lanes - len(lanes)
-    text = f"the first blocks of each lane\n{fitted(rows, range(1, len(names) + 1))}"
-    return f"{text}\nand {left:,} lanes more" if left else text
 
 
 def _about(is_estimated: bool) -> str:

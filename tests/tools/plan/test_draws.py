@@ -7,7 +7,7 @@ import pytest
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, ParquetDataset, named, to_state
 from streamdata.mixing.tree import tree_of
 from streamdata.run import Lane
-from streamdata.tools.plan.draws import Averages, first_draws, lane_blocks
+from streamdata.tools.plan.draws import Averages, first_draws
 from tests.shard_files import write_jsonl, write_tars
 from tests.sources.own_streams import Counting
 from tests.streams import Numbers, in_lane
@@ -79,17 +79,6 @@ def test_a_draw_begins_where_the_source_was_due():
         assert name.startswith("inner") or all(a[1] == b[0] for a, b in pairwise(clocks))
     top = [draw.clock for draw in draws if "." not in draw.source]
     assert top == sorted(top)
-
-
-def test_blocks_are_those_of_each_lane():
-    """In the order in which it reads them."""
-    lane = Lane(dp_size=2, dp_rank=0, num_workers=2, worker=0)
-    for each in lane_blocks(tree_of(nested()), lane):
-        rank, worker, blocks = each.rank, each.worker, each.blocks
-        place = Lane(dp_size=2, dp_rank=rank, num_workers=2, worker=worker)
-        draws = first_draws(tree_of(nested()), place, 60, Averages())
-        of_source = list(dict.fromkeys(draw.block for draw in draws if draw.source == "d" and draw.epoch == 0))
-        assert blocks["d"][: len(of_source)] == of_source
 
 
 def test_what_is_not_counted_is_drawn_as_if_it_did_not_end(tmp_path):
