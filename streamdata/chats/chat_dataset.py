@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.shards.parquet.rows import ParquetRows
 from streamdata.shards.parquet.stored_rows import Row
 from streamdata.text.formats import SIDES, RowFormat, Said, Texts, pair_said, training_said
-from streamdata.text.masks import ChatEncoder, LocatedChat, encode_completions
+from streamdata.text.masks import ChatEncoder, encode_completions
 from streamdata.text.messages import (
     TRAIN_KEY,
     MediaChat,
@@ -56,13 +56,6 @@ class ChatConfig(RowSettings):
     """Role → train or mask; a role that is not named is masked."""
     append_stop: bool = True
     """Whether the next role's token ends answers where the template has no token for that, see `ChatEncoder`."""
-
-
-class ExplainedRow(NamedTuple):
-    """A row, and its conversations in tokens, by what the fields of the item begin with, such as `chosen_`."""
-
-    row: Row
-    chats: dict[str, LocatedChat]
 
 
 class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
@@ -129,20 +122,13 @@ class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             error.add_note(f"  at {self._rows.location(number)}")
             raise
 
-    def explain(self, item: int) -> ExplainedRow:
-        """Returns the row of an item, and where its messages lie in its tokens before these are cut and padded.
+    def row(self, item: int) -> Row:
+        """Returns the stored row of item `item`, in [0, len), unprocessed.
 
         Raises:
             IndexError: There is no such item.
-            ValueError: The row cannot be encoded.
         """
-        row = self._rows[item % len(self)]
-        chats = {}
-        for prefix, said in self._said(row).items():
-            if not isinstance(said, Texts):
-                tools = read_tools(row.get(self.config.tools_key))
-                chats[prefix] = self._chat_encoder(row).locate(self._chat(row, said).messages, tools=tools)
-        return ExplainedRow(row, chats)
+        return self._rows[item]
 
     @property
     def source_identity(self) -> str:

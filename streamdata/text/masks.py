@@ -47,33 +47,6 @@ class EncodedChat(NamedTuple):
     text: str
 
 
-class MessageTokens(NamedTuple):
-    """The place of a message in a conversation in tokens.
-
-    Attributes:
-        number: The message's.
-        role: Who says it.
-        begin: The first token of what it says.
-        end: The one after the last.
-        trained: Whether it is to be trained.
-        because: The setting that says so, in words.
-    """
-
-    number: int
-    role: str
-    begin: int
-    end: int
-    trained: bool
-    because: str
-
-
-class LocatedChat(NamedTuple):
-    """A conversation in tokens, int64 (n,), and where its messages lie, as far as the template shows it."""
-
-    input_ids: npt.NDArray[np.int64]
-    messages: list[MessageTokens]
-
-
 class ChatEncoder:
     """Encodes conversations, with the mask of what is trained.
 
@@ -138,35 +111,6 @@ class ChatEncoder:
         for begin, end in spans:
             said[begin:end] = True
         return EncodedChat(ids, said[begins], text)
-
-    def locate(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None) -> LocatedChat:
-        """Encodes a conversation, and finds all its messages, for somebody who looks at them.
-
-        Args:
-            messages: See `encode`.
-            tools: See `encode`.
-
-        Raises:
-            ValueError: The template fails, or a message is invalid.
-        """
-        conversation = self._conversation(messages, tools)
-        text = conversation.render(conversation.messages)
-        spans = MessageSpans(conversation, text, self._tokens, self._frame(conversation))
-        ids, begins = self._tokenized(text)
-        located = []
-        for number, message in enumerate(messages):
-            try:
-                found = spans.spans(number)
-            except ValueError:  # what nobody trains need not be found
-                continue
-            first, last = np.searchsorted(begins, (found[0][0], found[-1][1])).tolist()
-            role, trained = message["role"], self._is_trained(number, message)
-            action = self._actions.get(role)
-            because = f"actions say {action} for {role}" if action else f"no action for {role}"
-            if message.get(TRAIN_KEY) is not None:
-                because = f"the message says {TRAIN_KEY}: {str(trained).lower()}"
-            located.append(MessageTokens(number, role, first, last, trained, because))
-        return LocatedChat(ids, located)
 
     def _conversation(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> Conversation:
         """The conversation as the template sees it, without what only says what is trained."""

@@ -5,7 +5,6 @@ Images are encoded anew from their pixels, so nothing but pixels of a stranger's
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +23,7 @@ from streamdata.tools.show.model import (
     short_text,
     shown_field,
 )
-from streamdata.tools.show.tokens import TokenSequence, TokenTexts, is_tokens, target_summary, tokens_of
+from streamdata.tools.show.tokens import TokenTexts, is_tokens, target_summary, tokens_of
 
 _STARTS: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF")
 """First bytes of image files that are read for training."""
@@ -40,13 +39,10 @@ class FieldRenderer:
     Args:
         limits: How much of each.
         texts: What decodes tokens; None where nobody knows.
-        known: Sequences of which more is known than the fields say, by name.
     """
 
-    def __init__(
-        self, limits: Limits, texts: TokenTexts | None = None, known: Mapping[str, TokenSequence] = MappingProxyType({})
-    ) -> None:
-        self._limits, self._texts, self._known = limits, texts, known
+    def __init__(self, limits: Limits, texts: TokenTexts | None = None) -> None:
+        self._limits, self._texts = limits, texts
 
     def of(self, fields: Mapping[str, Any]) -> tuple[ShownField, ...]:
         """Each field, without those that streamdata adds."""
@@ -54,7 +50,7 @@ class FieldRenderer:
         return tuple(shown for name, value in named for shown in self._shown(fields, name, value))
 
     def _shown(self, fields: Mapping[str, Any], name: str, value: Any) -> Iterator[ShownField]:
-        sequence = self._known.get(name) or tokens_of(fields, name)
+        sequence = tokens_of(fields, name)
         if summary := target_summary(fields, name):
             yield shown_field(name, "numbers", value, summary=summary)
         elif sequence is not None:

@@ -139,7 +139,7 @@ class ShownSegment:
 
     Attributes:
         runs: Of tokens.
-        role: Of a message, who says it; "" of what a template writes between messages.
+        role: Of a message, who says it.
         text: Of a message that is no tokens yet.
         images: What it shows.
         more: Its other keys, as JSON, or how many messages are left out; "" for none.
@@ -182,11 +182,6 @@ class ShownField:
     def about(self) -> str:
         """Its type in short: `int64 (1024)`, `str`."""
         return self.type if self.shape is None else f"{self.type} ({', '.join(map(str, self.shape))})"
-
-    @property
-    def is_chat(self) -> bool:
-        """Whether its segments are messages."""
-        return self.kind == "chat" or any(segment.role for segment in self.segments)
 
     @property
     def reasons(self) -> Counter[str]:

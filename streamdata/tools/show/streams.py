@@ -32,7 +32,7 @@ from streamdata.tools.show.model import ON_PAGE, Limits, Page, ShownSample
 from streamdata.tools.show.page import BrowsePages
 from streamdata.tools.show.reading import BrowseJobs, BrowseSteps, PagePlace, is_of
 from streamdata.tools.show.stored import tokenizer_of_store
-from streamdata.tools.show.tokens import TokenSequence, TokenTexts, chat_tokens, load_token_texts
+from streamdata.tools.show.tokens import TokenTexts, load_token_texts
 from streamdata.tools.trace.trace import Trace
 
 logger = logging.getLogger("streamdata")
@@ -168,13 +168,8 @@ class MixtureSamples:
         """
         path, index = str(sample.get(DATASET_NAME, "")), sample.get(INDEX)
         source, records = self._sources.get(path), sample.get(RECORDS, ())
-        known: Mapping[str, TokenSequence] = {}
-        if RECORDS not in sample and isinstance(index, int):
-            if isinstance(source, ChatDataset):
-                explained = source.explain(index)
-                records, known = [explained.row], chat_tokens(sample, explained.chats)
-            elif isinstance(source, RLHFDataset):
-                records = [source.row(index)]
+        if RECORDS not in sample and isinstance(index, int) and isinstance(source, ChatDataset | RLHFDataset):
+            records = [source.row(index)]
         texts = self._texts.get(path)
         if isinstance(texts, str | os.PathLike):
             texts = self._texts[path] = load_token_texts(os.fspath(texts))
@@ -191,7 +186,7 @@ class MixtureSamples:
             url=str(sample.get(URL, "")),
             key=str(sample.get(KEY, "")),
             index=index if isinstance(index, int) else None,
-            fields=FieldRenderer(self._limits, texts, known).of(sample),
+            fields=FieldRenderer(self._limits, texts).of(sample),
             num_records=len(records),
             records=tuple(shown_records),
         )

@@ -85,11 +85,10 @@ class SamplePrinter:
                 self._image(image)
 
     def _segments(self, field: ShownField) -> None:
-        texts = [self._text(segment, is_chat=field.is_chat) for segment in field.segments]
-        if field.is_chat or self._in_colour:
+        texts, is_chat = list(map(self._text, field.segments)), field.kind == "chat"
+        if is_chat or self._in_colour:
             for segment, text in zip(field.segments, texts, strict=True):
-                if text:
-                    self._block(text, has_border=field.is_chat or len(texts) > 1)
+                self._block(text, has_border=is_chat or len(texts) > 1)
                 for image in segment.images:
                     self._image(image)
         elif texts:
@@ -101,11 +100,8 @@ class SamplePrinter:
             more = ["…"] if field.counts["tokens"] > len(words) else []
             self._block(Text("  ".join([f"pieces: {words[0]}", *words[1:], *more]), style=_SOFT))
 
-    def _text(self, segment: ShownSegment, *, is_chat: bool) -> Text:
+    def _text(self, segment: ShownSegment) -> Text:
         text = Text(visible(segment.text)).append_text(Text.assemble(*map(self._run, segment.runs)))
-        if is_chat and not any(run.trained for run in segment.runs):  # what a template writes begins and ends lines
-            plain = text.plain
-            text = text[len(plain) - len(plain.lstrip()) : len(plain.rstrip())]
         if segment.role:
             text = Text.assemble((f"{in_one_line(segment.role)}: ", _ROLE), text)
         return text.append(("\n" if text else "") + visible(segment.more) if segment.more else "", style=_SOFT)

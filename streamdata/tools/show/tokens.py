@@ -8,14 +8,13 @@ token.
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import pairwise, starmap
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.text.masks import LocatedChat
 from streamdata.text.tokenizer import load_directory
 from streamdata.tools.show.model import ShownField, ShownSegment, TokenRun, both_ends, short_name, shown_field
 
@@ -35,7 +34,6 @@ _MOST_PARTS: Final = 8
 """Tokens that one character may take."""
 _LEAST_PADDING: Final = 2
 """Tokens in a row: a single one may be the end of a document."""
-_OF_TEMPLATE: Final = "not trained: written by the chat template"
 _OF_FIRST: Final = "not trained: no token before it predicts it"
 _LEAST_SHOWN: Final = 6
 """Tokens of a run, unless it is shorter."""
@@ -102,25 +100,6 @@ def load_token_texts(name: str) -> TokenTexts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenSpan:
-    """Where a document or a message lies in a sequence.
-
-    Attributes:
-        begin: Of its tokens, the first.
-        end: The one after its last.
-        role: Who says it; "" of a document, and of what the template writes between messages.
-        trained_reason: Why what of it is trained is.
-        masked_reason: Why what of it is not is not; "" for that of the sequence.
-    """
-
-    begin: int
-    end: int
-    role: str = ""
-    trained_reason: str = "trained"
-    masked_reason: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class TokenSequence:
     """A sequence of tokens with all that a sample says of it.
 
@@ -131,7 +110,6 @@ class TokenSequence:
         is_shifted: Whether a token is trained by what stands at the one before it, which the first has not.
         attended: False at padding, (n,); None where nothing says it.
         borders: Where documents begin, the first of them excepted.
-        messages: Where messages lie.
     """
 
     ids: Ids
@@ -140,31 +118,30 @@ class TokenSequence:
     is_shifted: bool = False
     attended: Mask | None = None
     borders: Sequence[int] = ()
-    messages: Sequence[TokenSpan] = field(default=())
 
     def field(self, name: str, value: Any, texts: TokenTexts | None, limit: int) -> ShownField:
         """The field of this name: about `limit` tokens at most, of each run the beginning and the end."""
-        padding, spans = self._padding(texts), self._spans()
+        padding, begins = self._padding(texts), [0, *self.borders]
         num_padding, num_trained = int(np.count_nonzero(padding)), None
         words = [f"{len(self.ids):,} tokens"]
         if self.train is not None:
             num_trained = int(np.count_nonzero(self.train))
             words.append(f"{num_trained:,} trained")
         if self.borders:
-            num_documents = sum(not padding[span.begin : span.end].all() for span in spans)
+            documents = starmap(range, pairwise([*begins, len(self.ids)]))
+            num_documents = sum(not padding[document].all() for document in documents)
             words.append(f"{num_documents:,} document{'' if num_documents == 1 else 's'}")
         words += [f"{num_padding:,} padding"] if num_padding else []
-        segments = tuple(self._segments(spans, padding, texts, limit))
+        segments = tuple(self._segments(begins, padding, texts, limit))
         num_cut = sum(run.cut for segment in segments for run in segment.runs)
         counts = {"tokens": len(self.ids), "trained": num_trained, "padding": num_padding, "cut": num_cut}
         return shown_field(name, "tokens", value, summary=", ".join(words), segments=segments, counts=counts)
 
     def _segments(
-        self, spans: Sequence[TokenSpan], padding: Mask, texts: TokenTexts | None, limit: int
+        self, begins: Sequence[int], padding: Mask, texts: TokenTexts | None, limit: int
     ) -> Iterator[ShownSegment]:
-        # Each run lies in one span, and its tokens are all padding, trained, or neither.
+        # Each run lies in one document, and its tokens are all padding, trained, or neither.
         kinds = np.where(padding, 2, 0 if self.train is None else self.train.astype(np.int8))
-        begins = [span.begin for span in spans]
         edges = {0, len(self.ids), *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), *begins}
         edges |= {min(1, len(self.ids))} if self.is_shifted else set()
         runs = [range(*pair) for pair in pairwise(sorted(edges))]
@@ -177,14 +154,13 @@ class TokenSequence:
                 gap = range(first[-1].stop, run.start)
                 found[bisect_right(begins, gap.start) - 1].append(TokenRun(cut=len(gap)))
             at = bisect_right(begins, run.start) - 1
-            some = [TokenRun(padding=len(run))] if padding[run.start] else self._runs(run, spans[at], texts, room)
-            found[at] += some
-        return (ShownSegment(runs=tuple(some), role=spans[at].role) for at, some in found.items())
+            found[at] += [TokenRun(padding=len(run))] if padding[run.start] else self._runs(run, texts, room)
+        return (ShownSegment(runs=tuple(some)) for some in found.values())
 
-    def _runs(self, run: range, span: TokenSpan, texts: TokenTexts | None, room: int) -> Iterator[TokenRun]:
+    def _runs(self, run: range, texts: TokenTexts | None, room: int) -> Iterator[TokenRun]:
         trained = None if self.train is None else bool(self.train[run[0]])
-        masked = span.masked_reason or (_OF_FIRST if self.is_shifted and run[0] == 0 else self.masked_reason)
-        reason = "" if trained is None else span.trained_reason if trained else masked
+        masked = _OF_FIRST if self.is_shifted and run[0] == 0 else self.masked_reason
+        reason = "" if trained is None else "trained" if trained else masked
         begin, num_cut, end = both_ends(run, room)
         for some in (begin, num_cut, end):
             if isinstance(some, int):
@@ -193,18 +169,6 @@ class TokenSequence:
                 ids = self.ids[some].tolist()
                 pieces = texts.pieces(ids) if texts else ()
                 yield TokenRun(ids=tuple(ids), pieces=pieces, trained=trained, reason=reason)
-
-    def _spans(self) -> list[TokenSpan]:
-        """Its documents, or its messages with what the template writes between them; they cover all of it."""
-        if not self.messages:
-            return [TokenSpan(begin=begin, end=end) for begin, end in pairwise([0, *self.borders, len(self.ids)])]
-        spans, begin = [], 0
-        for message in (*self.messages, TokenSpan(begin=len(self.ids), end=len(self.ids))):
-            if begin < message.begin:
-                spans.append(TokenSpan(begin=begin, end=message.begin, masked_reason=_OF_TEMPLATE))
-            spans.append(message)
-            begin = message.end
-        return spans
 
     def _padding(self, texts: TokenTexts | None) -> Mask:
         """Marks the tokens that only fill a row up, at either end."""
@@ -320,66 +284,3 @@ def target_summary(sample: Mapping[str, Any], name: str) -> str:
         return f"as {short_name(tokens)}{more}"
     is_next = np.array_equal(targets[:-1][kept[:-1]], ids[1:][kept[:-1]])
     return f"as {short_name(tokens)}, one token later{more}" if is_next else ""
-
-
-_FIELD: Final = "input_ids"
-_WITHIN: Final = "not trained: outside of what the template marks as generated, or cut off from what predicts it"
-
-
-def chat_tokens(item: Mapping[str, Any], chats: Mapping[str, LocatedChat]) -> dict[str, TokenSequence]:
-    """The sequences of an item whose messages were found, by field.
-
-    Args:
-        item: As the dataset made it.
-        chats: Of its row, by what the names of the item's fields begin with.
-    """
-    found = {}
-    for side, chat in chats.items():
-        sequence = tokens_of(item, f"{side}{_FIELD}")
-        if sequence is not None and (messages := _spans(sequence, chat)):
-            found[f"{side}{_FIELD}"] = replace(sequence, messages=messages)
-    return found
-
-
-def _spans(sequence: TokenSequence, chat: LocatedChat) -> list[TokenSpan]:
-    """Where the messages lie in what was cut and padded; none where that cannot be said."""
-    attended = sequence.attended
-    kept = np.arange(len(sequence.ids)) if attended is None else np.flatnonzero(attended)
-    places = _places(sequence.ids[kept], chat.input_ids)
-    if places is None or not len(kept):
-        return []
-    spans = []
-    for message in chat.messages:
-        # Padding lies at one end.
-        begin, end = (int(kept[0] + place) for place in np.searchsorted(places, (message.begin, message.end)))
-        masked = _WITHIN if message.trained else f"not trained: {message.because}"
-        reasons = {"trained_reason": f"trained: {message.because}", "masked_reason": masked}
-        if end > begin:
-            spans.append(TokenSpan(begin=begin, end=end, role=message.role, **reasons))
-    return spans
-
-
-def _places(ids: Ids, encoded: Ids) -> Ids | None:
-    """Where each token of an item was before a cut, of its beginning, middle or end; None where that cannot be said."""
-    size, length = len(ids), len(encoded)
-    differs = np.flatnonzero(ids[: min(size, length)] != encoded[: min(size, length)])
-    places = np.arange(size)
-    if len(differs):
-        places[differs[0] :] += max(0, length - size)
-    inside = places < length
-    # One token more may stand at the end: that at which an answer stops.
-    if np.count_nonzero(~inside) <= (size == length + 1) and np.array_equal(ids[inside], encoded[places[inside]]):
-        return places
-    return _expanded(ids, encoded)
-
-
-def _expanded(ids: Ids, encoded: Ids) -> Ids | None:
-    """Find the places where media take many tokens in place of one: the same token again and again."""
-    places, at = np.zeros(len(ids), dtype=np.int64), -1
-    for number, token in enumerate(ids.tolist()):
-        if at + 1 < len(encoded) and encoded[at + 1] == token:
-            at += 1
-        elif number == 0 or ids[number - 1] != token:
-            return None
-        places[number] = at
-    return places

@@ -70,8 +70,8 @@ def test_a_store_that_names_no_tokenizer_is_shown_as_ids(streamdata, tmp_path):
     assert streamdata("show", tmp_path / "tokens.npy", "--html", tmp_path / "x.html").exit_code == 0
 
 
-def test_messages_of_a_chat_stand_apart_with_the_reason_of_their_masks(streamdata, tmp_path, monkeypatch):
-    """Of both sides of a pair, cut or padded; what the template writes belongs to nobody."""
+def test_a_chat_is_shown_with_what_is_trained_beside_its_row(streamdata, tmp_path, monkeypatch):
+    """An answer that its row masks is not trained."""
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "cache"))
     tokenizer = chat_tokenizer(tmp_path / "tokenizer", CHATML)
     tokenizer.pad_token = tokenizer.eos_token
@@ -86,15 +86,8 @@ def test_messages_of_a_chat_stand_apart_with_the_reason_of_their_masks(streamdat
         "      name: chats\n      percent: 1\n"
     )
     (sample,) = json.loads(streamdata("show", recipe, "-n", 1, "--json").stdout)["samples"]
-    segments = sample["fields"][0]["segments"]
-    said = [(each["role"], each["runs"][0]["reason"]) for each in segments if "role" in each]
-    assert said[-4:] == [
-        ("user", "not trained: no action for user"),
-        ("assistant", "trained: actions say train for assistant"),
-        ("user", "not trained: no action for user"),
-        ("assistant", "not trained: the message says train: false"),
-    ]
-    assert {each["runs"][0]["reason"] for each in segments if "role" not in each} == {
-        "not trained: written by the chat template"
-    }
+    (segment,) = sample["fields"][0]["segments"]
+    (trained,) = [run for run in segment["runs"] if run.get("trained")]
+    assert "".join(trained["pieces"]).startswith("one")
+    assert (trained["reason"], segment["runs"][0]["reason"]) == ("trained", "not trained: loss_mask is 0 here")
     assert sample["records"][0]["fields"][0]["segments"][0] == {"role": "user", "text": "hi"}
