@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -80,9 +81,12 @@ class BrowseSteps:
         Raises:
             Exception: What the stream raises.
         """
-        page = self._kept.get(place) or self._read_page(place)
-        self._kept.pop(place, None)
-        self._kept[place] = page
+        return self._kept_page(self._kept.get(place) or self._read_page(place))
+
+    def _kept_page(self, page: StepsPage) -> StepsPage:
+        """Keep a page as the one that was shown last."""
+        self._kept.pop(page.place, None)
+        self._kept[page.place] = page
         while len(self._kept) > max(1, _MAX_KEPT // self._per_page):
             del self._kept[next(iter(self._kept))]
         return page
@@ -112,51 +116,43 @@ class BrowseSteps:
                 yield found, batch[found.at] if own else None, after
 
     def page_before(self, place: PagePlace) -> StepsPage:
-        """The page that ends before a place: the one that was shown, or else as many samples.
+        """The page that ends before a place: the one that was shown, or else as many samples; the first is a whole one.
 
         Raises:
             Exception: What the stream raises.
         """
-        shown = next((page.place for page in reversed(self._kept.values()) if page.after == place), None)
-        begin, width = shown or place, self._per_page
-        deadline = time.monotonic() + _PATIENCE_S
-        # What was not shown is looked for from farther and farther back.
-        while shown is None and begin[:2] > (self.first, 0) and time.monotonic() < deadline:
-            begin = place._replace(step=max(self.first, place.step - width), at=0)
-            found = takewhile(lambda found: found[0] < place, self._found(begin))
-            before = [at for at, sample, _ in found if sample is not None]
-            if len(before) >= self._per_page:
-                begin = before[-self._per_page]
+        shown = next((page for page in reversed(self._kept.values()) if page.after == place), None)
+        return self._kept_page(shown or self._read_back(place))
+
+    def _read_back(self, place: PagePlace) -> StepsPage:
+        """Look for samples farther and farther back, at each step once."""
+        before: list[tuple[PagePlace, Sample]] = []
+        deadline, begin, width = time.monotonic() + _PATIENCE_S, place, self._per_page
+        while len(before) < self._per_page:
+            end, begin = begin, place._replace(step=max(self.first, place.step - width), at=0)
+            found = takewhile(lambda found, end=end: found[0] < end, self._found(begin))
+            own = deque(((at, sample) for at, sample, _ in found if sample is not None), maxlen=self._per_page)
+            before = [*own, *before][-self._per_page :]
+            if len(before) < self._per_page and begin.step == self.first:
+                return self.page(begin)
+            if time.monotonic() > deadline:
                 break
             width *= 2
-        return self.page(begin)
+        is_cut = len(before) < self._per_page
+        return StepsPage(
+            place=begin if is_cut else before[0][0],
+            samples=tuple(self._show(sample, number, at.step) for number, (at, sample) in enumerate(before)),
+            last=before[-1][0].step if before else None,
+            after=place,
+            is_cut=is_cut,
+        )
 
 
 _Result = TypeVar("_Result")
 
-_ABANDONED_S: Final = 5.0
-"""A page that waits asks every second."""
-
 
 class StillReadingError(Exception):
     """A job is not done yet; the message says how far it is."""
-
-
-class AbandonedError(Exception):
-    """Nobody asks for this job any more, and another one waits."""
-
-
-class _Job:
-    """A read under way, and when its page asked for it last: one that was left asks no more."""
-
-    def __init__(self) -> None:
-        self.future: Future[Any] = Future()
-        self.asked_at = time.monotonic()
-        self.progress = ""
-
-    @property
-    def is_abandoned(self) -> bool:
-        return time.monotonic() - self.asked_at > _ABANDONED_S
 
 
 class BrowseJobs:
@@ -166,9 +162,9 @@ class BrowseJobs:
     """
 
     def __init__(self) -> None:
-        self._jobs: dict[Hashable, _Job] = {}
+        self._jobs: dict[Hashable, Future[Any]] = {}
         self._asking, self._reading = threading.Lock(), threading.Lock()
-        self._present = _Job()
+        self._progress = ""
 
     def result(self, key: Hashable, read: Callable[[], _Result]) -> _Result:
         """Return the result of a function; asked again with the same key, that of the job that runs since.
@@ -178,36 +174,27 @@ class BrowseJobs:
             Exception: What the function raised.
         """
         with self._asking:
-            for other in [other for other, job in self._jobs.items() if job.future.done() and job.is_abandoned]:
-                del self._jobs[other]
             if key not in self._jobs:
-                self._jobs[key] = _Job()
+                # Results for which nobody came until now are dropped.
+                self._jobs = {other: job for other, job in self._jobs.items() if not job.done()}
+                self._jobs[key] = Future()
                 threading.Thread(target=self._run, args=(self._jobs[key], read), daemon=True).start()
             job = self._jobs[key]
-            job.asked_at = time.monotonic()
-        wait([job.future], _PATIENCE_S)
-        job.asked_at = time.monotonic()
-        if not job.future.done():
-            raise StillReadingError(job.progress)
+        wait([job], _PATIENCE_S)
+        if not job.done():
+            raise StillReadingError(self._progress)
         self._jobs.pop(key, None)
-        found: _Result = job.future.result()
+        found: _Result = job.result()
         return found
 
     def note(self, done: int, total: int) -> None:
-        """Say how far the present job is; called by what it reads.
+        """Say how far the present job is; called by what it reads."""
+        self._progress = f"{done:,} of {total:,}"
 
-        Raises:
-            AbandonedError: It shall end.
-        """
-        job = self._present
-        job.progress = f"{done:,} of {total:,}"
-        if job.is_abandoned and any(not other.is_abandoned for other in list(self._jobs.values())):
-            raise AbandonedError
-
-    def _run(self, job: _Job, read: Callable[[], Any]) -> None:
+    def _run(self, job: "Future[Any]", read: Callable[[], Any]) -> None:
         with self._reading:
-            self._present = job
+            self._progress = ""
             try:
-                job.future.set_result(read())
+                job.set_result(read())
             except BaseException as error:  # it is raised where the result is asked for
-                job.future.set_exception(error)
+                job.set_exception(error)

@@ -1,7 +1,6 @@
 """Reading in threads: one at a time, and nobody waits for long."""
 
 import threading
-import time
 
 import pytest
 
@@ -44,20 +43,19 @@ def test_a_long_read_says_how_far_it_is(monkeypatch):
     assert len(calls) == 1
 
 
-def test_a_job_whose_page_was_left_makes_way(monkeypatch):
-    """It ends where it says how far it is; asked for again, it begins anew."""
+def test_a_result_that_nobody_came_for_is_dropped(monkeypatch):
+    """With the next job; asked for again, it is read again."""
     monkeypatch.setattr(browse_jobs, "_PATIENCE_S", 0.02)
-    monkeypatch.setattr(browse_jobs, "_ABANDONED_S", 0.1)
-    jobs = BrowseJobs()
+    jobs, go, done = BrowseJobs(), threading.Event(), threading.Event()
 
-    def endless():
-        while True:
-            jobs.note(1, 2)
-            time.sleep(0.001)
+    def read():
+        go.wait(30)
+        return "left"
 
     with pytest.raises(StillReadingError):
-        jobs.result("endless", endless)
-    time.sleep(0.12)
+        jobs.result("left", read)
     monkeypatch.setattr(browse_jobs, "_PATIENCE_S", 5)
+    go.set()
+    assert jobs.result("other", done.set) is None  # it comes after it
     assert jobs.result("other", lambda: "page") == "page"
-    assert jobs.result("endless", lambda: "soon") == "soon"
+    assert jobs.result("left", lambda: "again") == "again"

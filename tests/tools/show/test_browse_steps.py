@@ -1,5 +1,6 @@
 """Pages of a stream: forth and back give the same samples, whatever was read before."""
 
+from collections import Counter
 from itertools import islice
 
 import pytest
@@ -11,14 +12,15 @@ NAMES = ["docs", "web.a", "docs", "web.b", "rare"]
 
 
 class Stream:
-    """Batches of 3 samples, numbered; it notes where reading began."""
+    """Batches of 3 samples, numbered; it notes where reading began, and which steps were read."""
 
     def __init__(self, num_steps=10_000):
-        self.num_steps, self.began = num_steps, []
+        self.num_steps, self.began, self.steps = num_steps, [], []
 
     def read(self, step, rank):
         self.began.append(step)
         for number in range(step, self.num_steps):
+            self.steps.append(number)
             samples = range(3 * number, 3 * number + 3)
             yield number, [{"__datasetname__": NAMES[n % 5] if n % 100 == 4 else NAMES[n % 4], "n": n} for n in samples]
 
@@ -84,6 +86,21 @@ def test_back_from_a_jump_ends_where_it_was(source):
     assert before.after.step <= 100 or source == "rare"
 
 
+@pytest.mark.parametrize("source", ["", "web.b", "rare"])
+def test_back_from_a_jump_reads_no_step_twice(source):
+    """But the one with which a range ends, to see that it does."""
+    stream = Stream()
+    page = stream.pages().page_before(PagePlace(step=200, source=source))
+    assert len(page.samples) == 6
+    assert page.after == PagePlace(step=200, source=source)
+    assert {step for step, times in Counter(stream.steps).items() if times > 1} <= {*stream.began}
+
+
+def test_back_near_the_start_shows_the_first_page():
+    """All of it, though it goes beyond the place."""
+    assert numbers(Stream().pages().page_before(PagePlace(step=1))) == [0, 1, 2, 3, 4, 5]
+
+
 def test_a_page_of_one_source_has_nothing_else():
     """And as many of it as any page."""
     page = Stream().pages().page(PagePlace(step=0, source="web.b"))
@@ -105,7 +122,7 @@ def test_looking_for_a_rare_source_ends_in_time(monkeypatch):
     pages = Stream().pages()
     page = pages.page(PagePlace(step=5, source="none"))
     assert (page.samples, page.after.step, page.is_cut) == ((), 6, True)
-    assert pages.page_before(PagePlace(step=50, source="none")).place.step == 50
+    assert pages.page_before(PagePlace(step=50, source="none")).place.step == 44
 
 
 def test_an_error_leaves_nothing_open():
