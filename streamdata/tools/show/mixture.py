@@ -1,11 +1,10 @@
-"""Samples in the order of delivery → what there is to show of their mixture: shares, lengths, epochs, the tree, charts.
+"""Samples in the order of delivery → what there is to show of their mixture: shares, lengths, epochs, the tree.
 
-Charts are numbers in units of a drawing; the template `mixture.html.jinja` makes SVG of them.
+Histograms are numbers in units of a drawing; the template `mixture.html.jinja` makes SVG of them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,10 +13,6 @@ from streamdata.mixing import MergedDataset
 from streamdata.tools.show.model import ShownSample
 from streamdata.tools.view.tree import shares_of, tree_rows
 
-WIDTH: Final = 600
-HEIGHT: Final = 220
-_MAX_LINES: Final = 8
-_MAX_POINTS: Final = 200
 _BINS: Final = 16
 _BAR_HEIGHT: Final = 28
 
@@ -62,15 +57,11 @@ class ShownMixture:
         num_draws: How many samples were looked at.
         sources: In the order of the recipe.
         tree: The rows of `describe`, the first of them the header.
-        curves: The sources with the largest shares, each with its achieved share over the draws, as SVG writes points.
-        top_share: The share at the upper edge of their chart.
     """
 
     num_draws: int
     sources: Sequence[SourceShown]
     tree: Sequence[Sequence[str]]
-    curves: Sequence[tuple[SourceShown, str]]
-    top_share: float
 
 
 class MixtureFacts:
@@ -89,17 +80,8 @@ class MixtureFacts:
 
     def shown(self, samples: Sequence[ShownSample]) -> ShownMixture:
         """The mixture, by its samples, from the first on, none left out."""
-        drawn = [sample.source for sample in samples]
         sources = [self._source(path, samples) for path in self._leaves]
-        top_share = min(1.0, 1.25 * max(0.1, *(max(source.wanted, source.achieved) for source in sources)))
-        largest = sorted(sources, key=lambda source: -source.wanted)[:_MAX_LINES]
-        return ShownMixture(
-            num_draws=len(samples),
-            sources=sources,
-            tree=self._tree,
-            curves=[(source, _points(source.name, drawn, top_share)) for source in largest],
-            top_share=top_share,
-        )
+        return ShownMixture(num_draws=len(samples), sources=sources, tree=self._tree)
 
     def _source(self, path: str, samples: Sequence[ShownSample]) -> SourceShown:
         share, own = self._leaves[path], [sample for sample in samples if sample.source == path]
@@ -115,14 +97,6 @@ class MixtureFacts:
             draws_per_epoch=len(own) / share.overall / epochs if epochs and share.overall else None,
             lengths=_lengths(own),
         )
-
-
-def _points(name: str, drawn: Sequence[str], top_share: float) -> str:
-    every, num_draws = max(1, len(drawn) // _MAX_POINTS), len(drawn)
-    counts = [*accumulate(source == name for source in drawn)]
-    numbers = [*range(every, num_draws, every), num_draws] if drawn else []
-    heights = [HEIGHT * (1 - min(1.0, counts[number - 1] / number / top_share)) for number in numbers]
-    return " ".join(f"{WIDTH * n / num_draws:.1f},{height:.1f}" for n, height in zip(numbers, heights, strict=True))
 
 
 def _lengths(samples: Sequence[ShownSample]) -> Histogram | None:

@@ -75,7 +75,7 @@ def test_a_record_is_found_by_its_url_and_key_or_its_index(tmp_path):
 def test_each_kind_of_page_has_what_leads_on(tmp_path, monkeypatch):
     """The mixture, a record that was found, a read that takes longer, and an error."""
     browsed = MixtureSamples(mixture(tmp_path), Place(batch=2)).browsed("a.yaml")
-    assert "Shares over the first" in asked(browsed, "mixture")
+    assert "by the first 200 samples of this rank" in asked(browsed, "mixture")
     found = asked(browsed, "find", record="numbers#7")
     assert "<h1>It comes once</h1>" in found
     assert re.search(r'<a class="button" href="\./\?step=\d+">Step \d+</a>', found)
