@@ -1,14 +1,11 @@
-"""Shows records without training on them: `inputs, a finished store → named pieces of tokens`, without torch."""
+"""Reads records to look at them: `inputs, a finished store → fields of records`, without torch."""
 
-import itertools
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from streamdata.prepare.config import STREAMED, PrepareConfig
 from streamdata.prepare.documents import DocumentMaker, TokenizedDocument
@@ -18,43 +15,20 @@ from streamdata.prepare.inputs import plan_tasks
 from streamdata.prepare.output import Staging
 from streamdata.prepare.run_directory import RunDirectory
 from streamdata.prepare.worker import TaskRun
-from streamdata.stores.dtypes import SOURCES
 from streamdata.stores.factory import open_store
 from streamdata.stores.store import Store
 
+ROW: Final = "sequence"
+"""The key of rows that hold documents."""
 
-class Piece(NamedTuple):
-    """Tokens that belong together: a document in a row, a response.
-
-    Attributes:
-        ids: The tokens, (n,).
-        train: Which are trained, (n,); None where that is not known.
-    """
-
-    ids: npt.NDArray[Any]
-    train: npt.NDArray[np.bool_] | None
+Record = dict[str, Any]
+"""What a store has of a record, as the fields of a sample."""
 
 
-class Shown(NamedTuple):
-    """A key of a record.
-
-    Attributes:
-        name: The record's.
-        key: Such as sequence, chosen, rewards; "" of what is said of all records.
-        pieces: Its tokens.
-        note: What is not tokens.
-        are_apart: Whether its pieces are sequences of their own, not documents of one row.
-    """
-
-    name: str
-    key: str
-    pieces: list[Piece]
-    note: str = ""
-    are_apart: bool = False
-
-
-def first_records(config: PrepareConfig, tokenizer: Any, inputs: str | Sequence[str], count: int) -> Iterator[Shown]:
-    """Shows the first records as they would be stored: they are, for a moment.
+def first_records(
+    config: PrepareConfig, tokenizer: Any, inputs: str | Sequence[str], count: int
+) -> Iterator[tuple[str, Record]]:
+    """Yields the first records as they would be stored, each with its name: they are, for a moment.
 
     Args:
         config: How.
@@ -90,49 +64,22 @@ def first_records(config: PrepareConfig, tokenizer: Any, inputs: str | Sequence[
                 staging.publish()
             store = open_store(directory.finished_data)
             for number in range(store.num_records):
-                yield from stored_record(store, number, kind)
+                yield f"{kind} {number}", stored_record(store, number)
     if left_out:
-        yield Shown("left out", "", [], ", ".join(f"{reason} {number}" for reason, number in sorted(left_out.items())))
+        yield "left out", dict(sorted(left_out.items()))
 
 
-def stored_record(store: Store, index: int, kind: str = "record") -> Iterator[Shown]:
-    """Shows a record of a store.
-
-    Args:
-        store: The store.
-        index: The record's number.
-        kind: What to call it.
+def stored_record(store: Store, index: int) -> Record:
+    """Reads a record of a store, with `cu_seqlens`, where its documents end, if the store says it.
 
     Raises:
         StoreError: It is damaged.
         ValueError: It has fewer records.
     """
-    name = f"{kind} {index}"
-    for key, mask in {keys.tokens: keys.mask for sources in SOURCES.values() for keys in sources.values()}.items():
-        if key not in store.keys:
-            continue
-        found = store.record(key, index)
-        if key == "rewards":
-            yield Shown(name, key, [], ", ".join(f"{float(value):g}" for value in found))
-            continue
-        masks = store.record(mask, index) if mask is not None and mask in store.keys else None
-        if isinstance(found, list) or found.ndim > 1:
-            rows = [None] * len(found) if masks is None else masks
-            pieces = [Piece(row, mask) for row, mask in zip(found, rows, strict=True)]
-            yield Shown(name, key, pieces, are_apart=True)
-        else:
-            yield Shown(name, key, _stored_pieces(store, key, index, found, masks))
-
-
-def _stored_pieces(store: Store, key: str, index: int, found: Any, train: Any) -> list[Piece]:
-    column = store.column(key)
-    number = bisect_right(column.record_ends, index)
-    segment = column.segments[number]
-    if segment.documents is None:
-        return [Piece(found, train)]
-    first, last = segment.records.span(index - column.record_ends[number] + segment.records.count, store.values)
-    begin = column.starts[number] + first
-    ends = store.document_starts(key, begin, begin + last - first) - begin
-    bounds = [0, *(int(position) for position in ends if 0 < position < len(found)), len(found)]
-    spans = (slice(*span) for span in itertools.pairwise(bounds))
-    return [Piece(found[span], None if train is None else train[span]) for span in spans]
+    found: Record = {key: store.record(key, index) for key in store.keys}
+    row = found.get(ROW)
+    if row is not None and all(segment.documents is not None for segment in store.column(ROW).segments):
+        begin = store.record_begin(ROW, index)
+        starts = store.document_starts(ROW, begin, begin + len(row)) - begin
+        found["cu_seqlens"] = np.array([0, *starts, len(row)])
+    return found

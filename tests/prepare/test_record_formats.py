@@ -5,6 +5,7 @@ import pytest
 from streamdata.errors import RecipeError
 from streamdata.prepare import PrepareError, load_config
 from streamdata.prepare.preview import first_records
+from streamdata.stores.dtypes import SOURCES
 from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import run, write
 
@@ -39,10 +40,11 @@ def ended(tokenizer, tmp_path_factory):
 
 
 def trained(config, tokenizer, path):
-    """What of the first records is trained, decoded, by piece."""
+    """What of the first records is trained, decoded, by key of tokens."""
     loaded = load_tokenizer(tokenizer)
-    shown = first_records(load_config(config), loaded, path, 9)
-    return [loaded.decode(piece.ids[piece.train]) for each in shown for piece in each.pieces]
+    keys = SOURCES[config["train_type"]].values()
+    records = [record for _, record in first_records(load_config(config), loaded, path, 9)]
+    return [loaded.decode(record[key.tokens][record[key.mask]]) for record in records for key in keys]
 
 
 @pytest.mark.parametrize("name", SFT)

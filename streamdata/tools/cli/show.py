@@ -1,7 +1,6 @@
 """`streamdata show`: samples of a recipe, of files or of a store → a terminal, JSON, an HTML file or a browser."""
 
 import json
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -146,13 +145,12 @@ def show_prepared(pipeline: "Pipeline", inputs: list[str], number: int) -> None:
     """Show what the first records would become in a store."""
     from streamdata.prepare.preview import first_records
     from streamdata.text.tokenizer import load_tokenizer
+    from streamdata.tools.show.fields import FieldRenderer
     from streamdata.tools.show.model import IN_TERMINAL, Page, ShownSample
-    from streamdata.tools.show.stored import tokens_fields
     from streamdata.tools.show.tokens import TokenTexts
 
     tokenizer = load_tokenizer(pipeline.tokenizer)
-    texts, samples = TokenTexts(tokenizer), []
-    for name, keys in groupby(first_records(pipeline.config, tokenizer, inputs, number), key=lambda shown: shown.name):
-        fields = tuple(field for shown in keys for field in tokens_fields(shown, texts, IN_TERMINAL))
-        samples.append(ShownSample(number=0, where=name, fields=fields))
+    renderer = FieldRenderer(IN_TERMINAL, TokenTexts(tokenizer))
+    found = first_records(pipeline.config, tokenizer, inputs, number)
+    samples = [ShownSample(number=0, where=name, fields=renderer.of(record)) for name, record in found]
     _print(Page(title="", about="", samples=samples), None, as_json=False)

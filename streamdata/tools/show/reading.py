@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeVar
 
 from streamdata.fields import DATASET_NAME
@@ -130,8 +130,12 @@ class BrowseSteps:
         deadline, begin, width = time.monotonic() + _PATIENCE_S, place, self._per_page
         while len(before) < self._per_page:
             end, begin = begin, place._replace(step=max(self.first, place.step - width), at=0)
-            found = takewhile(lambda found, end=end: found[0] < end, self._found(begin))
-            own = deque(((at, sample) for at, sample, _ in found if sample is not None), maxlen=self._per_page)
+            own = deque[tuple[PagePlace, Sample]](maxlen=self._per_page)
+            for at, sample, _ in self._found(begin):
+                if at >= end:
+                    break
+                if sample is not None:
+                    own.append((at, sample))
             before = [*own, *before][-self._per_page :]
             if len(before) < self._per_page and begin.step == self.first:
                 return self.page(begin)

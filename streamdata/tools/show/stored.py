@@ -2,18 +2,16 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from streamdata.prepare.finished_runs import manifest_of
-from streamdata.prepare.preview import Piece, Shown, stored_record
+from streamdata.prepare.preview import stored_record
 from streamdata.stores.dtypes import SOURCES
 from streamdata.stores.factory import open_store
-from streamdata.tools.show.model import ON_PAGE, Limits, Page, ShownField, ShownSample, both_ends, shown_field
-from streamdata.tools.show.tokens import TokenSequence, TokenTexts, load_token_texts
+from streamdata.tools.show.fields import FieldRenderer
+from streamdata.tools.show.model import ON_PAGE, Limits, Page, ShownSample
+from streamdata.tools.show.tokens import load_token_texts
 
 if TYPE_CHECKING:
     from streamdata.tools.show.page import BrowsePages
@@ -51,10 +49,10 @@ class StoredRecords:
         tokenizer: str | None = None,
         dtype: str | None = None,
     ) -> None:
-        self._first, self._limits = first, limits
+        self._first = first
         self._store = open_store(path, dtype=dtype)
         name = tokenizer or tokenizer_of_store(path)
-        self._texts = None if name is None else load_token_texts(name)
+        self._renderer = FieldRenderer(limits, None if name is None else load_token_texts(name))
         keys = {keys.tokens for sources in SOURCES.values() for keys in sources.values()} & {*self._store.keys}
         undivided = (key for key in keys if any(one.is_undivided for one in self._store.column(key).segments))
         self._windowed = next(undivided, None)
@@ -73,13 +71,12 @@ class StoredRecords:
             StoreError: The store is damaged.
         """
         if self._windowed is None:
-            found, where = list(stored_record(self._store, index)), f"record {index}"
+            found, where = stored_record(self._store, index), f"record {index}"
         else:
             begin, stop = index * _WINDOW, min((index + 1) * _WINDOW, len(self._store.column(self._windowed)))
             where = f"tokens {begin} to {stop}"
-            found = [Shown(where, self._windowed, [Piece(self._store.array(self._windowed, begin, stop), None)])]
-        fields = tuple(field for shown in found for field in tokens_fields(shown, self._texts, self._limits))
-        return ShownSample(number=index, where=where, index=index, fields=fields)
+            found = {self._windowed: self._store.array(self._windowed, begin, stop)}
+        return ShownSample(number=index, where=where, index=index, fields=self._renderer.of(found))
 
     def page(self, title: str, count: int, tick: Callable[[int], None] = lambda _: None) -> Page:
         """The first records; `tick` is called with the number of those that were read."""
@@ -106,22 +103,3 @@ class StoredRecords:
             num_steps=len(self),
             unit="Record",
         )
-
-
-def tokens_fields(shown: Shown, texts: TokenTexts | None, limits: Limits) -> Iterator[ShownField]:
-    """Tokens that are stored, or would be, as fields: of a row of documents, or of each of several sequences."""
-    groups = [[piece] for piece in shown.pieces] if shown.are_apart else [shown.pieces] if shown.pieces else []
-    first, _, last = both_ends(range(len(groups)), limits.items)
-    for number in (*first, *last):
-        pieces = groups[number]
-        masks = [piece.train for piece in pieces if piece.train is not None]
-        ids = np.concatenate([piece.ids for piece in pieces])
-        sequence = TokenSequence(
-            ids=ids.astype(np.int64),
-            train=np.concatenate(masks).astype(np.bool_) if len(masks) == len(pieces) else None,
-            masked_reason="not trained: masked in the store",
-            borders=list(accumulate(len(piece.ids) for piece in pieces))[:-1],
-        )
-        yield sequence.field(f"{shown.key}[{number}]" if shown.are_apart else shown.key, ids, texts, limits.tokens)
-    if shown.note:
-        yield shown_field(shown.key, "numbers", None, text=shown.note)

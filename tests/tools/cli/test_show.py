@@ -1,6 +1,7 @@
 """`streamdata show`: what it prints, writes, and how it ends."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -39,8 +40,8 @@ def test_n_is_how_many_samples_there_are(streamdata, write_recipe, tmp_path):
     assert done.stdout.endswith("page.html: 8 samples, 0.0 MB; open it in a browser\n")
     html = (tmp_path / "page.html").read_text()
     assert html.count("<article") == 8
-    assert "Shares over the first 8 draws:" in html
-    assert "b 25.0% wanted, 25.0% achieved." in html
+    assert "by the first 8 samples of this rank" in html
+    assert re.search(r"<th scope=\"row\">b</th>(\s*<td class=\"right\">25.0 %</td>){2}", html)
 
 
 @pytest.mark.parametrize(
