@@ -52,7 +52,7 @@ def run_through(data: str) -> list[list[dict[str, str]]]:
         delivered.append(content(batch))
     seconds = time.perf_counter() - started
     print(f"{NUM_BATCHES} batches, {delivery.samples / seconds:,.0f} samples/s, two workers, their start included\n")
-    print(delivery.summary(), end="\n\n")
+    print(delivery.table(), end="\n\n")
     return delivered
 
 

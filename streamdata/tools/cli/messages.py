@@ -11,10 +11,10 @@ import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import FrameType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import typer
 from rich.console import Console
@@ -23,13 +23,13 @@ from rich.table import Column
 
 from streamdata.errors import StreamdataError, one_line, printable, text_of, without_secrets
 
+_T = TypeVar("_T")
+
 INTERRUPTED: Final = 128 + signal.SIGINT
 """Exit code after Ctrl-C, as shells expect it."""
 TERMINATED: Final = 128 + signal.SIGTERM
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-_MAX_END_S: Final = 4.0
-"""An end in order takes no longer: a DataLoader waits 5 s for each worker that hangs."""
 
 _CELLS: Final = re.compile(r"\S {2,}\S")
 """Between two cells of a table."""
@@ -72,8 +72,7 @@ def messages(*, with_traceback: bool | None) -> Iterator[None]:
     if with_traceback is None:
         expected += (OSError, ImportError, ValueError)  # of what the user named or lacks: a path, an optional library
     try:
-        with ends_by_signals():
-            yield
+        yield
     except (typer.Exit, typer.BadParameter):
         raise  # how a command ends by itself, though these are exceptions, too
     except Exception as error:
@@ -132,87 +131,73 @@ class TerminatedError(KeyboardInterrupt):
     """SIGTERM, as schedulers send it: what is cleaned up after Ctrl-C is cleaned up after this."""
 
 
-@contextlib.contextmanager
-def ends_by_signals() -> Iterator[None]:
-    """Raise KeyboardInterrupt or TerminatedError at the first signal; by the second, or 4 s later, the process ends."""
-    if threading.current_thread() is not threading.main_thread():  # no other one may set handlers
-        yield
-        return
-    deadlines: list[threading.Timer] = []
+class Signals:
+    """Ends a command in order at its first signal; by the second, or after some seconds, the process ends at once.
 
-    def end(number: int, frame: FrameType | None) -> None:
-        del frame
-        _end_at_next()
-        # A signal to all processes ends workers, too: torch would raise that within whatever ends them in order.
-        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        deadline = threading.Timer(_MAX_END_S, os._exit, (128 + number,))
-        deadline.daemon = True
-        deadlines.append(deadline)
-        deadline.start()
-        raise TerminatedError if number == signal.SIGTERM else KeyboardInterrupt
-
-    before: dict[int, Any] = {number: signal.signal(number, end) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for deadline in deadlines:
-            deadline.cancel()
-        _restore(before)
-
-
-def _end_at_next() -> None:
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-
-
-def _restore(handlers: Mapping[int, Any]) -> None:
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
-class Interrupt:
-    """Holds the first signal back until the batch under way has come; the second ends the process at once.
-
-    A KeyboardInterrupt while a batch is received breaks the worker's connection, which it reports with a traceback of
-    its own. Works in the main thread alone, as all signal handlers do.
+    A context manager. Raises KeyboardInterrupt or TerminatedError, for items that are `held_within` when the next one
+    has come: within a batch that would break the worker's connection, which it reports with a traceback of its own.
 
     Args:
-        patience_s: How long it holds a signal back at most: a worker that hangs must not hold the command.
+        max_end_s: How long the end may take; a DataLoader waits 5 s for each worker that hangs.
+        patience_s: How long a signal is held back at most: a worker that hangs must not hold the command.
     """
 
-    def __init__(self, patience_s: float = 1.0) -> None:
-        self._patience_s = patience_s
-        self._held = 0
+    def __init__(self, max_end_s: float = 4.0, patience_s: float = 1.0) -> None:
+        self._max_end_s, self._patience_s = max_end_s, patience_s
+        self._before: dict[int, Any] = {}
+        self._received, self._is_held = 0, False
 
     def __enter__(self) -> Self:
-        self._handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGALRM)}
-        for number in _SIGNALS:
-            signal.signal(number, self._hold)
+        if threading.current_thread() is threading.main_thread():  # no other one may set handlers
+            self._before = {number: signal.signal(number, self._receive) for number in _SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Also after an error: a signal to all processes ends the workers, and the trainer may hear of that first.
-        self.check()
-        _restore(self._handlers)
+        if self._received:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._deadline.cancel()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
-    def check(self) -> None:
-        """Pass on the signal that is held, if there is one, to who handled signals before.
+    def held_within(self, items: Iterable[_T]) -> Iterator[_T]:
+        """Yield the items; a signal that comes while one is made is raised after it.
 
         Raises:
-            KeyboardInterrupt: As that does mostly.
+            KeyboardInterrupt: A signal came.
         """
-        if self._held:
-            number, self._held = self._held, 0
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            _restore(self._handlers)
-            signal.raise_signal(number)
+        iterator = iter(items)
+        while True:
+            self._is_held = True
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                # Also after an error: a signal to all processes ends workers, of which the trainer may hear first.
+                self._is_held = False
+                self._raise_received()
+            yield item
 
-    def _hold(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self._held = number
-        _end_at_next()
-        signal.signal(signal.SIGALRM, lambda *_: self.check())
-        signal.setitimer(signal.ITIMER_REAL, self._patience_s)
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        # A signal to all processes ends workers, too: torch would raise that within whatever ends them in order.
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._deadline = threading.Timer(self._max_end_s, os._exit, (128 + number,))
+        self._deadline.daemon = True
+        self._deadline.start()
+        self._received = number
+        if self._is_held:
+            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda *_: self._raise_received())
+            signal.setitimer(signal.ITIMER_REAL, self._patience_s)
+        else:
+            self._raise_received()
+
+    def _raise_received(self) -> None:
+        if self._received:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise TerminatedError if self._received == signal.SIGTERM else KeyboardInterrupt
 
 
 def leave_interrupts_to_trainer(_: int) -> None:

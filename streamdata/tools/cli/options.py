@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from streamdata.errors import RecipeError, shown
-from streamdata.tools.cli.messages import messages, say
+from streamdata.tools.cli.messages import Signals, messages, say
 
 if TYPE_CHECKING:
     from streamdata.mixing import MergedDataset
@@ -68,7 +68,7 @@ class Command(_FlagsByName, TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run it."""
-        with messages(with_traceback=ctx.params.get("traceback")):
+        with messages(with_traceback=ctx.params.get("traceback")), ctx.ensure_object(Signals):
             return super().invoke(ctx)
 
 

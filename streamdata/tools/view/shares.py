@@ -1,18 +1,22 @@
-"""Deliveries of a run: samples and bytes, and how much of each source, from the states that its batches carry."""
+"""Deliveries of a run: samples, bytes and pace, and how much of each source, from the states that its batches carry."""
 
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from streamdata.fields import is_reserved
+from streamdata.run.lane_link import Traffic
 from streamdata.states.cursor import States, to_state
 from streamdata.tools.view.totals import SourceTotals, totals_of, totals_table
-from streamdata.tools.view.tree import functions_of, shares_of
+from streamdata.tools.view.tree import functions_of, percent_text, shares_of
 
-_NUMBER_BYTES = 8
+_NUMBER_BYTES: Final = 8
+_MAX_SHARES: Final = 6
+"""Sources that the live line names; the summary names all."""
 
 
 class Delivery:
-    """Accumulates what a run delivers.
+    """Accumulates what a run delivers, and how fast.
 
     What was drawn, dropped and forgiven comes from the states, so it is what the batches account for: never what
     workers read ahead, and with a `customized_yield_fn` everything up to the burst under way.
@@ -34,12 +38,17 @@ class Delivery:
         self._wanted = {path: share.overall for path, share in shares.items() if not share.node.children}
         functions = [functions_of(share.node.dataset) for share in shares.values()]
         self._costs = sorted({names["cost"] for names in functions if "cost" in names})
+        self._traffic = getattr(dataset, "traffic", Traffic)
+        self._start = time.monotonic()
+        self._first: tuple[float, int, int] | None = None
+        """When the first batch had come, its samples and bytes: workers start before it, at a pace of their own."""
 
     def add(self, batch: list[dict[str, Any]]) -> None:
         """Count a batch, a list of samples."""
         self.samples += len(batch)
         self.size_bytes += sum(map(estimate_bytes, batch))
         self.states.update(to_state(batch))
+        self._first = self._first or (time.monotonic(), self.samples, self.size_bytes)
 
     def sources(self) -> list[SourceTotals]:
         """Sums of each source over all lanes seen, since the stream began; in the order of the recipe."""
@@ -47,12 +56,49 @@ class Delivery:
         held = {source.name: source for source in totals.sources if totals.drawn}
         return [held.get(path, SourceTotals(name=path, wanted=share)) for path, share in self._wanted.items()]
 
+    def line(self) -> str:
+        """How far it is, how fast, and the shares so far, in one line."""
+        sources = sorted(self.sources(), key=lambda source: -(source.wanted or 0))
+        shares = [f"{source.name} {percent_text(source.achieved)}" for source in sources[:_MAX_SHARES]]
+        if len(sources) > _MAX_SHARES:
+            shares.append(f"{len(sources) - _MAX_SHARES} more")
+        elapsed, traffic = time.monotonic() - self._start, self._traffic()
+        waiting = f"{traffic.waiting:.0%} waiting for stores  " if traffic.is_any else ""
+        return f"{elapsed:.1f} s  {self.samples:,} samples  {self._rates()}  {waiting}{', '.join(shares)}"
+
     def summary(self) -> str:
+        """All that was delivered, with wanted and achieved shares."""
+        if self._first is None:
+            return "no batch was delivered"
+        elapsed, late = time.monotonic() - self._start, self._first[0] - self._start
+        total = f"{self.samples:,} samples, {_megabytes(self.size_bytes)} in {elapsed:.1f} s"
+        later = f", then {self._rates()}" if self.samples > self._first[1] else ""
+        lines, traffic = [f"{total}; the first batch after {late:.2f} s{later}"], self._traffic()
+        if traffic.is_any:
+            requests = f"{traffic.requests:,} requests, {traffic.retries:,} of them repeated"
+            cached = f"{_megabytes(traffic.cached_bytes)} of the cache by {traffic.cache_hits:,} hits"
+            waited = f"readers waited {traffic.waiting:.0%} of their time"
+            lines.append(f"from stores: {_megabytes(traffic.num_bytes)} by {requests}; {cached}; {waited}")
+        return "\n".join([*lines, self.table()])
+
+    def _rates(self) -> str:
+        """Samples and megabytes a second, since the first batch."""
+        since, samples, size_bytes = self._first or (0.0, 0, 0)
+        duration = max(time.monotonic() - since, 1e-9)
+        rate = _megabytes((self.size_bytes - size_bytes) / duration)
+        return f"{(self.samples - samples) / duration:,.0f} samples/s, {rate}/s"
+
+    def table(self) -> str:
         """A table of wanted and achieved shares, a line for each source; with a note where a cost was weighed."""
         titles = ("source", "wanted", "achieved", "drawn", "dropped", "bad")
         columns = dict(zip(("name", "wanted", "achieved", "samples", "dropped", "bad"), titles, strict=True))
         costs = (f"wanted are shares of {cost}, achieved are shares of samples" for cost in self._costs)
         return "\n".join([totals_table(self.sources(), columns), *costs])
+
+
+def _megabytes(size_bytes: float) -> str:
+    number = size_bytes / 1e6
+    return f"{number:,.0f} MB" if number >= 100 else f"{number:.3g} MB"  # noqa: PLR2004
 
 
 def estimate_bytes(value: Any) -> int:

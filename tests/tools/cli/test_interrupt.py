@@ -1,12 +1,11 @@
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from streamdata.tools.cli.messages import Interrupt, TerminatedError, ends_by_signals, leave_interrupts_to_trainer
+from streamdata.tools.cli.messages import Signals, TerminatedError, leave_interrupts_to_trainer
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -16,21 +15,26 @@ def press_ctrl_c() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def wait_for_a_batch(interrupt: Interrupt, *, wait_s: float) -> None:
-    """A command that is interrupted while it waits; asked whether it was before and after."""
-    with interrupt:
-        interrupt.check()
-        press_ctrl_c()
-        time.sleep(wait_s)
-        interrupt.check()
-        pytest.fail("nothing ended it")
+def batches(wait_s: float, number: int = signal.SIGINT) -> Iterator[int]:
+    """A first one, and a second within which a signal comes."""
+    yield 1
+    os.kill(os.getpid(), number)
+    time.sleep(wait_s)
+    yield 2
 
 
-def test_ctrl_c_is_held_until_it_is_asked_for() -> None:
-    """And then passed on to who handled it before, once."""
+def receive(signals: Signals, items: Iterable[int]) -> list[int]:
+    """What a command receives until it is interrupted, outside of which nothing is held."""
+    received: list[int] = []
+    with pytest.raises(KeyboardInterrupt), signals:
+        received.extend(signals.held_within(items))
+    return received
+
+
+def test_a_signal_is_held_until_the_batch_has_come() -> None:
+    """And then raised, instead of giving the batch."""
     began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        wait_for_a_batch(Interrupt(patience_s=9), wait_s=0.1)
+    assert receive(Signals(patience_s=9), batches(0.1)) == [1]
     assert 0.1 <= time.monotonic() - began < 9
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0  # its patience is over, too
 
@@ -38,52 +42,63 @@ def test_ctrl_c_is_held_until_it_is_asked_for() -> None:
 def test_patience_ends_when_no_batch_comes() -> None:
     """A worker that hangs does not hold the command."""
     began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        wait_for_a_batch(Interrupt(patience_s=0.05), wait_s=9)
+    assert receive(Signals(patience_s=0.05), batches(9)) == [1]
     assert time.monotonic() - began < 9
 
 
-def fail_as_workers_do(number: int) -> None:
-    """A command that hears of its workers' end before it has met the signal that ended them."""
-    with ends_by_signals(), Interrupt():
-        os.kill(os.getpid(), number)
-        raise RuntimeError("a worker was killed by a signal")
+def test_between_batches_a_signal_is_raised_at_once() -> None:
+    """The loop may take long."""
+    received: list[int] = []
+    with pytest.raises(KeyboardInterrupt), Signals(patience_s=9) as signals:
+        use_each(signals.held_within(range(9)), received)
+    assert received == [0]
+
+
+def use_each(items: Iterable[int], received: list[int]) -> None:
+    """A loop that is interrupted."""
+    for item in items:
+        received.append(item)
+        press_ctrl_c()
+
+
+def fail_as_workers_do(number: int) -> Iterator[int]:
+    """A loader that hears of its workers' end before the command has met the signal that ended them."""
+    os.kill(os.getpid(), number)
+    raise RuntimeError("a worker was killed by a signal")
+    yield 1
 
 
 @pytest.mark.parametrize(("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, TerminatedError)])
 def test_either_signal_ends_a_command_also_where_its_worker_failed_first(number: int, kind: type) -> None:
     """A signal to all processes ends the workers, too."""
-    with pytest.raises(KeyboardInterrupt) as caught:
-        fail_as_workers_do(number)
+    with pytest.raises(KeyboardInterrupt) as caught, Signals() as signals:
+        list(signals.held_within(fail_as_workers_do(number)))
     assert caught.type is kind
 
 
-def hold_one(number: int) -> None:
-    """A command within a batch."""
-    with ends_by_signals(), Interrupt():
+def hold_two(number: int) -> None:
+    """A command that gets two signals within a batch."""
+
+    def batch() -> Iterator[int]:
         os.kill(os.getpid(), number)
-        os.kill(os.getpid(), SIGNALS[0])
-        time.sleep(9)
+        os.kill(os.getpid(), signal.SIGINT)
+        yield 1
+
+    with Signals() as signals:
+        list(signals.held_within(batch()))
 
 
 def hang(number: int) -> None:
     """A command whose end takes long."""
-    with ends_by_signals():
+    with Signals(max_end_s=0.05):
         try:
             os.kill(os.getpid(), number)
         finally:
             time.sleep(9)
 
 
-def hang_briefly(number: int) -> None:
-    """As `hang`, with a short deadline."""
-    signals = sys.modules["streamdata.tools.cli.messages"]
-    signals._MAX_END_S = 0.05  # type: ignore[attr-defined]
-    hang(number)
-
-
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize(("command", "code"), [(hold_one, lambda _: -2), (hang_briefly, lambda number: 128 + number)])
+@pytest.mark.parametrize(("command", "code"), [(hold_two, lambda _: -2), (hang, lambda number: 128 + number)])
 def test_a_second_signal_or_the_deadline_end_the_process(
     number: int, command: Callable[[int], None], code: Callable[[int], int]
 ) -> None:
@@ -101,8 +116,7 @@ def test_handlers_are_as_before_afterwards() -> None:
     """Also if Ctrl-C was pressed."""
     numbers = (*SIGNALS, signal.SIGALRM, signal.SIGCHLD)
     before = [signal.getsignal(number) for number in numbers]
-    with pytest.raises(KeyboardInterrupt), ends_by_signals():
-        wait_for_a_batch(Interrupt(), wait_s=0.0)
+    receive(Signals(), batches(0.0))
     assert [signal.getsignal(number) for number in numbers] == before
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 

@@ -17,7 +17,6 @@ from streamdata.io.remote.network import _network
 from streamdata.run.lane_link import Traffic
 from streamdata.tools.cli.main import app
 from streamdata.tools.cli.options import GivenRecipe
-from streamdata.tools.cli.runs import Pace
 from streamdata.tools.view import Delivery
 from tests.io.servers import http_server
 from tests.ranks import fork_workers
@@ -134,10 +133,10 @@ def test_a_wrong_field_says_which_there_are(streamdata: Streamdata, write_recipe
 def test_the_live_line_names_the_heaviest_sources_only() -> None:
     """The summary names all."""
     dataset = MergedDataset([Numbers(f"s{number}", 5, number + 1) for number in range(9)])
-    pace = Pace(Delivery(dataset), Traffic)
-    pace.add([next(iter(dataset))])
-    assert re.search(r"^\d+\.\d s  1 samples  0 samples/s, 0 MB/s  s8 .* %, s7 .*s3 \d+ %, 3 more$", pace.line())
-    assert len(pace.summary().splitlines()) == 11
+    delivery = Delivery(dataset)
+    delivery.add([next(iter(dataset))])
+    assert re.search(r"^\d+\.\d s  1 samples  0 samples/s, 0 MB/s  s8 .* %, s7 .*s3 \d+ %, 3 more$", delivery.line())
+    assert len(delivery.summary().splitlines()) == 11
 
 
 def test_what_was_asked_of_stores_is_in_the_summary(
@@ -164,12 +163,13 @@ def test_what_was_asked_of_stores_is_in_the_summary(
     assert len(server.log) // 2 < int(found[1]) <= len(server.log)
     assert "from stores" not in local.stdout
     dataset = MergedDataset([Numbers("a", 5)])
-    assert "  40% waiting for stores  a " in Pace(Delivery(dataset), lambda: Traffic(1, waited_s=2, read_s=5)).line()
+    monkeypatch.setattr(dataset, "traffic", lambda: Traffic(1, waited_s=2, read_s=5))
+    assert "  40% waiting for stores  a " in Delivery(dataset).line()
 
 
 def test_nothing_delivered_is_said() -> None:
     """Instead of a table of zeros."""
-    assert Pace(Delivery(MergedDataset([Numbers("a", 5)])), Traffic).summary() == "no batch was delivered"
+    assert Delivery(MergedDataset([Numbers("a", 5)])).summary() == "no batch was delivered"
 
 
 def in_a_group(folder: Path, arguments: list[str]) -> None:

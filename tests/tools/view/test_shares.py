@@ -122,7 +122,7 @@ def test_what_schedules_want_is_reported_in_their_first_pass_alone() -> None:
             states.update(to_state([sample]))
         shares = {name: value for name, value in report(states).items() if name.startswith("wanted/")}
         assert shares.keys() == (set() if number else {"wanted/a", "wanted/b"})
-    assert "not known" in Delivery(dataset, states).summary()
+    assert "not known" in Delivery(dataset, states).table()
 
 
 def test_nothing_delivered_is_no_division_by_zero() -> None:
@@ -138,9 +138,9 @@ def test_lanes_add_up() -> None:
     assert sum(source.samples for source in delivery.sources()) == delivery.samples == 14
 
 
-def test_the_summary_has_a_line_for_each_source() -> None:
+def test_the_table_has_a_line_for_each_source() -> None:
     """With a header, in columns."""
-    header, *lines = delivered(nested(), 2).summary().splitlines()
+    header, *lines = delivered(nested(), 2).table().splitlines()
     assert header.split() == ["source", "wanted", "achieved", "drawn", "dropped", "bad"]
     assert [line.split()[0] for line in lines] == ["a", "inner.b", "inner.c"]
     assert lines[0].split()[1:] == ["25", "%", "25", "%", "5", "0", "0"]
@@ -149,7 +149,7 @@ def test_the_summary_has_a_line_for_each_source() -> None:
 def test_shares_by_cost_are_marked_as_such() -> None:
     """A source of long samples gives fewer of them."""
     dataset = MergedDataset([Numbers("a", 5)], cost=num_tokens)
-    assert Delivery(dataset).summary().endswith("\nwanted are shares of num_tokens, achieved are shares of samples")
+    assert Delivery(dataset).table().endswith("\nwanted are shares of num_tokens, achieved are shares of samples")
 
 
 @pytest.mark.parametrize(
