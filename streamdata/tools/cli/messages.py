@@ -37,6 +37,9 @@ _CELLS: Final = re.compile(r"\S {2,}\S")
 _MAX_LINES = 10
 """Lines of a message; the place where it was raised, and the hint to see the rest, are two more."""
 
+_OURS: Final = re.compile(r"expected |\n  ")
+"""In a message that says what was expected, or what to do: of a library's we cannot know."""
+
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)')
 
 _LIVE_INTERVAL_S: Final = 0.2
@@ -68,19 +71,18 @@ def messages(*, with_traceback: bool | None) -> Iterator[None]:
         with_traceback: Whether every error keeps it; None for a command in which no functions of users run, so that
             other errors than the expected ones are its own.
     """
-    expected: tuple[type[Exception], ...] = (StreamdataError,)
-    if with_traceback is None:
-        expected += (OSError, ImportError, ValueError)  # of what the user named or lacks: a path, an optional library
     try:
         yield
     except (typer.Exit, typer.BadParameter):
         raise  # how a command ends by itself, though these are exceptions, too
     except Exception as error:
-        is_expected = isinstance(error, expected)
-        is_own = with_traceback is None and not is_expected
+        # What the user named or lacks: a path, an optional library.
+        is_own = with_traceback is None and not isinstance(error, StreamdataError | OSError | ImportError | ValueError)
         if with_traceback or is_own or (isinstance(error, BrokenPipeError) and _is_reader_gone()):
             raise  # typer ends quietly where nobody reads on, as of `… | head -1`
-        say("error: " + "\n".join(_lines(error, is_expected=is_expected)), err=True)
+        is_told = isinstance(error, StreamdataError) or (with_traceback is None and _says_all(error))
+        hint = [] if is_told or with_traceback is None else ["  --traceback shows how it came there."]
+        say("\n".join(["error: " + _text(error, with_place=not is_told), *hint]), err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
         is_terminated = isinstance(error, TerminatedError)
@@ -95,23 +97,25 @@ def _is_reader_gone() -> bool:
     return any(event & select.POLLERR for _, event in output.poll(0))
 
 
-def _lines(error: Exception, *, is_expected: bool) -> list[str]:
+def _says_all(error: Exception) -> bool:
+    """Whether a message says who, where and what, as those of the system and ours do."""
+    return isinstance(error, OSError) or _OURS.search(text_of(error)) is not None
+
+
+def _text(error: Exception, *, with_place: bool) -> str:
     """The message and its notes; of what may come from anywhere, its type and where it was raised."""
-    message, frames = text_of(error), traceback.extract_tb(error.__traceback__)
+    message = text_of(error)
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen ")]
     place = f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}" if frames else ""
     if message.startswith("Caught ") and " in DataLoader worker process " in message:
         message, place = _of_worker(message)
-    if not is_expected:
+    if with_place:
         message = f"{type(error).__name__}: {message}"
     text = "\n".join([message, *getattr(error, "__notes__", ())])
     lines = without_secrets(printable(text)).splitlines()  # whatever error it is, a terminal obeys nothing of it
     if len(lines) > _MAX_LINES:
         lines = [*lines[: _MAX_LINES - 1], f"… and {len(lines) - _MAX_LINES + 1} lines more"]
-    if not is_expected:
-        if place:
-            lines.append(f"  Raised at {place}.")
-        lines.append("  --traceback shows how it came there.")
-    return lines
+    return "\n".join([*lines, f"  Raised at {place}."] if with_place and place else lines)
 
 
 def _of_worker(text: str) -> tuple[str, str]:
@@ -229,7 +233,7 @@ class Ticker:
         self._progress = Progress(line, *columns, console=self._console, auto_refresh=False, transient=True)
         self._task = self._progress.add_task("", visible=False)
         self._interval = _LIVE_INTERVAL_S if self._in_place else plain_interval_s
-        self._next = clock() + self._interval
+        self._next = clock() + (0.0 if self._in_place else self._interval)
 
     def __enter__(self) -> Self:
         if self._in_place:

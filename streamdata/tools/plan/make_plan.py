@@ -202,7 +202,7 @@ class _Planner:
         if unknown := [node.path for node in self._leaves if node.path not in tokens]:
             raise SourceError(
                 f"source {shown(unknown[0])}: expected to know how many tokens a sample of it has, to plan a run by "
-                "tokens, got records that nobody has looked at\n  Give --sample, or the run's length as --samples."
+                "tokens, got records that nobody has looked at\n  Give --read, or the run's length as --samples."
             )
         if not any(tokens.values()):
             raise SourceError(

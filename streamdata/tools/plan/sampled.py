@@ -88,6 +88,7 @@ def sample_tree(
             sampled[node.path] = sample_source(node, num_records, above[node.path], averages, len(leaves))
         elif records and tokens is not None and not has_function:
             averages.tokens[node.path] = tokens / records
+    progressed("sources sampled", len(leaves), len(leaves))
     pools = {path: recycled(found.samples) for path, found in sampled.items() if found.samples}
     for node in reversed(list(top.walk())):  # those below come first
         if pools and node.is_mixture and node.dataset.customized_yield_fn is not None:

@@ -110,9 +110,10 @@ def make_profile(
     if not best:
         raise SourceError(
             f"profile: expected batches in {seconds:g} s, got none by {', '.join(map(str, counts))} workers\n"
-            "  Give it more --seconds, or a smaller --batch-size."
+            "  Give it more --seconds, or a smaller --batch."
         )
     dataset.set_epoch(len(counts))
+    progressed("numbers of workers measured", len(counts), len(counts) + 1)
     with StageTimes() as times:
         timed = times.timed(collate, Doing("", PACK))
         loader = DataLoader(dataset, batch_size, collate_fn=timed)

@@ -1,10 +1,14 @@
 """How commands end on odd input: 0, 1 with one message of at most twelve lines, or 2 where they are called wrongly."""
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import Result
+
+from streamdata.tools.cli.messages import messages
 
 Streamdata = Callable[..., Result]
 MAX_LINES = 12
@@ -66,3 +70,29 @@ def test_what_is_wrong_with_the_call_is_usage(streamdata: Streamdata, command: s
     done = streamdata(*command.split())
     assert done.exit_code == 2, done.output
     assert "Traceback" not in done.output
+
+
+def import_what_is_missing() -> None:
+    """As a command that needs a library."""
+    importlib.import_module("no_such_library")
+
+
+@pytest.mark.parametrize(
+    ("fails", "first"),
+    [
+        (lambda: int("x"), "error: ValueError: invalid literal"),
+        (import_what_is_missing, "error: ModuleNotFoundError: No module"),
+    ],
+)
+def test_what_a_library_raises_has_its_place(
+    fails: Callable[[], None], first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its message alone says neither who nor where; ours do."""
+    with pytest.raises(typer.Exit), messages(with_traceback=None):
+        fails()
+    message, place = capsys.readouterr().err.splitlines()
+    assert message.startswith(first)
+    assert place.startswith("  Raised at /")
+    with pytest.raises(typer.Exit), messages(with_traceback=None):
+        raise ValueError("index: expected shards, got none\n  Name some.")
+    assert capsys.readouterr().err == "error: index: expected shards, got none\n  Name some.\n"

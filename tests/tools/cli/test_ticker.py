@@ -33,10 +33,10 @@ def test_plain_lines_come_once_a_second() -> None:
 
 
 def test_on_a_terminal_the_line_is_renewed_in_place() -> None:
-    """More often, without newlines between, and it is gone at the end."""
-    text = shown(Terminal(), [0.1, 0.3, 0.6])
+    """From the first on, more often, without newlines between, and it is gone at the end."""
+    text = shown(Terminal(), [0.0, 0.1, 0.3, 0.6])
     assert "at 0.1" not in text
-    assert "at 0.3\r\x1b[2Kat 0.6" in text
+    assert "at 0.0\r\x1b[2Kat 0.3\r\x1b[2Kat 0.6" in text
     assert text.endswith("\x1b[2K")
 
 
