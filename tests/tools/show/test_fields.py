@@ -1,6 +1,7 @@
 """FieldRenderer of samples and records, by what they hold."""
 
 import io
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -69,6 +70,18 @@ def test_images_have_their_size_and_are_at_most_as_large_as_is_shown():
     assert (large.width, large.image.size) == (1600, (320, 80))
     for mode in ("L", "P", "RGBA", "I;16", "F", "CMYK", "1"):
         assert picture(Image.new(mode, (20, 20))).data_uri.startswith("data:image/")
+
+
+def test_a_large_array_is_not_converted_whole():
+    """A thumbnail is made of every n-th pixel, of which alone there are floats."""
+    pixels = np.broadcast_to(np.float64(0.5), (3000, 3000, 3))  # of no memory
+    tracemalloc.start()
+    try:
+        assert picture(pixels).image.getpixel((0, 0)) == (127, 127, 127)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < pixels.size  # a byte for each
 
 
 def test_what_is_damaged_says_so():
