@@ -106,7 +106,7 @@ def _advice(node: Node, parent: Node, length: float, epochs: float) -> str:
             rest = math.fsum(weight for path, weight in weights.items() if path != node.path)
             part = MANY_EPOCHS / epochs * weights[node.path] / (weights[node.path] + rest)
             what = f"lower its weight to {rest * part / (1 - part):.2g} or add"
-        return f"repeats {epochs:.3g} times: for {MANY_EPOCHS:.0f} times {what} {more}"
+        return f"is read {epochs:.3g} times: to stay within {MANY_EPOCHS:.0f} epochs, {what} {more}"
     if epochs < _FEW:
         return f"{100 * epochs:.3g} % of it is read: raise its percent, or leave it so if that is meant"
     return ""

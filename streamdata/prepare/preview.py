@@ -22,7 +22,7 @@ ROW: Final = "sequence"
 """The key of rows that hold documents."""
 
 Record = dict[str, Any]
-"""What a store has of a record, as the fields of a sample."""
+"""The keys of a record in a store, as the fields of a sample."""
 
 
 def first_records(
@@ -70,7 +70,7 @@ def first_records(
 
 
 def stored_record(store: Store, index: int) -> Record:
-    """Reads a record of a store, with `cu_seqlens`, where its documents end, if the store says it.
+    """Reads a record of a store, with `cu_seqlens`, where its documents end, if the store says that it has several.
 
     Raises:
         StoreError: It is damaged.
@@ -81,5 +81,6 @@ def stored_record(store: Store, index: int) -> Record:
     if row is not None and all(segment.documents is not None for segment in store.column(ROW).segments):
         begin = store.record_begin(ROW, index)
         starts = store.document_starts(ROW, begin, begin + len(row)) - begin
-        found["cu_seqlens"] = np.array([0, *starts, len(row)])
+        if len(starts):
+            found["cu_seqlens"] = np.array([0, *starts, len(row)])
     return found

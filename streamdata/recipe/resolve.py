@@ -325,7 +325,7 @@ class _Text(GrammarVisitor):
                 raise _RefusedError
             references.missing.add((kind, name))
             what = "dynamic object" if is_object else "variable"
-            remedy = "" if is_object else f", or write a default: ${{variables:{name},…}}"
+            remedy = "" if is_object else f" (commands: --var {name}=…), or write a default: ${{variables:{name},…}}"
             raise _RefusedError(
                 f"no {what} {shown(name)} was given{did_you_mean(name, given)}; given: {listing(given)}\n"
                 f"  Pass {kind}={{{shown(name)}: …}}{remedy}."

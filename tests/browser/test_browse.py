@@ -51,9 +51,10 @@ def url(tmp_path_factory):
 
 @pytest.fixture
 def page(browser, url):
-    """The first page; after each test the console is clean."""
+    """The first page, with no focus left by the test before; after each test the console is clean."""
     browser.prefer(prefers_color_scheme="light")
     browser.open(url)
+    browser.run("document.activeElement.blur()")
     yield browser
     assert browser.errors() == []
     assert [asked for asked in browser.requests() if not asked.startswith(url)] == []

@@ -145,7 +145,7 @@ def test_a_missing_variable_is_located_by_line_and_path(write: Write) -> None:
         instantiate_from_yaml(recipe, {"seq_len": 3})
     assert str(caught.value) == (
         "recipe.yaml:5:19: params.datasets[1].params.img_size: no variable 'img_size' was given; given: seq_len\n"
-        "  Pass variables={'img_size': …}, or write a default: ${variables:img_size,…}."
+        "  Pass variables={'img_size': …} (commands: --var img_size=…), or write a default: ${variables:img_size,…}."
     )
 
 

@@ -12,7 +12,7 @@ import typer
 
 from streamdata.errors import counted, one_line
 from streamdata.tools.cli.messages import Ticker, say
-from streamdata.tools.cli.options import GivenRecipe, Recipe, checked_packages, takes_recipe
+from streamdata.tools.cli.options import GivenRecipe, Recipe, checked_packages, option, takes_recipe
 
 if TYPE_CHECKING:
     from streamdata.tools.data_check.data_check import DataCheck, DataTask
@@ -27,29 +27,19 @@ def check(
     recipe: Recipe,
     imports: Annotated[
         list[str] | None,
-        typer.Option(
-            "--import",
-            metavar="PACKAGE",
-            help="Import targets of this package, too, to see what they take; as of --allow.",
-        ),
+        option("Also import targets of this package, to check what they are given.", "--import", metavar="PACKAGE"),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Also build it, draw samples, and see whether a resume gives the same.")
+        bool, option("Also build it, draw samples, and check that a resume gives the same.", "--resume")
     ] = False,
-    no_files: Annotated[
-        bool, typer.Option("--no-files", help="Do not look whether shards, stores and tokenizers are there.")
-    ] = False,
-    online: Annotated[
-        bool, typer.Option("--online", help="Look for those in stores elsewhere and on the hub, too.")
-    ] = False,
-    data: Annotated[
-        bool, typer.Option("--data", help="Also read every record once, and list all that is wrong with them.")
-    ] = False,
+    no_files: Annotated[bool, option("Do not check that shards, stores and tokenizers exist.", "--no-files")] = False,
+    online: Annotated[bool, option("Also check those in remote stores and on the hub.", "--online")] = False,
+    data: Annotated[bool, option("Also read every record once, and list all that is wrong.", "--data")] = False,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Processes that read; by default one for each core.")
+        int | None, option("Processes that read; by default one for each core.", "--jobs", "-j", min=1)
     ] = None,
 ) -> None:
-    """Report all errors of a recipe at once, with file and line; builds nothing, imports what you name."""
+    """Report all errors of a recipe at once, with file and line; builds nothing, and imports only what you name."""
     if jobs is not None and not data:
         raise typer.BadParameter("expected --data with it", param_hint="--jobs")
     imported = checked_packages(imports, "--import") or []

@@ -7,7 +7,7 @@ from rich.progress import BarColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from streamdata.errors import shown
 from streamdata.tools.cli.messages import Ticker, say
-from streamdata.tools.cli.options import count
+from streamdata.tools.cli.options import count, option
 
 if TYPE_CHECKING:
     from streamdata.recipe.limits import ShardLimits
@@ -20,24 +20,23 @@ def index(
     paths: Annotated[
         list[str], typer.Argument(metavar="PATH…", help="What a source's path may be: folders, globs, braces, urls.")
     ],
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Processes; by default one for each core.")
-    ] = None,
+    jobs: Annotated[int | None, option("Processes; by default one for each core.", "--jobs", "-j", min=1)] = None,
     output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", help="One manifest of all, here; by default one beside each PATH's shards."),
+        str | None, option("One manifest of all, here; by default one beside each PATH's shards.", "--output", "-o")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only compare: name each shard that differs, and exit 1 if one does.")
+        bool, option("Only compare: name each shard that differs, and exit 1 if one does.", "--check")
     ] = False,
-    endpoint: Annotated[str | None, typer.Option(metavar="URL", help="Of the API of the shards' store.")] = None,
-    region: Annotated[str | None, typer.Option(help="Of its bucket.")] = None,
-    profile: Annotated[str | None, typer.Option(help="Of its configuration files, whose keys are taken.")] = None,
-    anonymous: Annotated[bool, typer.Option("--anonymous", help="Do not sign requests.")] = False,
-    line_bytes: Annotated[int | None, count("Of a line; by default 64 MiB.")] = None,
-    member_bytes: Annotated[int | None, count("Of a member of a tar; by default 1 GiB.")] = None,
+    endpoint: Annotated[str | None, option("Endpoint of the store that has the shards.", metavar="URL")] = None,
+    region: Annotated[str | None, option("Region of its bucket.")] = None,
+    profile: Annotated[str | None, option("Profile of its configuration files, whose keys are used.")] = None,
+    anonymous: Annotated[bool, option("Do not sign requests.", "--anonymous")] = False,
+    line_bytes: Annotated[int | None, count("Bytes of the longest line allowed; by default 64 MiB.")] = None,
+    member_bytes: Annotated[
+        int | None, count("Bytes of the largest member of a tar allowed; by default 1 GiB.")
+    ] = None,
 ) -> None:
-    """Write a manifest of shards, or bring it up to date: who reads them then lists nothing and indexes nothing."""
+    """Write a manifest of shards, or bring it up to date: a run then lists and indexes nothing."""
     if output is not None and not output.endswith(".manifest"):
         raise typer.BadParameter(f"expected a name that ends in .manifest, got {shown(output)}", param_hint="--output")
     from streamdata.io.remote.addresses import checked_options
@@ -84,7 +83,7 @@ def _num_wrong(stock: "Inventory") -> int:
 
     manifest, rows = _opened(stock.target)
     lines = [*differences(stock, manifest), *rows.damages(manifest)]
-    say("\n".join([*lines, f"{stock.target}: {f'{len(lines)} differ' if lines else 'all is as it says'}"]))
+    say("\n".join([*lines, f"{stock.target}: {f'{len(lines)} differ' if lines else 'nothing differs'}"]))
     return len(lines)
 
 

@@ -8,15 +8,16 @@ import typer
 
 from streamdata.errors import StreamdataError, counted, one_line
 from streamdata.tools.cli.messages import say
+from streamdata.tools.cli.options import option
 
 
 def init(
     paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Files, folders, globs in quotes, or urls.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The recipe to write; a file that is there stays as it is.")
+        Path, option("The recipe to write; a file that is there stays as it is.", "--output", "-o")
     ] = Path("recipe.yaml"),
 ) -> None:
-    """Write a recipe of data as it lies: a source for each path, and what was seen and guessed as comments.
+    """Write a recipe for data as it lies: a source for each path, with comments on what was seen and guessed.
 
     A folder is several sources where files differ in kind, or in more than
     digits of their names. Name a folder, or a glob in quotes, for one source of
@@ -46,8 +47,15 @@ def init(
         raise typer.Exit(1)
     with output.open("x", encoding="utf-8") as file:
         file.write(recipe)
-    say(f"{output}: {counted(len(sources), 'source')}, to be read and edited")
-    say(table([[source.name, source.about[0], source.target.removeprefix("streamdata.")] for source in sources]))
+    say(f"{output}: {counted(len(sources), 'source')}, to read and edit")
+    say(
+        table(
+            [
+                [source.name, source.about[0].rstrip("."), source.target.removeprefix("streamdata.")]
+                for source in sources
+            ]
+        )
+    )
     variable = " --var tokenizer=NAME" * any("tokenizer" in source.params for source in sources)
     say(f"\nNext:\n  streamdata check {output}{variable}\n  streamdata show {output}{variable}")
 

@@ -41,10 +41,15 @@ def count(text: str, *names: str, least: int = 1, most: int = MAX_COUNT, metavar
     return typer.Option(*names, min=least, metavar=metavar, help=text, callback=bounded)
 
 
+def option(text: str, *names: str, **more: Any) -> Any:
+    """An option, by its help and how it is written; see `typer.Option`."""
+    return typer.Option(*names, help=text, **more)
+
+
 Batch = Annotated[int, count("Samples in a batch of one rank.", "--batch", metavar="B")]
 Workers = Annotated[int, count("Worker processes of each rank's DataLoader.", least=0, most=256, metavar="W")]
 Ranks = Annotated[int, count("Data-parallel ranks.", "--ranks", most=MAX_RANKS, metavar="R")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else on stdout.")]
+Json = Annotated[bool, option("Print one JSON document, and nothing else on stdout.", "--json")]
 
 
 class _FlagsByName:
@@ -117,21 +122,16 @@ Recipe = Annotated[GivenRecipe, typer.Argument(help="The YAML file.", exists=Tru
 def given_recipe(
     path: Path,
     var: Annotated[
-        list[str] | None,
-        typer.Option("--var", metavar="NAME=VALUE", help="A value for ${variables:NAME}, typed as in YAML."),
+        list[str] | None, option("A value for ${variables:NAME}, typed as in YAML.", "--var", metavar="NAME=VALUE")
     ] = None,
     allow: Annotated[
-        list[str] | None, typer.Option(metavar="PACKAGE", help="Accept only targets of these packages and streamdata.")
+        list[str] | None, option("Accept only targets of these packages and streamdata.", metavar="PACKAGE")
     ] = None,
     include_root: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FOLDER", help="A folder with files that the recipe may include.", exists=True, file_okay=False
-        ),
+        option("A folder with files that the recipe may include.", metavar="FOLDER", exists=True, file_okay=False),
     ] = None,
-    traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where an error was raised, and how it came there.")
-    ] = False,
+    traceback: Annotated[bool, option("Show where an error was raised, and how it came there.", "--traceback")] = False,
 ) -> GivenRecipe:
     """Read the options of all commands that take a recipe; `Command` knows what `traceback` is for.
 

@@ -9,7 +9,7 @@ import typer
 
 from streamdata.errors import RecipeError, shown
 from streamdata.tools.cli.messages import Ticker, say
-from streamdata.tools.cli.options import Command, CommandGroup, count
+from streamdata.tools.cli.options import Command, CommandGroup, count, option
 
 if TYPE_CHECKING:
     from streamdata.prepare import Pipeline
@@ -38,17 +38,17 @@ prepare = typer.Typer(
     help="Turn JSONL, parquet or text files into a token store: prepare INPUTS… -o OUTPUT -c CONFIG --tokenizer PATH.",
 )
 
-_Output = Annotated[Path, typer.Option("--output", "-o", help="A new directory, or one of an earlier run of the same.")]
+_Output = Annotated[Path, option("A new directory, or one of an earlier run of the same.", "--output", "-o")]
 _Config = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "How records become tokens: a file, or chat, instruct, preference, pretrain, rollouts, sharegpt.",
         "--config",
         "-c",
         metavar="FILE|PRESET",
-        help="How records become tokens: a file, or chat, instruct, preference, pretrain, rollouts, sharegpt.",
     ),
 ]
-_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start again, whatever an earlier run has written.")]
+_Overwrite = Annotated[bool, option("Start again, whatever an earlier run has written.", "--overwrite")]
 
 
 @prepare.command(_INPUTS, cls=_Inputs)
@@ -60,18 +60,18 @@ def _run(
             help=".jsonl (.gz, .zst …), .parquet, .txt (one document each), .json by name or glob; directories too.",
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write; a run goes on there.")] = None,
-    config: _Config = None,
-    tokenizer: Annotated[str | None, typer.Option(help="The directory of a tokenizer.")] = None,
-    store_format: Annotated[
-        str | None, typer.Option("--format", help="bin, h5 or megatron, over the config's.")
+    output: Annotated[
+        Path | None, option("The directory to write; a run that was stopped goes on there.", "--output", "-o")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one for each core.")] = None,
-    shard: Annotated[str | None, typer.Option(metavar="I/N", help="One machine's part: from 0/N to (N-1)/N.")] = None,
-    engine: Annotated[Literal["local", "ray"], typer.Option(help="ray: the machines of a Ray cluster.")] = "local",
+    config: _Config = None,
+    tokenizer: Annotated[str | None, option("The directory of a tokenizer.")] = None,
+    store_format: Annotated[str | None, option("bin, h5 or megatron, in place of the config's.", "--format")] = None,
+    workers: Annotated[int | None, option("Processes; by default one for each core.", min=1)] = None,
+    shard: Annotated[str | None, option("The part of one of N machines: from 0/N to (N-1)/N.", metavar="I/N")] = None,
+    engine: Annotated[Literal["local", "ray"], option("Processes of this machine, or of a Ray cluster.")] = "local",
     overwrite: _Overwrite = False,
     dry_run: Annotated[int | None, count("Only show what the first N records become.")] = None,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the config.")] = False,
+    schema: Annotated[bool, option("Print the JSON schema of the config.", "--schema")] = False,
 ) -> None:
     """Turn JSONL, parquet or text files into a token store; `prepare merge` joins the parts of several machines."""
     from streamdata.prepare import PrepareConfig
@@ -142,7 +142,7 @@ _Store = Annotated[Path, typer.Argument(help="A store, or the output of prepare.
 def verify(
     store: _Store,
     write_sums: Annotated[
-        bool, typer.Option("--write-sums", help="If nothing is wrong, write sums of blocks, which reading checks.")
+        bool, option("If nothing is wrong, write sums of blocks, which reading checks.", "--write-sums")
     ] = False,
 ) -> None:
     """Check counts, ids and checksums of a finished store."""

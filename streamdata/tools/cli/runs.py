@@ -16,22 +16,26 @@ from streamdata.tools.cli.messages import (
     leave_interrupts_to_trainer,
     say,
 )
-from streamdata.tools.cli.options import Batch, Json, Ranks, Recipe, Workers, count, takes_recipe
+from streamdata.tools.cli.options import Batch, Json, Ranks, Recipe, Workers, count, option, takes_recipe
 
 
 @takes_recipe
 def plan(
     recipe: Recipe,
-    samples: Annotated[int | None, count("Samples that the job takes.")] = None,
-    tokens: Annotated[int | None, count("Or tokens that it takes.")] = None,
+    samples: Annotated[int | None, count("Length of the run, in samples of all ranks.")] = None,
+    tokens: Annotated[int | None, count("Length of the run in tokens, instead of --samples.")] = None,
     ranks: Ranks = 1,
     workers: Workers = 0,
     batch: Batch = 1,
     read: Annotated[
-        int, count("Records that are read of each source, to know it; 0 reads none.", "--read", least=0, metavar="K")
+        int,
+        count(
+            "Records of each source that are read, to estimate tokens; 0 reads none.", "--read", least=0, metavar="K"
+        ),
     ] = 100,
     draws: Annotated[
-        int | None, count("Show the first draws of rank 0, worker 0; with --json 20 of them.", least=0, metavar="K")
+        int | None,
+        count("Show the first K draws of rank 0, worker 0; with --json, 20 by default.", least=0, metavar="K"),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -104,16 +108,17 @@ def run(
 @takes_recipe
 def profile(
     recipe: Recipe,
-    seconds: Annotated[float, typer.Option(min=0.1, metavar="S", help="How long in all, without building it.")] = 24.0,
+    seconds: Annotated[float, option("How long to measure in all.", min=0.1, metavar="S")] = 24.0,
     workers: Annotated[
         list[int] | None,
-        typer.Option(
-            min=0, max=256, metavar="W", help="Workers to measure, several times; by default up to the cores."
+        option(
+            "Workers to measure; may be repeated. By default 0, 1, 2, 4 … up to the cores.", min=0, max=256, metavar="W"
         ),
     ] = None,
     batch: Batch = 16,
     step_time: Annotated[
-        float | None, typer.Option(min=1e-6, metavar="S", help="Of a step of the trainer: what does it need?")
+        float | None,
+        option("How long a step of the trainer takes: says how many workers it needs.", min=1e-6, metavar="S"),
     ] = None,
     as_json: Json = False,
 ) -> None:

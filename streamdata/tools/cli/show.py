@@ -9,7 +9,7 @@ from rich.console import Console
 
 from streamdata.errors import StoreError, counted, shortened
 from streamdata.tools.cli.messages import Ticker, say
-from streamdata.tools.cli.options import MAX_RANKS, GivenRecipe, Json, count, takes_recipe
+from streamdata.tools.cli.options import MAX_RANKS, GivenRecipe, Json, count, option, takes_recipe
 
 if TYPE_CHECKING:
     from streamdata.mixing import MergedDataset
@@ -32,32 +32,32 @@ def show(
             show_default=False,
         ),
     ],
-    source: Annotated[str, typer.Option(help="Samples of this source or mixture alone, by its path of names.")] = "",
+    source: Annotated[str, option("Only samples of this source or mixture, by its path of names.")] = "",
     number: Annotated[int, count("How many samples.", "-n", "--samples")] = 20,
-    full: Annotated[bool, typer.Option("--full", help="Show the whole of each sample.")] = False,
+    full: Annotated[bool, option("Show the whole of each sample.", "--full")] = False,
     step: Annotated[
-        int | None, count("Begin at this step of the run, from 1; or this record of a store.", least=0)
+        int | None, count("Begin at this step of the run, counted from 1; or this record of a store, from 0.", least=0)
     ] = None,
-    rank: Annotated[int, count("Whose samples.", least=0, most=MAX_RANKS - 1)] = 0,
+    rank: Annotated[int, count("The rank whose samples are shown.", least=0, most=MAX_RANKS - 1)] = 0,
     ranks: Annotated[int | None, count("Data-parallel ranks; by default as in the states.", most=MAX_RANKS)] = None,
     batch: Annotated[
         int | None, count("Samples in a batch of one rank; by default as in the states.", metavar="B")
     ] = None,
     states: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="The run's states; as of `state`.", exists=True)
+        list[Path] | None,
+        option("States of the run, as `state` takes them; may be repeated.", metavar="FILE", exists=True),
     ] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="Of tokens whose store does not say its own.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Of a store's tokens, for a file that does not say it.")] = None,
+    tokenizer: Annotated[str | None, option("The tokenizer of tokens whose store names none.")] = None,
+    dtype: Annotated[str | None, option("The dtype of a store's tokens, for a file that does not say it.")] = None,
     as_json: Json = False,
     html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Write a page, which needs no network.", dir_okay=False),
+        Path | None, option("Write a page that needs no network.", "--html", metavar="FILE", dir_okay=False)
     ] = None,
     browser: Annotated[
-        bool, typer.Option("--browser", help="Serve pages at 127.0.0.1 until Ctrl-C, -n samples each; print the url.")
+        bool, option("Serve pages at 127.0.0.1 until Ctrl-C, -n samples each; print the url.", "--browser")
     ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the pages; 0 takes one that is free.")] = 0,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Do not start a browser.")] = False,
+    port: Annotated[int, option("The port of the pages; 0 takes a free one.", min=0, max=65535)] = 0,
+    no_open: Annotated[bool, option("Do not start a browser.", "--no-open")] = False,
 ) -> None:
     """Look at samples: fields, tokens with what is trained of them, images, and the raw records."""
     path = target.path

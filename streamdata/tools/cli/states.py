@@ -10,7 +10,7 @@ import typer
 
 from streamdata.errors import one_line, shown
 from streamdata.tools.cli.messages import Ticker, say
-from streamdata.tools.cli.options import Json, Recipe, count, takes_recipe
+from streamdata.tools.cli.options import Json, Recipe, count, option, takes_recipe
 
 if TYPE_CHECKING:
     from streamdata.tools.trace import TracedStep
@@ -26,13 +26,10 @@ def state(
             metavar="FILE…", help="Files of states, the folder of a step, or the directory of several.", exists=True
         ),
     ],
-    merge: Annotated[bool, typer.Option("--merge", help="Join them, and write them to --output.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The JSON file to write.", dir_okay=False)
-    ] = None,
+    merge: Annotated[bool, option("Join the states, and write them to --output.", "--merge")] = False,
+    output: Annotated[Path | None, option("The JSON file to write.", "--output", "-o", dir_okay=False)] = None,
     diff: Annotated[
-        Path | None,
-        typer.Option("--diff", metavar="OTHER", help="What FILE holds more than these states.", exists=True),
+        Path | None, option("Only what FILE holds beyond these earlier states.", "--diff", metavar="OTHER", exists=True)
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -102,15 +99,15 @@ def trace(
             exists=True,
         ),
     ],
-    step: Annotated[int | None, count("Counted from 1, over all resumes.")] = None,
+    step: Annotated[int | None, count("The step whose records are named, counted from 1 over all resumes.")] = None,
     find: Annotated[
-        str | None, typer.Option(metavar="URL#KEY", help="Or SOURCE#INDEX: at which steps this record came or comes.")
+        str | None, option("Or SOURCE#INDEX: at which steps this record came or comes.", metavar="URL#KEY")
     ] = None,
     batch: Annotated[
         int | None, count("Samples in a batch of one rank, of steps to come; by default as before.", metavar="B")
     ] = None,
     batches_per_step: Annotated[
-        int | None, count("Batches in a step, where one save alone does not tell.", metavar="K")
+        int | None, count("Batches in a step (accumulated gradients), where one save alone does not tell.", metavar="K")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -151,7 +148,9 @@ def _show_records(traced: "TracedStep", *, as_json: bool) -> None:
         found = {"step": traced.step, "records": traced.records, "how": traced.how, "from": traced.origin}
         typer.echo(json.dumps(found))
         return
-    say(f"step {traced.step}: {len(traced.records)} records, by {traced.how} from step {traced.origin}")
+    begin = f"step {traced.origin} on" if traced.origin > 0 else "the start"
+    how = "sought" if traced.how == "seek" else "read again"
+    say(f"step {traced.step}: {len(traced.records)} records, {how} from {begin}")
     rows = [["source", "record"]]
     for record in traced.records:
         name = f"{record['url']}#{record['key']}" if "url" in record else f"{record['source']}#{record['index']}"

@@ -145,7 +145,7 @@ def _fields(record: Record) -> str:
 def recipe_text(sources: Sequence[Draft], paths: Sequence[str]) -> str:
     """Writes the recipe of some sources, which have equal weights."""
     lines = _comments(
-        f"Written by 'streamdata init {' '.join(paths)}'. Guesses are called so.",
+        f"Written by 'streamdata init {' '.join(paths)}'. What is a guess says so.",
         "A folder is a source for each kind of files, and for names that differ in more than digits.",
     )
     dump: Callable[..., Any] = partial(yaml.safe_dump, sort_keys=False, allow_unicode=True, width=_WIDTH)

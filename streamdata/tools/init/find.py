@@ -118,7 +118,10 @@ def _in_folder(root: str) -> list[Group]:
                 some = [image for image in images if image.startswith(with_slash(top))]
                 groups.append(Group(IMAGES, top, some, ImageFolderDataset(top)[0]))
     if not groups:
-        raise _unknown(root, f"{counted(len(files), 'file')}, of other kinds" if files else "an empty folder")
+        got = f"{counted(len(files), 'file')} of other kinds" if files else "an empty folder"
+        if by_kind[IMAGES]:
+            got = f"{counted(len(by_kind[IMAGES]), 'image')} without folders of classes"
+        raise _unknown(root, got)
     return sorted(groups, key=lambda group: group.files[0])
 
 

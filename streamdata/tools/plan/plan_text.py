@@ -64,9 +64,9 @@ def _tokens(source: SourcePlan) -> str:
     number, per = (source.tokens, "") if source.tokens is not None else (source.tokens_per_record, " each")
     if number is None:
         return ""
-    if source.tokens_interval is None or not number:
+    low, high = source.tokens_interval or (0.0, 0.0)
+    if low == high:
         return _estimate(number, source.tokens_are_estimated) + per
-    low, high = source.tokens_interval
     return f"{_rounded(number)}{per} ± {100 * (high - low) / 2 / number:.2g} %"
 
 
@@ -106,7 +106,7 @@ def _schedules(plan: RunPlan) -> str:
 
 def _needs(plan: RunPlan) -> str:
     needs = plan.per_worker
-    unknown = f"; not known of {listed(needs.unknown)}" if needs.unknown else ""
+    unknown = f" (not known of {listed(needs.unknown)})" if needs.unknown else ""
     return paragraph(
         f"a worker holds at most {_bytes(needs.held_bytes)} of shards{unknown}, beside functions and the process "
         f"itself (here {_bytes(needs.process_bytes)}, mostly shared after a fork)"

@@ -281,6 +281,9 @@ class Trace:
                     found.update(batches_with(wanted, self._next_pass(leg), most, self.on_progress))
                 batches.update(found)
         if not wanted.is_known:
-            raise SourceError(f"find: expected a record of a source of the recipe, got {wanted}")
+            raise SourceError(
+                f"find: expected a record of a source of the recipe, got {wanted}\n"
+                "  Name it URL#KEY, as `trace --step` does; or SOURCE#INDEX, of a source without shards."
+            )
         future = sorted(batch for batch in batches if batch >= newest)[:1]
         return sorted({self.steps.of(batch) for batch in (*(b for b in batches if b < newest), *future)})

@@ -48,7 +48,7 @@ def test_check_names_each_shard_that_differs(streamdata: Streamdata, tmp_path: P
     folder = Path(write_tars(tmp_path / "tars", [3, 2, 1, 1]))
     assert streamdata("index", folder).exit_code == 0
     done = streamdata("index", "--check", folder)
-    assert (done.exit_code, done.stdout) == (0, f"{folder}/streamdata.manifest: all is as it says\n")
+    assert (done.exit_code, done.stdout) == (0, f"{folder}/streamdata.manifest: nothing differs\n")
     os.utime(folder / "00000.tar", ns=(1, 1))
     (folder / "00001.tar").write_bytes((folder / "00001.tar").read_bytes() + bytes(512))
     (folder / "00002.tar").unlink()

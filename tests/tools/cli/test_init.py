@@ -367,7 +367,7 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_written(streamdata: St
     done = streamdata("init", *paths)
     assert (done.exit_code, Path("recipe.yaml").exists()) == (1, False)
     errors = done.stderr.split("error: ")[1:]
-    found = ["nothing there", "an empty folder", "expected a record", "broken.jsonl:1:", "no such file", "1 file, of"]
+    found = ["nothing there", "an empty folder", "expected a record", "broken.jsonl:1:", "no such file", "1 image "]
     assert len(errors) == len(paths) - 1
     for path, said, error in zip(paths[1:], [*found, "no footer", "no such file", "a record"], errors, strict=True):
         assert path in error

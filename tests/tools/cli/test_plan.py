@@ -32,7 +32,7 @@ def test_text_names_what_hurts(streamdata: Streamdata, write_recipe: Callable[..
     """And what to do about it; lanes that lack blocks; the draws only if asked for."""
     done = streamdata("plan", write_recipe(params=", block_size: 20"), "--samples", 4000, "--ranks", 4)
     assert done.exit_code == 0
-    advice = "a repeats 75 times: for 4 times lower its weight to 0.042 or add 710 records; 2 blocks for 4"
+    advice = "a is read 75 times: to stay within 4 epochs, lower its weight to 0.042 or add 710 records; 2 blocks for 4"
     assert advice in " ".join(done.stdout.split())
     assert "the first draws" not in done.stdout
     assert "the first draws" in streamdata("plan", write_recipe(), "--samples", 40, "--draws", 5).stdout
