@@ -10,6 +10,7 @@ import pty
 import subprocess
 import sys
 import tempfile
+import time
 from itertools import islice
 from pathlib import Path
 
@@ -31,6 +32,13 @@ body {{ margin: 0; background: #11151c; color: #d6dbe4; width: max-content; padd
 pre {{ font: 13px/1.35 "DejaVu Sans Mono", monospace; margin: 0; }}
 {stylesheet}
 </style><pre>{code}</pre>"""
+
+
+def open_read(browser, url):
+    """Open a page, and wait until what it shows is read."""
+    browser.open(url)
+    while browser.text("h1") == "Reading …":
+        time.sleep(0.1)
 
 
 def save(browser, path, width, height):
@@ -81,10 +89,10 @@ def main(data, docs):
     """Writes all of them."""
     with chromium() as browser, tempfile.TemporaryDirectory() as folder:
         with served(browsed(data)) as url:
-            browser.open(url)
+            open_read(browser, url)
             save(browser, Path(docs) / "show_samples.png", 1280, 860)
-            browser.open(f"{url}mixture")
-            save(browser, Path(docs) / "show_mixture.png", 1280, 860)
+            open_read(browser, f"{url}mixture")
+            save(browser, Path(docs) / "show_mixture.png", 1280, 590)
         plan_page(data, Path(folder) / "plan.html")
         browser.open(f"file://{folder}/plan.html")
         width, height = browser.run("return [document.body.scrollWidth, document.body.scrollHeight]")

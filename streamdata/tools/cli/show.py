@@ -146,11 +146,11 @@ def show_prepared(pipeline: "Pipeline", inputs: list[str], number: int) -> None:
     from streamdata.prepare.preview import first_records
     from streamdata.text.tokenizer import load_tokenizer
     from streamdata.tools.show.fields import FieldRenderer
-    from streamdata.tools.show.model import IN_TERMINAL, Page, ShownSample
+    from streamdata.tools.show.model import IN_TERMINAL, ShownSample
+    from streamdata.tools.show.terminal import SamplePrinter
     from streamdata.tools.show.tokens import TokenTexts
 
-    tokenizer = load_tokenizer(pipeline.tokenizer)
+    tokenizer, printer = load_tokenizer(pipeline.tokenizer), SamplePrinter(Console(highlight=False))
     renderer = FieldRenderer(IN_TERMINAL, TokenTexts(tokenizer))
-    found = first_records(pipeline.config, tokenizer, inputs, number)
-    samples = [ShownSample(number=0, where=name, fields=renderer.of(record)) for name, record in found]
-    _print(Page(title="", about="", samples=samples), None, as_json=False)
+    for name, record in first_records(pipeline.config, tokenizer, inputs, number):
+        printer.print_sample(ShownSample(number=0, where=name, fields=renderer.of(record)))
