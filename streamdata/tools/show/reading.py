@@ -187,7 +187,8 @@ class BrowseJobs:
         wait([job], _PATIENCE_S)
         if not job.done():
             raise StillReadingError(self._progress)
-        self._jobs.pop(key, None)
+        with self._asking:
+            self._jobs.pop(key, None)
         found: _Result = job.result()
         return found
 
