@@ -148,4 +148,5 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     with subprocess.Popen(command, **pipes) as process:
         assert process.stdout.readline().startswith(b"\xe2\x94\x80")
         process.stdout.close()
-        assert process.stderr.read() == b""
+        # Where it takes long, it says how far it is.
+        assert [line for line in process.stderr.read().splitlines() if not line.endswith(b" samples")] == []
