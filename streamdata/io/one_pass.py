@@ -1,17 +1,16 @@
 """Files that are read once, mostly forward: `url + FileStamp → bytes at offsets`; of remote ones some chunks early.
 
-They may be read before a process forks: no thread and no event loop stays behind.
+They may be read before a process forks.
 """
 
 import io
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
 from streamdata.io.remote.network import network
-from streamdata.io.remote.once import fetch_once
-from streamdata.io.remote.requests import Answer
+from streamdata.io.remote.requests import Answer, Asked, then
 from streamdata.io.storage import (
     FileStamp,
     LocalShard,
@@ -22,9 +21,7 @@ from streamdata.io.storage import (
     version_of_stamp,
 )
 
-_ALONE_BYTES = 8 << 20
-_MAX_REQUESTS = 16
-_AHEAD_BYTES = 4 << 20
+_CHUNK_BYTES = 4 << 20
 
 
 class ByteSource(Protocol):
@@ -55,15 +52,23 @@ class SourceFile(io.RawIOBase):
         self._at += len(piece)
         return len(piece)
 
+    def close(self) -> None:
+        """Cancel the source's pending requests, if it is a `RemoteFile`."""
+        if isinstance(self._source, RemoteFile):
+            self._source.close()
+        super().close()
 
-class Ahead(NamedTuple):
-    """The threads that prefetch chunks of a remote file, and the number of chunks."""
 
-    threads: Executor
-    num_chunks: int
+Submit = Callable[[str, int, int, FileStamp], "Future[bytes]"]
 
 
-class _EarlyChunk(NamedTuple):
+def submit_once(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
+    """Request bytes of the version that was indexed, past the page cache, in a process that may fork later."""
+    asked = Asked.of_range(url, begin, end, version_of_stamp(url, stamp))
+    return then(network().ask(asked), lambda found: checked_answer(url, stamp, found))
+
+
+class _AskedChunk(NamedTuple):
     begin: int
     end: int
     data: "Future[bytes]"
@@ -75,15 +80,16 @@ class RemoteFile:
     Args:
         url: The file.
         stamp: Its version; by default it is asked for.
-        ahead: What fetches chunks early; by default nothing does, and no thread is left to a process that forks.
+        ahead: How many chunks are fetched early while the file is read forward.
+        submit: Requests bytes of the file.
     """
 
-    def __init__(self, url: str, stamp: FileStamp | None = None, ahead: Ahead | None = None) -> None:
-        self._url, self._ahead = url, ahead
+    def __init__(self, url: str, stamp: FileStamp | None = None, ahead: int = 0, submit: Submit = submit_once) -> None:
+        self._url, self._ahead, self._submit = url, ahead, submit
         self._stamp = stamp or stamp_of(url)
         self.size: int = self._stamp.size
         self._begin, self._chunk = 0, b""
-        self._early: deque[_EarlyChunk] = deque()
+        self._asked: deque[_AskedChunk] = deque()
 
     def read(self, size: int, offset: int) -> bytes:
         """Read `size` bytes from `offset`, fewer only at the end of the file."""
@@ -97,30 +103,32 @@ class RemoteFile:
             offset += len(pieces[-1])
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def close(self) -> None:
+        """Cancel the pending requests."""
+        while self._asked:
+            self._asked.pop().data.cancel()
+
+    def __del__(self) -> None:
+        self.close()
+
     def _go_to(self, begin: int, end: int) -> None:
-        if self._ahead is None:
-            end = min(self.size, max(end, begin + _ALONE_BYTES))
-            self._begin, self._chunk = begin, self._fetched(begin, end)
-            return
         # What lies within a large member is not read: where one was passed over nothing is fetched ahead.
-        is_next = begin <= self._begin + len(self._chunk) + _AHEAD_BYTES
-        while self._early and not self._early[0].begin <= begin < self._early[0].end:
-            self._early.popleft().data.cancel()
-        at = self._early[-1].end if self._early else begin
-        while at < self.size and len(self._early) < 1 + (self._ahead.num_chunks if is_next else 0):
-            end = min(self.size, at + _AHEAD_BYTES)
-            self._early.append(_EarlyChunk(at, end, self._ahead.threads.submit(self._fetched, at, end)))
-            at = end
+        is_next = begin <= self._begin + len(self._chunk) + _CHUNK_BYTES
+        while self._asked and not self._asked[0].begin <= begin < self._asked[0].end:
+            self._asked.popleft().data.cancel()
+        at = self._asked[-1].end if self._asked else begin
+        until = min(self.size, end + (self._ahead * _CHUNK_BYTES if is_next else 0))
+        while at < until:
+            stop = min(self.size, at + _CHUNK_BYTES)
+            self._asked.append(_AskedChunk(at, stop, self._submit(self._url, at, stop, self._stamp)))
+            at = stop
         self._chunk = b""  # before the next one is waited for: there are many such files at the same time
-        chunk = self._early.popleft()
-        self._begin, self._chunk = chunk.begin, chunk.data.result()
-
-    def _fetched(self, begin: int, end: int) -> bytes:
-        answer = fetch_once(self._url, begin, end, version_of_stamp(self._url, self._stamp))
-        return checked_answer(self._url, self._stamp, answer)
+        chunk = self._asked.popleft()
+        with network().waiting():
+            self._begin, self._chunk = chunk.begin, chunk.data.result()
 
 
-def byte_source(url: str, stamp: FileStamp | None = None, ahead: Ahead | None = None) -> ByteSource:
+def byte_source(url: str, stamp: FileStamp | None = None, ahead: int = 0) -> ByteSource:
     """Open a file for one forward pass, local or remote; remote answers must be of the version in `stamp`."""
     if is_remote(url):
         return RemoteFile(url, stamp, ahead)
@@ -129,16 +137,11 @@ def byte_source(url: str, stamp: FileStamp | None = None, ahead: Ahead | None = 
 
 def fetch_many(url: str, spans: Sequence[tuple[int, int]], tag: str) -> list[bytes]:
     """Fetch several ranges of one file, of the version `tag`."""
+    asked: list[Future[Answer]] = []
     with network().waiting():
-        if network().is_running:  # it may use all connections that this process has
-            asked: list[Future[Answer]] = []
-            try:
-                asked.extend(network().submit(url, begin, end, tag) for begin, end in spans)
-                return [one.result().data for one in asked]
-            finally:  # with the first error the others are cancelled
-                for one in asked:
-                    one.cancel()
-        if len(spans) == 1:
-            return [fetch_once(url, spans[0][0], spans[0][1], tag).data]
-        with ThreadPoolExecutor(min(_MAX_REQUESTS, network().connections, len(spans))) as threads:
-            return [answer.data for answer in threads.map(lambda span: fetch_once(url, span[0], span[1], tag), spans)]
+        try:
+            asked.extend(network().ask(Asked.of_range(url, begin, end, tag)) for begin, end in spans)
+            return [one.result().data for one in asked]
+        finally:  # with the first error the others are cancelled
+            for one in asked:
+                one.cancel()

@@ -6,16 +6,13 @@ import logging
 import lzma
 import subprocess
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, Protocol
 
 from streamdata.errors import ShardError, needs, one_line
-from streamdata.io.one_pass import SourceFile
-from streamdata.io.remote.network import network
+from streamdata.io.one_pass import RemoteFile, SourceFile
 from streamdata.io.signatures import HEAD_BYTES, check_compressed
 from streamdata.io.storage import FileStamp, is_pipe, is_remote, opened_anew, submit_range
 from streamdata.recipe.limits import PIPE, refusal_of_command
@@ -30,7 +27,7 @@ MAX_EMPTY_STREAMS = 1000
 """How many streams (members, frames) in a row may give no bytes. Tools write one at the end of a file, or none."""
 _MAX_XZ_BYTES = 192 << 20  # of memory: `xz -9` needs 65 MiB, and a file may ask for 4 GiB
 _SKIP_STEP = 1 << 20
-_CHUNK_BYTES, _CHUNKS_AHEAD = 4 << 20, 3
+_CHUNKS_AHEAD = 2
 _ENDS = {".gz": (".gz", ".tgz"), ".zst": (".zst", ".zstd"), ".bz2": (".bz2",), ".xz": (".xz",)}
 
 
@@ -141,33 +138,6 @@ class _LocalBytes(SourceFile):
         return size
 
 
-class _RemoteBytes:
-    """A remote file from its start, the next chunks asked for while one is read; each is of the version asked for."""
-
-    def __init__(self, url: str, stamp: FileStamp) -> None:
-        self._url, self._stamp = url, stamp
-        self._asked: deque[Future[bytes]] = deque()
-        self._asked_to, self._chunk = 0, memoryview(b"")
-
-    def read(self, size: int, /) -> bytes:
-        if not self._chunk:
-            while self._asked_to < self._stamp.size and len(self._asked) < _CHUNKS_AHEAD:
-                begin, self._asked_to = self._asked_to, min(self._stamp.size, self._asked_to + _CHUNK_BYTES)
-                self._asked.append(submit_range(self._url, begin, self._asked_to, self._stamp))
-            if not self._asked:
-                return b""
-            with network().waiting():
-                self._chunk = memoryview(self._asked.popleft().result())
-        piece = bytes(self._chunk[:size])
-        self._chunk = self._chunk[len(piece) :]
-        return piece
-
-    def close(self) -> None:
-        """Cancel the pending requests."""
-        while self._asked:
-            self._asked.pop().cancel()
-
-
 _unchecked_in_this_process: set[str] = set()
 
 
@@ -190,10 +160,12 @@ def open_stream(
     """
     suffix = next((suffix for suffix, ends in _ENDS.items() if url.endswith(ends) and not is_pipe(url)), "")
     file: Any
-    if raw is None and (is_pipe(url) or is_remote(url)):
-        file = PipeBytes(url) if is_pipe(url) else _RemoteBytes(url, stamp)
+    if raw is None and is_remote(url):
+        raw = SourceFile(RemoteFile(url, stamp, _CHUNKS_AHEAD, submit_range))
+    if raw is None and is_pipe(url):
+        file = PipeBytes(url)
     else:
-        file = io.BufferedReader(_LocalBytes(url, stamp) if raw is None else raw, _RAW_STEP)
+        file = io.BufferedReader(raw or _LocalBytes(url, stamp), _RAW_STEP)
     with closing(file) as opened:
         if not suffix:
             yield ForwardStream(url, opened)

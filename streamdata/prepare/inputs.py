@@ -186,7 +186,7 @@ class TaskInput:
             yield RawBatch(0, [], task.end - task.begin)
             return
         check_stamp(task.url, task.stamp)
-        source = byte_source(task.url)
+        source = byte_source(task.url, ahead=1)
         if task.url.endswith(PARQUET_SUFFIXES):
             yield from self._parquet(source)
         elif task.url.endswith(TEXT_SUFFIX):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamdata.io.remote import hosts, once, requests, web_client
+from streamdata.io.remote import hosts, requests, web_client
 from streamdata.io.remote.network import Network
 
 
@@ -25,8 +25,7 @@ def dies_soon(short_waits, monkeypatch):
 @pytest.fixture
 def stalls_soon(short_waits, monkeypatch):
     """What sends no byte for a part of a second has failed."""
-    for module in (once, web_client):
-        monkeypatch.setattr(module, "STALL_S", 0.25)
+    monkeypatch.setattr(web_client, "STALL_S", 0.25)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def hidden(monkeypatch):
 
     def hide(package):
         for name in [*sys.modules]:
-            if name.partition(".")[0] == package or name.endswith(("web_client", "object_client")):
+            if name.partition(".")[0] == package or name.endswith(("web_client", "s3_client", "object_client")):
                 monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, package, None)
 

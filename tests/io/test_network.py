@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager, suppress
 from threading import Thread
@@ -14,11 +15,11 @@ from unittest.mock import Mock
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from streamdata.io.remote import requests
+from streamdata.io.remote import requests, s3_client
 from streamdata.io.remote.addresses import Address, StorageOptions
 from streamdata.io.remote.file_client import file_range
-from streamdata.io.remote.network import Network
-from streamdata.io.remote.once import list_once
+from streamdata.io.remote.network import Network, _network
+from streamdata.io.remote.once import fetch_once, list_once
 from streamdata.io.remote.requests import (
     Asked,
     DeadHostError,
@@ -50,7 +51,7 @@ def test_a_range_comes_with_its_version_and_the_size_of_the_whole(sender):
     """One request."""
     with http_server({"a b.tar": DATA}) as server:
         answer = ask(sender, f"{server.url}/a%20b.tar")
-        assert answer[:4] == (DATA[10:5000], server.tag_of(DATA), len(DATA), 206)
+        assert answer[:3] == (DATA[10:5000], server.tag_of(DATA), len(DATA))
         assert 0 < answer.waited < 5
         assert ask(sender, f"{server.url}/a%20b.tar", answer.version).data == answer.data
         assert server.log[-1].headers["if-match"] == answer.version
@@ -234,7 +235,7 @@ def test_credentials_that_expired_are_renewed_once(sender, monkeypatch):
 def test_credentials_are_renewed_again_after_a_minute(sender, monkeypatch):
     """As often as they expire, and not more often."""
     now, asked_for = [1000.0], []
-    monkeypatch.setattr("streamdata.io.remote.hosts.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(s3_client, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "first")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
 
@@ -307,7 +308,7 @@ def test_errors_of_fsspec_are_what_their_status_means(monkeypatch, status, error
 
     monkeypatch.setattr(MemoryFileSystem, "cat_file", read)
     with pytest.raises(error) as caught:
-        file_range(Asked("memory://x/0.tar", 0, 9))
+        file_range(Asked.of_range("memory://x/0.tar", 0, 9))
     assert "SECRET" not in str(caught.value)
     assert str(status) in str(caught.value) or caught.value.status == status
 
@@ -316,11 +317,10 @@ def test_errors_of_fsspec_are_what_their_status_means(monkeypatch, status, error
 def test_a_store_that_nobody_has_asked_since_it_failed_has_its_whole_deadline(monkeypatch):
     """Who saw it fail was cancelled; an attempt that takes long says for how long it went on."""
     health = HostHealth()
-    Patience(Asked("s3://bucket/a"), health).failed(FailureError("no", 503))
+    Patience(Asked("fetch", "s3://bucket/a"), health).failed(FailureError("no", 503))
     later = time.monotonic() + 100
     monkeypatch.setattr(requests, "time", SimpleNamespace(monotonic=lambda: later))
-    patience = Patience(Asked("s3://bucket/a"), health)
-    assert health.until() == later + 1
+    patience = Patience(Asked("fetch", "s3://bucket/a"), health)
     assert patience.begin() is None
     patience.failed(FailureError("no", 503))
     assert patience.begin() is not None
@@ -330,13 +330,13 @@ def test_a_store_that_nobody_has_asked_since_it_failed_has_its_whole_deadline(mo
 def test_an_answer_to_what_was_asked_before_a_store_failed_does_not_begin_its_count_anew():
     """A hundred threads have requests on their way when it dies."""
     health = HostHealth()
-    early, late = Patience(Asked("s3://bucket/a"), health), Patience(Asked("s3://bucket/b"), health)
+    early, late = Patience(Asked("fetch", "s3://bucket/a"), health), Patience(Asked("fetch", "s3://bucket/b"), health)
     assert early.begin() is late.begin() is None
     late.failed(FailureError("no", 503))
     since = health.failing_since
     early.succeeded()
     assert health.failing_since == since is not None
-    again = Patience(Asked("s3://bucket/a"), health)
+    again = Patience(Asked("fetch", "s3://bucket/a"), health)
     while again.begin() is not None:
         pass
     again.succeeded()
@@ -400,6 +400,34 @@ def test_an_error_that_nobody_asks_for_is_a_line_of_the_log_at_debug():
     assert done.stderr == ""
     assert "Future exception was never retrieved: ConnectionResetError: reset by peer" in done.stdout
     assert "CANARY" not in done.stdout
+
+
+def test_no_thread_is_there_while_a_process_forks(sender, monkeypatch):
+    """It ends before, and starts again with the next request."""
+    monkeypatch.setattr(_network, "made", sender)
+    with http_server({"a": DATA}) as server:
+        url = f"{server.url}/a"
+        for begin in (0, 5):
+            assert fetch_once(url, begin, 9).data == DATA[begin:9]
+            assert sender.is_running
+            if pid := os.fork():
+                assert os.waitpid(pid, 0)[1] == 0
+            else:
+                names = [thread.name for thread in threading.enumerate()]
+                os._exit(sender.is_running or "streamdata network" in names)
+            assert not sender.is_running
+
+
+def test_what_is_in_flight_while_a_process_forks_is_answered(sender, monkeypatch):
+    """It may be another thread that forks."""
+    monkeypatch.setattr(_network, "made", sender)
+    with http_server({"a": DATA}) as server:
+        server.delay_s = 0.1
+        asked = sender.submit(f"{server.url}/a", 0, 9)
+        if not (pid := os.fork()):
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert asked.result(9).data == DATA[:9]
 
 
 _FORKED = """

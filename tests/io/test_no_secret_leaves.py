@@ -28,7 +28,6 @@ def _quick(monkeypatch, tmp_path):
     monkeypatch.setattr(requests, "_FIRST_WAIT_S", 0.002)
     monkeypatch.setattr(requests, "_LONGEST_WAIT_S", 0.02)
     monkeypatch.setattr(web_client, "STALL_S", 0.05)
-    monkeypatch.setattr("streamdata.io.remote.once.STALL_S", 0.05)
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "indexes"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
     for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):

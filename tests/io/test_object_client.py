@@ -1,5 +1,6 @@
 """Google Cloud Storage and Azure, as a server on 127.0.0.1 plays them."""
 
+import asyncio
 import json
 import os
 from urllib.parse import parse_qs
@@ -137,12 +138,16 @@ def test_folders_are_listed(stored):
     server.objects |= {"bucket/d/0.tar": DATA, "bucket/d/e/1.tar": DATA}
     folder = url.replace("a b.tar", "d/")
     client = object_client.ObjectClient(url.options)
-    found = client.list(Asked(folder), deep=True)
+
+    def listed():
+        return asyncio.run(client.list(Asked("list", folder, deep=True))).entries
+
+    found = listed()
     assert sorted(found) == [(f"{folder}{name}", len(DATA), server.tag_of(DATA)) for name in ("0.tar", "e/1.tar")]
     for kind, error in (("401", DeniedError), ("403", DeniedError), ("404", GoneError), ("418", ShardError)):
         server.fault = lambda _, kind=kind: kind
         with pytest.raises(error, match=f"{folder}'.*status {kind}"):
-            client.list(Asked(folder), deep=True)
+            listed()
     server.fault = lambda _: "503"
     with pytest.raises(FailureError):
-        client.list(Asked(folder), deep=True)
+        listed()

@@ -28,7 +28,7 @@ def wait(patience, now):
 
 def waits_of(now, failures):
     """The waits before each attempt of a request that fails so often and then is answered."""
-    patience = Patience(Asked("s3://bucket/a"), health := HostHealth())
+    patience = Patience(Asked("fetch", "s3://bucket/a"), health := HostHealth())
     waits = []
     for number in range(failures + 1):
         waits.append(wait(patience, now))
@@ -51,7 +51,7 @@ def test_four_failures_and_an_answer_are_five_attempts_with_growing_waits(now):
 def test_waits_are_at_most_eight_seconds(now):
     """However often it failed; also where the server asks for more."""
     assert 4 <= max(waits_of(now, 9)) <= 8 + 1e-6
-    patience = Patience(Asked("s3://bucket/a"), HostHealth())
+    patience = Patience(Asked("fetch", "s3://bucket/a"), HostHealth())
     wait(patience, now)
     patience.failed(FailureError("status 503", 503, wait=3600))
     assert wait(patience, now) == pytest.approx(8)

@@ -1,12 +1,10 @@
 """Files of a store read once, with pieces fetched ahead."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from streamdata.errors import ShardError
 from streamdata.io import one_pass
-from streamdata.io.one_pass import Ahead, byte_source
+from streamdata.io.one_pass import byte_source
 from streamdata.io.storage import stamp_of
 from tests.io.servers import http_server
 
@@ -16,7 +14,7 @@ DATA = bytes(range(250)) * 4
 @pytest.fixture
 def far(monkeypatch):
     """A server with a file of a thousand bytes, read in pieces of a hundred."""
-    monkeypatch.setattr(one_pass, "_AHEAD_BYTES", 100)
+    monkeypatch.setattr(one_pass, "_CHUNK_BYTES", 100)
     with http_server({"x": DATA}) as server:
         yield server
 
@@ -26,16 +24,15 @@ def spans(server):
     return sorted(tuple(map(int, one.headers["range"].removeprefix("bytes=").split("-"))) for one in server.log)
 
 
-@pytest.mark.parametrize("num_pieces", [1, 3, 50])
+@pytest.mark.parametrize("num_pieces", [0, 1, 3, 50])
 @pytest.mark.parametrize("step", [7, 100, 333, 5000])
 def test_all_bytes_come_once_and_in_order(far, num_pieces, step):
     """However many pieces are ahead, and however much is read at a time."""
     url = f"{far.url}/x"
     stamp = stamp_of(url)
     far.log.clear()
-    with ThreadPoolExecutor(4) as threads:
-        source = byte_source(url, stamp, Ahead(threads, num_pieces))
-        assert b"".join(source.read(step, at) for at in range(0, len(DATA), step)) == DATA
+    source = byte_source(url, stamp, num_pieces)
+    assert b"".join(source.read(step, at) for at in range(0, len(DATA), step)) == DATA
     assert spans(far) == [(at, at + 99) for at in range(0, 1000, 100)]
 
 
@@ -44,9 +41,8 @@ def test_what_is_passed_over_is_not_fetched_again_and_again(far):
     url = f"{far.url}/x"
     stamp = stamp_of(url)
     far.log.clear()
-    with ThreadPoolExecutor(1) as threads:
-        source = byte_source(url, stamp, Ahead(threads, 1))
-        assert [source.read(3, at) for at in (0, 400, 800)] == [DATA[at : at + 3] for at in (0, 400, 800)]
+    source = byte_source(url, stamp, 1)
+    assert [source.read(3, at) for at in (0, 400, 800)] == [DATA[at : at + 3] for at in (0, 400, 800)]
     assert spans(far) in ([(0, 99), (100, 199), (400, 499), (800, 899)], [(0, 99), (400, 499), (800, 899)])
 
 
@@ -55,8 +51,7 @@ def test_a_piece_that_does_not_come_is_an_error_where_it_is_read(far):
     url = f"{far.url}/x"
     stamp = stamp_of(url)
     far.fault = lambda request: "404" if request.headers["range"] == "bytes=300-399" else None
-    with ThreadPoolExecutor(4) as threads:
-        source = byte_source(url, stamp, Ahead(threads, 8))
-        assert source.read(300, 0) == DATA[:300]
-        with pytest.raises(ShardError, match="bytes 300 to 400: expected a file, got status 404"):
-            source.read(10, 300)
+    source = byte_source(url, stamp, 8)
+    assert source.read(300, 0) == DATA[:300]
+    with pytest.raises(ShardError, match="bytes 300 to 400: expected a file, got status 404"):
+        source.read(10, 300)

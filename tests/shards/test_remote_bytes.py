@@ -20,15 +20,14 @@ def sender(monkeypatch):
     network.close()
 
 
-@pytest.mark.parametrize("is_running", [True, False])
-def test_ranges_of_a_file_share_the_connections_of_the_process(sender, is_running):
-    """Before the network runs, without starting it; afterwards together with all else that it is asked."""
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_ranges_of_a_file_share_the_connections_of_the_process(sender, is_busy):
+    """Together with all else that it is asked."""
     with http_server({"a": DATA}) as server:
-        others = [sender.submit(f"{server.url}/a", 0, 1) for _ in range(9 * is_running)]
+        others = [sender.submit(f"{server.url}/a", 0, 1) for _ in range(9 * is_busy)]
         assert one_pass.fetch_many(f"{server.url}/a", SPANS, "") == [DATA[begin:end] for begin, end in SPANS]
         assert all(other.result(5).data == DATA[:1] for other in others)
         assert server.most_at_once <= 3
-        assert sender.is_running == is_running
 
 
 def test_ranges_that_nobody_waits_for_any_more_are_cancelled(sender):

@@ -8,18 +8,31 @@ Bytes of the hub are asked for by huggingface_hub's session itself: its file sys
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from streamdata.errors import ShardError, shown, without_secrets
 from streamdata.io.remote.addresses import NO_OPTIONS, StorageOptions
 from streamdata.io.remote.hosts import file_system
-from streamdata.io.remote.requests import STALL_S, Answer, Asked, DenialError, FailureError, GoneError, Listed, Stat
-from streamdata.io.remote.web import check_version, denied, promise, refusal
+from streamdata.io.remote.requests import (
+    STALL_S,
+    Answer,
+    Asked,
+    FailureError,
+    GoneError,
+    Listed,
+    Listing,
+    Stat,
+    check_version,
+    denied,
+    promise,
+    refusal,
+)
 
+T = TypeVar("T")
 _MAX_THREADS = 16
 _FINAL = (AttributeError, ImportError, NotImplementedError, TypeError, ValueError)
 # Where the file systems of fsspec say which version of a file this is, the most exact first.
@@ -40,11 +53,11 @@ _without_secrets = _WithoutSecrets()  # one: a logger takes the same filter once
 
 
 class FileClient:
-    """A RangeClient over fsspec, in threads.
+    """A Client over fsspec, in threads.
 
     Args:
         options: None of them applies.
-        threads: How many ranges are read at the same time at most.
+        threads: How many requests are made at the same time at most.
     """
 
     def __init__(self, options: StorageOptions, threads: int) -> None:
@@ -55,9 +68,20 @@ class FileClient:
             )
         self._pool = ThreadPoolExecutor(min(threads, _MAX_THREADS), "streamdata fsspec")
 
-    async def get(self, url: str, begin: int, end: int, version: str) -> Answer:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, file_range, Asked(url, begin, end, version))
+    async def fetch(self, asked: Asked) -> Answer:
+        return await self._in_thread(file_range, asked)
+
+    async def stat(self, asked: Asked) -> Stat:
+        return await self._in_thread(_file_stat, asked)
+
+    async def list(self, asked: Asked) -> Listing:
+        return await self._in_thread(_file_list, asked)
+
+    async def put(self, asked: Asked) -> None:
+        await self._in_thread(_file_put, asked)
+
+    async def _in_thread(self, attempt: Callable[[Asked], T], asked: Asked) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, attempt, asked)
 
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -78,7 +102,7 @@ def file_range(asked: Asked) -> Answer:
             data = bytes(filesystem.cat_file(path, start=asked.begin, end=asked.end))
         size, version = _stat(filesystem, path)
     check_version(asked, version)
-    return Answer(data, version, size, 206, 0.0)
+    return Answer(data, version, size)
 
 
 def _from_hub(filesystem: Any, path: str, asked: Asked) -> bytes:
@@ -98,46 +122,29 @@ def _from_hub(filesystem: Any, path: str, asked: Asked) -> bytes:
         return bytes(answer.read())
 
 
-def file_stat(asked: Asked) -> Stat:
-    """Try once to find a file's size and version.
-
-    Raises:
-        FailureError: A retry may succeed.
-        ShardError: A retry cannot succeed.
-    """
+def _file_stat(asked: Asked) -> Stat:
     with _its_errors(asked):
         return _stat(*file_system(asked.url))
 
 
-def file_put(asked: Asked) -> None:
-    """Try once to write a file.
-
-    Raises:
-        FailureError: A retry may succeed.
-        ShardError: A retry cannot succeed.
-    """
+def _file_put(asked: Asked) -> None:
     with _its_errors(asked):
         filesystem, path = file_system(asked.url)
         filesystem.put_file(str(asked.body), path)
 
 
-def file_list(asked: Asked, *, deep: bool) -> list[Listed]:
-    """Try once to list the files below a folder; without `deep`, the files and folders directly in it.
-
-    Raises:
-        FailureError: A retry may succeed.
-        ShardError: A retry cannot succeed.
-    """
+def _file_list(asked: Asked) -> Listing:
     with _its_errors(asked):
         filesystem, path = file_system(asked.url)
         filesystem.invalidate_cache()
-        found = filesystem.find(path, maxdepth=None if deep else 1, withdirs=not deep, detail=True)
+        found = filesystem.find(path, maxdepth=None if asked.deep else 1, withdirs=not asked.deep, detail=True)
     above, root = path.rstrip("/"), asked.url.rstrip("/")
-    return [
+    listed = [
         Listed(root + name[len(above) :] + "/" * (details["type"] != "file"), details.get("size") or 0, "")
         for name, details in found.items()
         if name.rstrip("/") != above
     ]
+    return Listing(listed, [])
 
 
 def _stat(filesystem: Any, path: str) -> Stat:
@@ -161,7 +168,7 @@ def _its_errors(asked: Asked) -> Iterator[None]:
     except FileNotFoundError as error:
         raise GoneError(f"{asked.describe()}: expected a file, got none\n  Check the address.") from error
     except PermissionError as error:
-        raise denied(asked, DenialError("no permission", 403)) from error
+        raise denied(asked, "no permission") from error
     except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)  # as Hugging Face's errors have it
         if isinstance(status, int):

@@ -1,7 +1,7 @@
 """The requests of one process: `submit(url, range) → Future[Answer]`, over one pool of connections.
 
-An event loop in a thread of its own sends them; it starts with the first request of a process, never at import. A
-process that is forked has none of it and begins anew. What a trainer reads before it forks goes through `once`.
+An event loop in a thread of its own sends them; it starts with the first request of a process, never at import, and is
+gone while the process forks.
 """
 
 import asyncio
@@ -10,21 +10,22 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, TypeVar
 
 from streamdata.errors import ShardError, shown, without_secrets
-from streamdata.io.remote.addresses import StorageOptions, options_of, signed_url
+from streamdata.io.remote.addresses import StorageOptions
 from streamdata.io.remote.hosts import health_of, kind_of
-from streamdata.io.remote.requests import STALL_S, Answer, Asked, FailureError, Patience, RangeClient
-from streamdata.io.remote.web import with_attempts
+from streamdata.io.remote.requests import STALL_S, Answer, Asked, Client, FailureError, Patience, with_attempts
 from streamdata.run.per_process import PerProcess
+from streamdata.run.processes import processes
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 MAX_CONNECTIONS = 64
 _FEWEST = 4
 _VARIABLE = "STREAMDATA_CONNECTIONS"
@@ -92,8 +93,76 @@ def connections_of_process(connections: int | None = None) -> int:
     return min(MAX_CONNECTIONS, max(min(_FEWEST, connections), connections // max(1, sharers)))
 
 
+class _Running:
+    """An event loop in a thread of its own, with its connections and clients.
+
+    Args:
+        connections: How many requests are in flight at most.
+    """
+
+    def __init__(self, connections: int) -> None:
+        self.connections = connections
+        self.clients: dict[tuple[str, StorageOptions], Client] = {}
+        self.free = asyncio.Semaphore(connections)
+        self.session: Any = None
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(_note_unasked)
+        self._thread = Thread(target=_run, args=(self.loop,), name="streamdata network", daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:
+            self.loop.close()
+            raise
+
+    def client(self, url: str, options: StorageOptions) -> Client:
+        """The client of a url's kind; called on the loop."""
+        key = kind_of(url), options
+        if key not in self.clients:
+            self.clients[key] = self._new_client(*key)
+        return self.clients[key]
+
+    def _new_client(self, kind: str, options: StorageOptions) -> Client:
+        if kind == "objects":
+            from streamdata.io.remote.object_client import ObjectClient
+
+            return ObjectClient(options)
+        if kind == "files":
+            from streamdata.io.remote.file_client import FileClient
+
+            return FileClient(options, self.connections)
+        from streamdata.io.remote.web_client import WebClient, new_session
+
+        self.session = self.session or new_session(self.connections)
+        if kind == "web":
+            return WebClient(self.session)
+        from streamdata.io.remote.s3_client import S3Client
+
+        return S3Client(self.session, options)
+
+    def close(self) -> None:
+        """Cancel all requests in flight, and end the thread."""
+        asyncio.run_coroutine_threadsafe(self._end(), self.loop).result(STALL_S)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(STALL_S)
+
+    async def _end(self) -> None:
+        own = asyncio.current_task()
+        tasks = [task for task in asyncio.all_tasks() if task is not own]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for client in self.clients.values():
+            await client.close()
+        if self.session is not None:
+            await self.session.close()
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+
 class Network:
-    """Sends this process's requests for bytes, from one event loop in a thread.
+    """Sends this process's requests, from one event loop in a thread.
+
+    The thread starts with the first request. It ends before the process forks, unless requests are in flight, and
+    starts again with the next one: no child has a part of it.
 
     Args:
         connections: How many are in flight at most.
@@ -103,10 +172,8 @@ class Network:
         self.counts = NetworkCounts()
         self.connections = connections
         self._lock = Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._clients: dict[tuple[str, StorageOptions], RangeClient] = {}
-        self._session: Any = None
-        self._free: asyncio.Semaphore | None = None
+        self._running: _Running | None = None
+        self._open: set[Future[Any]] = set()
 
     def submit(self, url: str, begin: int, end: int, version: str = "") -> "Future[Answer]":
         """Request the bytes [begin, end) of an object; cancelling the future ends the request.
@@ -121,16 +188,30 @@ class Network:
             Its answer; or as its exception a ShardError that names shard, range, attempts and the server's word.
         """
         assert 0 <= begin < end, (begin, end)
-        asked = Asked(signed_url(url), begin, end, version)
-        options = options_of(url)
-        patience = Patience(asked, health_of(asked.url, options))
-        loop = self._running()
-        return asyncio.run_coroutine_threadsafe(self._answered(asked, patience, options), loop)
+        return self.ask_here(Asked.of_range(url, begin, end, version))
+
+    def ask(self, asked: Asked) -> "Future[Any]":
+        """Make a request in a process that may fork later; the future gives what the client's method does.
+
+        Of gs and az another process makes it: obstore has threads of its own, after which a child would hang.
+        """
+        if kind_of(asked.url) != "objects" or self._is_used("objects"):
+            return self.ask_here(asked)
+        return self._begin(lambda _: asyncio.to_thread(_asked_apart, asked))
+
+    def ask_here(self, asked: Asked) -> "Future[Any]":
+        """Make a request from this process, whatever its host."""
+        patience = Patience(asked, health_of(asked.url, asked.options))
+        return self._begin(lambda running: self._answered(running, asked, patience))
 
     @property
     def is_running(self) -> bool:
-        """Whether the network has been used, and so has a thread, which a fork would lose."""
-        return self._loop is not None
+        """Whether the network has a thread now."""
+        return self._running is not None
+
+    def _is_used(self, kind: str) -> bool:
+        running = self._running
+        return running is not None and any(each == kind for each, _ in tuple(running.clients))
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -142,118 +223,91 @@ class Network:
             self.counts.waited += time.perf_counter() - began
 
     def limit(self, connections: int) -> None:
-        """Limit the number of requests in flight; to be called before the first request."""
-        if self._loop is None:
+        """Limit the number of requests in flight, from when none is."""
+        if connections != self.connections:
             self.connections = connections
+            self.close_if_idle()
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def _begin(self, make: Callable[[_Running], Coroutine[Any, Any, T]]) -> "Future[T]":
         with self._lock:
-            if self._loop is None:
-                loop = asyncio.new_event_loop()
-                loop.set_exception_handler(_note_unasked)
-                self._free = asyncio.Semaphore(self.connections)
-                thread = Thread(target=_run, args=(loop,), name="streamdata network", daemon=True)
-                try:
-                    thread.start()
-                except BaseException:
-                    loop.close()
-                    raise
-                self._thread = thread
+            if self._running is None:
+                self._running = _Running(self.connections)
                 atexit.register(self.close)
-                self._loop = loop  # only now: without its thread there is nothing that `close` could end
-            return self._loop
+            future = asyncio.run_coroutine_threadsafe(make(self._running), self._running.loop)
+            self._open.add(future)
+        future.add_done_callback(self._open.discard)
+        return future
 
-    async def _answered(self, asked: Asked, patience: Patience, options: StorageOptions) -> Answer:
-        assert self._free is not None, "the loop was not started"
-        client, start = self._client(asked.url, options), time.monotonic()
+    async def _answered(self, running: _Running, asked: Asked, patience: Patience) -> Any:
+        client = running.client(asked.url, asked.options)
         while True:
             # By attempts: while one waits to be asked again, another host may answer.
-            async with self._free:
-                if (wait := patience.begin()) is None and (answer := await self._attempt(asked, client, patience)):
-                    waited = time.monotonic() - start
-                    self.counts.num_bytes += len(answer.data)
-                    self.counts.seconds += waited
-                    return answer._replace(waited=waited)
+            async with running.free:
+                if (wait := patience.begin()) is None:
+                    found = await self._attempt(client, asked, patience)
             if wait is not None:
                 await asyncio.sleep(wait)
+            elif found is not None:
+                return found[0]
 
-    async def _attempt(self, asked: Asked, client: RangeClient, patience: Patience) -> Answer | None:
-        """One attempt; None where another one may do."""
-        assert asked.begin is not None
-        assert asked.end is not None
+    async def _attempt(self, client: Client, asked: Asked, patience: Patience) -> tuple[Any] | None:
+        """Make one attempt; return what it gives, or None where another one may do."""
         self.counts.requests += 1
         self.counts.retries += patience.attempts > 1
-        limit_s = patience.limit_s
+        # A list may have many pages, and what is written be large: their clients notice where nothing comes.
+        limit_s = patience.limit_s if asked.what in ("fetch", "stat") else None
         try:
             async with asyncio.timeout(limit_s):
-                answer = await client.get(asked.url, asked.begin, asked.end, asked.version)
-        except (FailureError, TimeoutError) as error:
-            patience.failed(
-                error if isinstance(error, FailureError) else FailureError(f"no end of it after {limit_s:.0f} s")
-            )
+                found = await getattr(client, asked.what)(asked)
+        except FailureError as error:
+            patience.failed(error)
+            return None
+        except TimeoutError:
+            patience.failed(FailureError(f"no end of it after {limit_s:.0f} s"))
             return None
         except ShardError as error:
             patience.succeeded()
             raise with_attempts(error, patience.attempts) from error.__cause__
         patience.succeeded()
-        return answer
+        if isinstance(found, Answer):
+            found = found._replace(waited=patience.waited)
+            self.counts.num_bytes += len(found.data)
+            self.counts.seconds += found.waited
+        return (found,)
 
-    def _client(self, url: str, options: StorageOptions) -> RangeClient:
-        kind = kind_of(url)
-        if (client := self._clients.get((kind, options))) is not None:
-            return client
-        if kind == "objects":
-            from streamdata.io.remote.object_client import ObjectClient
-
-            client = ObjectClient(options)
-        elif kind == "files":
-            from streamdata.io.remote.file_client import FileClient
-
-            client = FileClient(options, self.connections)
-        else:
-            from streamdata.io.remote.web_client import WebClient, new_session
-
-            self._session = self._session or new_session(self.connections)
-            client = WebClient(self._session, options)
-        self._clients[kind, options] = client
-        return client
+    def close_if_idle(self) -> None:
+        """End the thread, unless requests are in flight; the next request starts another."""
+        with self._lock:
+            is_idle = all(future.done() for future in tuple(self._open))
+            running, self._running = (self._running, None) if is_idle else (None, self._running)
+        self._end(running)
 
     def close(self) -> None:
-        """Cancel all requests in flight, and stop the event loop."""
+        """Cancel all requests in flight, and end the thread."""
         with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            asyncio.run_coroutine_threadsafe(self._end(), loop).result(STALL_S)
-            loop.call_soon_threadsafe(loop.stop)
-            self._thread.join(STALL_S)
+            running, self._running = self._running, None
+        self._end(running)
 
-    async def _end(self) -> None:
-        own = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not own]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for client in self._clients.values():
-            await client.close()
-        if self._session is not None:
-            await self._session.close()
-        self._clients, self._session = {}, None
-        await asyncio.get_running_loop().shutdown_default_executor()
+    def _end(self, running: _Running | None) -> None:
+        if running is not None:
+            atexit.unregister(self.close)
+            running.close()
 
     def abandon(self) -> None:
         """Release the parent's connections silently, in a forked process."""
         atexit.unregister(self.close)
-        if self._session is not None:
-            self._session.detach()
+        if self._running is not None and self._running.session is not None:
+            self._running.session.detach()
 
 
-def import_client(url: str) -> None:
-    """Import the client for the url's kind, where that is safe before a fork, so that children inherit it.
+def _asked_apart(asked: Asked) -> Any:
+    """Make a request in another process, which ends with it."""
+    with processes(_ask_for_another, 1) as team:
+        return next(found for _, found in team.run([asked]))
 
-    The import takes 0.2 s, which overlap with other waiting.
-    """
-    if kind_of(url) in ("web", "s3"):
-        from streamdata.io.remote.web_client import WebClient  # noqa: F401
+
+def _ask_for_another(asked: Asked, _: object) -> Any:
+    return network().ask_here(asked).result()
 
 
 def _note_unasked(loop: asyncio.AbstractEventLoop, report: dict[str, Any]) -> None:
@@ -276,3 +330,11 @@ _network = PerProcess(lambda: Network(connections_of_process()), leave=Network.a
 def network() -> Network:
     """The network of this process; it starts nothing before its first request."""
     return _network.get()
+
+
+def _before_fork() -> None:
+    if _network.made is not None:
+        _network.made.close_if_idle()
+
+
+os.register_at_fork(before=_before_fork)

@@ -17,13 +17,18 @@ from streamdata.io.remote.requests import (
     STALL_S,
     Answer,
     Asked,
-    DenialError,
     FailureError,
     GoneError,
     Listed,
+    Listing,
+    Promise,
     Stat,
+    answer,
+    check_version,
+    ranges_ignored,
+    refusal,
+    replaced,
 )
-from streamdata.io.remote.web import check_version, denied, ranges_ignored, refusal, replaced
 
 with needs("obstore", "azure,gcs", "reading gs:// and az://"):
     import obstore
@@ -51,7 +56,7 @@ class _Used:
 
 
 class ObjectClient:
-    """A RangeClient over obstore.
+    """A Client over obstore.
 
     Args:
         options: Of the hosts.
@@ -62,39 +67,25 @@ class ObjectClient:
         self._options = options
         self._stores: dict[str, Any] = {}
 
-    async def get(self, url: str, begin: int, end: int, version: str) -> Answer:
-        asked = Asked(url, begin, end, version)
-        store, path = self._store(url)
-        options: Any = {"range": (begin, end)} | ({"if_match": version} if version else {})
+    async def fetch(self, asked: Asked) -> Answer:
+        store, path = self._store(asked.url)
+        options: Any = {"range": (asked.begin, asked.end)} if asked.is_range else {}
+        options |= {"if_match": asked.version} if asked.version else {}
         with _its_errors(asked):
             found = await obstore.get_async(store, path, options=options)
             data = bytes(await found.bytes_async())
         got = _stat(found.meta)
         check_version(asked, got.version)
-        if len(data) != min(end, got.size) - begin:
-            raise FailureError(f"a body of {len(data)} bytes, expected {min(end, got.size) - begin}")
-        return Answer(data, got.version, got.size, 206, 0.0)
+        length = min(asked.end or got.size, got.size) - (asked.begin or 0)
+        return answer(Promise(length, got.version, got.size), data)
 
-    def get_here(self, asked: Asked) -> Answer:
-        """Try once to read a range or a whole object, without an event loop."""
-        store, path = self._store(asked.url)
-        options: Any = {"range": (asked.begin, asked.end)} if asked.is_range else {}
-        with _its_errors(asked):
-            found = obstore.get(store, path, options=options)
-            data = bytes(found.bytes())
-        got = _stat(found.meta)
-        check_version(asked, got.version)
-        return Answer(data, got.version, got.size, 206, 0.0)
-
-    def stat(self, asked: Asked) -> Stat:
-        """Try once to find an object's size and version."""
+    async def stat(self, asked: Asked) -> Stat:
         store, path = self._store(asked.url)
         with _its_errors(asked):
-            meta = obstore.head(store, path)
-        return _stat(meta)
+            return _stat(await obstore.head_async(store, path))
 
-    def put(self, asked: Asked) -> None:
-        """Try once to write an object; a large one is sent in parts, and appears with the last part."""
+    async def put(self, asked: Asked) -> None:
+        """Write an object; a large one is sent in parts, and appears with the last part."""
         assert asked.body is not None, "nothing is to be written"
         if self._options.anonymous and asked.url.startswith(("gs://", "gcs://")):  # obstore would look for a token
             raise ShardError(
@@ -103,20 +94,19 @@ class ObjectClient:
             )
         store, path = self._store(asked.url)
         with _its_errors(asked):
-            obstore.put(store, path, asked.body)
+            await obstore.put_async(store, path, asked.body)
 
-    def list(self, asked: Asked, *, deep: bool) -> list[Listed]:
-        """Try once to list the objects below a folder; without `deep`, the objects and folders directly in it."""
+    async def list(self, asked: Asked) -> Listing:
         store, path = self._store(asked.url)
         root = asked.url.removesuffix(path)
         with _its_errors(asked):
-            if deep:
-                objects, folders = [meta for page in obstore.list(store, path) for meta in page], []
+            if asked.deep:
+                objects, folders = await obstore.list(store, path).collect_async(), []
             else:
-                found = obstore.list_with_delimiter(store, path)
+                found = await obstore.list_with_delimiter_async(store, path)
                 objects, folders = list(found["objects"]), list(found["common_prefixes"])
         listed = [Listed(f"{root}{meta['path']}", *_stat(meta)) for meta in objects]
-        return [*listed, *(Listed(f"{root}{folder.rstrip('/')}/", 0, "") for folder in folders)]
+        return Listing([*listed, *(Listed(f"{root}{folder.rstrip('/')}/", 0, "") for folder in folders)], [])
 
     def _store(self, url: str) -> tuple[Any, str]:
         """The bucket of a url, as obstore has it, and the path in it."""
@@ -162,8 +152,7 @@ def _translated(asked: Asked, error: Exception) -> Exception:
     if isinstance(error, kinds.PreconditionError):
         return replaced(asked, "another one (status 412)")
     if isinstance(error, (kinds.UnauthenticatedError, kinds.PermissionDeniedError)):
-        status = 401 if isinstance(error, kinds.UnauthenticatedError) else 403
-        return denied(asked, DenialError(f"status {status}", status))
+        return refusal(asked, 401 if isinstance(error, kinds.UnauthenticatedError) else 403)
     if not isinstance(error, (kinds.GenericError, OSError)):
         return error
     if _IGNORED in str(error):

@@ -1,20 +1,45 @@
-"""Ranges over HTTP, many at a time on one event loop: of web servers, and of S3 APIs."""
+"""HTTP, many requests at a time on one event loop: of web servers, and the ground of S3 APIs."""
 
-from typing import Any
+import base64
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from html import unescape
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies
 
 from streamdata.errors import needs
-from streamdata.io.remote.addresses import StorageOptions
-from streamdata.io.remote.hosts import door_of
-from streamdata.io.remote.requests import STALL_S, Answer, Asked, DenialError, FailureError, GoneError, described
-from streamdata.io.remote.web import MAX_WORD, Prepared, answer, denied, promise, range_headers, refuse
+from streamdata.io.remote.addresses import bare_url
+from streamdata.io.remote.requests import (
+    MAX_WORD,
+    STALL_S,
+    Answer,
+    Asked,
+    DeniedError,
+    FailureError,
+    GoneError,
+    Listed,
+    Listing,
+    Stat,
+    answer,
+    denied,
+    is_empty,
+    promise,
+    range_headers,
+    refusal,
+    version_of,
+)
 
 with needs("aiohttp", "http,s3", "reading http:// and s3://"):
     import aiohttp
     import yarl
 
+T = TypeVar("T")
+Take = Callable[[aiohttp.ClientResponse], Awaitable[T]]
 _GOOD = (200, 206)
 _BUFFER = 1 << 20
+_HREF = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
 
 
 class _Pool(aiohttp.TCPConnector):
@@ -37,63 +62,129 @@ def new_session(connections: int) -> aiohttp.ClientSession:
     return session
 
 
+class Prepared(NamedTuple):
+    """A request ready to send: its url as the host takes it, headers, and the settings by which it was signed."""
+
+    url: str
+    headers: dict[str, str]
+    settings: Any = None
+
+
 class WebClient:
-    """A RangeClient over HTTP.
+    """A Client of web servers; a url's user name and password become a header.
 
     Args:
         session: The connections.
-        options: Of the host.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, options: StorageOptions) -> None:
-        self._session, self._options = session, options
+    follows = True  # redirects
 
-    async def get(self, url: str, begin: int, end: int, version: str) -> Answer:
-        asked = Asked(url, begin, end, version)
-        door = door_of(url, self._options)
-        for _ in range(3):  # other credentials and another region may each be tried once
-            prepared = door.prepare("GET", url, range_headers(asked))
-            try:
-                return await self._attempt(asked, prepared, follows=door.follows)
-            except DenialError as error:
-                if not door.renewed(prepared.credentials):
-                    raise denied(asked, error) from None
-            except _ElsewhereError as error:
-                if not door.learned(url, error.headers):
-                    refuse(asked, error.status, error.headers, error.body)
-        raise denied(asked, DenialError("one refusal after the other", 403))
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
 
-    async def _attempt(self, asked: Asked, prepared: Prepared, *, follows: bool) -> Answer:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALL_S, sock_read=STALL_S)
-        try:
-            async with self._session.get(
-                yarl.URL(prepared.url, encoded=True), headers=prepared.headers, allow_redirects=follows, timeout=timeout
-            ) as response:
-                try:
-                    if response.status not in _GOOD:
-                        body = await response.content.read(MAX_WORD)
-                        if response.headers.get("x-amz-bucket-region") and response.status in (301, 307, 400):
-                            raise _ElsewhereError(response.status, response.headers, body)
-                        refuse(asked, response.status, response.headers, body)
-                    promised = promise(asked, response.status, response.headers)
-                    data = await response.read()
-                    return answer(response.status, promised, data, 0.0)
-                except BaseException:
-                    response.close()  # what else comes is not read
-                    raise
-        except GoneError:  # an OSError, too
-            raise
-        except (aiohttp.ClientError, OSError) as error:
-            cut, closed = aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError
-            raise FailureError(described(error, STALL_S, cut, closed)) from error
+    async def fetch(self, asked: Asked) -> Answer:
+        return await self.send("GET", asked, lambda response: whole(asked, response))
+
+    async def stat(self, asked: Asked) -> Stat:
+        # The first byte, not the headers alone: a server that ignores ranges is noticed before the run.
+        found = await self.fetch(asked._replace(begin=0, end=1))
+        return Stat(found.size, found.version)
+
+    async def list(self, asked: Asked) -> Listing:
+        """The links of the server's page of a folder; for a deep list, its folders' pages are to be asked for, too."""
+        folder = asked.url if asked.url.endswith("/") else f"{asked.url}/"
+        page = await self.send("GET", asked._replace(url=folder), lambda response: response.read())
+        root = bare_url(folder)
+        links = {bare_url(urljoin(root, unescape(link))) for link in _HREF.findall(page.decode("utf-8", "replace"))}
+        below = sorted(link for link in links if link.startswith(root) and link != root)
+        folders = [link for link in below if link.endswith("/") and asked.deep]
+        return Listing(
+            [Listed(link, 0, "") for link in below if link not in folders],
+            [asked._replace(url=link) for link in folders],
+        )
+
+    async def put(self, asked: Asked) -> None:
+        raise AssertionError("web servers take no files")
 
     async def close(self) -> None:
         """Do nothing: the session belongs to whoever made it."""
 
+    def prepare(self, method: str, asked: Asked, query: str) -> Prepared:
+        """Prepare a request; `query` is added to its url."""
+        parts, headers = urlsplit(asked.url), range_headers(asked)
+        userinfo, at, host = parts.netloc.rpartition("@")
+        if at:
+            token = base64.b64encode(unquote(userinfo).encode()).decode()
+            headers["Authorization"] = f"Basic {token}"
+        path = quote(parts.path or "/", "/~-._%!$&'()*+,;=:@")
+        return Prepared(urlunsplit((parts.scheme, host, path, parts.query, "")), headers)
 
-class _ElsewhereError(Exception):
-    """An S3 API says that a bucket is in another region."""
+    def corrected(self, asked: Asked, headers: Any) -> bool:
+        """Whether the headers of an error say how to ask correctly, and the next request will be made so."""
+        return False
 
-    def __init__(self, status: int, headers: Any, body: bytes) -> None:
-        super().__init__(status)
-        self.status, self.headers, self.body = status, headers, body
+    def renewed(self, used: Any) -> bool:
+        """Whether other credentials than those of the settings `used`, which were refused, may be available now."""
+        return False
+
+    async def send(self, method: str, asked: Asked, take: Take[T], query: str = "") -> T:
+        """Send a request, and return what `take` makes of a good response."""
+        for _ in range(3):  # other credentials and another region may each be tried once
+            prepared = self.prepare(method, asked, query)
+            try:
+                found = await self._attempt(method, asked, prepared, take)
+            except DeniedError:
+                if not self.renewed(prepared.settings):
+                    raise
+                continue
+            if found is not None:
+                return found[0]
+        raise denied(asked, "one refusal after the other")
+
+    async def _attempt(self, method: str, asked: Asked, prepared: Prepared, take: Take[T]) -> tuple[T] | None:
+        """Send it once; return what `take` makes of the response, or None where it is to be sent again."""
+        url = yarl.URL(prepared.url, encoded=True)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALL_S, sock_read=STALL_S)
+        try:
+            with nullcontext() if asked.body is None else asked.body.open("rb") as body:
+                sending = self._session.request(
+                    method, url, headers=prepared.headers, data=body, allow_redirects=self.follows, timeout=timeout
+                )
+                async with sending as response:
+                    return await self._taken(asked, response, take)
+        except GoneError:  # an OSError, too
+            raise
+        except (aiohttp.ClientError, OSError) as error:
+            raise FailureError(_described(error)) from error
+
+    async def _taken(self, asked: Asked, response: aiohttp.ClientResponse, take: Take[T]) -> tuple[T] | None:
+        try:
+            if response.status in _GOOD or is_empty(asked, response.status, response.headers):
+                return (await take(response),)
+            said = await response.content.read(MAX_WORD)
+            if self.corrected(asked, response.headers):
+                return None
+            raise refusal(asked, response.status, response.headers, said)
+        except BaseException:
+            response.close()  # what else comes is not read
+            raise
+
+
+async def whole(asked: Asked, response: aiohttp.ClientResponse) -> Answer:
+    """The answer of a good response, with all of its body."""
+    if is_empty(asked, response.status, response.headers):
+        return Answer(b"", version_of(response.headers), 0)
+    promised = promise(asked, response.status, response.headers)
+    return answer(promised, await response.read())
+
+
+def _described(error: Exception) -> str:
+    """Describe a failure without the url, whose query may hold secrets."""
+    if isinstance(error, TimeoutError):
+        return f"no byte for {STALL_S:.0f} s"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "a body that was cut"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "a connection that was closed"
+    reason = getattr(error, "strerror", None)
+    return f"{type(error).__name__}{f' ({reason})' if isinstance(reason, str) else ''}"

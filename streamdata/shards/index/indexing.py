@@ -21,8 +21,7 @@ import numpy as np
 
 from streamdata.errors import ShardError, one_line
 from streamdata.io.file_cache import cache_directory, locked
-from streamdata.io.one_pass import Ahead, SourceFile, byte_source
-from streamdata.io.remote.network import import_client
+from streamdata.io.one_pass import SourceFile, byte_source
 from streamdata.io.storage import NO_STAMP, FileStamp, check_stamp, is_remote, local_path
 from streamdata.io.streams import open_stream
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
@@ -67,13 +66,13 @@ COUNT_KINDS: Final = (*map(csv_kind, ["", *map(chr, range(128))]), "n-jsonl", "n
 """The kinds of indexes that say how many records there are, as `noted`, and not where: their one row is empty."""
 
 
-def count_records(kind: str, url: str, stamp: FileStamp, ahead: Ahead | None, limits: ShardLimits) -> Contents:
+def count_records(kind: str, url: str, stamp: FileStamp, ahead: int, limits: ShardLimits) -> Contents:
     """Count the records of a shard that is not a pipe, damaged ones included; return that as an index.
 
     Raises:
         ShardError: The shard is damaged, of another format, or was changed; or one of its records exceeds the limits.
     """
-    # As an index: the network of this process has a thread, which workers that are forked later would lack.
+    # Past the page cache, as an index.
     raw = SourceFile(byte_source(url, stamp, ahead)) if is_remote(url) else None
     with open_stream(url, stamp, raw=raw) as stream:
         if kind.startswith(_CSV):
@@ -210,7 +209,7 @@ def open_index(job: IndexJob, *, is_kept_beside: bool = True) -> IndexFile:
     )
 
 
-def build(*jobs: IndexJob, is_kept_beside: bool = True, ahead: Ahead | None = None) -> list[Found]:
+def build(*jobs: IndexJob, is_kept_beside: bool = True, ahead: int = 0) -> list[Found]:
     """Build and publish all these indexes of one shard in a single pass.
 
     Args:
@@ -229,7 +228,7 @@ def build(*jobs: IndexJob, is_kept_beside: bool = True, ahead: Ahead | None = No
     return built
 
 
-def build_each(*jobs: IndexJob, is_kept_beside: bool = True, ahead: Ahead | None = None) -> list[Found | ShardError]:
+def build_each(*jobs: IndexJob, is_kept_beside: bool = True, ahead: int = 0) -> list[Found | ShardError]:
     """Build indexes as `build` does, and return the error in place of each one that fails."""
     contents = _contents(jobs, ahead)
     # After reading, since a file that was replaced meanwhile may have been read in parts of two versions.
@@ -254,7 +253,7 @@ def _publish(job: IndexJob, contents: Contents, *, is_kept_beside: bool) -> Foun
     return Found(str(path), header)
 
 
-def _contents(jobs: Sequence[IndexJob], ahead: Ahead | None) -> list[Contents | ShardError]:
+def _contents(jobs: Sequence[IndexJob], ahead: int) -> list[Contents | ShardError]:
     """Index a shard for these jobs: the content of each index, or why it cannot be built."""
     url, limits = jobs[0].url, jobs[0].limits
     if jobs[0].kind == "jsonl":
@@ -355,9 +354,8 @@ def build_missing(
     if remote:
         logger.info("indexing %d remote shards", len(remote))
         at_once = min(_MAX_REQUESTS, len(remote))
-        with ThreadPoolExecutor(_MAX_REQUESTS) as fetching, ThreadPoolExecutor(at_once) as threads:
-            fetching.submit(import_client, remote[0][0].url)
-            in_threads = partial(work, ahead=Ahead(fetching, _MAX_REQUESTS // at_once))
+        with ThreadPoolExecutor(at_once) as threads:
+            in_threads = partial(work, ahead=_MAX_REQUESTS // at_once)
             for task, failed in zip(remote, threads.map(in_threads, remote), strict=True):
                 unbuilt.update(failed)
                 report(task)
@@ -392,7 +390,7 @@ def _build_in_processes(tasks: Tasks, count: int, work: Work, report: Report, un
 
 
 def _build_quietly(
-    task: tuple[IndexJob, ...], _: object = None, *, is_kept_beside: bool, ahead: Ahead | None = None
+    task: tuple[IndexJob, ...], _: object = None, *, is_kept_beside: bool, ahead: int = 0
 ) -> tuple[IndexJob, ...]:
     """Index a shard; return what cannot be built though the shard could be read."""
     try:

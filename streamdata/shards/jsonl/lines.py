@@ -15,7 +15,7 @@ import numpy.typing as npt
 import orjson
 
 from streamdata.errors import ShardError, shown
-from streamdata.io.one_pass import Ahead, ByteSource, byte_source
+from streamdata.io.one_pass import ByteSource, byte_source
 from streamdata.io.signatures import JSONL, refuse_foreign
 from streamdata.io.storage import FileStamp, Int64s
 from streamdata.recipe.limits import DEFAULT_LIMITS
@@ -297,9 +297,7 @@ def numbered_lines(source: ByteSource, url: str, max_bytes: int = MAX_LINE_BYTES
             yield number + 1, lines.offset + start, line
 
 
-def jsonl_rows(
-    url: str, stamp: FileStamp | None = None, ahead: Ahead | None = None, max_bytes: int = MAX_LINE_BYTES
-) -> Contents:
+def jsonl_rows(url: str, stamp: FileStamp | None = None, ahead: int = 0, max_bytes: int = MAX_LINE_BYTES) -> Contents:
     """Index a JSONL shard: one row per record and one for the end; blank lines are counted as skipped.
 
     Raises:

@@ -35,7 +35,7 @@ COMMANDS = [
 @pytest.fixture
 def server(monkeypatch, tmp_path):
     """Two shards, a process that gives up soon, and a folder with whatever is left behind."""
-    monkeypatch.setattr(requests, "DEADLINE_S", 0.1)
+    monkeypatch.setattr(requests, "DEADLINE_S", 0.5)
     monkeypatch.setattr(requests, "_FIRST_WAIT_S", 0.002)
     monkeypatch.setattr(requests, "_LONGEST_WAIT_S", 0.02)
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "left" / "indexes"))
