@@ -49,6 +49,7 @@ test-long: venv
 	$(BIN)/python -m tests.elastic.torchrun_soak --kills 10
 	$(BIN)/python -m tests.elastic.scale
 	$(BIN)/python -m tests.io.cache_soak
+	$(BIN)/python -m tests.io.remote_equals_local --cases 100
 	$(BIN)/python -m tests.benchmarks.soak
 	$(BIN)/python -m tests.fuzz --cases 2000
 	$(BIN)/python -m tests.faults.killed_trainers

@@ -111,6 +111,15 @@ def test_the_page_of_a_folder_is_read_again_where_it_was_cut(kind):
         assert len(list_once(f"{server.url}/d/")) == 50
 
 
+@pytest.mark.parametrize("kind", ["503", "cut", "cut_chunked", "cut_unsized"])
+def test_a_page_of_a_bucket_is_read_again_where_it_was_cut(kind):
+    """Also where no length of it was told."""
+    with s3_server({f"bucket/{number}.tar": b"" for number in range(9)}) as server:
+        server.fault = lambda request: kind if not request.number else None
+        found = list_once(Address("s3://bucket/", StorageOptions(endpoint=server.url, anonymous=True)))
+        assert len(found) == 9
+
+
 def test_a_redirect_is_followed_without_the_password():
     """To another host."""
     with http_server({"a": DATA}) as target, http_server({}) as server:

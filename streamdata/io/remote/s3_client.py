@@ -16,7 +16,7 @@ import aiohttp
 
 from streamdata.errors import ShardError, needs
 from streamdata.io.remote.addresses import StorageOptions
-from streamdata.io.remote.requests import MAX_WORD, Asked, Listed, Listing, Stat, promise, range_headers
+from streamdata.io.remote.requests import MAX_WORD, Asked, FailureError, Listed, Listing, Stat, promise, range_headers
 from streamdata.io.remote.web_client import Prepared, WebClient, whole
 
 _RENEWAL_S = 60.0
@@ -84,7 +84,10 @@ class S3Client(WebClient):
         query = urlencode(sorted(asks.items()), quote_via=quote)
         of_bucket = asked._replace(url=root)
         page = await self.send("GET", of_bucket, lambda response: whole(of_bucket, response), query)
-        tree = ET.fromstring(page.data)  # noqa: S314  # expat bounds what entities expand to; a host is trusted so far
+        try:
+            tree = ET.fromstring(page.data)  # noqa: S314  # expat bounds what entities expand to; a host is trusted so far
+        except ET.ParseError as error:  # of a body without a length nothing else tells that it was cut
+            raise FailureError("a list that was cut") from error
         found = []
         for entry in tree.iterfind(f"{_SPACE}Contents"):
             texts = {child.tag.rpartition("}")[2]: child.text or "" for child in entry}
