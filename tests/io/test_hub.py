@@ -62,14 +62,15 @@ def _tree(folder, files):
 
 # The hub's own file system would repeat the second one itself.
 ONE_ATTEMPT = """
-import json, time
+import asyncio, json, time
 from streamdata.io.remote.requests import Asked
-from streamdata.io.remote.file_client import file_range
+from streamdata.io.remote.addresses import NO_OPTIONS
+from streamdata.io.remote.file_client import FileClient
 url, found = "hf://datasets/some/data/data/0.jsonl", {}
 for begin in (0, 1, 2, 0):
     began = time.monotonic()
     try:
-        found[begin] = file_range(Asked.of_range(url, begin, 10)).data.decode()
+        found[begin] = asyncio.run(FileClient(NO_OPTIONS, 1).fetch(Asked.of_range(url, begin, 10))).data.decode()
     except Exception as error:
         found[begin] = f"{type(error).__name__}: {error}"
     found[f"{begin} took"] = time.monotonic() - began

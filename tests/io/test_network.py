@@ -1,5 +1,6 @@
 """Ranges over one pool of connections: what is good, what is tried again, what is an error, and what it says."""
 
+import asyncio
 import os
 import re
 import socket
@@ -16,8 +17,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from streamdata.io.remote import requests, s3_client
-from streamdata.io.remote.addresses import Address, StorageOptions
-from streamdata.io.remote.file_client import file_range
+from streamdata.io.remote.addresses import NO_OPTIONS, Address, StorageOptions
+from streamdata.io.remote.file_client import FileClient
 from streamdata.io.remote.network import Network, _network
 from streamdata.io.remote.once import fetch_once, list_once
 from streamdata.io.remote.requests import (
@@ -308,7 +309,7 @@ def test_errors_of_fsspec_are_what_their_status_means(monkeypatch, status, error
 
     monkeypatch.setattr(MemoryFileSystem, "cat_file", read)
     with pytest.raises(error) as caught:
-        file_range(Asked.of_range("memory://x/0.tar", 0, 9))
+        asyncio.run(FileClient(NO_OPTIONS, 1).fetch(Asked.of_range("memory://x/0.tar", 0, 9)))
     assert "SECRET" not in str(caught.value)
     assert str(status) in str(caught.value) or caught.value.status == status
 

@@ -8,9 +8,8 @@ Bytes of the hub are asked for by huggingface_hub's session itself: its file sys
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -22,13 +21,13 @@ from streamdata.io.remote.requests import (
     Answer,
     Asked,
     FailureError,
-    GoneError,
     Listed,
     Listing,
     Stat,
     check_version,
     denied,
     promise,
+    range_headers,
     refusal,
 )
 
@@ -69,38 +68,49 @@ class FileClient:
         self._pool = ThreadPoolExecutor(min(threads, _MAX_THREADS), "streamdata fsspec")
 
     async def fetch(self, asked: Asked) -> Answer:
-        return await self._in_thread(file_range, asked)
+        return await self._in_thread(_fetch, asked)
 
     async def stat(self, asked: Asked) -> Stat:
-        return await self._in_thread(_file_stat, asked)
+        return await self._in_thread(_stat, asked)
 
     async def list(self, asked: Asked) -> Listing:
-        return await self._in_thread(_file_list, asked)
+        return await self._in_thread(_list, asked)
 
     async def put(self, asked: Asked) -> None:
-        await self._in_thread(_file_put, asked)
+        await self._in_thread(lambda filesystem, path, _: filesystem.put_file(str(asked.body), path), asked)
 
-    async def _in_thread(self, attempt: Callable[[Asked], T], asked: Asked) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, attempt, asked)
+    async def _in_thread(self, attempt: Callable[[Any, str, Asked], T], asked: Asked) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, _attempted, attempt, asked)
 
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def file_range(asked: Asked) -> Answer:
-    """Try once to read a range, or a whole file.
+def _attempted(attempt: Callable[[Any, str, Asked], T], asked: Asked) -> T:
+    """Make an attempt with the url's file system and the path in it; raise ours for errors of fsspec."""
+    try:
+        return attempt(*file_system(asked.url), asked)
+    except (FailureError, ShardError, *_FINAL):
+        raise
+    except FileNotFoundError as error:
+        raise refusal(asked, HTTPStatus.NOT_FOUND) from error
+    except PermissionError as error:
+        raise denied(asked, "no permission") from error
+    except Exception as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)  # as Hugging Face's errors have it
+        if isinstance(status, int):
+            raise refusal(asked, status) from error
+        reason = getattr(error, "strerror", None)
+        word = f"{type(error).__name__}{f' ({reason})' if isinstance(reason, str) else ''}"
+        raise FailureError(word) from error
 
-    Raises:
-        FailureError: A retry may succeed.
-        ShardError: A retry cannot succeed.
-    """
-    with _its_errors(asked):
-        filesystem, path = file_system(asked.url)
-        if "hf" in ((filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol):
-            data = _from_hub(filesystem, path, asked)
-        else:
-            data = bytes(filesystem.cat_file(path, start=asked.begin, end=asked.end))
-        size, version = _stat(filesystem, path)
+
+def _fetch(filesystem: Any, path: str, asked: Asked) -> Answer:
+    if "hf" in ((filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol):
+        data = _from_hub(filesystem, path, asked)
+    else:
+        data = bytes(filesystem.cat_file(path, start=asked.begin, end=asked.end))
+    size, version = _stat(filesystem, path, asked)
     check_version(asked, version)
     return Answer(data, version, size)
 
@@ -111,33 +121,19 @@ def _from_hub(filesystem: Any, path: str, asked: Asked) -> bytes:
 
     for name in _LOGGERS_OF_URLS:
         logging.getLogger(name).addFilter(_without_secrets)
-    headers = build_hf_headers(token=filesystem.token)
-    if asked.is_range:
-        headers["Range"] = f"bytes={asked.begin}-{asked.end - 1}"  # type: ignore[operator]  # a range has an end
+    # The tag of what it sends is another one than it tells of the file, which is looked at afterwards.
+    of_any = asked._replace(version="")
+    headers = build_hf_headers(token=filesystem.token) | range_headers(of_any)
     with get_session().stream("GET", filesystem.url(path), headers=headers, timeout=STALL_S) as answer:
         if answer.status_code not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
             raise refusal(asked, answer.status_code)
-        # Its tag is another one than the hub tells of the file, which is looked at afterwards.
-        promise(asked._replace(version=""), answer.status_code, answer.headers)
+        promise(of_any, answer.status_code, answer.headers)
         return bytes(answer.read())
 
 
-def _file_stat(asked: Asked) -> Stat:
-    with _its_errors(asked):
-        return _stat(*file_system(asked.url))
-
-
-def _file_put(asked: Asked) -> None:
-    with _its_errors(asked):
-        filesystem, path = file_system(asked.url)
-        filesystem.put_file(str(asked.body), path)
-
-
-def _file_list(asked: Asked) -> Listing:
-    with _its_errors(asked):
-        filesystem, path = file_system(asked.url)
-        filesystem.invalidate_cache()
-        found = filesystem.find(path, maxdepth=None if asked.deep else 1, withdirs=not asked.deep, detail=True)
+def _list(filesystem: Any, path: str, asked: Asked) -> Listing:
+    filesystem.invalidate_cache()
+    found = filesystem.find(path, maxdepth=None if asked.deep else 1, withdirs=not asked.deep, detail=True)
     above, root = path.rstrip("/"), asked.url.rstrip("/")
     listed = [
         Listed(root + name[len(above) :] + "/" * (details["type"] != "file"), details.get("size") or 0, "")
@@ -147,32 +143,12 @@ def _file_list(asked: Asked) -> Listing:
     return Listing(listed, [])
 
 
-def _stat(filesystem: Any, path: str) -> Stat:
+def _stat(filesystem: Any, path: str, asked: Asked) -> Stat:
     # What a listing said of the file, for a glob say, may be as old as the process: the file itself is asked.
     filesystem.invalidate_cache(path)
     filesystem.invalidate_cache(path.rpartition("/")[0])  # some forget the folder of a path by themselves, not all
     details = filesystem.info(path)
     size = details.get("size")
     if not isinstance(size, int):
-        raise ValueError(f"its server tells no size, got {shown(size)}")
+        raise ValueError(f"{asked.describe()}: its server tells no size, got {shown(size)}")
     return Stat(size, next((str(details[name]) for name in _VERSIONS if details.get(name)), ""))
-
-
-@contextmanager
-def _its_errors(asked: Asked) -> Iterator[None]:
-    """Raise ours for errors of fsspec and its file systems."""
-    try:
-        yield
-    except (FailureError, ShardError, *_FINAL):
-        raise
-    except FileNotFoundError as error:
-        raise GoneError(f"{asked.describe()}: expected a file, got none\n  Check the address.") from error
-    except PermissionError as error:
-        raise denied(asked, "no permission") from error
-    except Exception as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)  # as Hugging Face's errors have it
-        if isinstance(status, int):
-            raise refusal(asked, status) from error
-        reason = getattr(error, "strerror", None)
-        word = f"{type(error).__name__}{f' ({reason})' if isinstance(reason, str) else ''}"
-        raise FailureError(word) from error

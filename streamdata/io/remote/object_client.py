@@ -18,7 +18,6 @@ from streamdata.io.remote.requests import (
     Answer,
     Asked,
     FailureError,
-    GoneError,
     Listed,
     Listing,
     Promise,
@@ -27,7 +26,6 @@ from streamdata.io.remote.requests import (
     check_version,
     ranges_ignored,
     refusal,
-    replaced,
 )
 
 with needs("obstore", "azure,gcs", "reading gs:// and az://"):
@@ -76,8 +74,7 @@ class ObjectClient:
             data = bytes(await found.bytes_async())
         got = _stat(found.meta)
         check_version(asked, got.version)
-        length = min(asked.end or got.size, got.size) - (asked.begin or 0)
-        return answer(Promise(length, got.version, got.size), data)
+        return answer(Promise(min(asked.end or got.size, got.size) - (asked.begin or 0), got.version, got.size), data)
 
     async def stat(self, asked: Asked) -> Stat:
         store, path = self._store(asked.url)
@@ -138,27 +135,21 @@ def _stat(meta: Any) -> Stat:
 @contextmanager
 def _its_errors(asked: Asked) -> Iterator[None]:
     """Raise ours for obstore's errors, whose words may have the address, with its signature."""
+    kinds = obstore.exceptions
     try:
         yield
-    except Exception as error:
-        raise _translated(asked, error) from None
-
-
-def _translated(asked: Asked, error: Exception) -> Exception:
-    """Translate an error of obstore to ours."""
-    kinds = obstore.exceptions
-    if isinstance(error, (FileNotFoundError, kinds.NotFoundError)):
-        return GoneError(f"{asked.describe()}: expected a file, got status 404\n  Check the address.")
-    if isinstance(error, kinds.PreconditionError):
-        return replaced(asked, "another one (status 412)")
-    if isinstance(error, (kinds.UnauthenticatedError, kinds.PermissionDeniedError)):
-        return refusal(asked, 401 if isinstance(error, kinds.UnauthenticatedError) else 403)
-    if not isinstance(error, (kinds.GenericError, OSError)):
-        return error
-    if _IGNORED in str(error):
-        return ranges_ignored(asked)
-    # Of the status alone: other words may have the address, with its signature. Errors of lists are all of this kind,
-    # also those that will not pass.
-    found = _STATUS.search(str(error))
-    cut = FailureError("a connection that failed, or a body that was cut")
-    return cut if found is None else refusal(asked, int(found[1]))
+    except (FileNotFoundError, kinds.NotFoundError):
+        raise refusal(asked, 404) from None
+    except kinds.PreconditionError:
+        raise refusal(asked, 412) from None
+    except kinds.UnauthenticatedError:
+        raise refusal(asked, 401) from None
+    except kinds.PermissionDeniedError:
+        raise refusal(asked, 403) from None
+    except (kinds.GenericError, OSError) as error:
+        if _IGNORED in str(error):
+            raise ranges_ignored(asked) from None
+        # Errors of lists are all of this kind, also those that will not pass.
+        if found := _STATUS.search(str(error)):
+            raise refusal(asked, int(found[1])) from None
+        raise FailureError("a connection that failed, or a body that was cut") from None
