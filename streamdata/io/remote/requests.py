@@ -24,7 +24,7 @@ DEADLINE_S = 120.0
 STALL_S = 15.0  # without a byte
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 8.0
 _FREE_ATTEMPTS = 112  # since the last success, before they are spaced out
-_MAX_ATTEMPTS = 272  # since the last success
+_MAX_ATTEMPTS = 272  # since the last success, until the deadline
 _DEAD_SHARE = 1 / 12  # of the deadline: for so long one that is dead is not asked again by who comes later
 _LOOK_S = 0.1  # how often those who wait look whether the host has recovered
 _RANDOM = SystemRandom()  # the module's own is the user's, whose numbers would depend on when a request failed
@@ -346,14 +346,17 @@ def with_attempts(error: ShardError, attempts: int) -> ShardError:
 
 
 class HostHealth:
-    """Failures of one host since it last answered, as this process has seen them."""
+    """Failures of one host since it last answered, as this process has seen them.
+
+    Attempts beyond the first ones are spaced out so that no more than `_MAX_ATTEMPTS` fit before the deadline.
+    """
 
     def __init__(self) -> None:
         self.failing_since: float | None = None
         self.died_at: float | None = None
         """When it was given up, by the monotonic clock."""
         self.last: FailureError | None = None
-        self._planned = self._made = 0  # attempts since the last success
+        self._planned = 0  # attempts since the last success
         self._next_probe = self._failed_at = 0.0
 
     def plan(self) -> float:
@@ -366,14 +369,10 @@ class HostHealth:
         self._next_probe = max(now, self._next_probe + space)
         return self._next_probe
 
-    def made(self) -> None:
-        """Count an attempt that is made now."""
-        self._made += 1
-
     def succeeded(self, began: float) -> None:
         """Record that the host answered an attempt begun at `began`; one begun before the failures changes nothing."""
         if self.failing_since is None or began >= self.failing_since:
-            self._planned, self._made, self.failing_since = 0, 0, None
+            self._planned, self.failing_since = 0, None
 
     def failed(self, failure: FailureError) -> float:
         """Record a failure; return since when the host has only failed, by the monotonic clock."""
@@ -381,17 +380,13 @@ class HostHealth:
         if self.failing_since is None:
             self.failing_since = now
         elif now - self._failed_at > DEADLINE_S:  # who saw that was cancelled, and nobody has asked since
-            self._planned, self._made, self.failing_since = 0, 0, now
+            self._planned, self.failing_since = 0, now
         self._failed_at = now
         return self.failing_since
 
     def is_to_be_asked_again(self) -> bool:
         """Whether the host was given up long enough ago to be tried again."""
         return self.died_at is not None and time.monotonic() - self.died_at > DEADLINE_S * _DEAD_SHARE
-
-    def is_hopeless(self) -> bool:
-        """Whether a failing host has used up its number of attempts."""
-        return self.failing_since is not None and self._made >= _MAX_ATTEMPTS
 
 
 class Patience:
@@ -430,7 +425,7 @@ class Patience:
         now = time.monotonic()
         if health.died_at is not None:  # also for those that have waited for their turn meanwhile
             raise self._error(health.last)
-        if self._last is not None and (health.is_hopeless() or now > self._deadline()):
+        if self._last is not None and now > self._deadline():
             if health.failing_since is not None:
                 health.died_at = now
             raise self._error(self._last)
@@ -442,7 +437,6 @@ class Patience:
             return min(_LOOK_S, self._due - now)
         self._due, self._began = None, now
         self.attempts += 1
-        health.made()
         return None
 
     def failed(self, failure: FailureError) -> None:
