@@ -47,4 +47,4 @@ def test_signing_needs_the_extra_of_s3(hidden):
     """Also before a fork; who reads anonymously does without."""
     hidden("botocore")
     with pytest.raises(ImportError, match=r"with credentials needs .* botocore\n.*torch-streamdata\[s3\]"):
-        fetch_once(_SIGNED)
+        fetch_once(_SIGNED, 0, 9)

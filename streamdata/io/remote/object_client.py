@@ -67,14 +67,13 @@ class ObjectClient:
 
     async def fetch(self, asked: Asked) -> Answer:
         store, path = self._store(asked.url)
-        options: Any = {"range": (asked.begin, asked.end)} if asked.is_range else {}
-        options |= {"if_match": asked.version} if asked.version else {}
+        options: Any = {"range": (asked.begin, asked.end)} | ({"if_match": asked.version} if asked.version else {})
         with _its_errors(asked):
             found = await obstore.get_async(store, path, options=options)
             data = bytes(await found.bytes_async())
         got = _stat(found.meta)
         check_version(asked, got.version)
-        return answer(Promise(min(asked.end or got.size, got.size) - (asked.begin or 0), got.version, got.size), data)
+        return answer(Promise(min(asked.end, got.size) - asked.begin, got.version, got.size), data)
 
     async def stat(self, asked: Asked) -> Stat:
         store, path = self._store(asked.url)

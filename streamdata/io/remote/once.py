@@ -10,8 +10,8 @@ from streamdata.io.remote.network import network
 from streamdata.io.remote.requests import Answer, Asked, Listed, Listing, Stat
 
 
-def fetch_once(url: str, begin: int | None = None, end: int | None = None, version: str = "") -> Answer:
-    """Fetch the bytes [begin, end) of an object, or all of it.
+def fetch_once(url: str, begin: int, end: int, version: str = "") -> Answer:
+    """Fetch the bytes [begin, end) of an object.
 
     Raises:
         ShardError: See `Network.submit`.

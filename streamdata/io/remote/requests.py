@@ -76,8 +76,8 @@ class Asked(NamedTuple):
         what: Which method of the client makes it.
         url: With its secrets.
         options: Of its host.
-        begin: The first byte; None for a request of no bytes, such as a list.
-        end: After the last byte; None for all.
+        begin: The first byte.
+        end: After the last byte; 0 for a request of no bytes, such as a list.
         version: Which version it has to be, "" for any.
         body: The local file whose bytes are to be written there.
         deep: Whether a list is of all objects below a folder; else it is of the objects and folders directly in it.
@@ -87,22 +87,22 @@ class Asked(NamedTuple):
     what: Literal["fetch", "stat", "list", "put"]
     url: str
     options: StorageOptions = NO_OPTIONS
-    begin: int | None = None
-    end: int | None = None
+    begin: int = 0
+    end: int = 0
     version: str = ""
     body: Path | None = None
     deep: bool = False
     page: str = ""
 
     @classmethod
-    def of_range(cls, url: str, begin: int | None = None, end: int | None = None, version: str = "") -> Self:
+    def of_range(cls, url: str, begin: int, end: int, version: str = "") -> Self:
         """The request for bytes of an object; an `Address` has options of its host."""
         return cls("fetch", signed_url(url), options_of(url), begin, end, version)
 
     @property
     def is_range(self) -> bool:
-        """Whether the request is for a range, not for a whole object."""
-        return self.end is not None
+        """Whether the request is for bytes."""
+        return self.end > 0
 
     def describe(self) -> str:
         """The shard and the range requested, for messages."""
@@ -213,7 +213,7 @@ class Promise(NamedTuple):
 def range_headers(asked: Asked) -> dict[str, str]:
     """The headers of a range request for one version; weak ETags match nothing and are compared in the response."""
     headers = {"Accept-Encoding": "identity"}
-    if asked.is_range and asked.begin is not None and asked.end is not None:
+    if asked.is_range:
         headers["Range"] = f"bytes={asked.begin}-{asked.end - 1}"
     if asked.version.startswith(_STRONG):
         headers["If-Match"] = asked.version
@@ -246,7 +246,7 @@ def promise(asked: Asked, status: int, headers: Headers) -> Promise:
     else:
         match = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
         begin, end = (int(match[1]), int(match[2]) + 1) if match and match[1] else (-1, -1)
-        if match is None or begin != asked.begin or asked.end is None or not begin < end <= asked.end:
+        if match is None or begin != asked.begin or not begin < end <= asked.end:
             raise RangesIgnoredError(
                 f"{asked.describe()}: expected this range, got {shown(headers.get('Content-Range'))} with status 206\n"
                 "  Serve it from a server that answers range requests, or copy it to a disk."
