@@ -8,6 +8,7 @@ import time
 import pytest
 
 from streamdata.errors import ShardError
+from streamdata.io.remote import network as network_room
 from streamdata.io.remote import s3_client
 from streamdata.io.remote.addresses import Address, StorageOptions, beside
 from streamdata.io.remote.once import fetch_once, list_once, put_once, stat_once
@@ -230,6 +231,17 @@ def test_a_server_that_refuses_before_it_has_read_all_is_understood(tmp_path):
         with pytest.raises(DeniedError, match="status 403"):
             put_once(Address("s3://bucket/m", options), tmp_path / "large")
         thread.join()
+
+
+@pytest.mark.usefixtures("dies_soon")
+def test_a_server_that_does_not_read_what_is_written_is_dead(tmp_path, monkeypatch):
+    """Though it took the connection."""
+    monkeypatch.setattr(network_room, "_SLOWEST_PUT", 1e9)
+    (tmp_path / "large").write_bytes(bytes(16 << 20))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        options = StorageOptions(endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}", anonymous=True)
+        with pytest.raises(DeadHostError, match="no end of it"):
+            put_once(Address("s3://bucket/m", options), tmp_path / "large")
 
 
 def test_where_nothing_can_be_written_in_one_step_is_an_error_before_a_request(body, monkeypatch):

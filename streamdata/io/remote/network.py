@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_CONNECTIONS = 64
 _FEWEST = 4
+_SLOWEST_PUT = 1e6
+"""Bytes/s at which what is written has to be taken at least."""
 _VARIABLE = "STREAMDATA_CONNECTIONS"
 
 
@@ -254,8 +256,11 @@ class Network:
         """Make one attempt; return what it gives, or None where another one may do."""
         self.counts.requests += 1
         self.counts.retries += patience.attempts > 1
-        # A list may have many pages, and what is written be large: their clients notice where nothing comes.
-        limit_s = patience.limit_s if asked.what in ("fetch", "stat") else None
+        limit_s: float | None = patience.limit_s
+        if asked.what == "list":  # it may have many pages; its client notices where nothing comes
+            limit_s = None
+        elif asked.body is not None:
+            limit_s = patience.limit_s + asked.body.stat().st_size / _SLOWEST_PUT
         try:
             async with asyncio.timeout(limit_s):
                 found = await getattr(client, asked.what)(asked)
