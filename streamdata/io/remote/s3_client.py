@@ -16,7 +16,17 @@ import aiohttp
 
 from streamdata.errors import ShardError, needs
 from streamdata.io.remote.addresses import StorageOptions
-from streamdata.io.remote.requests import MAX_WORD, Asked, FailureError, Listed, Listing, Stat, promise, range_headers
+from streamdata.io.remote.requests import (
+    MAX_WORD,
+    Asked,
+    DeniedError,
+    FailureError,
+    Listed,
+    Listing,
+    Stat,
+    promise,
+    range_headers,
+)
 from streamdata.io.remote.web_client import Prepared, WebClient, whole
 
 _RENEWAL_S = 60.0
@@ -137,22 +147,22 @@ class S3Client(WebClient):
             session.get_credentials(),
         )
 
-    def renewed(self, used: Any) -> bool:
-        if self._options.anonymous or used is not self._settings:
-            return not self._options.anonymous  # they were renewed meanwhile
+    def corrected(self, asked: Asked, used: Prepared, error: Exception, headers: Any) -> bool:
+        _, bucket, _ = _parts(asked.url)
+        region = headers.get("x-amz-bucket-region")
+        if region is not None and region != self._regions.get(bucket, used.settings.region):
+            self._regions[bucket] = region
+            return True
+        return isinstance(error, DeniedError) and not self._options.anonymous and self._renewed(used)
+
+    def _renewed(self, used: Prepared) -> bool:
+        """Whether other credentials than those used, which were refused, may be available now."""
+        if used.settings is not self._settings:  # they were renewed meanwhile
+            return True
         if time.monotonic() - self._renewed_at < _RENEWAL_S:
             return False
         self._renewed_at = time.monotonic()
         self._settings = None  # files, environment and roles are asked anew
-        return True
-
-    def corrected(self, asked: Asked, headers: Any) -> bool:
-        _, bucket, _ = _parts(asked.url)
-        region = headers.get("x-amz-bucket-region")
-        assert self._settings is not None, "a request was prepared"
-        if region is None or region == self._regions.get(bucket, self._settings.region):
-            return False
-        self._regions[bucket] = region
         return True
 
 

@@ -16,7 +16,6 @@ from streamdata.io.remote.requests import (
     STALL_S,
     Answer,
     Asked,
-    DeniedError,
     FailureError,
     GoneError,
     Listed,
@@ -119,24 +118,14 @@ class WebClient:
         path = quote(parts.path or "/", "/~-._%!$&'()*+,;=:@")
         return Prepared(urlunsplit((parts.scheme, host, path, parts.query, "")), headers)
 
-    def corrected(self, asked: Asked, headers: Any) -> bool:
-        """Whether the headers of an error say how to ask correctly, and the next request will be made so."""
-        return False
-
-    def renewed(self, used: Any) -> bool:
-        """Whether other credentials than those of the settings `used`, which were refused, may be available now."""
+    def corrected(self, asked: Asked, used: Prepared, error: Exception, headers: Any) -> bool:
+        """Whether after this error, with these headers, the next request will be made in another way."""
         return False
 
     async def send(self, method: str, asked: Asked, take: Take[T], query: str = "") -> T:
         """Send a request, and return what `take` makes of a good response."""
         for _ in range(3):  # other credentials and another region may each be tried once
-            prepared = self.prepare(method, asked, query)
-            try:
-                found = await self._attempt(method, asked, prepared, take)
-            except DeniedError:
-                if not self.renewed(prepared.settings):
-                    raise
-                continue
+            found = await self._attempt(method, asked, self.prepare(method, asked, query), take)
             if found is not None:
                 return found[0]
         raise denied(asked, "one refusal after the other")
@@ -151,20 +140,22 @@ class WebClient:
                     method, url, headers=prepared.headers, data=body, allow_redirects=self.follows, timeout=timeout
                 )
                 async with sending as response:
-                    return await self._taken(asked, response, take)
+                    return await self._taken(asked, prepared, response, take)
         except GoneError:  # an OSError, too
             raise
         except (aiohttp.ClientError, OSError) as error:
             raise FailureError(_described(error)) from error
 
-    async def _taken(self, asked: Asked, response: aiohttp.ClientResponse, take: Take[T]) -> tuple[T] | None:
+    async def _taken(
+        self, asked: Asked, prepared: Prepared, response: aiohttp.ClientResponse, take: Take[T]
+    ) -> tuple[T] | None:
         try:
             if response.status in _GOOD or is_empty(asked, response.status, response.headers):
                 return (await take(response),)
-            said = await response.content.read(MAX_WORD)
-            if self.corrected(asked, response.headers):
-                return None
-            raise refusal(asked, response.status, response.headers, said)
+            error = refusal(asked, response.status, response.headers, await response.content.read(MAX_WORD))
+            if not self.corrected(asked, prepared, error, response.headers):
+                raise error
+            return None
         except BaseException:
             response.close()  # what else comes is not read
             raise
