@@ -20,7 +20,6 @@ from streamdata.errors import StateError, shown
 from streamdata.io.remote.addresses import CacheSetting, read_cache_settings
 from streamdata.io.remote.network import checked_connections, connections_of_process, network
 from streamdata.mixing.checks import check_not_wrapped, check_sources, checked_stall_s
-from streamdata.mixing.clock import HEADROOM
 from streamdata.mixing.control import Control
 from streamdata.mixing.deals import Deals, header_of
 from streamdata.mixing.lane_iterator import LaneIterator
@@ -289,7 +288,6 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 (Deals(progress, epoch_pass, progress.topology().lanes).least_samples(top, lane) or 0)
                 - self.skips.num_records
             ),
-            headroom=HEADROOM,
         )
         for line in describe_changes(progress, tree):
             logger.warning("%s", line)

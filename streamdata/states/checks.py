@@ -5,7 +5,6 @@ Sources that join or leave are described, for the log.
 """
 
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NoReturn
 
@@ -18,15 +17,6 @@ from streamdata.states.progress import LastCursors, Progress
 
 logger = logging.getLogger("streamdata")
 
-_CUT: Final = re.compile(r"blocks of (\d+)( to \d+ \w+)?, (.*)windows of \d+$")
-"""Matches the blocks in a `BlockSource` description: records in one, the range where shards differ, shuffling, blocks
-in a window."""
-
-_SIZE: Final = re.compile(r"([\w-]+), (?:(\d+) records)?(?: in )?(?:(\d+) shards)?.*(, shuffle \w+)")
-"""Matches the beginning of a description of a source with records: the kind, the records, the shards."""
-
-_SLOWEST = 2.0**40
-"""How far a clock goes on for a draw of a source whose share stays 0, under a schedule."""
 _SAVE_ALL = "Call states.update(to_state(batch)) for every batch, and save and restore the whole dict."
 _SAVE_IN_TURN = (
     f"{_SAVE_ALL} A DataLoader with in_order=False delivers out of turn: save once each worker has delivered."
@@ -59,32 +49,10 @@ def check_nodes(progress: Progress, nodes: Mapping[str, str]) -> None:
             raise StateError(
                 f"states: {who} has another order than when they were written\n"
                 f"  expected {written[path]}\n  got      {nodes[path]}\n"
-                f"  {_remedy(written[path], nodes[path])}, or start without states."
+                "  Resume with the recipe, seed and data that wrote them: the source with its former shuffle_buffer, "
+                "block_size or max_open_bytes, and shards or records added since as another source.\n"
+                "  Or start without states."
             )
-
-
-def _remedy(written: str, present: str) -> str:
-    """Say how to go on where the order of a node was described as `written`, and is now `present`."""
-    cut = _CUT.search(written)
-    differs_in_cut_alone = _CUT.sub(r"\3", written) == _CUT.sub(r"\3", present)
-    if cut and differs_in_cut_alone and written.startswith("parquet, "):
-        return "Give the source the max_open_bytes and the shuffle_buffer that it had, in the version that wrote them"
-    # A cut into blocks of several sizes has no number that would bring it back.
-    if cut and not cut[2] and differs_in_cut_alone:
-        return f"Give the source block_size={cut[1]}, as it was cut then, and the shuffle_buffer that it had"
-    # It may have what it had then, and more.
-    old, new, growth = _SIZE.match(written), _SIZE.match(present), ""
-    if old and new and old.group(1, 4) == new.group(1, 4):
-        records, shards = (int(new[part] or 0) - int(old[part] or 0) for part in (2, 3))
-        if shards > 0:
-            growth = "If shards were added, name them as another source, and the former ones alone in this one"
-        elif old[3] and not shards and (records > 0 or not old[2]):
-            growth = "If records were appended to a shard, restore it, write them as a new one"
-            growth += ", and name it as another source"
-        elif not old[3] and records > 0:
-            growth = "If records were added, leave them out of this source, and make them another one"
-    former = "resume with the recipe, seed and data that wrote them"
-    return f"{growth}; otherwise {former}" if growth else former.capitalize()
 
 
 def describe_changes(progress: Progress, now: Tree) -> Iterator[str]:
@@ -109,16 +77,13 @@ def describe_changes(progress: Progress, now: Tree) -> Iterator[str]:
         yield f"source {shown(path)} was removed since the states were written; {kept}"
 
 
-def check_complete(
-    progress: Progress, *, is_endless: bool, least: Callable[[int, int], float], headroom: float
-) -> None:
+def check_complete(progress: Progress, *, is_endless: bool, least: Callable[[int, int], float]) -> None:
     """Check that each lane's entries agree with one another, and that no lane of a rank is missing.
 
     Args:
         progress: The states.
         is_endless: Whether a pass of the stream has no end.
         least: Says how many samples the stream gives a lane, by its number, at least in a pass.
-        headroom: The virtual time by which clocks may start later after a change of size.
 
     Raises:
         StateError: Entries of a source, a mixture or a lane are missing, or belong to another iteration.
@@ -130,7 +95,6 @@ def check_complete(
             children = [child for child in progress.paths() if child and child.rpartition(".")[0] == path]
             last = {child: progress.last(epoch_pass, child) for child in children}
             _check_draws(progress, epoch_pass, path, last)
-            _check_clocks(progress, epoch_pass, path, last, headroom)
     for dp_rank in sorted(progress.newest_passes):
         _check_workers(progress, is_endless, least, dp_rank)
 
@@ -155,30 +119,6 @@ def _check_draws(progress: Progress, epoch_pass: int, path: str, children: Mappi
         what = f"{missing} draws are missing" if missing > 0 else f"{-missing} draws are of another iteration"
         what += f": {who} had drawn {drawn[index]} samples, of its sources there are the draws {of_sources}"
         _refuse(progress, epoch_pass, index, what, _SAVE_ALL if missing > 0 else _SAVE_APART)
-
-
-def _check_clocks(
-    progress: Progress, epoch_pass: int, path: str, children: Mapping[str, LastCursors], headroom: float
-) -> None:
-    """Refuse a clock that is further than all draws of its mixture could have moved it: its source would never come."""
-    weights = [weight for number in progress.generations for weight in progress.tree(number).blend(path).values()]
-    numbers = [weight for weight in weights if isinstance(weight, int | float)]
-    # Under a schedule a source waits for its share, and for ever where that stays 0.
-    schedules = [
-        weight["steps"] if isinstance(weight, dict) else weight for weight in weights if isinstance(weight, dict | list)
-    ]
-    longest = _SLOWEST if schedules else sum(numbers) / min(numbers, default=1.0)
-    start = (headroom if progress.before.number else 0.0) + max((points[-1][0] for points in schedules), default=0.0)
-    owed = max((abs(amount) for amount in progress.base(epoch_pass).excess.values()), default=0.0)
-    lanes, changes = progress.topology().lanes, len(progress.generations)
-    drawn = sum((child[name] for child in children.values() for name in ("draws", "cost")), np.zeros(lanes))
-    # Twice, and once for each change of weights: a bound to be believed, and no second computation of clocks.
-    most = changes * (start + longest * (lanes + owed + 1)) + 2 * longest * drawn
-    for source, child in children.items():
-        clock = child["clock"]
-        for index in np.flatnonzero(clock > most).tolist():
-            what = f"{shown(source)} has the clock {clock[index]:g}, beyond {most[index]:g}, which its draws can reach"
-            _refuse(progress, epoch_pass, index, what, "Restore the states as they were saved.")
 
 
 def _check_workers(progress: Progress, is_endless: bool, least: Callable[[int, int], float], dp_rank: int) -> None:

@@ -68,10 +68,8 @@ def test_states_of_another_dataset_or_seed_are_refused(other, message):
 def test_a_map_style_dataset_that_has_grown_says_what_works():
     """Its first records alone go on, beside the others as a source of their own."""
     states = states_after(make(), 5)
-    with pytest.raises(StateError, match="If records were added, leave them out of this source, and make them another"):
+    with pytest.raises(StateError, match=r"  Resume with (.|\n)*records added since as another source"):
         make(size=21).set_dataloader_states(states)
-    with pytest.raises(StateError, match=r"  Resume with the recipe, seed and data that wrote them"):
-        make(size=19).set_dataloader_states(states)
 
 
 @pytest.mark.parametrize(

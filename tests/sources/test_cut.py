@@ -20,7 +20,7 @@ from streamdata import (
 from streamdata.sources.files.shard_source import BlockSource
 from streamdata.sources.order.blocks import cut_shards, describe_cut
 from tests.shard_files import write_jsonl, write_tars
-from tests.streams import plain, resumed, signed
+from tests.streams import plain, resumed
 
 MIB = 1 << 20
 
@@ -165,24 +165,19 @@ def test_a_cut_is_by_whole_numbers(tmp_path, options):
 
 
 def test_the_way_on_from_states_of_another_cut_is_its_block_size(tmp_path):
-    """The error names it; with it the stream goes on. A cut that has no such number has no such way."""
+    """The error shows it; with it the stream goes on."""
     folder = write_jsonl(tmp_path, [40, 1, 30])
     samples = list(islice(mixture(folder, block_size=4), 40))
     states = to_state(samples[:15])
-    with pytest.raises(StateError, match="Give the source block_size=4, as it was cut then"):
+    with pytest.raises(StateError, match=r"expected .* blocks of 4,.*\n.*\n.* its former shuffle_buffer, block_size"):
         mixture(folder).set_dataloader_states(states)
     again = islice(resumed(lambda: mixture(folder, block_size=4), states), 25)
     assert [plain(sample) for sample in again] == [plain(sample) for sample in samples[15:]]
-    header = states["generation/0"]
-    for other in ("blocks of 2 to 4 0123456789ab", "blocks of 4, 1 more record"):
-        nodes = {**header["nodes"], "s": header["nodes"]["s"].replace("blocks of 4", other)}
-        with pytest.raises(StateError, match="Resume with the recipe, seed and data that wrote them"):
-            mixture(folder).set_dataloader_states({**states, "generation/0": signed({**header, "nodes": nodes})})
 
 
 @pytest.mark.parametrize("write", [write_jsonl, write_tars])
 def test_added_shards_go_on_as_another_source(tmp_path, write):
-    """As the error says; each record of both comes once. What was appended to a shard has a remedy, too."""
+    """As the error says; each record of both comes once. What was appended to a shard is refused, too."""
     make, kind = (JsonlIterableDataset, "jsonl") if write is write_jsonl else (MetaDistributedWebDataset, "tar")
 
     def stream(**sources):
@@ -193,13 +188,13 @@ def test_added_shards_go_on_as_another_source(tmp_path, write):
     former, added = [[str(path) for path in sorted(tmp_path.glob(f"0000{which}.{kind}"))] for which in ("[01]", "2")]
     begun = list(islice(stream(s=former), 9))
     states = to_state(begun)
-    with pytest.raises(StateError, match=r"If shards were added, name them as another source.*; otherwise resume"):
+    with pytest.raises(StateError, match=r"3 shards(.|\n)*shards or records added since as another source"):
         stream(s=former + added).set_dataloader_states(states)
     rest = list(resumed(lambda: stream(s=former, more=added), states))
     keys = [(sample["__url__"], sample["__key__"]) for sample in begun + rest]
     assert (len(keys), len(set(keys))) == (45, 45)
     write(tmp_path, [20, 16, 10])
-    with pytest.raises(StateError, match="If records were appended to a shard, restore it, write them as a new one"):
+    with pytest.raises(StateError, match=r"36 records(.|\n)*shards or records added since as another source"):
         stream(s=former).set_dataloader_states(states)
 
 

@@ -188,11 +188,11 @@ def test_a_window_of_small_groups_has_as_many_rows_as_others(tmp_path):
     assert source(str(tmp_path), shuffle_buffer=1000).source.blocks_per_window == 50
 
 
-def test_states_of_another_cut_say_what_decides_it(tmp_path):
+def test_states_of_another_cut_name_what_decides_it(tmp_path):
     """It is no `block_size`, which rows of parquet do not take."""
     size = int(written(tmp_path, 4000, 1000).sizes.max())
     states = to_state(next(iter(MergedDataset([source(str(tmp_path), max_open_bytes=3 * size)]))))
-    with pytest.raises(StateError, match="Give the source the max_open_bytes and the shuffle_buffer that it had"):
+    with pytest.raises(StateError, match="its former shuffle_buffer, block_size or max_open_bytes"):
         MergedDataset([source(str(tmp_path))]).set_dataloader_states(states)
 
 

@@ -222,28 +222,3 @@ def threes(samples):
         second, third = next(samples, None), next(samples, None)
         if third is not None:
             yield {"of": [sample["value"] for sample in (first, second, third)]}
-
-
-@pytest.mark.parametrize("path", ["a", "inner.d"])
-@pytest.mark.parametrize("clock", [2.0**63, 1e9, 5000])
-def test_a_clock_that_no_run_reaches_is_refused(path, clock):
-    """Its source would not be drawn any more."""
-    states = states_after(make(), 20)
-    states[f"cursor/0/0/0/0/{path}"]["clock"] = clock
-    with pytest.raises(StateError, match=f"rank 0, worker 0, pass 0: '{path}' has the clock .* its draws can reach"):
-        make().set_dataloader_states(states)
-
-
-@pytest.mark.parametrize("percent", [[[0, 1], [10, 0]], {"steps": [[0, 1], [10, 0], [5000, 1]]}])
-def test_under_a_schedule_a_source_may_wait_long_and_not_for_ever(percent):
-    """As far as its clock says where its share stays 0, and where it comes back."""
-
-    def scheduled():
-        return MergedDataset([Numbers("a", 300, percent), Numbers("b", 300)], seed=1)
-
-    states = states_after(scheduled(), 20)
-    assert states["cursor/0/0/0/0/a"]["clock"] >= 5000
-    resumed(scheduled, states)
-    states["cursor/0/0/0/0/a"]["clock"] = 2.0**63
-    with pytest.raises(StateError, match="its draws can reach"):
-        scheduled().set_dataloader_states(states)
