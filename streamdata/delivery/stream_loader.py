@@ -334,7 +334,10 @@ class StreamLoader:
                 samples, tokens = (_grown(before, after, name) for name in ("samples", "tokens"))
                 self._note_uneven(-len(found.left_out), left_out=samples, left_out_tokens=tokens)
             if found.is_filler:
-                self._note_uneven(1, padded=self._samples_of_filler())
+                if self._filler is None:  # it repeats the last batch of this rank
+                    before, after = (Progress(self._states.after(self.num_batches - n)) for n in (2, 1))
+                    self._filler = _samples_between(before, after)
+                self._note_uneven(1, padded=self._filler)
             if found.batch is None:
                 continue
             if self._even.rest is not None:
@@ -346,14 +349,6 @@ class StreamLoader:
         self._first_of_pass = self.num_batches
         self.dataset.set_epoch(self._pass)
         return None
-
-    def _samples_of_filler(self) -> Mapping[str, int]:
-        """The samples of a batch that only fills up, by source: it repeats the last one of this rank."""
-        if self._filler is None:
-            number = self.num_batches - 1
-            before, after = (Progress(self._states.after(n)) for n in (number - 1, number))
-            self._filler = _samples_between(before, after)
-        return self._filler
 
     def _note_uneven(self, batches: int, **nodes: Mapping[str, int]) -> None:
         """Add counts of this rank, those of `Progress.uneven`, to the states after the last batch."""

@@ -70,27 +70,27 @@ def lengths_by(top: Node, shares: Mapping[str, float], taken: Mapping[str, float
         As `check_lengths`; `length` and `epochs` are None where nobody has counted the records.
     """
     parents = {child.path: node for node in top.walk() for child in node.children}
-    return [
-        _of_source(node, parents[node.path], shares[node.path], None if taken is None else taken[node.path])
-        for node in top.leaves()
-    ]
-
-
-def _of_source(node: Node, parent: Node, share: float, taken: float | None) -> dict[str, Any]:
-    said: dict[str, Any] = {name: value for name in FACTORS if is_length(value := getattr(node.dataset, name, None))}
-    multiplier, divisor = (said.get(name, 1) for name in FACTORS[1:])
-    # Before the records: a packer makes other samples of them, which only who wrote the recipe has counted.
-    length: Any = said[FACTORS[0]] if FACTORS[0] in said else num_in(node, "records")
-    epochs = None if taken is None or length is None else taken / (length * multiplier / divisor)
-    return {
-        "name": node.path,
-        "share": share,
-        "length": length,
-        "multiplier": multiplier,
-        "divisor": divisor,
-        "epochs": epochs,
-        "advice": "" if epochs is None else _advice(node, parent, length, epochs),
-    }
+    found: list[dict[str, Any]] = []
+    for node in top.leaves():
+        factors = {name: value for name in FACTORS if is_length(value := getattr(node.dataset, name, None))}
+        multiplier, divisor = (factors.get(name, 1) for name in FACTORS[1:])
+        # Before the records: a packer makes other samples of them, which only who wrote the recipe has counted.
+        length: Any = factors[FACTORS[0]] if FACTORS[0] in factors else num_in(node, "records")
+        epochs = None
+        if taken is not None and length is not None:
+            epochs = taken[node.path] / (length * multiplier / divisor)
+        found.append(
+            {
+                "name": node.path,
+                "share": shares[node.path],
+                "length": length,
+                "multiplier": multiplier,
+                "divisor": divisor,
+                "epochs": epochs,
+                "advice": "" if epochs is None else _advice(node, parents[node.path], length, epochs),
+            }
+        )
+    return found
 
 
 def _advice(node: Node, parent: Node, length: float, epochs: float) -> str:

@@ -294,20 +294,14 @@ def _with_end(
             yield ahead  # it comes before the error, as it would have without looking ahead
             raise
         entries = (*chain(*(part.values() for part in given)), *ahead.get(STATES, ()), *ahead[CURSOR])
-        ahead[CURSOR] = marked(ahead[CURSOR], ended=True, tail=_tails(before, entries, tallies))
+        for entry in entries:  # in the sequence of samples: a node's last one counts
+            cursor = Cursor(*Entry(*entry).cursor)
+            before[node_of(entry).path] = tuple(getattr(cursor, name) for name in COUNTS)
+        tails = {
+            path: [now - then for now, then in zip(counts_of(tally), before[path], strict=True)]
+            for path, tally in tallies.items()
+        }
+        tails = {path: counts for path, counts in tails.items() if any(counts)}
+        ahead[CURSOR] = marked(ahead[CURSOR], ended=True, tail=tails)
         yield ahead
     note_end(ahead is None)
-
-
-def _tails(
-    counted: dict[str, tuple[int, ...]], entries: Iterable[PlainEntry], tallies: Mapping[str, Tally]
-) -> dict[str, list[int]]:
-    """Counts of nodes since their last entries, or the beginning; `entries` are in the sequence of samples."""
-    for entry in entries:
-        cursor = Cursor(*Entry(*entry).cursor)
-        counted[node_of(entry).path] = tuple(getattr(cursor, name) for name in COUNTS)
-    tails = {
-        path: [now - then for now, then in zip(counts_of(tally), counted[path], strict=True)]
-        for path, tally in tallies.items()
-    }
-    return {path: counts for path, counts in tails.items() if any(counts)}

@@ -85,10 +85,11 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
     newest = max((table.deal for table in tables), default=0)
     tables = [table for table in tables if table.headers and table.deal == newest]
     # Rank by rank: states may hold several, one of them newer and another older than in those beside them.
-    size = 1 + max((rank for table in tables for rank in _ranks(table)), default=-1)
+    ranks_of = [table.ranks() | {owner_of(key).rank for key in table.others} - {-1} for table in tables]
+    size = 1 + max((rank for ranks in ranks_of for rank in ranks), default=-1)
     best: dict[int, list[int]] = {}
     chosen = np.full(size, -1)
-    for number, table in enumerate(tables):
+    for number, (table, held) in enumerate(zip(tables, ranks_of, strict=True)):
         # Its newest generation, how many lanes had ended passes, its draws in all, or batches that only fill up; -1
         # of ranks of which nothing is held. Over all passes: with `set_epoch` the newest one need not be the last.
         # And a lane that has ended one may be held without its cursors: see `from_stateful`.
@@ -101,7 +102,7 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
         for key, value in table.others.items():
             if key.startswith("uneven/"):
                 draws[owner_of(key).rank] += abs(value["batches"])
-        for rank in _ranks(table):
+        for rank in held:
             if (reached := reach[:, rank].tolist()) > best.get(rank, []):
                 best[rank], chosen[rank] = reached, number
     kept = [
@@ -112,10 +113,6 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
         for number, table in enumerate(tables)
     ]
     return join(kept)
-
-
-def _ranks(table: StatesTable) -> set[int]:
-    return table.ranks() | {rank for key in table.others if (rank := owner_of(key).rank) >= 0}
 
 
 def check_together(saved: Sequence[RankStates]) -> None:

@@ -20,6 +20,8 @@ from streamdata.states.table import LoadedStates
 
 logger = logging.getLogger("streamdata")
 _MAX_NAMED = 30
+_GZIP = b"\x1f\x8b"
+"""How a rank's file begins, even if the rest is torn."""
 
 
 class NoStepError(StateError, FileNotFoundError):
@@ -176,7 +178,7 @@ def read_states(paths: Sequence[Path]) -> list[ReadStates]:
         elif path.is_dir():
             saved += (parts := read_step(path.parent, int(path.name.removeprefix("step-"))))
             deals |= _deals(path, parts)
-        elif is_rank_file(content := _content(path)):
+        elif (content := _content(path)).startswith(_GZIP):
             saved.append(decode(str(path), content))
             deals |= _deals(path.parent, saved[-1:])
         else:
@@ -188,11 +190,6 @@ def read_states(paths: Sequence[Path]) -> list[ReadStates]:
         which = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
         found.insert(0, ReadStates(table.as_dict(), f"step {saved[0].step}, {which} of {size}", saved[0].step))
     return found
-
-
-def is_rank_file(content: bytes) -> bool:
-    """Whether content begins as a rank's file does, even if the rest is torn."""
-    return content.startswith(b"\x1f\x8b")
 
 
 def _plain(path: Path, content: bytes) -> dict[str, Any]:

@@ -401,29 +401,28 @@ def history_of(progress: Progress) -> list[Mapping[str, Any]]:
         Of each its number, `step`, size, `weights`, what was drawn in it (`samples`, and `cost` where there is one),
         and `batch_size` where it is known.
     """
-    return [*progress.before.sizes, *(_line(progress, number) for number in progress.generations)]
-
-
-def _line(progress: Progress, generation: int) -> dict[str, Any]:
-    written = progress.headers[generation]
-    line: dict[str, Any] = {"generation": generation, "step": progress.step(generation), "samples": 0}
-    line |= {name: written[name] for name in ("dp_size", "num_workers", "weights")}
-    cost = 0.0
-    for epoch_pass in progress.passes:
-        for path in (path for path in progress.paths() if "." not in path):
-            # Cursors count since the size began.
-            after, before = (progress.last(epoch_pass, path, generation + more) for more in (1, 0))
-            drawn, costs = ((after[name].sum() - before[name].sum()).item() for name in ("draws", "cost"))
-            # What a yield function over all gave is made into batches, what its sources gave is drawn.
-            line["samples"] += drawn if path else 0
-            cost += costs
-    if cost:
-        line["cost"] = cost
-    # A whole batch, if there is one, of the latest pass.
-    sizes = (size for epoch_pass in progress.passes for size in _last_sizes(progress, generation, epoch_pass))
-    if largest := max(sizes, default=None):
-        line["batch_size"] = largest[-1]
-    return line
+    lines = [*progress.before.sizes]
+    for generation in progress.generations:
+        written = progress.headers[generation]
+        line: dict[str, Any] = {"generation": generation, "step": progress.step(generation), "samples": 0}
+        line |= {name: written[name] for name in ("dp_size", "num_workers", "weights")}
+        cost = 0.0
+        for epoch_pass in progress.passes:
+            for path in (path for path in progress.paths() if "." not in path):
+                # Cursors count since the size began.
+                after, before = (progress.last(epoch_pass, path, generation + more) for more in (1, 0))
+                drawn, costs = ((after[name].sum() - before[name].sum()).item() for name in ("draws", "cost"))
+                # What a yield function over all gave is made into batches, what its sources gave is drawn.
+                line["samples"] += drawn if path else 0
+                cost += costs
+        if cost:
+            line["cost"] = cost
+        # A whole batch, if there is one, of the latest pass.
+        sizes = (size for epoch_pass in progress.passes for size in _last_sizes(progress, generation, epoch_pass))
+        if largest := max(sizes, default=None):
+            line["batch_size"] = largest[-1]
+        lines.append(line)
+    return lines
 
 
 def _last_sizes(progress: Progress, generation: int, epoch_pass: int) -> Iterator[tuple[bool, int, int]]:
