@@ -26,7 +26,7 @@ from streamdata.io.remote.network import network
 from streamdata.io.remote.once import stat_once
 from streamdata.io.remote.requests import Answer, Listed, then
 from streamdata.recipe.limits import PIPE, check_mode, check_regular, refusal_of_url
-from streamdata.run.per_process import open_files
+from streamdata.run.per_process import open_files, shared_numbers
 
 ANY_VERSION = -(1 << 63)
 """The version of a file whose first answer says which it is; that one is held from then on."""
@@ -47,14 +47,12 @@ class SharedVersions:
     """
 
     def __init__(self, urls: Iterable[str]) -> None:
-        import torch  # only here: who indexes shards needs none of it
-
         self._numbers = {url: number for number, url in enumerate(dict.fromkeys(urls))}
-        self._memory = torch.zeros(len(self._numbers), dtype=torch.int64)
+        self._memory = shared_numbers(len(self._numbers))
         self._join()
 
     def _join(self) -> None:
-        self._memory.share_memory_()  # type: ignore[no-untyped-call]
+        self._memory.share_memory_()  # type: ignore[no-untyped-call]  # of a plain pickle's copy
         for url in self._numbers:
             _shared[url] = self
 

@@ -20,6 +20,7 @@ from streamdata.errors import printable
 from streamdata.fields import INDEX, KEY, URL
 from streamdata.run import MAX_WORKERS, Lane
 from streamdata.run.lane_link import Beginning
+from streamdata.run.per_process import shared_numbers
 from streamdata.run.trainer import has_ended
 from streamdata.sources.source import Record
 from streamdata.states.lane_state import LaneState
@@ -63,11 +64,8 @@ class WorkerPlaces:
     """The slots of all workers of a rank, in shared memory."""
 
     def __init__(self) -> None:
-        # New shared memory, as torch makes it for batches: zeros of which no page is there yet. To fill or copy as much
-        # is work for torch's threads, for which a process that was forked from one that had them waits without end.
-        shared = torch.UntypedStorage._new_shared(MAX_WORKERS * _BYTES)  # type: ignore[no-untyped-call] # noqa: SLF001
         # Not in the queue with a batch: what a worker was at when it was killed never came to that.
-        self._memory = torch.empty(0, dtype=torch.uint8).set_(shared).view(MAX_WORKERS, _BYTES)
+        self._memory = shared_numbers(MAX_WORKERS * _BYTES // 8).view(torch.uint8).view(MAX_WORKERS, _BYTES)
 
     def of(self, worker: int) -> WorkerPlace:
         """The slot of a DataLoader worker; called in that worker."""
@@ -107,8 +105,7 @@ class Control:
     """
 
     def __init__(self) -> None:
-        self._memory = torch.zeros(_LANES + MAX_WORKERS * _FIELDS, dtype=torch.int64)
-        self._memory.share_memory_()  # type: ignore[no-untyped-call]
+        self._memory = shared_numbers(_LANES + MAX_WORKERS * _FIELDS)
         self.places = WorkerPlaces()
         self.name = uuid.uuid4().hex
         """Unlike that of any other dataset."""
@@ -222,8 +219,8 @@ class Control:
         """Replace memory that came with a pickle by a copy of its own, unless this is a DataLoader worker."""
         if self in _received and get_worker_info() is None:
             _received.discard(self)
-            memory = self._memory.clone()
-            memory.share_memory_()  # type: ignore[no-untyped-call]
+            memory = shared_numbers(len(self._memory))
+            memory.numpy()[:] = self._memory.numpy()  # torch's own copy would be work for its threads
             self._memory, self.places = memory, WorkerPlaces()
             self.name = uuid.uuid4().hex  # the one that it is a copy of may live in this process too
 

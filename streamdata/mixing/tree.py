@@ -16,7 +16,7 @@ import numpy as np
 
 from streamdata.errors import SourceError, shown
 from streamdata.mixing.schedule import Shares
-from streamdata.recipe.named_source import LEAST, MOST, NamedSource, SizeWeight, Weight, is_absent, read_percent
+from streamdata.recipe.named_source import LEAST, MOST, NamedSource, SizeWeight, Weight, plain_number, read_percent
 from streamdata.sources import MapStyleSource, Source
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.named import is_own_stream
@@ -285,7 +285,7 @@ def tree_of(
     for child in mixture.datasets:
         below = f"{path}.{child.name}".lstrip(".")
         # One whose percent is 0 is left out here, so that nothing counts it: neither a start clock nor a header.
-        if not is_absent(getattr(child, "percent", None)) if weights is None else below in weights:
+        if plain_number(getattr(child, "percent", None)) != 0 if weights is None else below in weights:
             children.append(_child(mixture, child, below, seeds, weights))
     node = Node(path=path, dataset=mixture, seeds=seeds, children=tuple(children))
     if weights is not None:

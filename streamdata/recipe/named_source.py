@@ -112,7 +112,7 @@ def read_percent(percent: Any) -> Weight | SizeWeight:
     Raises:
         ValueError: The value is not a valid weight; the message does not name the source.
     """
-    number = _number(percent)
+    number = plain_number(percent)
     if number is not None:  # first, since most are: what else it could be takes longer to find
         return number
     if isinstance(percent, Mapping):
@@ -126,11 +126,6 @@ def read_percent(percent: Any) -> Weight | SizeWeight:
     )
 
 
-def is_absent(percent: Any) -> bool:
-    """Whether `percent` is the number 0, which leaves the source out."""
-    return _number(percent) == 0
-
-
 def _read_mapping(percent: Mapping[Any, Any]) -> Weight | SizeWeight:
     if set(percent) == {STEPS}:
         return {STEPS: _read_points(percent[STEPS])}
@@ -142,7 +137,7 @@ def _read_mapping(percent: Mapping[Any, Any]) -> Weight | SizeWeight:
     if percent["by"] not in SIZES:
         raise ValueError(f"expected one of {', '.join(SIZES)} as by in percent, got {shown(percent['by'])}")
     exponent = percent.get("exponent", 1)
-    # Not `_number`: an exponent below 0 is odd, but it says what it does.
+    # Not `plain_number`: an exponent below 0 is odd, but it says what it does.
     if type(exponent) not in (int, float) or not math.isfinite(exponent):
         raise ValueError(f"expected a number as exponent in percent, got {shown(exponent)}")
     return SizeWeight(percent["by"], float(exponent))
@@ -154,7 +149,7 @@ def _read_points(points: Any) -> Points:
     read: Points = []
     for point in points:
         is_pair = isinstance(point, Sequence) and not isinstance(point, str | bytes) and len(point) == 2  # noqa: PLR2004
-        numbers = [_number(number) for number in point] if is_pair else [None]
+        numbers = [plain_number(number) for number in point] if is_pair else [None]
         if None in numbers:
             raise ValueError(
                 f"expected [time, percent], two numbers >= 0, in the schedule of percent, got {shown(point)}\n"
@@ -168,8 +163,8 @@ def _read_points(points: Any) -> Points:
     return read
 
 
-def _number(value: Any) -> float | None:
-    """The value as a float, if it is 0 or within the bounds."""
+def plain_number(value: Any) -> float | None:
+    """Returns a percent or a time as a float, if it is 0 or from `LEAST` to `MOST`; None for all else."""
     # Python's bool is a Real, NumPy's is not: `percent: yes` in a recipe is a slip, not the weight 1.
     # By type first: to ask an abstract class takes ten times as long, and a mixture may have thousands of sources.
     if type(value) not in (int, float) and (isinstance(value, bool) or not isinstance(value, Real)):

@@ -8,7 +8,7 @@
 - `seeds.py`: `stable_seed`, the same on every machine; `Permutation`, an order that is computed, never stored;
   `record_rng`, a random generator of one record
 - `per_process.py`: `PerProcess`, a value that each process has for itself, over forks; `Recent` and `ReadBuffer`, open
-  files and memory that a thread keeps for its next reading
+  files and memory that a thread keeps for its next reading; `shared_numbers`, what processes share
 - `processes.py`: `processes`, or in a command `forks`, do tasks and end with this process
 - `trainer.py`: a worker ends with the trainer that it works for
 - `lane_link.py`: how a lane began, and what its process asked of stores, for the trainer

@@ -1,4 +1,7 @@
-"""Values that each process, or each thread, has for itself: `make → PerProcess`, over forks; `key → Recent → value`."""
+"""Values that each process, or each thread, has for itself: `make → PerProcess`, over forks; `key → Recent → value`.
+
+And what processes share: numbers in shared memory.
+"""
 
 import mmap
 import os
@@ -7,7 +10,10 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 
@@ -62,6 +68,16 @@ def _all_forked() -> None:
 
 
 os.register_at_fork(after_in_child=_all_forked)
+
+
+def shared_numbers(count: int) -> "torch.Tensor":
+    """Make zeros in memory that the processes share to which torch sends them; int64 (count,)."""
+    import torch  # only here: who indexes shards needs none of it
+
+    # New shared memory, as torch makes it for batches. To copy more than 32 KiB into some is work for torch's threads,
+    # for which a process that was forked from one that had them waits without end.
+    shared = torch.UntypedStorage._new_shared(8 * count)  # type: ignore[no-untyped-call]  # noqa: SLF001
+    return torch.empty(0, dtype=torch.int64).set_(shared)
 
 
 Key = TypeVar("Key")

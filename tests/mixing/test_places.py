@@ -1,13 +1,14 @@
 """Which record a worker was at when it was killed."""
 
+import copy
 import os
 import signal
-import time
 
 import pytest
 import torch
 
 from streamdata import MergedDataset, StreamLoader, named
+from streamdata.io.storage import SharedVersions
 from streamdata.mixing.control import WorkerPlaces
 from streamdata.sources.functions.process_functions import Feed, run_bursts
 from streamdata.sources.functions.tally import Tally
@@ -66,15 +67,17 @@ def test_a_stream_function_is_noted_what_it_is_given() -> None:
 
 
 def test_a_process_forked_from_one_whose_torch_has_threads_makes_its_own() -> None:
-    """Work for such threads never ends there."""
-    torch.ones(1 << 20).add_(1)
+    """A dataset and a copy of one that it received, with remote shards: work for such threads never ends there."""
     pid = os.fork()
-    if not pid:
-        WorkerPlaces().clear()
-        os._exit(0)
-    deadline = time.monotonic() + 60
-    while not (ended := os.waitpid(pid, os.WNOHANG)[0]) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    if not ended:
-        os.kill(pid, signal.SIGKILL)
-    assert ended
+    if not pid:  # it gets the threads, which this process is to be without
+        torch.set_num_threads(2)
+        torch.ones(1 << 20).add_(1)
+        if not (pid := os.fork()):
+            made = MergedDataset([named(range(50), name="a", percent=1)])
+            copy.copy(made).set_epoch(1)
+            SharedVersions(f"s3://bucket/{number}.tar" for number in range(10_000))
+            os._exit(7)
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(pid, signal.SIGKILL))
+        signal.alarm(60)
+        os._exit(os.waitpid(pid, 0)[1] >> 8)
+    assert os.waitpid(pid, 0)[1] >> 8 == 7
