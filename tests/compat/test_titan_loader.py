@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 
 from streamdata import MergedDataset, named
 from tests.compat.jobs import needs
@@ -113,6 +112,8 @@ def test_a_batch_that_is_not_whole_rows_is_refused() -> None:
 @under_each
 def test_a_checkpoint_goes_on_with_the_next_batch(version: str, tmp_path: Path) -> None:
     """Saved and loaded as torchtitan's CheckpointManager does: the loader itself, under one key."""
+    import torch.distributed.checkpoint as dcp
+
     module = of_documents(version)
     loader = build(module)
     batches = iter(loader)
@@ -125,6 +126,8 @@ def test_a_checkpoint_goes_on_with_the_next_batch(version: str, tmp_path: Path) 
 
 def save(version: str, folder: Path, rank: int) -> list[int]:
     """What one of two ranks reads before a checkpoint."""
+    import torch.distributed.checkpoint as dcp
+
     loader = build(of_documents(version), rank=rank, size=2)
     found = documents(islice(loader, 7))
     dcp.save({"dataloader": loader}, checkpoint_id=folder / "checkpoint")
@@ -134,6 +137,8 @@ def save(version: str, folder: Path, rank: int) -> list[int]:
 @pytest.mark.parametrize("version", VERSIONS[1:])  # states are alike in both, and processes take their time
 def test_a_checkpoint_of_two_ranks_goes_on_with_one(version: str, tmp_path: Path, on_ranks: Any) -> None:
     """Where torchtitan's own loaders refuse: no document comes twice in the epoch, and none is left out."""
+    import torch.distributed.checkpoint as dcp
+
     before = [document for found in on_ranks(partial(save, version, tmp_path)) for document in found]
     loader = build(of_documents(version))
     dcp.load({"dataloader": loader}, checkpoint_id=tmp_path / "checkpoint", no_dist=True)

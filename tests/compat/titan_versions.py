@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
-from torch.distributed.checkpoint.stateful import Stateful
 
 from tests.compat.jobs import SCRIPTS, needs
 
@@ -36,8 +35,8 @@ class Configurable:
         cls.Config.owner = cls
 
 
-class RowLoader(Stateful, ABC, Configurable):
-    """`BaseDataLoader` of 0.3.0, in `torchtitan/components/dataloader.py`."""
+class RowLoader(ABC, Configurable):
+    """`BaseDataLoader` of 0.3.0, in `torchtitan/components/dataloader.py`, but for the protocol `Stateful`."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(Configurable.Config):
@@ -50,8 +49,8 @@ class RowLoader(Stateful, ABC, Configurable):
     def __iter__(self) -> Iterator[Any]: ...
 
 
-class FlatLoader(Stateful, ABC, Configurable):
-    """`BaseDataLoader` of the main branch, in `torchtitan/components/data/loader.py`."""
+class FlatLoader(ABC, Configurable):
+    """`BaseDataLoader` of the main branch, in `torchtitan/components/data/loader.py`, but for `Stateful`."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(Configurable.Config):

@@ -7,9 +7,6 @@ from functools import partial
 
 import pytest
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.device_mesh import init_device_mesh
 
 from streamdata import MergedDataset, StateError, StreamLoader, StreamState
 from tests.streams import Numbers
@@ -48,6 +45,8 @@ def loader_of(dataset: MergedDataset) -> StreamLoader:
 
 def save(folder, rank) -> tuple:
     """Rank 1 is one batch ahead; an asynchronous save writes while it goes on."""
+    import torch.distributed.checkpoint as dcp
+
     loader = loader_of(make())
     before = taken(loader, 2 + rank)
     entry = {"stream": StreamState(loader), "step": 2}
@@ -60,6 +59,8 @@ def save(folder, rank) -> tuple:
 
 def load(folder, rank) -> list:
     """The rest, by three ranks; they save before anything was delivered, and go on from that too."""
+    import torch.distributed.checkpoint as dcp
+
     rests = []
     for name in ("at-once", "later"):
         loader = loader_of(make())
@@ -72,6 +73,8 @@ def load(folder, rank) -> list:
 
 def test_a_checkpoint_is_saved_by_two_ranks_and_loaded_by_one_and_by_three(tmp_path, on_ranks):
     """What was delivered before and after is the epoch, each record once."""
+    import torch.distributed.checkpoint as dcp
+
     saved = on_ranks(partial(save, tmp_path))
     before = Counter(record for part, _ in saved for record in part)
     assert before + Counter(record for _, rest in saved for record in rest) == EPOCH
@@ -85,6 +88,9 @@ def test_a_checkpoint_is_saved_by_two_ranks_and_loaded_by_one_and_by_three(tmp_p
 
 def in_a_mesh(folder, rank) -> list:
     """Two processes of one replica."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.device_mesh import init_device_mesh
+
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
     dataset = make()
     dataset.set_data_parallel(mesh=mesh)
@@ -96,6 +102,8 @@ def in_a_mesh(folder, rank) -> list:
 
 def test_processes_of_one_replica_read_and_save_the_same(tmp_path, on_ranks):
     """A checkpoint has their states once."""
+    import torch.distributed.checkpoint as dcp
+
     one, other = on_ranks(partial(in_a_mesh, tmp_path))
     assert one == other
     loader = loader_of(make())
@@ -105,6 +113,9 @@ def test_processes_of_one_replica_read_and_save_the_same(tmp_path, on_ranks):
 
 def test_a_checkpoint_without_the_entry_is_an_error_of_dcp(tmp_path):
     """It says which key is missing."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+
     dcp.save({"step": 2}, checkpoint_id=tmp_path, no_dist=True)
     with pytest.raises(CheckpointException, match=r"stream\.states"):
         dcp.load({"stream": StreamState(loader_of(make()))}, checkpoint_id=tmp_path, no_dist=True)

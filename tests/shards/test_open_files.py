@@ -59,7 +59,7 @@ OF_EACH = {"t": 90, "j": 90, "p": 60, "s": 60}
 
 def in_a_process_that_has_just_begun(function: Callable[[Path], None], folder: Path) -> None:
     """This one may have hundreds of files open, of earlier tests, and a quarter of its limit is too much then."""
-    process = multiprocessing.get_context("spawn").Process(target=function, args=(folder,))
+    process = multiprocessing.get_context("forkserver").Process(target=function, args=(folder,))
     process.start()
     process.join()
     assert process.exitcode == 0

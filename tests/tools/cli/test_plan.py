@@ -102,6 +102,7 @@ def test_it_fits_the_terminal(
 ) -> None:
     """Paths of shards too, which are shortened in their middle."""
     monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("streamdata.tools.plan.course._MAX_DRAWS", 5000)  # the text is as long as after all of them
     run = ("--samples", samples, "--ranks", 40, "--workers", 4)
     done = streamdata("plan", write_recipe(params=", block_size: 20"), *run, "--draws", 9)
     assert done.exit_code == 0, done.output

@@ -68,11 +68,11 @@ class LockStepJob(SteppedJob):
         return dict(loader.state_dict()), batches
 
     def check_steps(self, states, *, is_all, one_of=1):
-        """Each step, or one of so many, as it was logged; or, where not all states are given, refused.
+        """Each step, or one of so many and the last, as logged; or, where not all states are given, refused.
 
         Returns how many were compared, and how many of them were refused.
         """
-        steps = list(enumerate(self.steps, 1))[::one_of]
+        steps = list(enumerate(self.steps, 1))[::-one_of]
         try:
             trace, refused = Trace(self.mix.build(self.config), states), 0
         except StateError as error:
@@ -133,10 +133,7 @@ def random_job(rng):
 
 
 def check(seed, one_of=1):
-    """Compare one job; return how many steps were compared, and how many of them were refused.
-
-    By the states of some resumes, one of so many steps is compared; by those of all, each.
-    """
+    """Compare each step of one job, or one of so many; return how many, and how many of them were refused."""
     rng = random.Random(seed)
     job = random_job(rng)
     if not job.steps:
@@ -144,7 +141,7 @@ def check(seed, one_of=1):
     job.check_report()
     some = [states for states in job.saved[:-1] if rng.random() < 0.5]
     done = [
-        job.check_steps(job.saved, is_all=True),
+        job.check_steps(job.saved, is_all=True, one_of=one_of),
         job.check_steps([*some, job.states], is_all=False, one_of=one_of),
         job.check_steps([job.states], is_all=False, one_of=one_of),
     ]

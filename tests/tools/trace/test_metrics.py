@@ -132,14 +132,14 @@ def test_a_scrape_sees_what_the_loop_has_while_it_goes_on() -> None:
 
         thread = threading.Thread(target=scrape)
         thread.start()
-        states = [loader.state_dict() for _ in islice(loader, 600)]
+        states = [loader.state_dict() for _ in islice(loader, 200)]
         end.set()
         thread.join()
-        assert parsed(fetched(server.port))["steps_total", "0"] == 600
+        assert parsed(fetched(server.port))["steps_total", "0"] == 200
     assert seen == sorted(seen)
     assert len(set(seen)) > 1
     plain = make_loader(2)
-    assert states == [plain.state_dict() for _ in islice(plain, 600)]
+    assert states == [plain.state_dict() for _ in islice(plain, 200)]
 
 
 def test_who_looks_on_has_not_asked_for_states(monkeypatch: pytest.MonkeyPatch) -> None:
