@@ -215,6 +215,9 @@ def test_weights_by_size_are_what_the_header_says():
     half = {"by": "records", "exponent": 0.5}
     states = to_state(next(iter(MergedDataset([Numbers("a", 100, half), Numbers("b", 25, half)]))))
     assert states["generation/0"]["weights"] == {"a": 10, "b": 5}
+    most, least = ({"by": "records", "exponent": exponent} for exponent in (100, -100))  # 10 of them to the power of it
+    states = to_state(next(iter(MergedDataset([Numbers("a", 10, most), Numbers("b", 10, least)]))))
+    assert states["generation/0"]["weights"] == {"a": 1e100, "b": 1e-100}
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,14 @@ SUITES = {
     "mixing/c": ("mixing/test_ties.py", "mixing/test_clock.py", "mixing/test_states.py", "mixing/test_*.py"),
     "mixing/": ("mixing/test_ties.py", "mixing/test_[es]*.py", "mixing/test_pins.py", "mixing/test_*.py"),
     "states/": ("states/test_*.py", "mixing/test_states.py", "mixing/test_pins.py", "mixing/test_*.py"),
-    "sources/order": ("sources/test_order.py", "mixing/test_pins.py", "sources/test_map_style.py", "mixing/test_*.py"),
+    "sources/order": (
+        "sources/test_order.py",
+        "sources/test_outlook.py",
+        "sources/test_dealing.py",
+        "mixing/test_pins.py",
+        "sources/test_map_style.py",
+        "mixing/test_*.py",
+    ),
     "sources/functions": (
         "sources/test_process_*.py",
         "sources/test_starts.py",

@@ -65,5 +65,30 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "if len(self) >= _MAX_FIELD_NAMES:",
         "if len(self) > _MAX_FIELD_NAMES:",
     ): "The bound of a cache: one name more or less. " + _ONLY_TIME,
+    (
+        "mixing/meter.py",
+        "if self._limit is None and time.perf_counter() - self._since.time >= _STRETCH_S:",
+        "if self._limit is None and time.perf_counter() - self._since.time > _STRETCH_S:",
+    ): "No two readings of the clock are as far apart to the nanosecond.",
+    (
+        "stores/datasets/blendable.py",
+        "return int(self._counts[row, int(number)]) + int(np.count_nonzero(since == number))",
+        "return int(self._counts[row, (number)]) + int(np.count_nonzero(since == number))",
+    ): "An integer of NumPy is an index as one of Python is.",
+    (
+        "sources/order/deal.py",
+        'beyond = np.where(stretches["stop"] < 0, 0, cut.records(last.end - last.begin) - stretches["stop"])',
+        'beyond = np.where(stretches["stop"] <= 0, 0, cut.records(last.end - last.begin) - stretches["stop"])',
+    ): "A stretch has a record of its last window, or it ends with the window before.",
+    (
+        "sources/order/dealt_lane.py",
+        "return epoch, window + blocks, rest, 0",
+        "return epoch, window + blocks, rest, 1",
+    ): "Whoever asks for the position reads its epoch, window and records alone.",
+    (
+        "sources/order/dealt_lane.py",
+        "end = max(start, leftover.end(source.blocks_per_window))",
+        "end = (leftover.end(source.blocks_per_window))",
+    ): "No stretch that is written begins after its end; one that did would have no record, not less than none.",
     ("shards/tar/records.py", "_MAX_FIELD_NAMES = 4096", "_MAX_FIELD_NAMES = 4097"): _ONLY_TIME,
 }

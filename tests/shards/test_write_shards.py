@@ -34,6 +34,14 @@ def test_what_is_written_is_read_again_by_a_manifest(tmp_path, monkeypatch):
     ] == samples(7)
 
 
+def test_bytes_are_written_as_they_are(tmp_path):
+    """Whatever their field is called; webdataset's encoder would compress those of `.gz`."""
+    data = [{"__key__": "a", "txt.gz": b"not compressed", "json": b"[1"}]
+    write_shards(data, str(tmp_path / "{}.tar"), max_records=1)
+    (record,) = read(tmp_path)
+    assert (record["txt.gz"], record["json"]) == (b"not compressed", b"[1")
+
+
 @pytest.mark.parametrize("max_bytes", [10240, 20480, 50000])
 def test_no_shard_is_larger_than_it_may_be_and_none_smaller_than_it_need(tmp_path, max_bytes):
     """As written, headers, padding and end included; a sample that is larger alone is a shard of its own."""

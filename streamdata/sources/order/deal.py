@@ -179,7 +179,7 @@ class Deal:
         if not self.cut.epochs:  # of a source without end nobody has read all
             is_over = np.zeros(self.lanes, np.bool_)
         position, pulled_to, given, rare = last.position, last["pulled"], last["given"], last["rare"]
-        is_open = last.is_held & ~is_over & (given > 0) & (pulled_to[:, OUTPUT] >= 0)
+        is_open = last.is_held & ~is_over & (pulled_to[:, OUTPUT] >= 0)
         # All that comes before this position, a lane has finished or keeps as its open burst.
         until = np.where(is_open[:, None], pulled_to, position)
         shares = np.zeros(self.lanes, STRETCH)
