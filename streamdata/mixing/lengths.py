@@ -22,6 +22,7 @@ MANY_EPOCHS: Final = 4.0
 """From which on there is something to say: text that repeats so often is still worth nearly what new text is."""
 _FEW: Final = 0.5
 """Below which there is."""
+_UNITS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
 def check_lengths(top: Node, required: float | None) -> list[dict[str, Any]]:
@@ -113,11 +114,12 @@ def _advice(node: Node, parent: Node, length: float, epochs: float) -> str:
 
 
 def count_text(number: float) -> str:
-    """Format a number with three digits: 1,200,000 is "1.2 M"."""
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}" if number < 1000 * size else f"{number / size:,.0f} {unit}"
-    return f"{number:,.0f}"
+    """Format a number; from a million on with three digits: 1,200,000 is "1.2 M"."""
+    if number < _UNITS[-1][0]:
+        return f"{number:,.0f}"
+    rounded = float(f"{number:.3g}")  # before the unit is chosen: 999,900,000 is 1 G
+    size, unit = next(each for each in _UNITS if rounded >= each[0])
+    return f"{rounded / size:,.12g} {unit}"
 
 
 def lengths_text(lengths: list[dict[str, Any]]) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from streamdata import MergedDataset, named
+from streamdata.mixing.lengths import count_text
 from tests.sources.own_streams import Counting
 from tests.streams import Numbers
 
@@ -64,3 +65,12 @@ def test_what_is_no_length_is_said_when_it_is_built(name):
     """Zero would divide."""
     with pytest.raises(ValueError, match=f"'a': expected a number above 0 as {name}, got 0"):
         MergedDataset([Numbers("a", 9, **{name: 0})])
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(999_999, "999,999"), (1_200_000, "1.2 M"), (999_900_000, "1 G"), (10**9, "1 G"), (10**15, "1,000 T")],
+)
+def test_numbers_have_three_digits_and_no_powers(number, text):
+    """Also where rounding leads to the next unit, and above the last one."""
+    assert count_text(number) == text
