@@ -20,7 +20,7 @@ from streamdata.run.stalls import StallWatch
 from streamdata.shards.ahead.read_ahead import LaneAhead
 from streamdata.shards.ahead.upcoming import Upcoming
 from streamdata.sources import Burst, DealtLane
-from streamdata.sources.files.shard_source import BlockSource, ShardDataset
+from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.sources.functions.process_functions import Feed, PerRecordFn, StreamFns, call_per_record, run_bursts
 from streamdata.sources.functions.starts import is_stateful
@@ -177,8 +177,6 @@ class Leaf:
             share = math.prod(share_at(self._run.base.time) for share_at in self._above)
             upcoming = Upcoming(self._run.ahead, 1 / max(share, _LEAST_SHARE))
         task = ReadTask(self.path, self._run.lane, lane.order, self._tally, has_function, self._part, upcoming)
-        if isinstance(self._lane.dealt.source, BlockSource):
-            self._lane.dealt.source.foresee(lane.order, self._run.lane)
         if isinstance(self._lane.dealt.source, OwnStreamSource):
             task.stream = StreamStates(self._run.key.epoch_pass, at.position, at.stream)
         if self._run.from_window:

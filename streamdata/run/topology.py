@@ -61,20 +61,6 @@ class Lane:
         return self.dp_size * self.num_workers
 
 
-def ranks_of_node(dp_size: int) -> range:
-    """The data-parallel ranks that share this node, by torchrun's environment; all ranks if it is not set.
-
-    Ranks that differ in model parallelism alone are taken to lie side by side.
-    """
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    texts = [os.environ.get(name, "") for name in names]
-    if not all(text.isdecimal() for text in texts):
-        return range(dp_size)
-    rank, size, local, here = map(int, texts)
-    first = rank - local
-    return range(first * dp_size // max(1, size), -(-min(first + here, size) * dp_size // max(1, size)))
-
-
 def distributed_if_joined() -> Any:
     """The module torch.distributed if this process is in a process group, else None."""
     # Not imported: who has not imported it cannot have initialized a group.

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from streamdata.errors import ShardError, one_line
-from streamdata.io.cache.cached import Confirmations, cache_key, has_cached, named_cache
+from streamdata.io.cache.cached import Confirmations, has_cached, named_cache
 from streamdata.io.one_pass import ByteSource, byte_source
 from streamdata.io.remote.addresses import CacheSettings, keep_in
 from streamdata.io.remote.requests import Answer
@@ -206,13 +206,6 @@ class IndexedFiles(ListedFacts):
         self.cache = cache
         if self.has_remote:
             keep_in(cache, [*self.urls, *self.sidecar_urls])
-
-    def cache_keys(self) -> list[str]:
-        """The page cache's name of each shard, "" if its version is not known; empty if no shard is remote."""
-        if not any(self.is_remote):
-            return []
-        kept = ((url, kept_as(url, stamp)) for url, stamp in zip(self.urls, self.stamps, strict=True))
-        return [cache_key(url, *stamp) if stamp.version else "" for url, stamp in kept]
 
     def take_cached(self, files: Sequence[FileSpans]) -> bool:
         """Whether the page cache holds all remote spans of `files`; if so, they will be read from it.

@@ -107,9 +107,6 @@ class IndexedShards(_Shards, Protocol):
     num_records: Int64s  # per shard
     sizes: Int64s  # bytes per shard
 
-    def cache_keys(self) -> list[str]:
-        """The page cache's name of each shard, "" if its version is not known; empty if no shard is remote."""
-
     def is_slow(self) -> bool:
         """Whether the next window should be requested before it is needed; call it once per window."""
 

@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
     passes: list[Counter[int]]
     """How often each record was read."""
     most_bytes: int
-    """Below the cache's directory, at any moment that was looked at."""
+    """Of pages, at any moment that was looked at."""
     temporaries: int
     """Files left there that are no pages."""
 
@@ -79,7 +79,7 @@ def soak(folder: Path, *, records: int, start_method: str = "fork", bound: int =
     found = [
         Counter(n for rank in range(RANKS) for n in json.loads((folder / f"{p}.{rank}").read_text())) for p in (0, 1)
     ]
-    return Outcome(found, most, len(list(cache.glob(".*"))))
+    return Outcome(found, most, len(list(cache.glob("writing/*"))))
 
 
 def _in_group(*arguments: Any) -> None:
@@ -90,7 +90,7 @@ def _in_group(*arguments: Any) -> None:
 
 def _bytes_below(folder: Path) -> int:
     size = 0
-    for path in folder.glob("*"):
+    for path in folder.glob("*.page"):
         with suppress(FileNotFoundError):
             size += path.stat().st_size
     return size

@@ -100,15 +100,3 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SourceError, match="expected a directory that can be written"):
         page_cache(CacheSettings(str(tmp_path / "file" / "cache"), 10**9))
-
-
-def test_a_disk_that_is_full_from_the_start_means_no_cache(tmp_path, monkeypatch, caplog):
-    """The run goes on, and says so once."""
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("streamdata.io.cache.account.os.pwrite", full)
-    settings = CacheSettings(str(tmp_path / "full"), 10**9)
-    assert page_cache(settings) is page_cache(settings) is None
-    assert len([line for line in caplog.messages if "its disk is full" in line]) == 1

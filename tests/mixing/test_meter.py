@@ -5,6 +5,7 @@ import multiprocessing
 import pickle
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from torch.utils.data import DataLoader
@@ -12,7 +13,6 @@ from torch.utils.data import DataLoader
 from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_collate, to_device, to_state
 from streamdata.fields import CURSOR
 from streamdata.io.cache.cached import _caches, cache_counts, page_cache
-from streamdata.io.cache.page_cache import CacheCounts
 from streamdata.io.remote.addresses import CacheSettings
 from streamdata.io.remote.network import Network, NetworkCounts, _network
 from streamdata.mixing import meter
@@ -129,7 +129,7 @@ def test_a_forked_process_counts_from_zero(tmp_path, sender, monkeypatch):
     """What was counted before the fork is its parent's, and so is what came to that with batches."""
     monkeypatch.setattr(meter, "cache_counts", cache_counts)
     monkeypatch.setattr(_caches, "made", None)
-    page_cache(CacheSettings(str(tmp_path), 1 << 30)).counts.reads = sender.counts.requests = 3
+    page_cache(CacheSettings(str(tmp_path), 1 << 30)).reads = sender.counts.requests = 3
     dataset = MergedDataset([Numbers("a", 5)], cyclic=False)
     assert len(batches(dataset, 1)) == 1
     assert (dataset.traffic().cache_hits, dataset.traffic().requests, len(dataset.times())) == (3, 3, 2)
@@ -185,7 +185,7 @@ def test_a_cache_is_not_proposed_to_who_has_one(sender, monkeypatch):
     """To others it is."""
     counts = {"requests": 400, "num_bytes": 10**9, "waited": 30.0, "seconds": 300.0}
     assert "a `cache`" in judged(sender, AheadSettings(connections=8), **counts)
-    monkeypatch.setattr(meter, "cache_counts", lambda: [CacheCounts()])
+    monkeypatch.setattr(meter, "cache_counts", lambda: [SimpleNamespace(reads=0, hits=0)])
     assert "a `cache`" not in judged(sender, AheadSettings(connections=8), **counts)
 
 

@@ -4,6 +4,6 @@
 |---|---|
 | `cached.py` | the caches of this process, by the settings of sources |
 | `page_cache.py` | what is read from pages, and what is fetched |
-| `account.py` | how full the cache is, and which pages make room for others |
+| `room.py` | what its processes agree on: how full it is, who fetches a page, what is in use |
 | `pages.py` | the files, written once and checked when they are read |
 """

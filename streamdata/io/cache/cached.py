@@ -1,24 +1,17 @@
 """The page caches of this process: `url, stamp, range → from the cache that its source names, else by a request`."""
 
-import errno
-import logging
 import os
 from collections.abc import Iterable
 from concurrent.futures import Future
 from threading import Lock
-from typing import Final
 
 from streamdata.errors import SourceError
-from streamdata.io.cache.page_cache import CacheCounts, Fetch, PageCache
+from streamdata.io.cache.page_cache import Fetch, PageCache
 from streamdata.io.cache.pages import shard_key
 from streamdata.io.remote.addresses import CACHE_VARIABLE, CacheSettings, bare_url, cache_of
 from streamdata.run.per_process import PerProcess
 
-logger = logging.getLogger(__name__)
-_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-
-
-_caches: PerProcess[dict[str, tuple[CacheSettings, PageCache | None]]] = PerProcess(dict)
+_caches: PerProcess[dict[str, tuple[CacheSettings, PageCache]]] = PerProcess(dict)
 """The caches of this process, by their directory."""
 _lock = PerProcess(Lock)
 
@@ -40,40 +33,28 @@ def page_cache(settings: CacheSettings | None) -> PageCache | None:
     settings = named_cache(settings)
     if settings is None:
         return None
-    with _lock.get():  # two of a directory would let go of each other's locks
+    with _lock.get():  # two of a directory would share the locks of the process
         caches = _caches.get()
         if settings.path not in caches:
-            caches[settings.path] = settings, _opened(settings)
-        found = caches[settings.path]
-    if found[0] != settings:
+            try:
+                caches[settings.path] = settings, PageCache(settings.path, settings.max_bytes)
+            except OSError as error:
+                raise SourceError(
+                    f"cache '{settings.path}': expected a directory that can be written, got {error}\n"
+                    f"  Name another one, in `cache` or {CACHE_VARIABLE}."
+                ) from error
+        named, cache = caches[settings.path]
+    if named != settings:
         raise ValueError(
-            f"cache '{settings.path}': expected one max_bytes, got {found[0].max_bytes} and {settings.max_bytes}\n"
+            f"cache '{settings.path}': expected one max_bytes, got {named.max_bytes} and {settings.max_bytes}\n"
             "  Give all sources that share a directory the same, or each its own directory."
         )
-    return found[1]
+    return cache
 
 
-def cache_counts() -> list[CacheCounts]:
-    """The counts of each page cache of this process."""
-    return [cache.counts for _, cache in list(_caches.get().values()) if cache is not None]
-
-
-def _opened(settings: CacheSettings) -> PageCache | None:
-    try:
-        return PageCache(settings.path, settings.max_bytes)
-    except OSError as error:
-        if error.errno in _DISK_FULL:
-            logger.warning("cache '%s': its disk is full: shards are read without it", settings.path)
-            return None
-        raise SourceError(
-            f"cache '{settings.path}': expected a directory that can be written, got {error}\n"
-            f"  Name another one, in `cache` or {CACHE_VARIABLE}."
-        ) from error
-
-
-def cache_key(url: str, size: int, version: int) -> str:
-    """The page cache's name of one version of a shard."""
-    return shard_key(bare_url(url), _text(version), size)
+def cache_counts() -> list[PageCache]:
+    """The page caches of this process, which count what was read from them."""
+    return [cache for _, cache in list(_caches.get().values())]
 
 
 def read_cached(url: str, size: int, version: int, begin: int, end: int, fetch: Fetch) -> "Future[bytes]":
@@ -82,7 +63,7 @@ def read_cached(url: str, size: int, version: int, begin: int, end: int, fetch: 
     Args:
         url: Of the shard.
         size: Of the shard, in bytes.
-        version: A hash of what its server calls it, 0 where it does not say.
+        version: A hash of what its server calls it; not 0, which is that of none.
         begin: The first byte.
         end: After the last one.
         fetch: Asks for bytes of this version, and fails if the shard is of another one.
@@ -90,13 +71,13 @@ def read_cached(url: str, size: int, version: int, begin: int, end: int, fetch: 
     cache = page_cache(cache_of(url))
     if cache is None:
         return fetch(begin, end)
-    return cache.read(bare_url(url), _text(version), size, begin, end, fetch)
+    return cache.read(_key(url, size, version), size, begin, end, fetch)
 
 
 def has_cached(url: str, size: int, version: int, pages: Iterable[int]) -> bool:
     """Whether a shard's cache holds all of these pages now."""
     cache = page_cache(cache_of(url))
-    return cache is not None and version != 0 and cache.has(cache_key(url, size, version), pages)
+    return cache is not None and version != 0 and cache.has(_key(url, size, version), pages)
 
 
 def read_cached_into(url: str, size: int, version: int, pieces: list[tuple[int, int, memoryview]]) -> list[bool]:
@@ -111,7 +92,7 @@ def read_cached_into(url: str, size: int, version: int, pieces: list[tuple[int, 
     cache = page_cache(cache_of(url))
     if cache is None or not version:
         return [False] * len(pieces)
-    return cache.read_into(cache_key(url, size, version), size, pieces)
+    return cache.read_into(_key(url, size, version), size, pieces)
 
 
 class Confirmations:
@@ -137,5 +118,5 @@ class Confirmations:
             answer.result()
 
 
-def _text(version: int) -> str:
-    return str(version) if version else ""
+def _key(url: str, size: int, version: int) -> str:
+    return shard_key(bare_url(url), str(version), size)

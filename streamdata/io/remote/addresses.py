@@ -20,7 +20,7 @@ from streamdata.recipe.named_source import default_of
 
 CACHE_VARIABLE: Final = "STREAMDATA_DATA_CACHE"
 _MIN_BYTES: Final = charge_of(file_size_of(PAGE_BYTES)) + (16 << 10)
-"""A page with its checksums, and the directory with its account: with less no large shard would be kept at all."""
+"""A page with its checksums, and some for small shards: with less no large shard would be kept at all."""
 # Up to the last @ before the path. Where no port follows the colon, the password has a slash, ? or #, and ends later.
 _USERINFO = re.compile(r"(?<=://)(?:[^/?#]*@|[^/@?#:\[]+:(?![:/?#]|\d+(?:[/?#]|\Z)|\Z)\S{0,999}@)")
 _CONTAINER = re.compile(r"(?:abfss?|wasbs?)://", re.IGNORECASE)

@@ -78,10 +78,6 @@ class ParquetShards:
         self.cache = self.decoder.cache = cache
         keep_in(cache, self.urls)
 
-    def cache_keys(self) -> list[str]:
-        """Empty: a row group's size does not determine which pages it uses."""
-        return []
-
     def is_slow(self) -> bool:
         """Whether row groups should be requested before they are needed."""
         return self.has_remote

@@ -4,7 +4,6 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from copy import copy
 from functools import cached_property, partial
 from itertools import chain, count, islice, repeat
 from typing import Any, NamedTuple
@@ -13,16 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.fields import CURSOR, SEED
-from streamdata.io.cache.cached import named_cache, page_cache
 from streamdata.io.remote.addresses import CacheSettings
-from streamdata.run import Lane, shuffled, stable_seed
-from streamdata.run.topology import ranks_of_node
+from streamdata.run import shuffled, stable_seed
 from streamdata.shards.ahead.windows import Chunk, PlannedWindow
 from streamdata.shards.readers import IndexedShards, Window, take_all
 from streamdata.sources.alone import SourceAlone
 from streamdata.sources.files.sequential_source import SequentialSource as SequentialSource  # noqa: PLC0414  for others
 from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
-from streamdata.sources.order.blocks import BlockOrder, Part, SourceOutlook, describe_content, describe_cut, shard_seeds
+from streamdata.sources.order.blocks import BlockOrder, Part, describe_content, describe_cut, shard_seeds
 from streamdata.sources.source import OrderAt, ReadTask, Record, Source, check_position, walk
 from streamdata.states.cursor import Position
 from streamdata.states.headers import UNIT, BlockCut
@@ -76,8 +73,6 @@ class BlockSource(Source):
         mean = int((block_sizes * blocks).sum()) // max(1, self.num_blocks)
         self.blocks_per_window = max(1, shuffle_buffer // max(1, mean))
         self._shuffle_inside = shuffle_buffer > 0
-        self.outlook: SourceOutlook | None = None
-        """When pages in the cache are read again by the present order; nothing of it decides what is read."""
 
     def describe(self, shuffle: bool) -> str:
         window = self.blocks_per_window if shuffle and self._shuffle_inside else 0
@@ -127,19 +122,6 @@ class BlockSource(Source):
         counts = self._runs(blocks)[2]
         number = int(counts[: int(np.flatnonzero(blocks == block)[0])].sum()) + offset
         return int(np.flatnonzero(self._order_inside(order, epoch, window, int(counts.sum())) == number)[0])
-
-    def foresee(self, order: BlockOrder, lane: Lane) -> None:
-        """Tell the page cache, if there is one, when this node reads which bytes."""
-        is_kept = self.shards.has_remote and named_cache(self.shards.cache) is not None
-        keys = self.shards.cache_keys() if is_kept else []
-        cache = page_cache(self.shards.cache) if keys else None
-        if cache is None:
-            return
-        ranks = ranks_of_node(lane.dp_size)
-        own = range(ranks.start * lane.num_workers, ranks.stop * lane.num_workers)
-        all_lanes = len(own) == lane.count
-        self.outlook = SourceOutlook(self.shards.sizes, self._block_ends, copy(order), own, reads_all=all_lanes)
-        cache.expect(keys, self.outlook)
 
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
         # Only what is C runs for each record here, and the generator in which the reader makes it.
@@ -221,8 +203,6 @@ class BlockSource(Source):
     def _open(self, order: BlockOrder, part: Part | None, start: Position, runs: _Runs) -> "OpenedWindow":
         """The window of these runs, of which so many records were taken as the position says."""
         epoch, window, taken, _ = start
-        if self.outlook is not None:
-            self.outlook.now = order.number(epoch, window * self.blocks_per_window)
         shards, firsts, counts = runs
         opened = self.shards.window(shards, firsts, counts)
         # The positions are a function of the window's seed, so that a resume goes on with any of them, and reads none.

@@ -1,0 +1,161 @@
+"""Shared facts of the processes that use a cache directory: `page → who fetches it, and room for it`.
+
+One file holds how many bytes the pages take, and its bytes are locks, which the kernel lets go of however a process
+dies, and which a fork does not inherit: one for that sum; one for each page, held by whoever fetches it; and one for
+each folder of shards, shared by all who read from it.
+
+The sum is never too low. What a killed process had reserved stays in it until the bound is reached, and files are
+counted. Then those pages make room, the oldest first, that nobody will read: of folders that no process reads from, and
+of other versions of the shards that this process reads.
+
+An epoch reads everything once. So a node that reads all of a source can have no more hits in an epoch than it had pages
+at its start: no page makes room for another of the same source, and the hit rate is the cached fraction, the best there
+is.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from streamdata.io.cache.pages import FOLDER, PAGE_BYTES, SUFFIX, URL, VERSION, charge_of, file_size_of
+
+_STATE: Final = struct.Struct("<qd")  # bytes that pages take, and when they were counted
+_COUNT_AGAIN_S: Final = 60.0
+_FREE_SHARE: Final = 10
+_SPARE_SHARE: Final = 64
+"""Where pages are removed, so much of the bound is made free: to look at all files may take a second."""
+
+
+class Room:
+    """Keeps the pages of a cache directory within a bound, across processes.
+
+    Args:
+        folder: The directory; it is made.
+        max_bytes: What its pages may take; by default a tenth of that and of what is free.
+
+    Raises:
+        OSError: The directory cannot be written.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int | None) -> None:
+        self._folder, self._writing = folder, folder / "writing"
+        self._writing.mkdir(parents=True, exist_ok=True)
+        self._versions: dict[str, str] = {}
+        """The version of each shard that this process reads."""
+        self._threads = threading.Lock()  # the locks of a process do not keep its own threads apart
+        # It stays open: to close any descriptor of the file would let go of all locks of this process.
+        self._fd = os.open(folder / "pages.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        with self._locked_sum():
+            for left in self._writing.iterdir():
+                if self.lock(left.name):  # who wrote it has died
+                    left.unlink(missing_ok=True)
+                    self.unlock(left.name)
+            if not os.fstat(self._fd).st_size:
+                self._store(self._count()[0], 0.0)
+            used, _ = self._state()
+            self.max_bytes = max_bytes or (shutil.disk_usage(folder).free + used) // _FREE_SHARE
+            if used > self.max_bytes:
+                self._make_room(0)
+
+    def hold(self, shard: str) -> None:
+        """Keep the pages of a shard, named by `shard_key`, and of others in its folder, until this process ends."""
+        if self._versions.get(shard[URL]) != shard[VERSION]:
+            self._versions[shard[URL]] = shard[VERSION]
+            fcntl.lockf(self._fd, fcntl.LOCK_SH, 1, _byte_of(shard[FOLDER]))
+
+    def lock(self, name: str) -> bool:
+        """Take the lock of this name, if no other process has it; return whether this process has it now."""
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _byte_of(name))
+        except OSError:  # EACCES or EAGAIN: another process has it
+            return False
+        return True
+
+    def unlock(self, name: str) -> None:
+        """Let go of the lock of this name."""
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _byte_of(name))
+
+    def may_fit(self, page_size: int) -> bool:
+        """Whether a page of this size is likely to find room."""
+        used, counted_at = self._state()
+        return used + _charge_of(page_size) <= self.max_bytes or abs(time.time() - counted_at) > _COUNT_AGAIN_S
+
+    def reserve(self, name: str, page_size: int) -> Path | None:
+        """Make room for a page whose lock the caller has; return its temporary file, or None if there is none.
+
+        Raises:
+            OSError: The directory cannot be written.
+        """
+        charge = _charge_of(page_size)
+        with self._locked_sum():
+            if self._state()[0] + charge > self.max_bytes and self.may_fit(page_size):
+                self._make_room(charge)
+            used, counted_at = self._state()
+            if used + charge > self.max_bytes:
+                return None
+            # First the sum: whoever is killed between the two leaves too much in it, and not too little.
+            self._store(used + charge, counted_at)
+            (temporary := self._writing / name).touch()
+            return temporary
+
+    def _make_room(self, charge: int) -> None:
+        """Count what is there, and remove pages that nobody will read until some more fit."""
+        used, pages = self._count()
+        goal = self.max_bytes - max(charge, self.max_bytes // _SPARE_SHARE)
+        others = {name[FOLDER] for _, name, _ in pages} - {url[FOLDER] for url in self._versions}
+        unused = {folder for folder in others if self.lock(folder)}
+        for _, name, size in sorted(pages):
+            if used <= goal:
+                break
+            if name[FOLDER] in unused or self._versions.get(name[URL], name[VERSION]) != name[VERSION]:
+                (self._folder / name).unlink(missing_ok=True)
+                used -= size
+        for folder in unused:
+            self.unlock(folder)
+        self._store(used, time.time())
+
+    def _count(self) -> tuple[int, list[tuple[float, str, int]]]:
+        """The bytes that all pages take, and time, name and bytes of each that is published."""
+        # Those that are being written come first, as if they were whole: one that is published meanwhile counts twice.
+        used, pages = len(os.listdir(self._writing)) * _charge_of(PAGE_BYTES), []
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # it was damaged, and is removed
+                    if entry.name.endswith(SUFFIX):
+                        status = entry.stat()
+                        pages.append((status.st_mtime, entry.name, charge_of(status.st_size)))
+        return used + sum(size for _, _, size in pages), pages
+
+    def _state(self) -> tuple[int, float]:
+        used, counted_at = _STATE.unpack(os.pread(self._fd, _STATE.size, 0))
+        return used, counted_at
+
+    def _store(self, used: int, counted_at: float) -> None:
+        os.pwrite(self._fd, _STATE.pack(used, counted_at), 0)
+
+    @contextmanager
+    def _locked_sum(self) -> Iterator[None]:
+        byte = _byte_of("")
+        with self._threads:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, byte)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
+
+
+def _charge_of(page_size: int) -> int:
+    return charge_of(file_size_of(page_size))
+
+
+def _byte_of(name: str) -> int:
+    """Find the byte of the file that is the lock of this name."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
