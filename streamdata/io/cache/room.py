@@ -68,8 +68,9 @@ class Room:
     def hold(self, shard: str) -> None:
         """Keep the pages of a shard, named by `shard_key`, and of others in its folder, until this process ends."""
         if self._versions.get(shard[URL]) != shard[VERSION]:
-            self._versions[shard[URL]] = shard[VERSION]
-            fcntl.lockf(self._fd, fcntl.LOCK_SH, 1, _byte_of(shard[FOLDER]))
+            with self._threads:  # one that makes room lets go of the locks of folders that were unused when it began
+                self._versions[shard[URL]] = shard[VERSION]
+                fcntl.lockf(self._fd, fcntl.LOCK_SH, 1, _byte_of(shard[FOLDER]))
 
     def lock(self, name: str) -> bool:
         """Take the lock of this name, if no other process has it; return whether this process has it now."""
