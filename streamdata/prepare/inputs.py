@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from streamdata.errors import PrepareError, needs
+from streamdata.errors import PrepareError
 from streamdata.io.one_pass import ByteSource, byte_source
 from streamdata.io.remote.once import fetch_once
 from streamdata.io.storage import (
@@ -27,8 +27,8 @@ from streamdata.io.streams import open_stream
 from streamdata.shards.jsonl.lines import begins_array, lines_of
 from streamdata.shards.jsonl.rows import Flaw, row_or_flaw
 from streamdata.shards.listing import JSONL_SUFFIXES, is_sequential
-from streamdata.shards.parquet.file import PARQUET_SUFFIXES, OpenParquet
-from streamdata.shards.parquet.stored_rows import import_pyarrow, json_decoder
+from streamdata.shards.parquet.file import PARQUET_SUFFIXES, GroupFacts, OpenParquet
+from streamdata.shards.parquet.values import import_pyarrow, json_decoder
 from streamdata.shards.urls import expand
 from streamdata.text.messages import without_nulls
 
@@ -219,8 +219,8 @@ class TaskInput:
         if self._lines_before is None:
             self._lines_before = 0
             if task.url.endswith(PARQUET_SUFFIXES):
-                groups = _open_parquet(task.url, task.stamp).groups()
-                self._lines_before = sum(facts.num_rows for facts in groups if facts.begin < task.begin)
+                groups = OpenParquet(task.url, byte_source(task.url, task.stamp)).groups()
+                self._lines_before = sum(facts.num_rows for facts in groups if _begin(facts) < task.begin)
             elif task.begin:
                 source = byte_source(task.url)
                 before = _pieces(source, 0, self._line_start(source, task.begin))
@@ -252,10 +252,10 @@ class TaskInput:
         task, number = self._task, 0
         for piece in _pieces(source, task.begin, task.end):
             self._hash.update(piece)
-        file = _open_parquet(task.url, task.stamp)
-        groups = [facts for facts in file.groups() if task.begin <= facts.begin < task.end]
+        file = OpenParquet(task.url, byte_source(task.url, task.stamp))
+        groups = [facts for facts in file.groups() if task.begin <= _begin(facts) < task.end]
         num_rows = sum(facts.num_rows for facts in groups)
-        for batch in (batch for facts in groups for batch in file.batches([facts], None, _MAX_DECODED_ROWS)):
+        for batch in (batch for facts in groups for batch in file.batches(facts, _MAX_DECODED_ROWS)):
             for portion in _portions(batch):
                 if portion.nbytes > MAX_RECORD_BYTES:
                     raise self._too_large(self.location(number))
@@ -292,9 +292,9 @@ def _pieces(source: ByteSource, begin: int, end: int) -> Iterator[bytes]:
         yield source.read(min(_COUNTED_BYTES, end - offset), offset)
 
 
-def _open_parquet(url: str, stamp: FileStamp) -> OpenParquet:
-    with needs("pyarrow", "parquet", f"input '{url}': reading parquet"):
-        return OpenParquet(url, byte_source(url, stamp))
+def _begin(facts: GroupFacts) -> int:
+    """The offset of a row group's first byte; 0 without columns."""
+    return facts.spans[0][0] if facts.spans else 0
 
 
 def _rows_of(portion: Any, location: str) -> list[dict[str, Any]]:

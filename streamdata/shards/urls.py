@@ -31,7 +31,7 @@ from streamdata.shards.listing import (
     split_glob,
     with_slash,
 )
-from streamdata.shards.parquet.row_groups import ARROW_SUFFIX, saved_files
+from streamdata.shards.parquet.file import ARROW_SUFFIX, saved_files
 
 logger = logging.getLogger(__name__)
 _COPIES = re.compile(r"(.+)\*([0-9]{1,9})")

@@ -14,7 +14,7 @@ import yaml
 
 from streamdata.errors import names_text, shown
 from streamdata.recipe.limits import open_regular
-from streamdata.shards.parquet.stored_rows import JsonObject
+from streamdata.shards.parquet.values import JsonObject
 
 Message = dict[str, Any]
 TRAIN_KEY: Final = "train"

@@ -1,11 +1,9 @@
-"""Parquet and Arrow files: `files → row groups → decoded batches → rows`.
+"""Parquet and Arrow files: `files → row groups, decoded → rows`.
 
 | file | what is in it |
 |---|---|
-| `file.py`, `pages.py` | one parquet file, in batches of a bounded size |
-| `row_groups.py` | the row groups of many files; Arrow streams that `save_to_disk` wrote |
-| `run_decoder.py` | runs of rows, decoded once, at once or ahead in a thread |
+| `file.py` | one parquet file, or Arrow stream that `save_to_disk` wrote: its row groups, decoded |
 | `values.py` | Arrow's columns → Python's values |
-| `shards.py` | row groups → windows → records |
+| `shards.py` | row groups of many files, kept decoded within a bound → windows → records |
 | `rows.py`, `stored_rows.py` | files → files of rows in the cache → any row by its number |
 """

@@ -1,42 +1,75 @@
-"""One parquet file, local or remote: `footer → facts of its row groups; a row group → batches of a bounded size`.
+"""One file of rows, local or remote: `footer → facts of its row groups; a row group → batches of a bounded size`.
 
-All of the house that reads parquet reads it here. Nothing that the file says of itself is believed that its size
-contradicts, and what is decoded at once is bounded, as far as the footer and the first page of a column tell: pages
-after that are pyarrow's alone, and a file may be made so that a batch of them comes to any size.
-Format: https://parquet.apache.org/docs/file-format, https://github.com/apache/parquet-format.
+A file is parquet, or an Arrow stream as `save_to_disk` of Hugging Face datasets writes them: a record batch of such a
+stream is a row group. All of the house that reads these reads them here. Nothing that a file says of itself is believed
+that its size contradicts; what is decoded at once is bounded as far as the footer tells.
+Formats: https://parquet.apache.org/docs/file-format, https://github.com/apache/parquet-format,
+https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format.
 """
 
+import io
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import cached_property
-from itertools import product
-from typing import Any, NamedTuple
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from streamdata.errors import ShardError, needs, shown
-from streamdata.io.one_pass import ByteSource
+import orjson
+
+from streamdata.errors import ShardError, did_you_mean, listing, shown
+from streamdata.fields import SET_HERE
+from streamdata.io.one_pass import ByteSource, byte_source
 from streamdata.io.signatures import refuse_foreign
-from streamdata.shards.parquet.pages import HEADER_BYTES, DictionaryPage, RangedFile, dictionary_page, longest_value
-from streamdata.shards.parquet.stored_rows import import_pyarrow
-from streamdata.shards.parquet.values import leaves_of, plain_schema
+from streamdata.io.storage import FileStamp, is_remote, local_path
+from streamdata.shards.parquet.values import as_schema, import_pyarrow, plain_schema, shape_of
 
 PARQUET_SUFFIXES = (".parquet",)
-MAX_BATCH_ROWS = 1024
-_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+ARROW_SUFFIX = ".arrow"
+"""Folders also hold such files that are no shards, such as caches: only those are taken that their notes name."""
+ROW_SUFFIXES = (*PARQUET_SUFFIXES, ARROW_SUFFIX)
 MAX_COUNT = 1 << 40  # of rows or values of a group, so that sums of them are numbers of 64 bits
-_TAIL_BYTES = 1 << 16  # read at once from the end: most footers are smaller
-_FOOTER_END = 8  # bytes: the length of the footer, and the magic
+_MAX_BATCH_ROWS = 1024
+_MAX_BATCH_BYTES = 4 << 20  # about, by the mean row
 _BUFFER_BYTES = 1 << 20
-MAX_BATCH_BYTES = 4 << 20  # about, by the mean row
-_MAX_REPEATED_BYTES = 128 << 20  # what a batch may come to if each of its values is the longest of a dictionary
-_PLAIN_OR_KEPT = frozenset({"PLAIN", "RLE", "BIT_PACKED", "RLE_DICTIONARY", "PLAIN_DICTIONARY"})  # by pyarrow
-_CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd"}
-_WORTH_A_LOOK = 3  # times the dictionary, which is decompressed twice: what of a column is decoded faster after a look
-_MAX_LOOK_BYTES, _MAX_LOOK_VALUES = 64 << 20, 1 << 16  # of a dictionary's page that is looked at: a value takes 0.1 µs
-_READS_MISSING_FIXED_LISTS = 26  # pyarrow from this version on
-_LONG_VALUE = 1024  # bytes: a dictionary of shorter ones costs more than small batches do
-_OFFSET_BYTES = 4
+_OFFSET_BYTES = 4  # before each text, and of each list
+_HEADER_BYTES = 16 << 10  # of pages: with the least and greatest text, each 4 KiB at most
+_TEXT_BYTES = 64  # stored, of a dictionary for each value that names one of its texts
 _WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 4}
+
+
+class RangedFile(io.RawIOBase):
+    """A file object for pyarrow that reads from pieces held in memory, else from its source."""
+
+    def __init__(self, source: ByteSource) -> None:
+        assert source.size is not None, "a file of row groups has a size"
+        self.held: Sequence[tuple[int, memoryview]] = ()
+        """Pieces that are held: where each begins in the file, and its bytes."""
+        self.size = source.size
+        self._source, self._at = source, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self.size - self._at)
+        data = self.bytes_at(self._at, left if size is None or size < 0 else min(size, left))
+        self._at += len(data)
+        return data
+
+    def bytes_at(self, begin: int, size: int) -> bytes:
+        """Read `size` bytes from `begin`, fewer at the end of the file."""
+        for first, piece in self.held:
+            if first <= begin and begin + size <= first + len(piece):
+                return bytes(piece[begin - first : begin - first + size])
+        return self._source.read(size, begin) if size > 0 else b""
 
 
 class GroupFacts(NamedTuple):
@@ -47,26 +80,9 @@ class GroupFacts(NamedTuple):
     num_bytes: int
     """Decoded, about: a dictionary's values may be repeated more often than anything here tells."""
     spans: list[tuple[int, int]]
-    """Where these columns lie in the file, sorted; those that touch are one."""
-
-    @property
-    def begin(self) -> int:
-        """The offset of the row group's first byte."""
-        return self.spans[0][0] if self.spans else 0
-
-
-class _StoredColumn(NamedTuple):
-    """A column in storage."""
-
-    number: int
-    top: str
-    """The column of the table that it is of."""
-    is_flat: bool
-    """Whether its rows have one value each."""
-    width: int
-    """Bytes of a value, at least."""
-    path: str | None
-    """The path by which pyarrow finds it to keep its dictionary; None where that cannot be."""
+    """Where each of these columns lies in the file, sorted."""
+    named: tuple[str, ...] = ()
+    """Columns of texts that are written as numbers of a small dictionary."""
 
 
 class OpenParquet:
@@ -74,8 +90,7 @@ class OpenParquet:
 
     Args:
         url: For messages.
-        source: Its bytes.
-        data: The same as a file of pyarrow's, from which row groups are read; by default they are read from `source`.
+        source: Its bytes; a file of this machine is also read by pyarrow itself.
 
     Raises:
         ShardError: It is not a parquet file of rows, or its footer is damaged.
@@ -84,13 +99,11 @@ class OpenParquet:
 
     _what, _where = "a parquet file", "its footer"
 
-    def __init__(self, url: str, source: ByteSource, data: Any = None) -> None:
-        with needs("pyarrow", "parquet", f"'{url}': reading {self._what}"):
-            import_pyarrow()
-        self._url, self.file, self._data = url, RangedFile(source), data
-        self._data_end = 0
-        with self._damage(self._where):
+    def __init__(self, url: str, source: ByteSource) -> None:
+        self._url, self.file = url, RangedFile(source)
+        with self.damage(self._where):
             self.schema = plain_schema(self._open())
+        self._texts = {field.name for field in self.schema if shape_of(field.type) in ("text", "bytes")}
         if twins := [name for name, count in Counter(self.schema.names).items() if count > 1]:
             raise ShardError(
                 f"shard '{url}': expected {self._what} whose columns have different names, got several of "
@@ -100,16 +113,17 @@ class OpenParquet:
 
     def _open(self) -> Any:
         """Read the footer, and return the schema."""
-        pyarrow, footer = import_pyarrow(), self._footer()
-        self.metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(footer))
-        self._parquet = self._parquet_file()
-        self._readers: dict[frozenset[str], Any] = {frozenset(): self._parquet}
-        """Readers by the columns of which they keep dictionaries."""
-        return self._parquet.schema_arrow
+        self._data = self.file if is_remote(self._url) else import_pyarrow().OSFile(local_path(self._url))
+        self.metadata: Any = None
+        self._readers = dict[tuple[str, ...], Any]()
+        self._readers[()] = self._reader()
+        """Readers by the columns whose dictionaries they keep."""
+        self.metadata = self._readers[()].metadata
+        return self._readers[()].schema_arrow
 
-    def _parquet_file(self, dictionaries: Sequence[str] | None = None) -> Any:
+    def _reader(self, dictionaries: Sequence[str] = ()) -> Any:
         return import_pyarrow().parquet.ParquetFile(
-            self._data or self.file,
+            self._data,
             metadata=self.metadata,
             read_dictionary=dictionaries,
             pre_buffer=False,  # it would hold a whole row group
@@ -118,47 +132,19 @@ class OpenParquet:
         )
 
     @contextmanager
-    def _damage(self, where: str) -> Iterator[None]:
-        """Says which file it is that pyarrow cannot read."""
+    def damage(self, where: str) -> Iterator[None]:
+        """Says which file it is that pyarrow cannot read, and where in it."""
         try:
             yield
-        except ShardError:
-            raise
         except (ValueError, NotImplementedError, OSError, MemoryError) as error:  # pyarrow's too
-            if type(error).__module__.partition(".")[0] not in ("pyarrow", "builtins"):
+            if type(error).__module__.partition(".")[0] not in ("pyarrow", "builtins"):  # our own
                 raise
-            version = import_pyarrow().__version__
-            is_old = int(version.partition(".")[0]) < _READS_MISSING_FIXED_LISTS
+            if where == self._where:
+                refuse_foreign(self._url, self.file.bytes_at(0, min(self.file.size, 512)), self._what)
             raise ShardError(
-                f"shard '{self._url}': expected {self._what}, got what pyarrow cannot read in {where}: {error}\n"
-                "  The file is damaged or incomplete: copy or write it again."
-                + (f"\n  Or it misses a list of a fixed size: pyarrow {version} is here, 26 reads that." * is_old)
+                f"shard '{self._url}': expected {self._what}, got one of {self.file.size} bytes with what pyarrow "
+                f"cannot read in {where}: {error}\n  The file is damaged or incomplete: copy or write it again."
             ) from error
-
-    def _footer(self) -> bytes:
-        """The end of the file from its footer on."""
-        size = self.file.size()
-        tail = self.file.bytes_at(max(0, size - _TAIL_BYTES), min(size, _TAIL_BYTES))
-        if not tail.endswith(_MAGIC) or size < _FOOTER_END + len(_MAGIC):
-            head = self.file.bytes_at(0, min(size, 512))
-            if head and not head.startswith(_MAGIC):
-                refuse_foreign(self._url, head, "a parquet file")
-            got = f"one of {size} bytes that ends in {shown(tail[-4:])}, and so has no footer"
-            remedy = "The file is incomplete, or no parquet: copy or write it again."
-            if tail.endswith(_ENCRYPTED):
-                got, remedy = "an encrypted one", "Write it without encryption."
-            raise ShardError(f"shard '{self._url}': expected a parquet file, got {got}\n  {remedy}")
-        length = int.from_bytes(tail[-_FOOTER_END:-4], "little")
-        self._data_end = size - _FOOTER_END - length
-        if self._data_end < len(_MAGIC):
-            raise ShardError(
-                f"shard '{self._url}': expected a parquet file, got one of {size} bytes whose footer has {length}, by "
-                "its last 8\n  The file is damaged or incomplete: copy or write it again."
-            )
-        missing = length + _FOOTER_END - len(tail)
-        if missing > 0:
-            tail = self.file.bytes_at(self._data_end, missing) + tail
-        return tail[-length - _FOOTER_END :]
 
     def groups(self, columns: Sequence[str] | None = None) -> list[GroupFacts]:
         """The row groups that have rows, with facts on `columns`.
@@ -170,181 +156,214 @@ class OpenParquet:
         groups = range(self.metadata.num_row_groups)
         return [self._facts(number, leaves) for number in groups if self.metadata.row_group(number).num_rows]
 
-    def _leaves(self, columns: Sequence[str] | None) -> list[_StoredColumn]:
-        """The columns in storage that these have."""
-        wanted = None if columns is None else set(columns)
-        return [leaf for leaf in self._all_leaves if wanted is None or leaf.top in wanted]
-
-    @cached_property
-    def _all_leaves(self) -> list[_StoredColumn]:
-        # By count, not by the path's first part: a name may have dots in it.
-        tops = [(field.name, ok) for field in self._parquet.schema_arrow for ok in leaves_of(field.type)]
+    def _leaves(self, columns: Sequence[str] | None) -> list[tuple[int, Any]]:
+        """The columns in storage that pyarrow reads for these: those within them, by their paths."""
         stored = [self.metadata.schema.column(number) for number in range(len(self.metadata.schema))]
-        counts = Counter(leaf.path for leaf in stored)
-        return [
-            _StoredColumn(
-                number,
-                top,
-                is_flat=leaf.max_repetition_level == 0,
-                width=max(_WIDTHS.get(leaf.physical_type, 0), leaf.length or 0),
-                path=leaf.path if keeps_dictionary and counts[leaf.path] == 1 else None,
-            )
-            for number, (leaf, (top, keeps_dictionary)) in enumerate(zip(stored, tops, strict=True))
-        ]
+        wanted = "" if columns is None else tuple(f"{name}." for name in columns)
+        return [leaf for leaf in enumerate(stored) if f"{leaf[1].path}.".startswith(wanted)]
 
-    def _facts(self, number: int, leaves: Sequence[_StoredColumn]) -> GroupFacts:
+    def _facts(self, number: int, leaves: Sequence[tuple[int, Any]]) -> GroupFacts:
         group = self.metadata.row_group(number)
-        num_rows, num_bytes, spans = group.num_rows, 0, []
-        for leaf in leaves:
-            column = group.column(leaf.number)
-            values, size = column.num_values, column.total_compressed_size
-            begin = _first_byte(column)
-            fits = len(_MAGIC) <= begin and size >= 0 and begin + size <= self._data_end
-            if (
-                not fits
-                or not 0 <= num_rows <= MAX_COUNT
-                or not 0 <= values <= MAX_COUNT
-                or (leaf.is_flat and values != num_rows)
-            ):
+        num_rows, num_bytes, spans, named = group.num_rows, 0, [], list[str]()
+        for place, leaf in leaves:
+            column, is_flat = group.column(place), leaf.max_repetition_level == 0
+            values, size, first = column.num_values, column.total_compressed_size, column.data_page_offset
+            begin = min(first, column.dictionary_page_offset or first)
+            is_within = 0 <= begin <= begin + size <= self.file.size
+            counts_fit = values == num_rows or not is_flat
+            if not (is_within and counts_fit and 0 <= num_rows <= MAX_COUNT and 0 <= values <= MAX_COUNT):
                 raise ShardError(
                     f"shard '{self._url}': row group {number}: expected {num_rows} rows within the first "
-                    f"{self._data_end} bytes, got column '{column.path_in_schema}' of {values} values in bytes {begin} "
+                    f"{self.file.size} bytes, got column '{column.path_in_schema}' of {values} values in bytes {begin} "
                     f"to {begin + size}\n  The file is damaged or incomplete: copy or write it again."
                 )
             spans.append((begin, begin + size))
             unpacked = min(max(column.total_uncompressed_size, 0), MAX_COUNT)
-            width = leaf.width * values
-            num_bytes += unpacked + width if column.physical_type == "BYTE_ARRAY" else max(unpacked, width)
+            width = max(_WIDTHS.get(leaf.physical_type, 0), leaf.length or 0) * values
+            num_bytes += unpacked + width if leaf.physical_type == "BYTE_ARRAY" else max(unpacked, width)
             # Arrow's bits for missing values, and where the list of each row begins.
-            num_bytes += -(-values // 8) + (0 if leaf.is_flat else _OFFSET_BYTES * num_rows)
-        return GroupFacts(number, num_rows, num_bytes, _joined(spans))
+            num_bytes += -(-values // 8) + (0 if is_flat else _OFFSET_BYTES * num_rows)
+            if leaf.path in self._texts and column.has_dictionary_page:
+                of_dictionary = column.data_page_offset - column.dictionary_page_offset
+                # A text that is written out has its length before it; a number is mostly shorter than that. A large
+                # dictionary is one of many texts, which come to little more without it.
+                if (
+                    size - of_dictionary < _OFFSET_BYTES * values + _HEADER_BYTES
+                    and of_dictionary < _TEXT_BYTES * values
+                ):
+                    named.append(leaf.path)
+        return GroupFacts(number, num_rows, num_bytes, sorted(spans), tuple(named))
 
-    def batches(
-        self,
-        groups: Sequence[GroupFacts],
-        columns: Sequence[str] | None = None,
-        most: int = MAX_BATCH_ROWS,
-        most_bytes: int = MAX_BATCH_BYTES,
-        *,
-        keep_dictionaries: bool = False,
-    ) -> Iterator[Any]:
-        """Yield the rows of groups as Arrow record batches, decoded on demand without holding the GIL.
+    def batches(self, facts: GroupFacts, most: int = _MAX_BATCH_ROWS) -> Iterator[Any]:
+        """Yield the rows of a group as Arrow record batches of about 4 MiB at most, decoded on demand without the GIL.
 
         Args:
-            groups: Their facts, in the order in which they are read.
-            columns: Of the table; None for all.
+            facts: Of the group.
             most: Rows of a batch, at most.
-            most_bytes: Bytes of a batch, about, by what the footer says of the group.
-            keep_dictionaries: Whether columns may stay dictionaries, of which each value is there once. Then those that
-                could come to much more do, and all of a group is one batch; without it all are in `schema`.
 
         Raises:
-            ShardError: The groups are damaged, or have another number of rows than the footer says.
+            ShardError: The group is damaged, or has another number of rows than the footer says.
         """
-        names = self.schema.names if columns is None else list(columns)
-        num_rows, num_bytes = sum(facts.num_rows for facts in groups), sum(facts.num_bytes for facts in groups)
-        most = min(most, max(1, most_bytes * num_rows // max(1, num_bytes)))
-        numbers = [facts.group for facts in groups]
-        where = f"row group {', '.join(map(str, numbers))}"
-        with self._damage(where):
-            size, kept = self._bounds(groups, columns, most, keep_dictionaries=keep_dictionaries)
-            if kept not in self._readers:  # mostly the same ones in all groups
-                self._readers[kept] = self._parquet_file(sorted(kept))
-            reader = self._readers[kept]
-            schema = plain_schema(reader.schema_arrow, keep_dictionaries=True) if keep_dictionaries else self.schema
-            found = reader.iter_batches(size, row_groups=numbers, columns=columns, use_threads=False)
-        return self._checked(found, num_rows, where, import_pyarrow().schema([schema.field(name) for name in names]))
+        num_rows = min(most, max(1, _MAX_BATCH_BYTES * facts.num_rows // max(1, facts.num_bytes)))
+        return (as_schema(batch, self.schema) for batch in self._read(facts, None, num_rows, ()))
 
-    def _checked(self, found: Iterator[Any], num_rows: int, where: str, schema: Any) -> Iterator[Any]:
-        rows = 0
-        with self._damage(where):
-            for batch in found:
-                rows += batch.num_rows
-                # As it is, mostly: of long values a batch has few rows, and there are many.
-                chosen = batch if batch.schema.names == schema.names else batch.select(schema.names)
-                if not chosen.schema.equals(schema):
-                    # Only columns of other types: pyarrow fails to cast lists of nulls in structs, even to their own.
-                    columns = [
-                        column if column.type == field.type else column.cast(field.type)
-                        for column, field in zip(chosen.columns, schema, strict=True)
-                    ]
-                    chosen = import_pyarrow().record_batch(columns, schema=schema)
-                yield chosen
-        if rows != num_rows:
+    def runs(self, facts: GroupFacts, columns: Sequence[str], num_rows: int) -> Iterator[Any]:
+        """Yield the rows of a group, so many at a time, with types as they are decoded. Errors as in `batches`.
+
+        Columns of texts that are written as numbers of a dictionary stay dictionaries: a text of a megabyte may be
+        there once, and be named a thousand times.
+        """
+        return self._read(facts, columns, num_rows, facts.named)
+
+    def _read(
+        self, facts: GroupFacts, columns: Sequence[str] | None, num_rows: int, kept: tuple[str, ...]
+    ) -> Iterator[Any]:
+        """Yield the rows of a group, so many at a time; of some columns as dictionaries."""
+        found, where = 0, f"row group {facts.group}"
+        with self.damage(where):
+            if kept not in self._readers:  # mostly the same ones in all groups
+                self._readers[kept] = self._reader(kept)
+            reader = self._readers[kept]
+            for batch in reader.iter_batches(num_rows, row_groups=[facts.group], columns=columns, use_threads=False):
+                found += batch.num_rows
+                yield batch
+        if found != facts.num_rows:
             raise ShardError(
-                f"shard '{self._url}': {where}: expected {num_rows} rows, as its footer says, "
-                f"got {rows}\n  The file is damaged: write it again."
+                f"shard '{self._url}': {where}: expected {facts.num_rows} rows, as its footer says, "
+                f"got {found}\n  The file is damaged: write it again."
             )
 
-    def _bounds(
-        self, groups: Sequence[GroupFacts], columns: Sequence[str] | None, most: int, *, keep_dictionaries: bool
-    ) -> tuple[int, frozenset[str]]:
-        """How many rows to decode at once, few of those that may be long; and of which columns to keep dictionaries."""
-        rows, bounded, kept = most, most, set[str]()
-        for facts, leaf in product(groups, self._leaves(columns)):
-            column = self.metadata.row_group(facts.group).column(leaf.number)
-            if column.physical_type != "BYTE_ARRAY" or not (longest := self._longest_repeated(column)):
-                continue
-            values_per_row = max(1, column.num_values // facts.num_rows)
-            is_long = column.total_uncompressed_size >= _LONG_VALUE * column.num_values
-            # Of lists, how many values the first rows have is not known, so that short ones may come to much as well.
-            may_keep = (is_long or not leaf.is_flat) and leaf.path and _PLAIN_OR_KEPT.issuperset(column.encodings)
-            most_values = _MAX_REPEATED_BYTES // values_per_row
-            if may_keep and most_values // longest < most:
-                longest = self._longest_in_dictionary(column)
-            at_once = max(1, most_values // max(1, longest))  # all values of a dictionary may be empty
-            if at_once >= most:
-                continue
-            rows = min(rows, at_once)
-            if keep_dictionaries and may_keep and leaf.path:
-                kept.add(leaf.path)
-            else:
-                bounded = rows
-        # All rows or none: each batch would have all values of the dictionary that were found so far.
-        whole = sum(facts.num_rows for facts in groups)
-        return (whole, frozenset(kept)) if kept and bounded == most else (rows, frozenset())
 
-    def _longest_repeated(self, column: Any) -> int:
-        """How long a value may be that the column has once and names many times; 0 where it has no such values.
-
-        A page of a few bytes can name a dictionary's longest value a million times.
-        """
-        # Each value repeats as much as it likes of the one before.
-        longest = int(column.total_uncompressed_size) // 16 if "DELTA_BYTE_ARRAY" in column.encodings else 0
-        page = self._dictionary_page(column)
-        # Of a column without compression pyarrow reads what lies there, whatever the other size is.
-        return longest if page is None else max(longest, page.size, page.stored)
-
-    def _dictionary_page(self, column: Any) -> DictionaryPage | None:
-        """The first page of a column, whatever the footer says of it, if it is a dictionary."""
-        if not column.total_compressed_size:
-            return None
-        return dictionary_page(self.file.bytes_at(_first_byte(column), HEADER_BYTES))
-
-    def _longest_in_dictionary(self, column: Any) -> int:
-        """How long a value of a dictionary is; all of its page where that is not known."""
-        page = self._dictionary_page(column)
-        assert page is not None, "the column has a dictionary"
-        is_worth_it = page.size * _WORTH_A_LOOK <= column.total_uncompressed_size and page.size <= _MAX_LOOK_BYTES
-        if column.compression not in _CODECS or not is_worth_it or page.num_values > _MAX_LOOK_VALUES:
-            return max(page.size, page.stored)
-        data = self.file.bytes_at(_first_byte(column) + page.begin, page.stored)
-        if codec := _CODECS[column.compression]:
-            data = import_pyarrow().decompress(data, page.size, codec, asbytes=True)
-        longest = longest_value(data, page.num_values)
-        return max(page.size, page.stored) if longest is None else longest
+_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
+"""The end of an Arrow stream (format \"IPC streaming format\": a continuation, and a message of no bytes)."""
 
 
-def _first_byte(column: Any) -> int:
-    offsets = [column.data_page_offset, column.dictionary_page_offset]
-    return int(min(offset for offset in offsets if offset is not None and (offset or offset == offsets[0])))
+class OpenArrow(OpenParquet):
+    """An open local Arrow stream. Arguments and errors as in `OpenParquet`."""
+
+    _what, _where = "an Arrow stream", "its schema"
+
+    def _open(self) -> Any:
+        if is_remote(self._url):
+            raise ShardError(
+                f"shard '{self._url}': expected a file of this machine\n  Copy it, or write it as parquet."
+            )
+        self._own_schema = import_pyarrow().ipc.open_stream(self.file).schema
+        return self._own_schema
+
+    def groups(self, columns: Sequence[str] | None = None) -> list[GroupFacts]:
+        """The record batches that have rows."""
+        pyarrow, found = import_pyarrow(), list[GroupFacts]()
+        # Of the map only headers are read, and here alone: a file cut short would end the process.
+        with self.damage("its batches"), pyarrow.memory_map(local_path(self._url)) as stream:
+            reader = pyarrow.ipc.MessageReader.open_stream(stream)
+            reader.read_next_message()
+            begin = stream.tell()
+            for message in reader:
+                num_rows, end = pyarrow.ipc.read_record_batch(message, self._own_schema).num_rows, stream.tell()
+                if num_rows:
+                    found.append(GroupFacts(len(found), num_rows, end - begin, [(begin, end)]))
+                begin = end
+            # HF writes it always; without it batches may be missing, and the reader takes the file's end for theirs.
+            stream.seek(begin)
+            if stream.read(len(_END)) != _END:
+                raise ShardError(
+                    f"shard '{self._url}': expected the mark of its end after {len(found)} record batches, got none\n"
+                    "  The file is incomplete: copy or write it again."
+                )
+        return found
+
+    def _read(
+        self, facts: GroupFacts, columns: Sequence[str] | None, num_rows: int, kept: tuple[str, ...]
+    ) -> Iterator[Any]:
+        read, (begin, end) = import_pyarrow().ipc.read_record_batch, facts.spans[0]
+        with self.damage(f"batch {facts.group}"):
+            whole = read(import_pyarrow().py_buffer(self.file.bytes_at(begin, end - begin)), self._own_schema)
+            whole.validate(full=True)  # pyarrow follows offsets wherever they lead
+            for first in range(0, whole.num_rows, num_rows):
+                part = whole.slice(first, num_rows).select(columns or self.schema.names)
+                # Copied, since what is kept of a batch would hold all of it.
+                yield part if part.nbytes == whole.nbytes else read(part.serialize(), part.schema)
 
 
-def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
-    for begin, end in sorted(spans):
-        if joined and begin <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(joined[-1][1], end)
-        elif begin < end:
-            joined.append((begin, end))
-    return joined
+def open_file(url: str, source: ByteSource) -> OpenParquet:
+    """Open a file as an Arrow stream or parquet, by its name."""
+    return (OpenArrow if url.endswith(ARROW_SUFFIX) else OpenParquet)(url, source)
+
+
+def saved_files(folder: str) -> list[str]:
+    """The files that `save_to_disk` wrote to a local folder; empty for other folders.
+
+    Raises:
+        ValueError: The folder has several splits, or rows that are chosen by a file of indices.
+    """
+    if splits := _notes(folder, "dataset_dict.json").get("splits"):
+        named = ", ".join(os.path.join(folder, str(split)) for split in splits)
+        raise ValueError(f"shards: '{folder}': expected one split, got a folder of several\n  Name one: {named}.")
+    state = _notes(folder, "state.json")
+    if state.get("_indices_data_files"):
+        raise ValueError(
+            f"shards: '{folder}': expected all rows, got indices of some\n  Save it after flatten_indices()."
+        )
+    # By the last part of their names: nothing that lies elsewhere.
+    return [os.path.join(folder, Path(file["filename"]).name) for file in state.get("_data_files") or ()]
+
+
+def _notes(folder: str, name: str) -> dict[str, Any]:
+    with suppress(FileNotFoundError, orjson.JSONDecodeError):  # of something else
+        notes = None if is_remote(folder) else orjson.loads(Path(local_path(folder), name).read_bytes())
+        return notes if isinstance(notes, dict) else {}
+    return {}
+
+
+def read_footer(url: str, stamp: FileStamp, columns: Sequence[str] | None) -> tuple[Any, list[GroupFacts]]:
+    """The schema of the columns of a file, and facts of its row groups.
+
+    Raises:
+        ShardError: The file is damaged, lacks a column, or has one with the name of a field that streamdata sets.
+    """
+    file = open_file(url, byte_source(url, stamp))
+    for name in columns or ():
+        if name not in file.schema.names:
+            guess = did_you_mean(name, file.schema.names)
+            raise ShardError(
+                f"shard '{url}': expected the column {shown(name)}, got none of this name{guess}\n"
+                f"  It has: {listing(file.schema.names)}."
+            )
+    names = list(columns or file.schema.names)
+    if taken := sorted(SET_HERE.intersection(names)):
+        raise ShardError(
+            f"shard '{url}': expected columns beside the fields that streamdata sets, got {taken}\n"
+            "  Name the others in `columns`, or rename these where the file is written."
+        )
+    schema = import_pyarrow().schema([file.schema.field(name) for name in names])
+    return schema, file.groups(columns)
+
+
+def common_schema(files: Sequence[str], schemas: Sequence[Any]) -> Any:
+    """The columns of the first of some files, of types that hold the values of all files.
+
+    Raises:
+        ShardError: A file has other columns than the first one, or one of a type whose values are others in Python.
+    """
+    pyarrow, different = import_pyarrow(), [schemas[0]]
+    shapes = {field.name: shape_of(field.type) for field in schemas[0]}
+    for url, schema in zip(files, schemas, strict=True):
+        if any(map(schema.equals, different)):
+            continue
+        different.append(schema)
+        if differing := sorted(set(schema.names) ^ set(shapes)):
+            raise ShardError(
+                f"shard '{url}': expected the columns of '{files[0]}', got a file of which these are in one of the two "
+                f"alone: {differing}\n  Name those that all files have in `columns`."
+            )
+        for name, shape in ((field.name, shape_of(field.type)) for field in schema):
+            # A column of nulls alone has no type of its own in many writers: it goes with any.
+            if shape != shapes[name] and "null" not in (shape, shapes[name]):
+                expected, got = schemas[0].field(name).type, schema.field(name).type
+                raise ShardError(
+                    f"shard '{url}': column {shown(name)}: expected {expected}, as in '{files[0]}', got {got}\n"
+                    "  Give files of another schema a source of their own."
+                )
+            shapes[name] = shapes[name] if shape == "null" else shape
+    return pyarrow.unify_schemas(different, promote_options="permissive").remove_metadata()

@@ -1,19 +1,18 @@
 """Rows of parquet files and JSON Lines: `file → StoredRows in the cache, made once → rows`.
 
 A row of a parquet file costs the decoding of its row group, by default a million rows. The file in the cache holds the
-same rows one by one, so that any is read where it lies, and no process's heap grows with the file.
+same rows in batches of 32 KiB, so that any is read where it lies, and no process's heap grows with the file.
 Format: https://parquet.apache.org/docs/file-format.
 """
 
 import hashlib
 import os
-import shutil
 import stat
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
-from itertools import accumulate, chain
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,19 +23,17 @@ from streamdata.io.remote.addresses import NO_OPTIONS, StorageOptions
 from streamdata.io.storage import FileStamp, LocalShard, is_remote, local_path, stamp_of
 from streamdata.io.streams import open_stream
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
-from streamdata.run.per_process import OpenFiles
+from streamdata.run.per_process import open_files
 from streamdata.shards.jsonl.lines import MAX_LINE_BYTES, lines_of, place_of
 from streamdata.shards.jsonl.rows import parse_row
 from streamdata.shards.listing import JSON_SUFFIXES, JSONL_SUFFIXES
 from streamdata.shards.parquet.file import PARQUET_SUFFIXES, OpenParquet
-from streamdata.shards.parquet.stored_rows import Row, StoredRows, write_objects, write_rows
+from streamdata.shards.parquet.stored_rows import Row, StoredRows, write_lines, write_rows
 from streamdata.shards.urls import expand
 
 SUFFIXES = (*PARQUET_SUFFIXES, *JSONL_SUFFIXES)
 _FETCH_BYTES = 8 << 20
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # shared by this user's processes on purpose, see `_shared_memory_cache`
-BATCH_BYTES = 1 << 17  # of Arrow; of more, Python's own values keep its garbage collector busy
-_OPEN_FILES = 64
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -59,7 +56,7 @@ class ParquetRows:
             list keeps its order, and the files that one of these finds are sorted. One that a list names twice is there
             twice; one that two patterns find is an error.
         cache_dir: Of the files of rows, see `FileCache`.
-        use_shm: Copy those to a directory of this user's own in /dev/shm, and read them there. They stay until
+        use_shm: Make those in a directory of this user's own in /dev/shm, in place of `cache_dir`. They stay until
             the machine starts anew or somebody deletes `/dev/shm/streamdata-*`, so that the next run finds them.
         options: Of the hosts that hold the files.
         limits: What a line of JSON Lines may have: of a file that is in the cache, too.
@@ -78,18 +75,16 @@ class ParquetRows:
         options: StorageOptions = NO_OPTIONS,
         limits: ShardLimits = DEFAULT_LIMITS,
     ) -> None:
-        cache = FileCache(cache_dir)
+        cache = _shared_memory_cache() if use_shm else FileCache(cache_dir)
         paths = _files(data_files, options)
-        found = {path: _row_file(path, cache, use_shm, limits.line_bytes) for path in dict.fromkeys(paths)}
+        found = {path: _row_file(path, cache, limits.line_bytes) for path in dict.fromkeys(paths)}
         self.files = [found[path] for path in paths]
         self._ends = list(accumulate(file.num_rows for file in self.files))
 
-    @cached_property
-    def _opened(self) -> OpenFiles[int, StoredRows]:
-        return OpenFiles(_OPEN_FILES)
-
     def _stored(self, file: int) -> StoredRows:
-        return self._opened.get(file, lambda _: StoredRows(self.files[file].stored, self.files[file].path))
+        path, _, stored, _ = self.files[file]
+        found: StoredRows = open_files.get(("rows", stored), lambda _: StoredRows(stored, path))
+        return found
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -145,9 +140,6 @@ class ParquetRows:
         """A hash of the content of all files in their order."""
         return hashlib.blake2b("".join(file.digest for file in self.files).encode(), digest_size=16).hexdigest()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_opened"}
-
 
 def _files(data_files: Any, options: StorageOptions) -> list[str]:
     """The files that are meant, in the order of a list; what is named twice by the same words is there twice.
@@ -169,49 +161,31 @@ def _files(data_files: Any, options: StorageOptions) -> list[str]:
     return [url if is_remote(url) else local_path(url) for pattern in patterns for url in found[pattern]]
 
 
-def _row_file(path: str, cache: FileCache, use_shm: bool, line_bytes: int) -> RowFile:
+def _row_file(path: str, cache: FileCache, line_bytes: int) -> RowFile:
     if is_remote(path):
-        digest, stored = _taken_in(path, cache, line_bytes)
+        stamp = stamp_of(path)
+        name = hashlib.blake2b(repr((str(path), *stamp)).encode(), digest_size=16).hexdigest()
+        make = partial(_convert_remote, path, stamp, cache, line_bytes)
     else:
         version = version_of(path)  # before it is hashed: rows of another version may not get this digest
-        digest = cache.digest(path)
-        stored = cache.get(_rows_name(path, digest, line_bytes), partial(_convert_version, path, version, line_bytes))
-    if use_shm:
-        stored = _shared_memory_cache().get(f"{digest}.rows", partial(_copy, stored))
-    return RowFile(path, digest, stored, len(StoredRows(stored, path)))
-
-
-def _rows_name(path: str, digest: str, line_bytes: int) -> str:
-    """The rows of a file in the cache. Under another limit than the usual one, lines are looked at anew."""
+        name = cache.digest(path)
+        make = partial(_convert_version, path, version, name, line_bytes)
+    # Under another limit than the usual one, lines are looked at anew.
     is_usual = line_bytes == MAX_LINE_BYTES or _suffix(path) in PARQUET_SUFFIXES
-    return f"rows/{digest}{'' if is_usual else f'-{line_bytes}'}.rows"
+    stored = cache.get(f"rows/{name}{'' if is_usual else f'-{line_bytes}'}.arrows", make)
+    rows = StoredRows(stored, path)
+    return RowFile(path, rows.digest, stored, len(rows))
 
 
-def _taken_in(url: str, cache: FileCache, line_bytes: int) -> tuple[str, Path]:
-    """The digest of a remote file, and its rows: it is fetched once, and its copy does not stay."""
-    stamp = stamp_of(url)
-    name = hashlib.blake2b(repr((str(url), *stamp)).encode(), digest_size=16).hexdigest()
-    fetch = partial(_take_in, url, stamp, cache, line_bytes)
-    for again in (False, True):
-        pointer = cache.publish(f"remote/{name}", fetch) if again else cache.get(f"remote/{name}", fetch)
-        digest = pointer.read_text("ascii")
-        if (stored := cache.directory / _rows_name(url, digest, line_bytes)).exists():
-            return digest, stored
-    raise SourceError(f"'{url}': expected its rows in '{cache.directory}', got none\n  Start again.")
-
-
-def _take_in(url: str, stamp: FileStamp, cache: FileCache, line_bytes: int, target: Path) -> None:
-    """Fetch a file, keep its rows, and note its digest in `target`."""
+def _convert_remote(url: str, stamp: FileStamp, cache: FileCache, line_bytes: int, target: Path) -> None:
+    """Fetch a file, and convert it; its copy does not stay."""
     copy = target.with_name(f"{target.name}.copy{_suffix(url)}")
     try:
         source = byte_source(url, stamp)
         with copy.open("wb") as file:
             for offset in range(0, stamp.size, _FETCH_BYTES):
                 file.write(source.read(min(_FETCH_BYTES, stamp.size - offset), offset))
-        digest = cache.digest(str(copy))
-        name = _rows_name(url, digest, line_bytes)
-        cache.get(name, lambda rows: convert(str(copy), rows, name=url, line_bytes=line_bytes))
-        target.write_text(digest, "ascii")
+        convert(str(copy), target, cache.digest(str(copy)), name=url, line_bytes=line_bytes)
     finally:
         copy.unlink(missing_ok=True)
 
@@ -224,13 +198,10 @@ def _shared_memory_cache() -> FileCache:
     """A cache in this user's own directory in shared memory."""
     cache = FileCache(f"{SHARED_MEMORY}/streamdata-{os.getuid()}")
     path = cache.directory
-    try:
-        with suppress(FileExistsError):
-            path.mkdir(mode=0o700)
-        # Anybody may make a directory of this name there, or a link, whose rows would be read as ours.
-        found = path.lstat()
-    except OSError as error:
-        raise SourceError(f"use_shm: expected to make '{path}', got {error}\n  Leave use_shm out.") from error
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    # Anybody may make a directory of this name there, or a link, whose rows would be read as ours.
+    found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & _OTHERS_WRITE:
         raise SourceError(
             f"use_shm: expected '{path}' to be a directory that its owner, user {os.getuid()}, alone can write, got "
@@ -239,36 +210,20 @@ def _shared_memory_cache() -> FileCache:
     return cache
 
 
-def _copy(stored: Path, target: Path) -> None:
-    try:
-        shutil.copyfile(stored, target)
-    except OSError as error:
-        raise SourceError(
-            f"use_shm: expected room for {stored.stat().st_size} bytes in {SHARED_MEMORY}, got: {error}\n"
-            f"  Delete what is old there, or leave use_shm out."
-        ) from error
-
-
-def _convert_version(path: str, version: FileVersion, line_bytes: int, target: Path) -> None:
+def _convert_version(path: str, version: FileVersion, digest: str, line_bytes: int, target: Path) -> None:
     """Convert a file that was of this version before its content was hashed."""
-    convert(path, target, line_bytes=line_bytes)
+    convert(path, target, digest, line_bytes=line_bytes)
     if version_of(path) != version:
         raise SourceError(f"'{path}': expected a file at rest, got one that changed while it was read\n  Start again.")
 
 
-def convert(
-    path: str,
-    target: Path,
-    batch_bytes: int = BATCH_BYTES,
-    name: str | None = None,
-    line_bytes: int = MAX_LINE_BYTES,
-) -> None:
-    """Convert a file to a file of rows, holding one batch of about `batch_bytes` in memory.
+def convert(path: str, target: Path, digest: str, name: str | None = None, line_bytes: int = MAX_LINE_BYTES) -> None:
+    """Convert a file to a file of rows, holding one batch in memory.
 
     Args:
         path: A parquet file, or JSON Lines.
         target: The file of rows.
-        batch_bytes: Of Arrow.
+        digest: Of the content, to be kept with the rows.
         name: What the file is called in messages.
         line_bytes: What a line of JSON Lines may have.
 
@@ -278,18 +233,11 @@ def convert(
     try:
         if _suffix(path) in PARQUET_SUFFIXES:
             file = OpenParquet(path, LocalShard(path))
-            groups = file.groups()
-            most = [max(1, batch_bytes * facts.num_rows // max(1, facts.num_bytes)) for facts in groups]
-            batches = (
-                batch for facts, rows in zip(groups, most, strict=True) for batch in file.batches([facts], None, rows)
-            )
-            write_rows(target, file.schema.names, sum(facts.num_rows for facts in groups), batches)
+            write_rows(target, digest, file.schema, (batch for facts in file.groups() for batch in file.batches(facts)))
         else:  # the columns are the fields of all rows: so it is read twice
-            names, num_rows = dict[str, None](), 0
-            for parsed in _parsed_lines(path, line_bytes):
-                num_rows += len(parsed)
-                names.update(dict.fromkeys(chain.from_iterable(parsed)))
-            write_objects(target, list(names), num_rows, _parsed_lines(path, line_bytes))
+            names = dict.fromkeys(name for rows in _lines(path, line_bytes) for _, row in rows for name in row)
+            lines = ([line for line, _ in rows] for rows in _lines(path, line_bytes))
+            write_lines(target, digest, list(names), lines)
     except (ValueError, NotImplementedError, OSError) as error:
         got = str(error).replace(path, str(name or path))
         if isinstance(error, ShardError):
@@ -300,10 +248,11 @@ def convert(
         ) from error
 
 
-def _parsed_lines(path: str, line_bytes: int) -> Iterator[list[Row]]:
+def _lines(path: str, line_bytes: int) -> Iterator[list[tuple[bytes, Row]]]:
+    """Some lines at a time, each with what it is."""
     with open_stream(path, stamp_of(path)) as stream:
         for lines in lines_of(stream, path, max_bytes=line_bytes):
             yield [
-                parse_row(line, path, place_of(number, lines.are_elements), takes_nan=True)
+                (line, parse_row(line, path, place_of(number, lines.are_elements), takes_nan=True))
                 for number, _, line in lines.listed()
             ]

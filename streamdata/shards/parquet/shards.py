@@ -1,30 +1,65 @@
 """Parquet files as shards: `files → row groups → windows of runs of rows, each group decoded once in a window`."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamdata.errors import ShardError
 from streamdata.fields import KEY, URL
+from streamdata.io.cache.cached import Confirmations, named_cache
+from streamdata.io.one_pass import byte_source
 from streamdata.io.remote.addresses import CacheSettings, keep_in
-from streamdata.io.storage import Int64s, base_name, close_unused, is_pipe, is_remote
-from streamdata.shards.ahead.spans import FileSpans
+from streamdata.io.storage import (
+    Int64s,
+    base_name,
+    check_shards,
+    close_unused,
+    is_pipe,
+    is_remote,
+    opened_shard,
+    submit_question,
+)
+from streamdata.run.per_process import open_files
+from streamdata.shards.ahead.spans import FileSpans, read_spans
 from streamdata.shards.ahead.windows import Chunk
 from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, stamps_for
-from streamdata.shards.parquet.file import MAX_COUNT
-from streamdata.shards.parquet.row_groups import RowGroups
-from streamdata.shards.parquet.run_decoder import GroupRun, Picks, RunDecoder
-from streamdata.shards.parquet.values import VALUE_BYTES, values_of
+from streamdata.shards.parquet.file import MAX_COUNT, OpenParquet, common_schema, open_file, read_footer
+from streamdata.shards.parquet.values import VALUE_BYTES, as_schema, import_pyarrow, named_bytes, values_of
 from streamdata.shards.readers import NO_FIELDS, DamagedRecordError, Record
 
+logger = logging.getLogger(__name__)
+_WORTH_A_DICTIONARY = 4  # times its bytes that a column comes to without: a cast of each row costs more than some bytes
+_FEW_PIECES = 8  # of a run: to take rows costs as much as so many slices
 _LOOK_AHEAD, _LOOK_AHEAD_BYTES = 8192, 16 << 20
 # As many rows become Python's objects at once as stay in a processor's cache: of fresh memory each page takes a fault.
 _STEP_ROWS, _STEP_BYTES = 1024, 512 << 10
-_LEAST_OF_RUN = 8
-"""Rows of a run in a step, on average, at least: each run costs as much as several rows."""
+_AT_ONCE = 16  # footers of remote files
 _MAX_RUN_ROWS = 1 << 20  # so that the positions of a window take little beside its rows
+_DECODED_BYTES = 32 << 20  # by one call, about
+_MAX_RUN_BYTES = 1 << 30  # as footers say: one of pyarrow's arrays holds 2 GiB of texts
+
+
+class GroupRun(NamedTuple):
+    """Consecutive rows of a row group that are decoded together."""
+
+    shard: int
+    first: int
+    num_rows: int
+
+
+class DecodedRun(NamedTuple):
+    """The decoded rows of a run."""
+
+    rows: Any
+    """A record batch, of which columns may be dictionaries."""
+    num_bytes: int
+    row_bytes: int
+    """Bytes of a row on average, as it comes out."""
 
 
 class ParquetShards:
@@ -49,33 +84,51 @@ class ParquetShards:
         close_unused(urls)
         stamps = stamps_for(urls, known)
         self.urls, self.max_open_bytes = urls, max_open_bytes
+        self.url_texts = list(map(str, urls))
+        """The urls without what else belongs to an address, which may hold secrets."""
         self.has_remote = any(map(is_remote, urls))
-        self.groups = RowGroups(urls, [stamps[url] for url in urls], columns, at_once=self.has_remote)
-        self.num_records, self.sizes = self.groups.num_records, self.groups.sizes
+        self.stamps = [stamps[url] for url in urls]
+        with ThreadPoolExecutor(_AT_ONCE if self.has_remote else 1) as threads:
+            found = list(threads.map(lambda url, stamp: read_footer(url, stamp, columns), urls, self.stamps))
+        self.schema = common_schema(urls, [schema for schema, _ in found])
+        self.facts = [facts for _, facts_of_file in found for facts in facts_of_file]
+        groups_of_files = [len(facts_of_file) for _, facts_of_file in found]
+        self.file_of: Int64s = np.repeat(np.arange(len(urls)), groups_of_files)
+        self.num_records: Int64s = np.array([facts.num_rows for facts in self.facts], np.int64)
+        self.sizes: Int64s = np.array([facts.num_bytes for facts in self.facts], np.int64)
+        """Decoded, as far as footers say it."""
+        ends = np.cumsum([0, *self.num_records])
+        self.ends_of_files: Int64s = ends[np.cumsum(groups_of_files)]
+        """Rows of all files up to the end of each."""
+        self.first_rows: Int64s = ends[:-1] - np.array([0, *self.ends_of_files])[self.file_of]
+        """The number of each group's first row in its file."""
+        self.row_bytes: Int64s = np.maximum(1, -(-self.sizes // np.maximum(1, self.num_records)))
         self.fits = int(self.sizes.sum()) <= max_open_bytes
         """Whether all of it stays decoded, by what footers say."""
-        # Else the present window and the next one are kept, each with room for what footers say too little of.
+        # Else each window has a third: footers may say too little of it.
         self.window_bytes = max(1, max_open_bytes // 3)
         """Bytes of a window, at most, where not all of the source stays."""
-        self.run_rows = self.num_records
+        # Decoded together are whole groups, or the fewest even parts of large ones.
+        limit, rows = _MAX_RUN_BYTES if self.fits else self.window_bytes, self.num_records
+        most = np.clip(np.where(self.sizes <= limit, rows, limit // self.row_bytes), 1, _MAX_RUN_ROWS)
+        self.run_rows: Int64s = -(-rows // -(-rows // most))
         """Rows of each group that are decoded together, at most."""
-        if not self.fits:  # those of the fewest parts, as large as each other, that may be kept
-            is_small, rows = self.sizes <= self.window_bytes, self.num_records
-            most = np.clip(np.where(is_small, rows, self.window_bytes // self.groups.row_bytes), 1, _MAX_RUN_ROWS)
-            self.run_rows = -(-rows // -(-rows // most))
-        self.decodes_ahead = not self.has_remote and not self.fits
-        self._kept_bytes = max_open_bytes if self.fits else max_open_bytes // 2
-        self.decoder = RunDecoder(self.groups, self._kept_bytes, keeps_all=self.fits)
         self.cache: CacheSettings | None = None
+        self._confirmations, self._has_warned = Confirmations(), False
+        self._kept: dict[GroupRun, DecodedRun] = {}
+        # Half, so that the parts of a large run may be joined beside others, and windows that are over let go of.
+        self._kept_bytes = max_open_bytes if self.fits else max_open_bytes // 2
+        self.num_bytes = 0
+        """How large the decoded runs are that are kept."""
         self.asked: set[GroupRun] = set()
         """Runs whose spans were asked for in this process."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "asked": set()}
+        return {**self.__dict__, "asked": set(), "_kept": {}, "num_bytes": 0}
 
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Set where pages of remote files are cached; None leaves it to the environment."""
-        self.cache = self.decoder.cache = cache
+        self.cache = cache
         keep_in(cache, self.urls)
 
     def is_slow(self) -> bool:
@@ -84,21 +137,21 @@ class ParquetShards:
 
     def confirm(self, *, wait: bool) -> None:
         """Raise ShardError if a file read from the cache has changed on its host."""
-        self.decoder.confirmations.check(wait=wait)
+        self._confirmations.check(wait=wait)
 
     def identity(self) -> list[tuple[str, int]]:
         """The base name of each row group's file, and its number of rows."""
         names = list(map(base_name, self.urls))
-        files = self.groups.file_of.tolist()
+        files = self.file_of.tolist()
         return list(zip(map(names.__getitem__, files), self.num_records.tolist(), strict=True))
 
     def url_of(self, shard: int) -> str:
         """The url of a row group's file."""
-        return self.groups.url_of(shard)
+        return self.urls[int(self.file_of[shard])]
 
     def last_line(self, file: int) -> int:
         """The number of a file's last row, which is its key; -1 if it has no rows."""
-        return int(self.groups.rows_of_file[file]) - 1
+        return int(np.diff(self.ends_of_files, prepend=0)[file]) - 1
 
     def anomalies(self) -> dict[str, int]:
         return {}
@@ -111,24 +164,107 @@ class ParquetShards:
         """The window of the runs [first, first + count) of the groups."""
         return ParquetWindow(self, shards, firsts, counts)
 
-    def decode_ahead(self, present: tuple[Int64s, Int64s], later: Sequence[tuple[Int64s, Int64s]]) -> None:
-        """Decode in a thread what later windows will need; drop what no window needs.
-
-        Args:
-            present: Group and first row of each run of the present window.
-            later: Of other windows.
-        """
-        runs = [
-            [self.run_at(shard, row) for shard, row in zip(shards.tolist(), firsts.tolist(), strict=True)]
-            for shards, firsts in (present, *later)
-        ]
-        self.decoder.ask(runs[0], list(dict.fromkeys(chain.from_iterable(runs[1:]))))
-
     def run_at(self, shard: int, row: int) -> GroupRun:
-        """The run that contains a row of a group: the unit of decoding."""
+        """The run that contains a row of a group."""
         size = int(self.run_rows[shard])
         first = row // size * size
-        return GroupRun(shard, first, min(size, int(self.num_records[shard]) - first))
+        return GroupRun(shard, first, min(size, self.facts[shard].num_rows - first))
+
+    def get(self, run: GroupRun, held: Sequence[tuple[int, memoryview]] = ()) -> DecodedRun:
+        """The decoded run, decoded now unless it is kept.
+
+        Args:
+            run: Which rows.
+            held: What is in memory of the file: where each piece begins in it, and its bytes.
+
+        Raises:
+            ShardError: The row group is damaged, or its file has changed.
+        """
+        decoded = self._kept.get(run)
+        if decoded is None:
+            facts = self.facts[run.shard]
+            # First, so that the memory is used again: new memory costs a page fault for each 4 KiB.
+            has_dropped = self._make_room(facts.num_bytes * run.num_rows // facts.num_rows)
+            decoded = self._decode(run, held)
+            has_dropped |= self._make_room(decoded.num_bytes)
+            self._kept[run], self.num_bytes = decoded, self.num_bytes + decoded.num_bytes
+            if not self._has_warned and (self.num_bytes > self.max_open_bytes or (has_dropped and self.fits)):
+                self._has_warned = True
+                remedy = "Raise max_open_bytes, which leaves the order as it is" if self.fits else "Write smaller ones"
+                logger.warning(
+                    "shard '%s': its row groups decode to more than the %d bytes of max_open_bytes, of which footers "
+                    "say less: more is held, or they are decoded again and again. %s",
+                    self.url_of(run.shard), self.max_open_bytes, remedy,
+                )  # fmt: skip
+        return decoded
+
+    def _make_room(self, num_bytes: int) -> bool:
+        """Drop runs until so many bytes more are within the bound; return whether any was dropped."""
+        before = len(self._kept)
+        while self._kept and self.num_bytes + num_bytes > self._kept_bytes:
+            self.num_bytes -= self._kept.pop(next(iter(self._kept))).num_bytes
+        return len(self._kept) < before
+
+    def _decode(self, run: GroupRun, held: Sequence[tuple[int, memoryview]]) -> DecodedRun:
+        """Decode a run. The rows before it are decoded too: a group has no index of its rows."""
+        facts, schema, first, end, parts = self.facts[run.shard], self.schema, 0, run.first + run.num_rows, list[Any]()
+        # What is dropped is small, so that its memory is used again.
+        at_once = max(1, _DECODED_BYTES // int(self.row_bytes[run.shard]))
+        with self._opened(run.shard, held) as file, file.damage(f"row group {facts.group}"):
+            for batch in file.runs(facts, schema.names, min(at_once, int(self.run_rows[run.shard]))):
+                begin, stop = max(0, run.first - first), min(batch.num_rows, end - first)
+                if begin < stop:
+                    parts.append(batch.slice(begin, stop - begin))
+                first += batch.num_rows
+                if first >= end:
+                    break
+            batch = (parts[0] if len(parts) == 1 else import_pyarrow().concat_batches(parts)).select(schema.names)
+            if batch.num_rows != run.num_rows:
+                raise ValueError(f"expected the rows {run.first} to {end}, got {batch.num_rows} of them")
+            named = list(map(named_bytes, batch.columns))
+            # A dictionary stays where its values come to much: one of a megabyte may be named by each row.
+            fields = [
+                field if size <= _WORTH_A_DICTIONARY * column.nbytes else field.with_type(column.type)
+                for field, column, size in zip(schema, batch.columns, named, strict=True)
+            ]
+            rows = as_schema(batch, import_pyarrow().schema(fields))
+        return DecodedRun(rows, rows.nbytes, max(1, rows.nbytes, sum(named)) // run.num_rows + 1)
+
+    @contextmanager
+    def _opened(self, shard: int, held: Sequence[tuple[int, memoryview]]) -> Iterator[OpenParquet]:
+        """The file of a group, that is still of the version whose footer was read."""
+        number = int(self.file_of[shard])
+        url, stamp = self.urls[number], self.stamps[number]
+        file: OpenParquet = open_files.get(("parquet", url, stamp), lambda _: self._open(number))
+        if is_remote(url) and not held:
+            spans = self.facts[shard].spans
+            memory, places = read_spans(
+                [url], [stamp], np.array([(0, *span) for span in spans], np.int64).reshape(-1, 3)
+            )
+            pieces = zip(spans, places.tolist(), strict=True)
+            held = [(begin, memory[at : at + end - begin]) for (begin, end), at in pieces]
+        file.file.held = held
+        try:
+            yield file
+        except ShardError:
+            self._check_version(number)  # that it was replaced says more than that it cannot be read
+            raise
+        finally:
+            file.file.held = ()
+        self._check_version(number)
+
+    def _open(self, number: int) -> OpenParquet:
+        url, stamp = self.urls[number], self.stamps[number]
+        self._check_version(number)
+        if is_remote(url) and named_cache(self.cache) is not None:
+            self._confirmations.add(submit_question(url, stamp))
+        return open_file(url, byte_source(url, stamp))
+
+    def _check_version(self, number: int) -> None:
+        url, stamp = self.urls[number], self.stamps[number]
+        if not is_remote(url):
+            check_shards(self.urls, self.stamps, [number])
+            opened_shard(url).check(stamp, by_path=True)
 
 
 class ParquetWindow:
@@ -138,13 +274,12 @@ class ParquetWindow:
         self._shards, self._groups, self._firsts = shards, groups, firsts
         self._ends = np.cumsum(counts)
         self._starts = self._ends - counts
-        row_bytes = int(shards.groups.row_bytes[groups].max(initial=1))
+        row_bytes = int(shards.row_bytes[groups].max(initial=1))
         self.look_ahead = max(1, min(_LOOK_AHEAD, _LOOK_AHEAD_BYTES // row_bytes))
-        self._chunks: Iterator[Chunk | None] = iter(())
-        self._asked: list[tuple[GroupRun, int, int, bool]] = []
-        """Spans that were asked for: the run of each, where it begins, how long it is, whether it is the last."""
-        self._done = 0
-        self._decoded = shards.decoder.new_decoded()
+        self._asked: list[tuple[GroupRun, list[tuple[int, int]]]] = []
+        """Runs whose bytes were asked for, and where these begin and end."""
+        self._coming: Iterator[tuple[GroupRun, list[tuple[int, memoryview]]]] = iter(())
+        self._awaited: set[GroupRun] = set()
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -157,35 +292,54 @@ class ParquetWindow:
         """Always false: the cache is consulted for each span."""
         return False
 
-    def _runs_of(self, positions: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-        """The group, the number in it, and the first row of the run, of each position."""
+    def _rows_at(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        """The group of each position, and the number of its row in it."""
         runs = np.searchsorted(self._ends, positions, side="right")
-        groups = self._groups[runs]
-        rows = self._firsts[runs] + positions - self._starts[runs]
-        return groups, rows, rows // self._shards.run_rows[groups] * self._shards.run_rows[groups]
+        return self._groups[runs], self._firsts[runs] + positions - self._starts[runs]
+
+    def _runs_at(self, groups: Int64s, rows: Int64s) -> tuple[list[GroupRun], Int64s, Int64s]:
+        """The runs that some rows are of, in no order; the number of each row's run, and of the first row of each."""
+        size = self._shards.run_rows[groups]
+        keys = groups * MAX_COUNT + rows // size * size
+        if (keys == keys[0]).all():  # often; no sort is needed
+            firsts, run_of = np.zeros(1, np.int64), np.zeros(len(keys), np.int64)
+        else:
+            _, firsts, run_of = np.unique(keys, return_index=True, return_inverse=True)
+        at = zip(groups[firsts].tolist(), rows[firsts].tolist(), strict=True)
+        return [self._shards.run_at(group, row) for group, row in at], run_of, firsts
 
     def spans_by_use(self, positions: Int64s) -> FileSpans:
         """The spans of remote files to request, in the order in which these positions need them."""
-        shards = self._shards
-        groups, _, begins = self._runs_of(positions)
-        _, firsts = np.unique(np.stack([groups, begins], axis=1), axis=0, return_index=True)
-        spans: list[tuple[int, int, int]] = []
-        for position in np.sort(firsts).tolist():
-            run = shards.run_at(int(groups[position]), int(begins[position]))
+        shards, spans = self._shards, list[tuple[int, int, int]]()
+        runs, _, firsts = self._runs_at(*self._rows_at(positions)) if len(positions) else ([], None, np.zeros(0))
+        for run in (runs[number] for number in np.argsort(firsts).tolist()):
             if not is_remote(shards.url_of(run.shard)):
                 continue
             if shards.fits and run in shards.asked:  # its rows stay here
                 continue
             shards.asked.add(run)
-            own = shards.groups.facts[run.shard].spans
-            spans += [(int(shards.groups.file_of[run.shard]), begin, end) for begin, end in own]
-            for number, (begin, end) in enumerate(own, 1):
-                self._asked.append((run, begin, end - begin, number == len(own)))
-        return FileSpans(shards.urls, shards.groups.stamps, np.array(spans, np.int64).reshape(-1, 3))
+            own = shards.facts[run.shard].spans
+            spans += [(int(shards.file_of[run.shard]), begin, end) for begin, end in own]
+            self._asked.append((run, own))
+        return FileSpans(shards.urls, shards.stamps, np.array(spans, np.int64).reshape(-1, 3))
 
     def come(self, chunks: Iterator[Chunk | None]) -> None:
         """Set the chunks that will bring the requested spans."""
-        self._chunks = chunks
+        self._coming, self._awaited = self._arrivals(chunks), {run for run, spans in self._asked if spans}
+
+    def _arrivals(self, chunks: Iterator[Chunk | None]) -> Iterator[tuple[GroupRun, list[tuple[int, memoryview]]]]:
+        """Each run that was asked for, with its pieces, as they come; a chunk is taken up when it is needed."""
+        pieces = (
+            memoryview(memory)[offset:]
+            for chunk in chunks
+            if chunk is not None  # else the window was not asked for
+            for memory, offset in zip(*chunk.located(0, np.arange(chunk.begin, chunk.end)), strict=True)
+        )
+        for run, spans in self._asked:
+            held = [(begin, piece[: end - begin]) for (begin, end), piece in zip(spans, pieces, strict=False)]
+            if len(held) < len(spans):
+                return
+            yield run, held
 
     def take(
         self,
@@ -207,96 +361,90 @@ class ParquetWindow:
             for records in self._steps(positions, common):
                 yield records
                 done += len(records)
-        except DamagedRecordError:  # of rows that were to become Python's together: those before it come first
+        except DamagedRecordError:  # of rows that became Python's together: which of them it is shows one by one
             for position in positions[done:, None]:
                 yield from self._steps(position, common)
 
     def _steps(self, positions: Int64s, common: Mapping[str, Any]) -> Iterator[list[Record]]:
         """Some records at a time: lists, so that nothing of Python's runs for each record."""
-        decoder = self._shards.decoder
-        groups, rows, begins = self._runs_of(positions)
-        used = self._by_use(groups, begins)
-        for run, _ in used:
-            self._wait_for(run)
-            decoder.kept(run, self._decoded)
-        # What the footer says may be too little.
-        row_bytes = max((decoder.row_bytes[run.shard] for run, _ in used), default=1)
+        if not len(positions):
+            return
+        shards, (groups, rows) = self._shards, self._rows_at(positions)
+        runs, run_of, _ = self._runs_at(groups, rows)
+        decoded = [self._decoded(run) for run in runs]
+        in_run = rows - np.array([run.first for run in runs], np.int64)[run_of]
+        files, numbers = shards.file_of[groups], rows + shards.first_rows[groups]
+        row_bytes = max(run.row_bytes for run in decoded)
         at_once = max(1, _LOOK_AHEAD_BYTES // row_bytes)
-        objects = row_bytes + VALUE_BYTES * len(self._shards.groups.names)
-        step = max(1, min(_STEP_ROWS, _STEP_BYTES // objects), min(_LEAST_OF_RUN * len(used), at_once))
-        for first in range(0, len(positions), at_once):
-            some = slice(first, first + at_once)
-            picks = [
-                found._replace(slots=of_run[found.slots])
-                for run, of_run in self._by_use(groups[some], begins[some])
-                for found in decoder.picks(run, self._decoded, rows[some][of_run] - run.first)
-            ]
-            yield from _in_order(picks, step, {**dict.fromkeys([*self._shards.groups.names, URL, KEY]), **common})
+        step = max(1, min(_STEP_ROWS, _STEP_BYTES // (row_bytes + VALUE_BYTES * len(shards.schema.names))))
+        empty = {**dict.fromkeys([*shards.schema.names, URL, KEY]), **common}
+        for begin in range(0, len(positions), at_once):
+            end = min(begin + at_once, len(positions))
+            batch = gathered(decoded, run_of[begin:end], in_run[begin:end], shards.schema)
+            for first in range(begin, end, step):
+                some = slice(first, min(first + step, end))
+                yield self._records(batch.slice(first - begin, step), files[some], numbers[some], empty)
 
-    def _by_use(self, groups: Int64s, begins: Int64s) -> list[tuple[GroupRun, Int64s]]:
-        """The runs of some rows, in the order of their first ones, each with which of these rows are its own."""
-        if len(groups) and groups.min() == groups.max() and begins.min() == begins.max():  # often; no sort is needed
-            return [(self._shards.run_at(int(groups[0]), int(begins[0])), np.arange(len(groups)))]
-        _, firsts, which = np.unique(groups * MAX_COUNT + begins, return_index=True, return_inverse=True)
-        own = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
-        in_order = np.argsort(firsts).tolist()
-        firsts_in_order = firsts[in_order].tolist()
-        runs = [self._shards.run_at(int(groups[first]), int(begins[first])) for first in firsts_in_order]
-        return [(run, own[number]) for run, number in zip(runs, in_order, strict=True)]
+    def _decoded(self, run: GroupRun) -> DecodedRun:
+        """A run; what was asked for and comes before it is decoded as it comes."""
+        while run in self._awaited:
+            coming = next(self._coming, None)
+            if coming is None:  # the window was not asked for after all
+                self._awaited.clear()
+            else:
+                self._awaited.discard(coming[0])
+                self._shards.get(*coming)
+        return self._shards.get(run)
 
-    def _wait_for(self, run: "GroupRun") -> None:
-        """Decode what was asked for, up to this run, as it comes."""
-        wanted = {asked for asked, *_ in self._asked[self._done :]}
-        held: list[tuple[int, memoryview]] = []
-        while run in wanted and (chunk := next(self._chunks, None)) is not None:
-            memories, offsets = chunk.located(0, np.arange(chunk.begin, chunk.end))
-            for memory, offset in zip(memories, offsets, strict=True):
-                asked, begin, size, is_last = self._asked[self._done]
-                held.append((begin, memoryview(memory)[offset : offset + size]))
-                self._done += 1
-                if is_last:
-                    self._shards.decoder.decode(asked, self._decoded, held)
-                    wanted.discard(asked)
-                    held = []
+    def _records(self, batch: Any, files: Int64s, numbers: Int64s, empty: Record) -> list[Record]:
+        """Make records: copies of one that has all fields, filled column by column."""
+        # A loop over the fields of each record takes twice as long, and a dict that grows is made anew.
+        records = [empty.copy() for _ in range(len(numbers))]
+        urls, keys = [self._shards.url_texts[file] for file in files.tolist()], list(map(str, numbers.tolist()))
+        columns = [
+            (name, values_of(column, name, urls[0], int(numbers[0])))
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        ]
+        for name, values in [*columns, (URL, urls), (KEY, keys)]:
+            for record, value in zip(records, values, strict=True):
+                record[name] = value
+        return records
 
 
-def _in_order(picks: list[Picks], step: int, empty: Record) -> Iterator[list[Record]]:
-    """The records of some picks, each at its place."""
-    count = sum(len(one.slots) for one in picks)
-    if len(picks) == 1:
-        (one,) = picks
-        for begin in range(0, count, step):
-            yield _records(one, begin, min(begin + step, count), empty)
-        return
-    picks = [one.taken() for one in picks]  # once: to take a few rows costs as much as many
-    owners = np.zeros(count, np.int64)
-    for number, one in enumerate(picks):
-        owners[one.slots] = number
-    done = [0] * len(picks)
-    for begin in range(0, count, step):
-        of_step = owners[begin : begin + step]
-        records: list[Record] = []
-        for number, more in enumerate(np.bincount(of_step, minlength=len(picks)).tolist()):
-            if more:
-                records += _records(picks[number], done[number], done[number] + more, empty)
-                done[number] += more
-        places = np.empty(len(of_step), np.int64)
-        places[np.argsort(of_step, kind="stable")] = np.arange(len(of_step))
-        yield [records[place] for place in places.tolist()]
+def gathered(runs: Sequence[DecodedRun], run_of: Int64s, rows: Int64s, schema: Any) -> Any:
+    """Rows of several runs as one record batch, in the order asked for.
+
+    Args:
+        runs: The runs.
+        run_of: The number of the run of each row, (n,).
+        rows: The number of each row in it, (n,).
+        schema: Of the result.
+    """
+    pyarrow, places = import_pyarrow(), None
+    starts = _starts(run_of, rows)
+    if len(starts) > 1 and len(runs) == 1:
+        return as_schema(runs[0].rows.take(pyarrow.array(rows)), schema)
+    if len(starts) > len(rows) // 2:  # shuffled: each run is gone through from its start, and the order made at the end
+        order = np.lexsort((rows, run_of))
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        run_of, rows = run_of[order], rows[order]
+        starts = _starts(run_of, rows)
+    if places is not None and len(starts) > _FEW_PIECES * len(runs):
+        own = np.split(rows, np.searchsorted(run_of, np.arange(1, len(runs))))
+        pieces = [run.rows.take(pyarrow.array(some)) for run, some in zip(runs, own, strict=True)]
+    else:
+        counts = np.diff(starts, append=len(rows)).tolist()
+        of_pieces = zip(run_of[starts].tolist(), rows[starts].tolist(), counts, strict=True)
+        pieces = [runs[run].rows.slice(first, count) for run, first, count in of_pieces]
+    if not all(run.rows.schema.equals(schema) for run in runs):
+        pieces = [as_schema(piece, schema) for piece in pieces]
+    joined = pieces[0] if len(pieces) == 1 else pyarrow.concat_batches(pieces)
+    return joined if places is None else joined.take(pyarrow.array(places))
 
 
-def _records(picks: Picks, begin: int, end: int, empty: Record) -> list[Record]:
-    """Make the records of the picks [begin, end): copies of a record that has all fields, filled column by column."""
-    # A loop over the fields of each record takes twice as long, and a dict that grows is made anew.
-    batch, numbers = picks.some(begin, end), picks.numbers[begin:end]
-    # An address, which may hold secrets, gets into no sample.
-    filled = {**empty, URL: picks.url}
-    records = [filled.copy() for _ in range(len(numbers))]
-    columns = [
-        (name, values_of(column, name, picks.url, numbers))
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    ]
-    for name, values in [*columns, (KEY, map(str, numbers.tolist()))]:
-        for record, value in zip(records, values, strict=True):
-            record[name] = value
-    return records
+def _starts(run_of: Int64s, rows: Int64s) -> Int64s:
+    """Where rows begin that do not follow the row before them in its run."""
+    is_start = np.ones(len(rows), np.bool_)
+    is_start[1:] = (np.diff(run_of) != 0) | (np.diff(rows) != 1)
+    return np.flatnonzero(is_start)

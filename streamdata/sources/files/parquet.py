@@ -1,8 +1,6 @@
 """Parquet files as a source: `row groups → blocks of rows → windows, a group decoded once in each → records`."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,16 +9,15 @@ from streamdata.errors import shown
 from streamdata.io.remote.addresses import CacheSetting, options_of_source, read_cache_settings
 from streamdata.recipe.named_source import Percent
 from streamdata.shards.ahead.windows import Chunk, PlannedWindow
-from streamdata.shards.parquet.row_groups import ROW_SUFFIXES
+from streamdata.shards.parquet.file import ROW_SUFFIXES
 from streamdata.shards.parquet.shards import ParquetShards, ParquetWindow
 from streamdata.shards.urls import find_shards
 from streamdata.sources.files.shard_source import BlockSource, Indices, OpenedWindow, ShardDataset
 from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
-from streamdata.sources.order.blocks import BlockOrder, Part, check_cut, cut_shards
+from streamdata.sources.order.blocks import Part, check_cut, cut_shards
 from streamdata.sources.source import OrderAt, ReadTask, Record
 
-MAX_OPEN_BYTES = 384 << 20  # room for a group of 128 MiB and the next one, though footers may say too little of both
-_AHEAD_BYTES = 16 << 20  # of windows after the present one: of small ones many are asked for, and decoded, together
+MAX_OPEN_BYTES = 384 << 20  # a window has a third of it, 128 MiB, since footers may say too little
 
 
 class RowGroupSource(BlockSource):
@@ -42,27 +39,6 @@ class RowGroupSource(BlockSource):
             # All groups of a window are open at once.
             self.blocks_per_window = max(1, min(self.blocks_per_window, shards.window_bytes // max(1, most)))
 
-    def _windows(self, order: BlockOrder, epoch: int, window: int) -> Iterator[Indices]:
-        windows = super()._windows(order, epoch, window)
-        if not self.shards.decodes_ahead:
-            yield from windows
-            return
-        later, most = deque(islice(windows, 1)), min(_AHEAD_BYTES, self.shards.window_bytes)
-        while later:
-            blocks = later.popleft()
-            # While a window is delivered, the next ones are decoded in a thread: Arrow computes without Python's lock.
-            if not later or self._num_bytes(later) < most // 2:
-                later.extend(islice(windows, 1))  # at least one, and more up to so many bytes
-                while later and self._num_bytes(later) < most and (one := next(windows, None)) is not None:
-                    later.append(one)
-                self.shards.decode_ahead(self._runs(blocks)[:2], [self._runs(one)[:2] for one in later])
-            yield blocks
-
-    def _num_bytes(self, windows: Iterable[Indices]) -> int:
-        """Bytes of these windows when they are decoded, as far as footers say it."""
-        runs = map(self._runs, windows)
-        return sum(int((self.shards.groups.row_bytes[shards] * counts).sum()) for shards, _, counts in runs)
-
     def _planned(self, orders: Iterator[OrderAt], part: Part | None) -> Iterator[PlannedWindow]:
         for order, start, runs in self._walk(orders):
             opened = self._open(order, part, start, runs)
@@ -83,7 +59,7 @@ class RowGroupSource(BlockSource):
         self, part: Part, positions: Indices, shards: Indices, firsts: Indices, counts: Indices
     ) -> "np.ndarray[Any, np.dtype[np.bool_]]":
         # By the row's number in its file, so that a file of other row groups has the same parts.
-        return super()._holds(part, positions, shards, firsts + self.shards.groups.first_rows[shards], counts)
+        return super()._holds(part, positions, shards, firsts + self.shards.first_rows[shards], counts)
 
 
 class ParquetDataset(ShardDataset):

@@ -9,7 +9,7 @@ from streamdata.recipe.named_source import Percent
 from streamdata.shards.jsonl.csv_rows import CSV_SUFFIXES
 from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.listing import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential
-from streamdata.shards.parquet.row_groups import ROW_SUFFIXES
+from streamdata.shards.parquet.file import ROW_SUFFIXES
 from streamdata.shards.sequential import SequentialCsv, SequentialJsonl, SequentialTar
 from streamdata.shards.tar.shards import TarShards
 from streamdata.shards.urls import find_shards

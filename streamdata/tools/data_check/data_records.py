@@ -243,7 +243,7 @@ def _windowed(shards: IndexedShards, shard: int, note: Note) -> Iterator[Record]
             except (StreamdataError, OSError) as error:
                 if isinstance(shards, ParquetShards) and not isinstance(error, DamagedRecordError):
                     # A page of it: rows after it are not decoded either, since a group has no index of them.
-                    row = int(shards.groups.first_rows[shard]) + at
+                    row = int(shards.first_rows[shard]) + at
                     place = f"{shards.url_of(shard)}: {total - at:,} records, from row {row} on"
                     note("damaged", f"{place}, were not read: {error}")
                     return

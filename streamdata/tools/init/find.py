@@ -19,7 +19,7 @@ from streamdata.io.storage import is_remote
 from streamdata.shards.jsonl.lines import begins_array, numbered_lines
 from streamdata.shards.jsonl.rows import parse_row
 from streamdata.shards.listing import JSON_SUFFIXES, JSONL_SUFFIXES, META_SUFFIX, Listings, sidecars_of, with_slash
-from streamdata.shards.parquet.row_groups import ARROW_SUFFIX, ROW_SUFFIXES, open_file, saved_files
+from streamdata.shards.parquet.file import ARROW_SUFFIX, ROW_SUFFIXES, open_file, saved_files
 from streamdata.shards.readers import NO_FIELDS, Record
 from streamdata.shards.sequential import SequentialCsv, SequentialJsonl, SequentialTar
 from streamdata.shards.urls import find_shards
@@ -172,8 +172,8 @@ def _read(group: Group) -> Group:
     file = next(filter(os.path.getsize, group.files), group.files[0])
     if file.endswith(ROW_SUFFIXES):
         opened = open_file(file, byte_source(file))
-        batch = next(opened.batches(opened.groups()[:1], None, 1), None)
-        record = next(iter(batch.slice(0, 1).to_pylist())) if batch else None
+        batch = next((batch for facts in opened.groups() for batch in opened.batches(facts, 1)), None)
+        record = None if batch is None else batch.to_pylist()[0]
     else:
         reader = {TARS: SequentialTar, LINES: SequentialJsonl, CSV: SequentialCsv}[group.kind]
         record = next(reader([file]).stream(0), None)

@@ -162,7 +162,7 @@ def blank_tree(
 class _BlankShards:
     """Shards of blank records, on a disk of this machine; all else is as of the real ones."""
 
-    has_remote, decodes_ahead = False, False
+    has_remote = False
 
     def __init__(self, shards: Any) -> None:
         self._shards = shards
@@ -273,8 +273,7 @@ def _place(source: Any, sample: Record) -> dict[str, Any]:
         return {"block": shard, "url": told_url(str(source.shards.urls[shard]))}
     block, _ = source.block_of(shard, number)
     if isinstance(source, RowGroupSource):  # as keys count rows: from the first of the file
-        groups = source.shards.groups
-        shard, number = groups.file_of[shard], number + int(groups.first_rows[shard])
+        shard, number = source.shards.file_of[shard], number + int(source.shards.first_rows[shard])
     return {"block": block, "url": told_url(str(source.shards.urls[shard])), "record": number}
 
 

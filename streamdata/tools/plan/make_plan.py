@@ -379,8 +379,8 @@ def _sizes(node: Node, found: Sampled | None) -> tuple[float | None, float | Non
     held: float | None = 0
     match node.source:
         case RowGroupSource(shards=shards):
-            held = int(shards.sizes.sum()) if shards.fits else 2 * shards.window_bytes
-            size = sum(stamp.size for stamp in shards.groups.stamps)
+            held = min(int(shards.sizes.sum()), shards.max_open_bytes)
+            size = sum(stamp.size for stamp in shards.stamps)
         case BlockSource(shards=shards):
             size = int(shards.sizes.sum())
             held = 0 if shards.has_remote else min(_TAKEN_BYTES, size)

@@ -233,8 +233,6 @@ def _records(node: Node, num_records: int, tally: Tally) -> Iterator[Pair]:
             ends = np.cumsum(counts)
             shards = np.searchsorted(ends, chosen, side="right")
             window = source.shards.window(shards, chosen - (ends - counts)[shards], np.ones_like(chosen))
-            if is_parquet:
-                window.come(iter(()))  # type: ignore[attr-defined]
             rows = zip(chosen.tolist(), take_all(window, np.arange(len(chosen))), strict=True)
             found = (one if isinstance(one, DamagedRecordError) else {**one, CURSOR: row} for row, one in rows)
         case SequentialSource() as source:
