@@ -9,7 +9,7 @@ resume is given them again.
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -31,41 +31,26 @@ _ARRAYS = (np.ndarray, torch.Tensor)
 _COUNTS = ("rewind", "offset", "overlong")
 
 
-class Fields(NamedTuple):
-    """The fields of a sample that are its own."""
-
-    names: tuple[str, ...]
-    vectors: tuple[str, ...]
-    """Fields with a value for each of its tokens, as far as their lengths say."""
-    others: tuple[str, ...]
-    """All other fields; one that is None is in neither."""
-
-
-class HeldSample(NamedTuple):
-    """A sample that was pulled."""
+class TokenPiece(NamedTuple):
+    """A sample that was pulled, or a part of one that was longer than is allowed."""
 
     sample: Sample
     num_tokens: int
+    """Of the whole sample."""
     num_bytes: int
-    fields: Fields
+    """Of the whole sample."""
     number: int
     """Number of samples pulled before it."""
     overlong: int
     """Number of these that were longer than is allowed."""
-
-
-class TokenPiece(NamedTuple):
-    """A sample, or a part of one that was longer than is allowed."""
-
-    document: HeldSample
     begin: int
     end: int
 
     def part(self, name: str) -> Any:
         """The piece's values of a field that has one for each token."""
-        values = self.document.sample[name]
-        # Most pieces are whole documents: a slice of each would take as long as finding it.
-        return values if self.end - self.begin == self.document.num_tokens else values[self.begin : self.end]
+        values = self.sample[name]
+        # Most pieces are whole samples: a slice of each would take as long as finding it.
+        return values if self.end - self.begin == self.num_tokens else values[self.begin : self.end]
 
 
 class Lookahead(ABC):
@@ -127,7 +112,7 @@ class Lookahead(ABC):
         # Counted on with each sample: to plan, or even to add up, for each of thousands would be quadratic.
         sizes = [piece.end - piece.begin for piece in pieces]
         self._tokens, self._longest = sum(sizes), max(sizes, default=0)
-        self._bytes = sum({id(piece.document): piece.document.num_bytes for piece in pieces}.values())
+        self._bytes = sum({piece.number: piece.num_bytes for piece in pieces}.values())
 
     @abstractmethod
     def _is_more_than_one(self) -> bool:
@@ -158,7 +143,7 @@ class Lookahead(ABC):
 
     def _num_held(self) -> int:
         """How many of the last samples pulled are still needed; those without tokens among them count."""
-        return self._num_pulled - self._pieces[0].document.number if self._pieces else 0
+        return self._num_pulled - self._pieces[0].number if self._pieces else 0
 
     def _take(self, sample: Sample) -> None:
         number, overlong = self._num_pulled, self._overlong
@@ -180,11 +165,13 @@ class Lookahead(ABC):
         if not begins:
             self._without_pieces += 1
             return
-        num_bytes, fields = _measured(sample, num_tokens)
-        document = HeldSample(sample, num_tokens, num_bytes, fields, number, overlong)
+        num_bytes = 0
+        for name, value in sample.items():
+            if value is not None and not is_reserved(name):
+                num_bytes += value.nbytes if isinstance(value, _ARRAYS) else _bytes_of(value)
         for begin in begins:
             end = min(begin + self._max_tokens, num_tokens)
-            self._pieces.append(TokenPiece(document, begin, end))
+            self._pieces.append(TokenPiece(sample, num_tokens, num_bytes, number, overlong, begin, end))
             self._tokens += end - begin
             self._longest = max(self._longest, end - begin)
         self._bytes += num_bytes
@@ -204,7 +191,7 @@ class Lookahead(ABC):
                 f"integers, got {_told(given)} for {describe_record(sample)}; it has {names_text(sample)}\n"
                 "  Set `field` to the one that holds them, or let a single_process_fn make it."
             )
-        return (sample if tokens is given else {**sample, self._field: tokens}), len(tokens)
+        return (sample if tokens is given else {**sample, self._field: tokens}), int(tokens.shape[0])
 
     def _begins_in_longer(self, sample: Sample, num_tokens: int) -> Sequence[int]:
         """Where the pieces begin of a sample that has more tokens than one output may have."""
@@ -231,18 +218,17 @@ class Lookahead(ABC):
     def _planned(self, *, is_end: bool) -> Iterator[Sample]:
         pieces = self._pieces
         plan = self._plan(np.array([piece.end - piece.begin for piece in pieces], np.int64), is_end=is_end)
-        # The fields that have a value for each token in all documents that have them: by chance an image is as high as
-        # its document is long, so one document is not enough to tell.
-        kinds = {piece.document.fields for piece in pieces}
-        vectors = frozenset(chain.from_iterable(kind.vectors for kind in kinds))
-        vectors = vectors.difference(*(kind.others for kind in kinds))
+        columns = {name: [piece.sample.get(name) for piece in pieces] for name in _names(pieces)}
+        sizes = [piece.num_tokens for piece in pieces]
+        vectors = frozenset(name for name, values in columns.items() if _are_vectors(values, sizes))
         # Before the outputs: the function is asked what it carries over when it pulls again, after the last of them.
         self._hold(pieces[len(plan.document) :])
         for begin, end in zip(plan.rows[:-1].tolist(), plan.rows[1:].tolist(), strict=True):
             held = [pieces[piece] for piece in plan.document[begin:end].tolist()]
             output = self._output(held, vectors)
-            is_whole = self._longer == "truncate"
-            last = sum(is_whole or piece.end == piece.document.num_tokens for piece in held)
+            last = len(held)
+            if self._longer == "split":
+                last = sum(piece.end == piece.num_tokens for piece in held)
             self.num_ended, self._without_pieces = self._without_pieces + last, 0
             yield output
 
@@ -256,7 +242,7 @@ class Lookahead(ABC):
         counts = {
             "rewind": self._num_held(),
             "offset": first.begin if first else 0,
-            "overlong": first.document.overlong if first else self._overlong,
+            "overlong": first.overlong if first else self._overlong,
         }
         return {**counts, **self._settings}
 
@@ -274,25 +260,29 @@ class Lookahead(ABC):
         self._begin()
 
 
-def _measured(sample: Sample, num_tokens: int) -> tuple[int, Fields]:
-    """Its size in bytes, and what its fields are."""
-    num_bytes = 0
-    names: list[str] = []
-    vectors: list[str] = []
-    others: list[str] = []
-    for name, value in sample.items():
-        if is_reserved(name):
-            continue
-        names.append(name)
-        if isinstance(value, _ARRAYS):
-            num_bytes += value.nbytes
-            (vectors if value.ndim and len(value) == num_tokens else others).append(name)
-        elif value is not None:
-            num_bytes += _bytes_of(value)
-            is_vector = isinstance(value, list) and len(value) == num_tokens
-            is_vector = is_vector and isinstance(value[0], int | float | np.generic)
-            (vectors if is_vector else others).append(name)
-    return num_bytes, Fields(tuple(names), tuple(vectors), tuple(others))
+def _names(pieces: Sequence[TokenPiece]) -> list[str]:
+    """The fields that are the samples' own, each once."""
+    names = dict.fromkeys(chain.from_iterable([piece.sample for piece in pieces]))
+    return [name for name in names if not is_reserved(name)]
+
+
+def _are_vectors(values: Sequence[Any], sizes: Sequence[int]) -> bool:
+    """Whether a field has a value for each token in all samples that have it, given their numbers of tokens.
+
+    By chance an image is as high as its document is long, so one sample is not enough to tell.
+    """
+    kinds = set(map(type, values))
+    if kinds in ({np.ndarray}, {torch.Tensor}):
+        return [value.shape[0] if value.ndim else None for value in values] == sizes
+    found = [_length(value) == size for value, size in zip(values, sizes, strict=True) if value is not None]
+    return len(found) > 0 and all(found)
+
+
+def _length(value: Any) -> int | None:
+    """The length of an array, or of a list that begins with a number."""
+    if isinstance(value, _ARRAYS):
+        return value.shape[0] if value.ndim else None
+    return len(value) if isinstance(value, list) and value and isinstance(value[0], int | float | np.generic) else None
 
 
 def _bytes_of(value: Any) -> int:
@@ -317,8 +307,6 @@ def _told(value: object) -> str:
 
 
 _MADE_HERE: Final = ("cu_seqlens", "position_ids")
-_HARD_FOR_TORCH: Final = ("uint16", "uint32", "uint64")
-"""Types of arrays that torch can hold, and hardly compute with."""
 
 
 class PackTokens(Lookahead):
@@ -366,53 +354,58 @@ class PackTokens(Lookahead):
         return (plan_bfd if is_end else plan_bfd_head)(sizes, self._max_tokens)
 
     def _output(self, pieces: Sequence[TokenPiece], vectors: frozenset[str]) -> Sample:
-        names = dict.fromkeys(chain.from_iterable({piece.document.fields.names: None for piece in pieces}))
+        names = _names(pieces)
         if "cu_seqlens" in names:
             raise ValueError(
                 f"{self._who}: a sample has the field 'cu_seqlens', expected one document, not a packed row: "
-                f"{describe_record(pieces[0].document.sample)}\n  Pack once, in the source or over the mixture."
+                f"{describe_record(pieces[0].sample)}\n  Pack once, in the source or over the mixture."
             )
         row = {
-            name: self._joined(name, pieces)
-            if name in vectors
-            else [piece.document.sample.get(name) for piece in pieces]
+            name: self._joined(name, pieces) if name in vectors else [piece.sample.get(name) for piece in pieces]
             for name in names
             if name not in _MADE_HERE
         }
-        sizes = np.array([piece.end - piece.begin for piece in pieces])
-        marks = np.zeros(len(sizes) + 1, np.int32)
-        np.cumsum(sizes, out=marks[1:])
+        sizes = [piece.end - piece.begin for piece in pieces]
+        marks = np.array([0, *accumulate(sizes)], np.int32)
         return {**row, "cu_seqlens": torch.from_numpy(marks), "position_ids": torch.from_numpy(positions(sizes))}
 
     def _joined(self, name: str, pieces: Sequence[TokenPiece]) -> torch.Tensor:
-        for piece in pieces:
-            if name not in piece.document.fields.vectors:
-                raise ValueError(
-                    f"{self._who}: expected field {shown(name)}, which has a value for each token, in all "
-                    "samples of a row, "
-                    f"got none for {describe_record(piece.document.sample)}\n"
-                    "  Let a single_process_fn add it there or drop it elsewhere, or pack each source by itself."
-                )
-        parts = [piece.part(name) for piece in pieces]
-        for number, part in enumerate(parts):
-            if not isinstance(part, torch.Tensor):
-                array = np.asarray(part)
-                is_listed = isinstance(part, list) and array.dtype.kind == "f"
-                parts[number] = array.astype(np.float32) if is_listed else array
-        for part, piece in zip(parts, pieces, strict=True):
-            if isinstance(part, np.ndarray) and part.dtype.kind not in "biufc":
+        values: list[Any] = [piece.sample.get(name) for piece in pieces]
+        kinds = set(map(type, values))
+        if type(None) in kinds:
+            lacking = next(piece.sample for piece in pieces if piece.sample.get(name) is None)
+            raise ValueError(
+                f"{self._who}: expected field {shown(name)}, which has a value for each token, in all samples of a "
+                f"row, got none for {describe_record(lacking)}\n"
+                "  Let a single_process_fn add it there or drop it elsewhere, or pack each source by itself."
+            )
+        if self._longer in ("truncate", "split"):
+            values = [piece.part(name) for piece in pieces]
+        if not kinds.issubset(_ARRAYS):
+            values = [_listed(value) if isinstance(value, list) else value for value in values]
+        dtypes = {value.dtype for value in values}
+        for dtype in dtypes:
+            if isinstance(dtype, np.dtype) and dtype.kind not in "biufc":
+                of = next(piece.sample for value, piece in zip(values, pieces, strict=True) if value.dtype == dtype)
                 raise ValueError(
                     f"{self._who}: expected numbers in field {shown(name)}, which is as long as there are tokens, got "
-                    f"{part.dtype} for {describe_record(piece.document.sample)}\n  Give a tensor or an array."
+                    f"{dtype} for {describe_record(of)}\n  Give a tensor or an array."
                 )
-        if isinstance(parts[0], np.ndarray) and all(part.dtype == parts[0].dtype for part in parts):
-            return _as_tensor(np.concatenate(parts))
+        if len(dtypes) == 1 and isinstance(values[0], np.ndarray):
+            return _as_tensor(np.concatenate(values))
         # By torch's rules for several types: NumPy makes float64 of int64 and float32, and of int64 and uint64.
-        return torch.cat([part if isinstance(part, torch.Tensor) else _as_tensor(part.copy()) for part in parts])
+        return torch.cat([value if isinstance(value, torch.Tensor) else _as_tensor(value.copy()) for value in values])
+
+
+def _listed(values: list[Any]) -> npt.NDArray[Any]:
+    array = np.asarray(values)
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
 def _as_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
-    return torch.from_numpy(array.astype(np.int64) if array.dtype.name in _HARD_FOR_TORCH else array)
+    # What torch can hold, and hardly compute with.
+    is_hard = array.dtype.kind == "u" and array.dtype.itemsize > 1
+    return torch.from_numpy(array.astype(np.int64) if is_hard else array)
 
 
 class GroupByLength(Lookahead):
@@ -466,7 +459,7 @@ class GroupByLength(Lookahead):
 
 
 def _sample(piece: TokenPiece, vectors: frozenset[str]) -> Sample:
-    sample = piece.document.sample
+    sample = piece.sample
     parts = {name: piece.part(name) for name in vectors if sample.get(name) is not None}
     # The group has the state of all of them.
     return {name: value for name, value in sample.items() if name not in (CURSOR, STATES)} | parts
