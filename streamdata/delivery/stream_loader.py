@@ -488,7 +488,10 @@ def _received(batch: Any) -> Received:
 def _without_states(batch: Any) -> Any:
     """Return a batch without the fields that hold states, at any depth of lists."""
     if isinstance(batch, dict):
-        return {name: value for name, value in batch.items() if name not in _OF_STATES}
+        rest = dict(batch)  # and then without them: to choose among all fields takes three times as long
+        for name in _OF_STATES:
+            rest.pop(name, None)
+        return rest
     if isinstance(batch, list | tuple):
         return type(batch)(map(_without_states, batch))
     return batch

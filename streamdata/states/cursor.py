@@ -125,6 +125,7 @@ PlainEntry: TypeAlias = tuple[NodeKey, int, float, PlainCursor, int, Mark | None
 
 node_of: Callable[[PlainEntry], NodeKey] = itemgetter(Entry._fields.index("node"))
 """The node of a plain entry, in a fifth of the time of `Entry(*entry).node`."""
+_MARK = Entry._fields.index("mark")
 
 
 def marked(entries: tuple[PlainEntry, ...], **said: Any) -> tuple[PlainEntry, ...]:
@@ -263,33 +264,47 @@ def state_text(samples: Sequence[Mapping[str, Any]]) -> str:
 def _of_samples(samples: Iterable[Mapping[str, Any]]) -> tuple[States, dict[str, str]]:
     """The entries of samples that are of lanes; and by key the headers, as text."""
     latest: dict[tuple[int, LaneKey, str], PlainEntry] = {}
-    last: dict[tuple[int, LaneKey], PlainEntry] = {}
-    workers: States = {}
+    runs: list[PlainEntry] = []
+    """The last entry of each run of samples of one lane."""
     headers: dict[str, str] = {}
+    # Little is done for each sample. The samples of a batch share their nodes' keys, whose own keys are made once.
+    keys: dict[int, tuple[int, LaneKey, str]] = {}
+    lane: LaneKey | None = None
     for sample in samples:
         for plain in _entries(sample):
             # Of each node the newest entry alone is turned into JSON: a batch has one for every sample.
             node = node_of(plain)
-            latest[node.generation, node.lane, node.path] = plain
+            key = keys.get(id(node))
+            if key is None:
+                key = keys[id(node)] = (node.generation, node.lane, node.path)
+            latest[key] = plain
         entry = sample[CURSOR][-1]
-        node, mark = node_of(entry), Entry(*entry).mark
-        if mark is not None and mark.deal is not None:
+        if (mark := entry[_MARK]) is not None and mark.deal is not None:
             headers[mark.deal.key] = mark.deal.text
+        of_lane = node_of(entry).lane
+        if of_lane is not lane:
+            lane = of_lane
+            runs.append(entry)
+        runs[-1] = entry
+    last: dict[tuple[int, LaneKey], PlainEntry] = {}
+    workers: States = {}
+    for entry in runs:
+        node = node_of(entry)
         last[node.generation, node.lane] = entry
         # Not from `last`: a dict keeps the position of a key's first insertion, and the last sample is wanted.
         workers[f"worker/{node.generation}/{node.lane.epoch_pass}/{node.lane.dp_rank}"] = node.lane.worker
     states: States = {}
     for node, draws, clock, cursor, drawn, _, cost, tokens in latest.values():
-        lane = "/".join(map(str, (node.generation, *node.lane)))
+        place = "/".join(map(str, (node.generation, *node.lane)))
         headers[f"generation/{node.generation}"] = node.header
-        states[f"cursor/{lane}/{node.path}"] = _as_json(draws, clock, cost, tokens, cursor)
+        states[f"cursor/{place}/{node.path}"] = _as_json(draws, clock, cost, tokens, cursor)
         if "." not in node.path and (node.generation, node.lane, "") not in latest:
             # A top without a function of its own has given what it drew; the last of its sources has counted most.
-            top = states.setdefault(f"cursor/{lane}/", _as_json(0, 0.0, 0.0, 0, (0, 0, 0, 0)))
+            top = states.setdefault(f"cursor/{place}/", _as_json(0, 0.0, 0.0, 0, (0, 0, 0, 0)))
             top["draws"] = max(top["draws"], drawn)
-    for (generation, key), entry in last.items():
-        mark = Entry(*entry).mark or Mark()
-        top = states[f"cursor/{generation}/{'/'.join(map(str, key))}/"]
+    for (generation, of_lane), entry in last.items():
+        mark = entry[_MARK] or Mark()
+        top = states[f"cursor/{generation}/{'/'.join(map(str, of_lane))}/"]
         number, sizes = mark.batches or (0, None)
         facts = {"batches": number, "sizes": sizes, "ended": int(mark.ended), "padded": mark.padded, "tail": mark.tail}
         top.update({name: value for name, value in facts.items() if value})
@@ -312,11 +327,11 @@ def _from_text(text: Any) -> States:
 
 
 def _samples(batch: object) -> Iterator[Mapping[str, Any]]:
-    if isinstance(batch, Mapping):
+    if isinstance(batch, dict | Mapping):  # a dict is told at once, another mapping by a search
         yield batch
     elif isinstance(batch, list | tuple):
         for part in batch:
-            yield from _samples(part)
+            yield from (part,) if isinstance(part, dict) else _samples(part)
     else:
         raise StateError(
             f"to_state: expected a sample, a list of samples or nested lists, got {type(batch).__name__}\n"
