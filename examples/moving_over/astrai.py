@@ -18,7 +18,7 @@ class Answers(SFTDataset):
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         samples = super().__getitems__(indices)
         for sample in samples:
-            sample["target_ids"].masked_fill_(~sample.pop("loss_mask"), -100)
+            sample["target_ids"] = sample["target_ids"].masked_fill(~sample.pop("loss_mask"), -100)
         return samples
 
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import default_collate
 
+from streamdata import TensorCollate
 from streamdata.errors import StoreError
 from streamdata.stores.datasets.record_datasets import DatasetFactory
 from streamdata.stores.datasets.window_datasets import SeqDataset, SFTDataset
@@ -42,14 +44,18 @@ def test_a_batch_is_its_samples_one_by_one(tmp_path_factory, train_type, data, w
     assert plain(dataset.__getitems__(indices)) == plain([dataset[index] for index in indices])
 
 
-def test_targets_have_memory_of_their_own(tmp_path):
-    """Masking them in place leaves inputs, other samples and the store as they were."""
+def test_targets_masked_in_place_change_nothing_else_of_a_batch(tmp_path):
+    """Of a sample alone they are its inputs, one further; a batch, other samples and the store stay as they were."""
     dataset = DatasetFactory.load("seq", write("bin", tmp_path), 4, 2)
     before = plain(dataset.__getitems__([0, 1]))
     for samples in ([dataset[0], dataset[1]], dataset.__getitems__([0, 1])):
+        for collate in (TensorCollate(), default_collate):
+            batch = collate(samples)
+            batch["target_ids"].fill_(-100)
+            assert plain(list(batch["input_ids"])) == [sample["input_ids"] for sample in before]
         samples[0]["target_ids"].fill_(-100)
-        assert plain(samples[0]["input_ids"]) == before[0]["input_ids"]
         assert plain(samples[1]) == before[1]
+        assert samples[0]["input_ids"].tolist()[1:] == [-100] * 3
     assert plain(dataset[0]) == before[0]
 
 

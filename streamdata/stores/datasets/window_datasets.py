@@ -150,6 +150,9 @@ class WindowDataset(BaseDataset):
     within them: `1 + (length - window_size) // stride` in each, and one that ends with its row has -100 as its last
     target.
 
+    A sample's inputs and targets are views of one tensor: clone one before you change it in place. `TensorCollate` and
+    torch's `default_collate` make batches in memory of their own.
+
     Args:
         load_path: A store: its directory, a file, or what a `.bin` and an `.idx` of Megatron have in common.
         window_size: Tokens in a window.
@@ -289,10 +292,9 @@ class WindowDataset(BaseDataset):
 
     def _samples_of(self, tokens: Values, begins: Sequence[int] | None) -> list[Sample]:
         """The samples of windows with the token after each, (windows, window_size + 1), and where these begin."""
-        # Each converted from what was read, into memory of its own: a trainer that masks targets in place must not
-        # change inputs, and copying int64 for that would move four times the bytes of uint16.
-        ids = tokens[:, :-1].astype(_INT64)
-        inputs, targets = (torch.from_numpy(part).unbind() for part in (ids, tokens[:, 1:].astype(_INT64)))
+        found = tokens.astype(_INT64)
+        ids = found[:, :-1]
+        inputs, targets = (torch.from_numpy(part).unbind() for part in (ids, found[:, 1:]))
         samples: list[Sample] = [
             {"input_ids": window, "target_ids": following} for window, following in zip(inputs, targets, strict=True)
         ]
@@ -423,11 +425,8 @@ class SeqDataset(WindowDataset):
             return super().__getitem__(idx)
         # The same without the cost of a batch of one.
         begin = self._windows.start + self._number(idx) * self.stride
-        tokens = self.store.stored(TOKENS, begin, begin + self._size + 1)
-        return {
-            "input_ids": torch.from_numpy(tokens[:-1].astype(_INT64)),
-            "target_ids": torch.from_numpy(tokens[1:].astype(_INT64)),
-        }
+        tokens = self.store.stored(TOKENS, begin, begin + self._size + 1).astype(_INT64)
+        return {"input_ids": torch.from_numpy(tokens[:-1]), "target_ids": torch.from_numpy(tokens[1:])}
 
 
 class SFTDataset(WindowDataset):
