@@ -227,7 +227,7 @@ class _Packer(pickle.Pickler):
 
     def _reduce_tensor(self, tensor: torch.Tensor) -> Any:
         is_plain = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested)
-        if not is_plain or tensor.device.type != "cpu":
+        if not is_plain or not tensor.is_cpu:
             return NotImplemented
         if tensor.requires_grad and not tensor.is_leaf:
             raise ValueError(
@@ -247,9 +247,15 @@ class _Memories(NamedTuple):
 
 def memory_of(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor's values in row-major order, uint8, shape (bytes,); a view where possible."""
-    row_major = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # Not `reshape(-1)`: a tensor of one element, or none, counts as contiguous with any stride, and keeps that stride.
-    return row_major.as_strided((row_major.numel(),), (1,)).view(torch.uint8)
+    # Each step is taken where it is needed alone: a batch has hundreds of tensors, and most need none.
+    row_major = (tensor.detach() if tensor.requires_grad else tensor).contiguous()
+    if row_major.is_conj() or row_major.is_neg():
+        row_major = row_major.resolve_conj().resolve_neg()
+    if row_major.numel() < 2:  # noqa: PLR2004  such a tensor counts as contiguous with any stride, and keeps that stride
+        row_major = row_major.as_strided((row_major.numel(),), (1,))
+    elif row_major.dim() > 1:
+        row_major = row_major.view(-1)
+    return row_major.view(torch.uint8)
 
 
 def _identity(memories: _Memories) -> _Memories:
