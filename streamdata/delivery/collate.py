@@ -247,15 +247,12 @@ class _Memories(NamedTuple):
 
 def memory_of(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor's values in row-major order, uint8, shape (bytes,); a view where possible."""
-    # Each step is taken where it is needed alone: a batch has hundreds of tensors, and most need none.
-    row_major = (tensor.detach() if tensor.requires_grad else tensor).contiguous()
-    if row_major.is_conj() or row_major.is_neg():
-        row_major = row_major.resolve_conj().resolve_neg()
-    if row_major.numel() < 2:  # noqa: PLR2004  such a tensor counts as contiguous with any stride, and keeps that stride
-        row_major = row_major.as_strided((row_major.numel(),), (1,))
-    elif row_major.dim() > 1:
-        row_major = row_major.view(-1)
-    return row_major.view(torch.uint8)
+    is_plain = not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
+    if is_plain and tensor.is_contiguous() and tensor.numel() > 1:  # as most are, of which a batch has hundreds
+        return (tensor if tensor.dim() == 1 else tensor.view(-1)).view(torch.uint8)
+    row_major = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # Not `reshape(-1)`: a tensor of one element, or none, counts as contiguous with any stride, and keeps that stride.
+    return row_major.as_strided((row_major.numel(),), (1,)).view(torch.uint8)
 
 
 def _identity(memories: _Memories) -> _Memories:

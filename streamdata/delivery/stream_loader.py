@@ -37,7 +37,6 @@ _OPTIONS: Final = (
 sequence."""
 _OF_ORDER: Final = ("batch_sampler", "drop_last", "in_order", "sampler", "shuffle")
 _UNEVEN: Final = ("error", "drop", "pad")
-_OF_STATES: Final = frozenset([CURSOR, STATE, STATES])
 
 
 class StreamLoader:
@@ -489,7 +488,7 @@ def _without_states(batch: Any) -> Any:
     """Return a batch without the fields that hold states, at any depth of lists."""
     if isinstance(batch, dict):
         rest = dict(batch)  # and then without them: to choose among all fields takes three times as long
-        for name in _OF_STATES:
+        for name in (CURSOR, STATE, STATES):
             rest.pop(name, None)
         return rest
     if isinstance(batch, list | tuple):

@@ -64,9 +64,6 @@ class LaneIterator(Iterator[Sample]):
         if not is_at_exit():
             self._ahead.close()
 
-    def __iter__(self) -> "LaneIterator":
-        return self
-
     def __next__(self) -> Sample:
         sample = self._begin() if self._pull is None else self._pull()
         entries = self._entries

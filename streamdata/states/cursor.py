@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import zip_longest
 from operator import itemgetter
 from threading import Event
 from typing import Any, NamedTuple, TypeAlias
@@ -125,7 +126,7 @@ PlainEntry: TypeAlias = tuple[NodeKey, int, float, PlainCursor, int, Mark | None
 
 node_of: Callable[[PlainEntry], NodeKey] = itemgetter(Entry._fields.index("node"))
 """The node of a plain entry, in a fifth of the time of `Entry(*entry).node`."""
-_MARK = Entry._fields.index("mark")
+mark_of: Callable[[PlainEntry], Mark | None] = itemgetter(Entry._fields.index("mark"))
 
 
 def marked(entries: tuple[PlainEntry, ...], **said: Any) -> tuple[PlainEntry, ...]:
@@ -261,50 +262,41 @@ def state_text(samples: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([json.dumps(entries, separators=(",", ":")), *map(" ".join, headers.items())])
 
 
-def _of_samples(samples: Iterable[Mapping[str, Any]]) -> tuple[States, dict[str, str]]:
+def _of_samples(samples: Sequence[Mapping[str, Any]]) -> tuple[States, dict[str, str]]:
     """The entries of samples that are of lanes; and by key the headers, as text."""
     latest: dict[tuple[int, LaneKey, str], PlainEntry] = {}
-    runs: list[PlainEntry] = []
-    """The last entry of each run of samples of one lane."""
+    last: dict[tuple[int, LaneKey], PlainEntry] = {}
+    workers: States = {}
     headers: dict[str, str] = {}
     # Little is done for each sample. The samples of a batch share their nodes' keys, whose own keys are made once.
     keys: dict[int, tuple[int, LaneKey, str]] = {}
-    lane: LaneKey | None = None
     for sample in samples:
         for plain in _entries(sample):
             # Of each node the newest entry alone is turned into JSON: a batch has one for every sample.
             node = node_of(plain)
-            key = keys.get(id(node))
-            if key is None:
-                key = keys[id(node)] = (node.generation, node.lane, node.path)
+            key = keys.get(id(node)) or keys.setdefault(id(node), (node.generation, node.lane, node.path))
             latest[key] = plain
-        entry = sample[CURSOR][-1]
-        if (mark := entry[_MARK]) is not None and mark.deal is not None:
+    ends = [sample[CURSOR][-1] for sample in samples]
+    for entry, following in zip_longest(ends, ends[1:]):
+        node, mark = node_of(entry), mark_of(entry)
+        if mark is not None and mark.deal is not None:
             headers[mark.deal.key] = mark.deal.text
-        of_lane = node_of(entry).lane
-        if of_lane is not lane:
-            lane = of_lane
-            runs.append(entry)
-        runs[-1] = entry
-    last: dict[tuple[int, LaneKey], PlainEntry] = {}
-    workers: States = {}
-    for entry in runs:
-        node = node_of(entry)
-        last[node.generation, node.lane] = entry
-        # Not from `last`: a dict keeps the position of a key's first insertion, and the last sample is wanted.
-        workers[f"worker/{node.generation}/{node.lane.epoch_pass}/{node.lane.dp_rank}"] = node.lane.worker
+        if following is None or node_of(following).lane is not node.lane:
+            last[node.generation, node.lane] = entry
+            # Not from `last`: a dict keeps the position of a key's first insertion, and the last sample is wanted.
+            workers[f"worker/{node.generation}/{node.lane.epoch_pass}/{node.lane.dp_rank}"] = node.lane.worker
     states: States = {}
     for node, draws, clock, cursor, drawn, _, cost, tokens in latest.values():
-        place = "/".join(map(str, (node.generation, *node.lane)))
+        lane = "/".join(map(str, (node.generation, *node.lane)))
         headers[f"generation/{node.generation}"] = node.header
-        states[f"cursor/{place}/{node.path}"] = _as_json(draws, clock, cost, tokens, cursor)
+        states[f"cursor/{lane}/{node.path}"] = _as_json(draws, clock, cost, tokens, cursor)
         if "." not in node.path and (node.generation, node.lane, "") not in latest:
             # A top without a function of its own has given what it drew; the last of its sources has counted most.
-            top = states.setdefault(f"cursor/{place}/", _as_json(0, 0.0, 0.0, 0, (0, 0, 0, 0)))
+            top = states.setdefault(f"cursor/{lane}/", _as_json(0, 0.0, 0.0, 0, (0, 0, 0, 0)))
             top["draws"] = max(top["draws"], drawn)
-    for (generation, of_lane), entry in last.items():
-        mark = entry[_MARK] or Mark()
-        top = states[f"cursor/{generation}/{'/'.join(map(str, of_lane))}/"]
+    for (generation, key_of_lane), entry in last.items():
+        mark = mark_of(entry) or Mark()
+        top = states[f"cursor/{generation}/{'/'.join(map(str, key_of_lane))}/"]
         number, sizes = mark.batches or (0, None)
         facts = {"batches": number, "sizes": sizes, "ended": int(mark.ended), "padded": mark.padded, "tail": mark.tail}
         top.update({name: value for name, value in facts.items() if value})
@@ -341,16 +333,12 @@ def _samples(batch: object) -> Iterator[Mapping[str, Any]]:
 
 def _entries(sample: Mapping[str, Any]) -> tuple[PlainEntry, ...]:
     entries = sample.get(CURSOR)
-    if isinstance(entries, list):  # by torch's default_convert
+    if not isinstance(entries, tuple) or not entries:  # torch's default_convert makes a list of them
         raise StateError(
-            "to_state: expected a sample as it was delivered, got what a collate function has converted\n"
-            "  Use collate_fn=mixed_collate; with batch_size=None, a function that returns the sample as it is."
-        )
-    if not isinstance(entries, tuple) or not entries:
-        raise StateError(
-            "to_state: expected a sample of a MergedDataset, got a dict without its state, with the keys "
-            f"{names_text(sample)}\n"
-            "  Keep the fields whose names begin with '__', and collate with mixed_collate or TensorCollate. "
+            "to_state: expected a sample of a MergedDataset, got a dict without its state as it was delivered, with "
+            f"the keys {names_text(sample)}\n"
+            "  Keep the fields whose names begin with '__', and collate with mixed_collate or TensorCollate; with "
+            "batch_size=None, by a function that returns the sample as it is. "
             "HF Trainer removes them before it collates: let its get_train_dataloader return a StreamLoader."
         )
     inner: tuple[PlainEntry, ...] = sample.get(STATES, ())

@@ -19,7 +19,7 @@ import torch
 from streamdata.errors import StateError, names_text, shown
 from streamdata.fields import CURSOR, SAMPLES, STATES, is_reserved
 from streamdata.sources.source import Sample, describe_record
-from streamdata.text.packing import checked_counts, positions
+from streamdata.text.packing import checked_counts
 from streamdata.text.plan import Plan, plan_alike, plan_alike_head, plan_bfd, plan_bfd_head
 from streamdata.text.truncation import check_choice, check_positive
 
@@ -36,9 +36,9 @@ class TokenPiece(NamedTuple):
 
     sample: Sample
     num_tokens: int
-    """Of the whole sample."""
+    """Tokens of the whole sample."""
     num_bytes: int
-    """Of the whole sample."""
+    """Size of the whole sample."""
     number: int
     """Number of samples pulled before it."""
     overlong: int
@@ -367,7 +367,9 @@ class PackTokens(Lookahead):
         }
         sizes = [piece.end - piece.begin for piece in pieces]
         marks = np.array([0, *accumulate(sizes)], np.int32)
-        return {**row, "cu_seqlens": torch.from_numpy(marks), "position_ids": torch.from_numpy(positions(sizes))}
+        longest = np.arange(max(sizes))
+        positions = np.concatenate([longest[:size] for size in sizes])
+        return {**row, "cu_seqlens": torch.from_numpy(marks), "position_ids": torch.from_numpy(positions)}
 
     def _joined(self, name: str, pieces: Sequence[TokenPiece]) -> torch.Tensor:
         values: list[Any] = [piece.sample.get(name) for piece in pieces]

@@ -108,7 +108,7 @@ class RowPacker:
         targets[: num_tokens - 1] = tokens[1:num_tokens]
         if self._held:
             targets[num_tokens - 1] = self._held[0][self._taken]
-        position_ids = positions(lengths)
+        position_ids = positions(np.array(lengths))
         ended, self._num_ended = self._num_ended, 0
         return PackedRow(tokens, targets, targets != IGNORED_LABEL, position_ids, num_tokens, ended)
 
@@ -130,10 +130,11 @@ class RowPacker:
             self._num_ended += 1
 
 
-def positions(lengths: Sequence[int]) -> Int64s:
+def positions(lengths: Int64s) -> Int64s:
     """0 to n - 1 for each of the lengths n, joined."""
-    longest = np.arange(max(lengths))
-    return np.concatenate([longest[:length] for length in lengths])
+    ends = np.cumsum(lengths)
+    found: Int64s = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+    return found
 
 
 class TextJsonlProcessFnBuilder:

@@ -72,7 +72,7 @@ def csv_records(
         _header([], "", url)
 
 
-class _CsvLines:
+class _CsvLines(Iterator[str]):
     """The lines of a file, which know the row that they belong to; one may have as many bytes as a line."""
 
     def __init__(self, stream: ForwardStream, url: str, max_bytes: int) -> None:
@@ -83,9 +83,6 @@ class _CsvLines:
         self.row_bytes = 0
         self.flaw = ""
         refuse_foreign(url, self._file.peek(HEAD_BYTES)[:HEAD_BYTES], "CSV")
-
-    def __iter__(self) -> Iterator[str]:
-        return self
 
     def __next__(self) -> str:
         line = self._file.readline(self._max_bytes + 1)

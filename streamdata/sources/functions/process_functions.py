@@ -115,7 +115,7 @@ def complete(sample: object, record: Record, what: str) -> Sample:
     return {**fields, **sample}
 
 
-class Feed(Generic[StreamPosition]):
+class Feed(Iterator[Record], Generic[StreamPosition]):
     """The iterator from which a stream function pulls records; it tracks where bursts begin.
 
     A burst is all the records pulled between two outputs, and the outputs until the function pulls again.
@@ -167,9 +167,6 @@ class Feed(Generic[StreamPosition]):
         the last of what a record became."""
         # While a burst is replayed, failures and drops in it are not counted: they were, when it was first fed.
         tally.replaying = replayed > 0
-
-    def __iter__(self) -> "Feed[StreamPosition]":
-        return self
 
     def __next__(self) -> Record:
         if self.error is not None:
