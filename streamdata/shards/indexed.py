@@ -290,14 +290,14 @@ class RecordBytes:
         self._files, self._runs, self._buffer = files, runs, buffer
         self.shards = runs.per_record(runs.shards)
         self.begins, self.ends = begins, ends
-        wrong = np.flatnonzero((self.begins >= self.ends) | (self.begins < 0) | (self.ends > files.sizes[self.shards]))
-        if len(wrong):
-            first = int(wrong[0])
+        is_inside = (begins >= 0) & (begins < ends) & (ends <= files.sizes[self.shards])
+        if not is_inside.all():
+            first = int(np.flatnonzero(~is_inside)[0])
             url, record = files.urls[int(self.shards[first])], int(runs.numbers()[first])
-            raise misplaced(url, record, "shard", int(self.begins[first]), int(self.ends[first]))
-        self.sizes = self.ends - self.begins
+            raise misplaced(url, record, "shard", int(begins[first]), int(ends[first]))
+        self.sizes = ends - begins
         self.num_bytes = int(self.sizes.sum())
-        self._spans = np.stack([self.shards, self.begins, self.ends], axis=1)
+        self._spans = np.array((self.shards, begins, ends)).T
         self._kept: tuple[memoryview, Int64s] | None = None
         # A path is looked at once per window: on a network file system that may be a request, other than `fstat`.
         self._at_their_paths: set[int] = set()
@@ -318,6 +318,11 @@ class RecordBytes:
         """Whether the page cache holds all remote spans of `spans`; if so, records will be read from it."""
         self.is_cached = self.is_cached or self._files.take_cached(spans)
         return self.is_cached
+
+    def spans(self, chosen: Int64s) -> list[list[int]]:
+        """Shard, begin and end of each of these records."""
+        spans: list[list[int]] = self._spans[chosen].tolist()
+        return spans
 
     def read(self, chosen: Int64s, *, keep: bool) -> tuple[memoryview, Int64s]:
         """Read records; return the memory that holds them, and the offset of each in it.

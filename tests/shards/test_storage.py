@@ -103,12 +103,12 @@ def test_shards_that_are_new_behind_a_listing_are_found(write_jsonl, remembered)
 def test_spans_come_back_in_the_order_asked_for(write_jsonl):
     """Unsorted, touching and repeated spans of several shards; each begins where it is said to."""
     urls = [write_jsonl([bytes(range(48, 91))], f"{n}.jsonl") for n in range(2)]
-    spans = np.array([[1, 5, 9], [0, 9, 12], [1, 9, 10], [0, 0, 3], [1, 5, 9]])
+    spans = np.array([[1, 5, 9], [1, 9, 10], [0, 9, 12], [0, 0, 3], [1, 5, 9], [1, 7, 8]])
     buffer, offsets = read_spans(urls, [stamp_of(url) for url in urls], spans)
     data = Path(urls[0]).read_bytes()
     for (_, begin, end), offset in zip(spans.tolist(), offsets.tolist(), strict=True):
         assert buffer[offset : offset + end - begin] == data[begin:end]
-    assert len(buffer) == 3 + 3 + 5
+    assert len(buffer) == (4 + 1) + 3 + 3 + 4
 
 
 def test_a_span_beyond_the_end_is_an_error(write_jsonl):

@@ -114,23 +114,19 @@ def plain_record(memory: mmap.mmap, begin: int, end: int, crc: int, url: str) ->
     # Either each member has a short pax header or none has: webdataset's writer puts one before each.
     if memory[at + 156] == _PAX:
         skip = SHORT_PAX
-        at += skip
-    name = memory[at : at + 100]
+    name = memory[at + skip : at + skip + 100]
     dot = name.find(b".", name.rfind(b"/") + 1)
     key = name[:dot]
     record: Record = {KEY: key.decode("utf-8", "surrogateescape"), URL: url}
-    names, unpack, seen = _field_names, _unpackers[dot], [key]
+    names, unpack, seen, to_data = _field_names, _unpackers[dot], [key], skip + BLOCK
     try:
-        while True:
-            header = suffix, digits = unpack(memory, at)
+        while at < end:
+            header = suffix, digits = unpack(memory, at + skip)
             seen += header
             size = int(digits, 8)
-            at += BLOCK
+            at += to_data
             record[names[suffix]] = memory[at : at + size]
             at += (size + 511) & _NO_NEGATIVES
-            if at >= end:
-                break
-            at += skip
     except (ValueError, struct.error):  # no octal number, no header: these are not the members of a plain record
         return None
     return record if at == end and zlib.crc32(b"".join(seen)) == crc else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -159,31 +159,31 @@ class TarWindow:
         Raises:
             ShardError: A shard is not what was indexed.
         """
-        for first in range(0, len(positions), _MAX_LOOK_AHEAD):  # so that few files are open at once
-            chosen = np.asarray(positions[first : first + _MAX_LOOK_AHEAD], np.int64)
-            found = self._take(chosen, common, chunk)
-            yield from found if self._lines is None else self._with_lines(found, chosen, self._lines, chunk)
+        step = _MAX_LOOK_AHEAD  # so that few files are open at once
+        pieces = (positions[first : first + step] for first in range(0, len(positions), step))
+        found = chain.from_iterable(self._records(piece, common, chunk) for piece in pieces)
+        return found if self._lines is None else self._with_lines(found, positions, self._lines, chunk)
 
-    def _take(self, chosen: Int64s, common: Mapping[str, Any], chunk: Chunk | None) -> Iterator[Record]:
-        located = self._bytes
+    def _records(
+        self, positions: Sequence[int] | Int64s, common: Mapping[str, Any], chunk: Chunk | None
+    ) -> Iterator[Record]:
+        located, chosen, urls = self._bytes, np.asarray(positions, np.int64), self._urls
         memories: Iterator[Any]
         if chunk is None:
             view, offsets = located.read(chosen, keep=self._is_kept and not located.is_cached)
             memories, begins = repeat(view.obj), offsets.tolist()  # its slices are bytes, the view's would be views
         else:
             memories, begins = chunk.located(0, chosen)
-        urls, shards, sizes = self._urls, located.shards[chosen].tolist(), located.sizes[chosen].tolist()
-        rows = zip(memories, begins, chosen.tolist(), shards, sizes, self._crcs[chosen].tolist(), strict=False)
-        for memory, begin, position, shard, size, crc in rows:
-            end = begin + size
+        rows = zip(memories, begins, located.spans(chosen), self._crcs[chosen].tolist(), strict=False)
+        for memory, begin, (shard, start, stop), crc in rows:
+            end = begin + stop - start
             record = plain_record(memory, begin, end, crc, urls[shard])
-            record = record or self._reread(bytes(memory[begin:end]), position, crc)
+            record = record or self._reread(bytes(memory[begin:end]), urls[shard], start, crc)
             record |= common
             yield record
 
-    def _reread(self, buffer: bytes, position: int, crc: int) -> Record:
+    def _reread(self, buffer: bytes, url: str, begin: int, crc: int) -> Record:
         """The record in `buffer`, whatever its headers are like, or the error that says why it is not one."""
-        url, begin = self._urls[int(self._bytes.shards[position])], int(self._bytes.begins[position])
         archive = _Buffer(buffer, begin)
         record = next(records(archive, url, start=begin, stop=begin + len(buffer), max_bytes=len(buffer)), None)
         if record is None or record.crc() != crc:
@@ -193,9 +193,10 @@ class TarWindow:
         return {KEY: record.key, URL: url, **record.fields}
 
     def _with_lines(
-        self, found: Iterator[Record], chosen: Int64s, all_lines: Int64s, chunk: Chunk | None
+        self, found: Iterator[Record], positions: Sequence[int] | Int64s, all_lines: Int64s, chunk: Chunk | None
     ) -> Iterator[Record]:
         """The records, each joined with its line of its shard's sidecar."""
+        chosen = np.asarray(positions, np.int64)
         sidecars, shards = self._shards.sidecars, self._bytes.shards[chosen]
         assert sidecars is not None, "there are sidecar lines, so there are sidecars"
         offsets, sizes = all_lines[chosen].T
