@@ -7,6 +7,7 @@ versions of its shards: the first answer of each says it, and it is held by all 
 
 import errno
 import hashlib
+import mmap
 import os
 import re
 import stat
@@ -310,6 +311,7 @@ class LocalShard:
         self.size: int = status.st_size
         self._mtime_ns: int = status.st_mtime_ns
         self._identity = (status.st_dev, status.st_ino)
+        self._map: mmap.mmap | None = None
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at the end of the process there is no `os`
         if self.fd >= 0:
@@ -340,6 +342,19 @@ class LocalShard:
             note_place(error, self.url, offset, offset + len(memory))
             raise
         return done
+
+    def mapped(self) -> mmap.mmap:
+        """The file as memory. If it is truncated later, a read beyond its new end kills the process.
+
+        The map has a descriptor of its own, so that a mapped file counts twice towards the process's limit.
+        """
+        if self._map is None:
+            try:
+                self._map = mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ)
+            except OSError as error:
+                note_place(error, self.url)
+                raise
+        return self._map
 
     def stamp(self) -> FileStamp:
         """The file's stamp when it was opened."""

@@ -1,6 +1,7 @@
 """Files with an index each: runs of their records → rows of their indexes → where the records lie → their bytes."""
 
 import logging
+import mmap
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from itertools import groupby
@@ -25,6 +26,7 @@ from streamdata.io.storage import (
     is_remote,
     kept_as,
     learn_versions,
+    opened_shard,
     shared_versions,
     stamps_of,
     submit_question,
@@ -323,6 +325,20 @@ class RecordBytes:
         """Shard, begin and end of each of these records."""
         spans: list[list[int]] = self._spans[chosen].tolist()
         return spans
+
+    def maps(self, spans: list[list[int]]) -> list[mmap.mmap]:
+        """Map the local shard of each of these spans.
+
+        Raises:
+            ShardError: A shard is not what was indexed.
+        """
+        files, maps = self._files, dict[int, mmap.mmap]()
+        for shard in {span[0] for span in spans}:
+            file = opened_shard(files.urls[shard])
+            file.check(files.stamps[shard], by_path=shard not in self._at_their_paths)
+            self._at_their_paths.add(shard)
+            maps[shard] = file.mapped()
+        return [maps[span[0]] for span in spans]
 
     def read(self, chosen: Int64s, *, keep: bool) -> tuple[memoryview, Int64s]:
         """Read records; return the memory that holds them, and the offset of each in it.

@@ -410,11 +410,12 @@ def modify(path):
     os.utime(path, ns=(1, 1))
 
 
+@pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("change", [replace_by_rename, shrink, modify, Path.unlink])
-def test_a_shard_that_changes_while_it_is_read_is_an_error(write_tar, members, change):
+def test_a_shard_that_changes_while_it_is_read_is_an_error(write_tar, members, change, mapped):
     """After a first read, a shard renamed over, shrunk, written over or removed gives an error, not other bytes."""
     url = write_tar(members)
-    shards = TarShards([url])
+    shards = TarShards([url], mapped=mapped)
     window = whole(shards)
     list(window.take([0]))
     change(Path(url))

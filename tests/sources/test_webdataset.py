@@ -1,14 +1,19 @@
 """Tar shards as a source: which shards, and what becomes of their members."""
 
+import gzip
 import logging
 import pickle
 from collections import Counter
 from itertools import islice
 
+import fsspec
 import pytest
 import webdataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from streamdata import MergedDataset, MetaDistributedWebDataset, to_state
+from streamdata.fields import CURSOR
 from tests.shard_files import write_tars
 from tests.streams import delivered, loaded
 
@@ -50,6 +55,58 @@ def test_members_arrive_as_raw_bytes_whatever_they_are_called(tmp_path):
     source.name, source.percent = "s", 1
     sample = next(iter(MergedDataset([source])))
     assert [sample[field] for field in ("pyd", "pickle", "pth", "json")] == [poison] * 3 + [b'{"a": 1}']
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_mapped_shards_give_the_same_samples_and_states(tmp_path_factory, data):
+    """Whatever the records and windows; and states of one way go on by the other."""
+    folder = tmp_path_factory.mktemp("tars")
+    sizes = st.integers(0, 3000) | st.sampled_from([0, 511, 512, 513, 100_000])
+    for shard in range(data.draw(st.integers(1, 3))):
+        with webdataset.TarWriter(
+            f"{folder}/{shard}.tar", encoder=False, mtime=data.draw(st.sampled_from([0, 0.5]))
+        ) as tar:
+            for number in range(data.draw(st.integers(1, 12))):
+                names = data.draw(st.sets(st.sampled_from(["jpg", "txt", "seg.png", "x" * 120]), min_size=1))
+                fields = {name: bytes([number]) * data.draw(sizes) for name in sorted(names)}
+                tar.write({"__key__": f"dir/{number:03}", **fields})
+    shuffle, options = data.draw(st.booleans()), {"block_size": data.draw(st.integers(1, 5)), "shuffle_buffer": 6}
+
+    def samples(*, mapped, states=None):
+        source = MetaDistributedWebDataset(str(folder), name="s", percent=1, mapped=mapped, **options)
+        dataset = MergedDataset([source], shuffle_streaming_subsets=shuffle)
+        dataset.set_dataloader_states(states or {})
+        return islice(dataset, 40)
+
+    read = list(samples(mapped=False))
+    mapped = list(samples(mapped=True))
+    assert list(map(without_place, mapped)) == list(map(without_place, read))
+    step = data.draw(st.integers(1, 39))
+    states = to_state(read[:step])
+    assert states == to_state(mapped[:step])
+    again = islice(samples(mapped=True, states=states), 40 - step)
+    assert list(map(without_place, again)) == list(map(without_place, read[step:]))
+
+
+def without_place(sample):
+    """What the trainer reads; cursors hold objects of their dataset."""
+    return {name: value for name, value in sample.items() if name != CURSOR}
+
+
+@pytest.mark.parametrize(
+    ("path", "match"),
+    [("{0}/0.tar.gz", r"0\.tar\.gz.*uncompressed"), ("memory://mapped/0.tar", r"memory://mapped/0\.tar.*local")],
+)
+def test_what_has_no_file_to_map_is_refused(tmp_path, path, match):
+    """Compressed shards, and those of an object store."""
+    with webdataset.TarWriter(str(tmp_path / "0.tar"), encoder=False) as tar:
+        tar.write({"__key__": "r", "txt": b"1"})
+    archive = (tmp_path / "0.tar").read_bytes()
+    (tmp_path / "0.tar.gz").write_bytes(gzip.compress(archive))
+    fsspec.filesystem("memory").pipe("/mapped/0.tar", archive)
+    with pytest.raises(ValueError, match=match):
+        MetaDistributedWebDataset(path.format(tmp_path), mapped=True)
 
 
 def fails(record):

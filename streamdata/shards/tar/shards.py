@@ -1,6 +1,6 @@
 """Tar shards, any record of which can be read: `runs of records → TarWindow → positioned reads → records`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import chain, repeat
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from streamdata.fields import KEY, URL
 from streamdata.io.remote.addresses import CacheSettings
 from streamdata.io.remote.requests import Answer
-from streamdata.io.storage import Int64s
+from streamdata.io.storage import Int64s, is_remote
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import ReadBuffer
 from streamdata.shards.ahead.spans import FileSpans, read_spans
@@ -39,8 +39,10 @@ class TarShards(IndexedFiles):
         max_kept_bytes: Of a window with remote shards, which is fetched at once; a larger one is fetched take by take.
         known: What is known of them already.
         limits: What a member, and a line of a sidecar, may be.
+        mapped: Copy members out of maps of the shards, which are local.
 
     Raises:
+        ValueError: A shard that is to be mapped is not local.
         ShardError: A shard is damaged, or has no sidecar that fits it though meta_names are asked for.
         FileNotFoundError: A shard does not exist.
     """
@@ -53,7 +55,12 @@ class TarShards(IndexedFiles):
         max_kept_bytes: int = 128 << 20,
         known: Known = NOTHING_KNOWN,
         limits: ShardLimits = DEFAULT_LIMITS,
+        *,
+        mapped: bool = False,
     ) -> None:
+        if mapped and (remote := next(filter(is_remote, urls), None)):
+            raise refused_map(remote, "a local file")
+        self.mapped = mapped
         self.meta_names, self.sidecar_key = checked_meta(meta_names, sidecar_key), sidecar_key
         super().__init__(urls, "tar", known, limits=limits)
         self.sidecars: IndexedFiles | None = None
@@ -92,6 +99,11 @@ class TarShards(IndexedFiles):
         return found
 
 
+def refused_map(url: str, expected: str) -> ValueError:
+    """Make the error for a shard that cannot be mapped."""
+    return ValueError(f"shard '{url}': mapped: true asks for {expected}\n  Leave it out: all shards can be read.")
+
+
 class TarWindow:
     """Runs of records of tar shards."""
 
@@ -110,8 +122,8 @@ class TarWindow:
                     pass
         self.look_ahead = max(1, min(_MAX_LOOK_AHEAD, _LOOK_AHEAD_BYTES * len(own) // (size or 1)))
         # A request takes about as long for all records of a window as for some of them.
-        is_remote = any(map(shards.is_remote.__getitem__, set(runs.shards.tolist())))
-        self._is_kept = is_remote and size <= shards.max_kept_bytes
+        has_remote = any(map(shards.is_remote.__getitem__, set(runs.shards.tolist())))
+        self._is_kept = has_remote and size <= shards.max_kept_bytes
         self._lines: Int64s | None = None
         if shards.sidecars is not None:
             lines, _ = shards.sidecars.rows(runs)
@@ -168,13 +180,16 @@ class TarWindow:
         self, positions: Sequence[int] | Int64s, common: Mapping[str, Any], chunk: Chunk | None
     ) -> Iterator[Record]:
         located, chosen, urls = self._bytes, np.asarray(positions, np.int64), self._urls
-        memories: Iterator[Any]
-        if chunk is None:
+        spans = located.spans(chosen)
+        memories: Iterable[Any]
+        if chunk is not None:
+            memories, begins = chunk.located(0, chosen)
+        elif self._shards.mapped:
+            memories, begins = located.maps(spans), [begin for _, begin, _ in spans]
+        else:
             view, offsets = located.read(chosen, keep=self._is_kept and not located.is_cached)
             memories, begins = repeat(view.obj), offsets.tolist()  # its slices are bytes, the view's would be views
-        else:
-            memories, begins = chunk.located(0, chosen)
-        rows = zip(memories, begins, located.spans(chosen), self._crcs[chosen].tolist(), strict=False)
+        rows = zip(memories, begins, spans, self._crcs[chosen].tolist(), strict=False)
         for memory, begin, (shard, start, stop), crc in rows:
             end = begin + stop - start
             record = plain_record(memory, begin, end, crc, urls[shard])

@@ -11,7 +11,7 @@ from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.listing import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential
 from streamdata.shards.parquet.file import ROW_SUFFIXES
 from streamdata.shards.sequential import SequentialCsv, SequentialJsonl, SequentialTar
-from streamdata.shards.tar.shards import TarShards
+from streamdata.shards.tar.shards import TarShards, refused_map
 from streamdata.shards.urls import find_shards
 from streamdata.sources.files.sequential_source import SequentialSource
 from streamdata.sources.files.shard_source import BlockSource, ShardDataset
@@ -169,10 +169,14 @@ class MetaDistributedWebDataset(ShardDataset):
             top mixture says, or else STREAMDATA_DATA_CACHE.
         storage_options: Options of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
         limits: `member_bytes` (1 GiB) and `line_bytes` (64 MiB), the largest member and sidecar line allowed.
+        mapped: Whether members are copied straight out of memory maps: less work, most in shuffled order. Only for
+            uncompressed local shards that nobody truncates in the meantime, which would kill the process (SIGBUS), and
+            that the kernel has in memory: none is read ahead.
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
-        ValueError: A shard is listed twice, or both block_size and block_bytes are given.
+        ValueError: A shard is listed twice, or both block_size and block_bytes are given; or one that is to be mapped
+            is compressed or remote.
         ShardError: A shard or sidecar is damaged, or no line of a sidecar matches a record, or some match by id and
             others by key.
     """
@@ -196,6 +200,7 @@ class MetaDistributedWebDataset(ShardDataset):
         cache: CacheSetting = None,
         storage_options: Mapping[str, Any] | None = None,
         limits: Limits = None,
+        mapped: bool = False,
     ) -> None:
         super().__init__(name, percent, holdout, part)
         settings, bounds = read_cache_settings(cache), read_limits(limits, ShardLimits, "MetaDistributedWebDataset")
@@ -204,11 +209,13 @@ class MetaDistributedWebDataset(ShardDataset):
         options = options_of_source(storage_options, "MetaDistributedWebDataset")
         urls, known = find_shards(path, TAR_SUFFIXES, include_dirs, options)
         # One for all shards, so that a record has one kind of position, whichever shard it is in.
-        if any(map(is_sequential, urls)):
+        if sequential := next(filter(is_sequential, urls), None):
+            if mapped:
+                raise refused_map(sequential, "an uncompressed file")
             forward = SequentialTar(urls, meta_names, sidecar_key, known, bounds)
             self.source = SequentialSource("tar", forward, shuffle_buffer)
         else:
-            shards = TarShards(urls, meta_names, sidecar_key, known=known, limits=bounds)
+            shards = TarShards(urls, meta_names, sidecar_key, known=known, limits=bounds, mapped=mapped)
             self.source = BlockSource("tar", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)
         self.cache = settings
 
