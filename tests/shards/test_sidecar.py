@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from streamdata.errors import ShardError
+from streamdata.io.storage import LocalShard
 from streamdata.shards.jsonl import rows as json_rows
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.tar.shards import TarShards
@@ -239,6 +240,25 @@ def test_lines_are_found_in_any_order(write_tar, write_jsonl):
     window = whole(TarShards([write_tar([(f"{key}.x", b"") for key in keys])], ["n"]))
     order = np.random.default_rng(0).permutation(50)
     assert [record["n"] for record in window.take(order)] == [keys[place] for place in order]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_lines_of_a_window_are_read_at_once(write_tar, write_jsonl, monkeypatch, end):
+    """One read for all records of a run, in whatever order and however many at a time they are taken."""
+    keys = [f"k{number:02}" for number in range(50)]
+    sidecar = write_jsonl([{"key": key, "n": key} for key in keys], "00000.jsonl", end)
+    window = whole(TarShards([write_tar([(f"{key}.x", b"") for key in keys])], ["n"]))
+    reads, real = [], LocalShard.read_into
+
+    def read_into(self, memory, offset):
+        reads.append(self.url)
+        return real(self, memory, offset)
+
+    monkeypatch.setattr(LocalShard, "read_into", read_into)
+    order = np.random.default_rng(0).permutation(50)
+    found = [record["n"] for some in np.array_split(order, 7) for record in window.take(some)]
+    assert found == [keys[place] for place in order]
+    assert reads.count(sidecar) == 1
 
 
 def test_lines_of_one_key_are_merged(write_tar, write_jsonl):

@@ -27,6 +27,9 @@ from streamdata.shards.tar.sidecar import checked_meta, join
 
 _MAX_LOOK_AHEAD = 128
 _LOOK_AHEAD_BYTES = 8 << 20
+_KEPT_LINES_BYTES = 8 << 20
+_Line = tuple[bytes, bool]
+"""A line of a sidecar, and whether it may hold an integer beyond 64 bits."""
 
 
 class TarShards(IndexedFiles):
@@ -125,24 +128,27 @@ class TarWindow:
         has_remote = any(map(shards.is_remote.__getitem__, set(runs.shards.tolist())))
         self._is_kept = has_remote and size <= shards.max_kept_bytes
         self._lines: Int64s | None = None
+        """Shard, begin and end of each record's sidecar line, which is empty where it has none."""
+        self._read_lines: list[_Line] | None = None
         if shards.sidecars is not None:
-            lines, _ = shards.sidecars.rows(runs)
-            self._lines = np.stack([lines["offset"][own], lines["length"][own]], axis=1).astype(np.int64)
+            lines = shards.sidecars.rows(runs)[0][own]
+            offsets = lines["offset"].astype(np.int64)
+            self._lines = np.array((self._bytes.shards, offsets, offsets + lines["length"])).T
             self._check_lines(shards.sidecars, runs, shards.limits.line_bytes)
 
     def _check_lines(self, sidecars: IndexedFiles, runs: Runs, max_bytes: int) -> None:
         """Raise if a line of a sidecar is too large, or does not lie within its sidecar."""
         assert self._lines is not None, "there are sidecars, so there are lines"
-        begins, lengths = self._lines.T
-        outside = np.flatnonzero((begins < 0) | (begins > sidecars.sidecar_stamps.sizes[self._bytes.shards] - lengths))
-        if len(outside):
-            url, (begin, length) = self._urls[int(self._bytes.shards[outside[0]])], self._lines[outside[0]].tolist()
-            raise misplaced(url, int(runs.numbers()[outside[0]]), "sidecar", begin, begin + length)
-        wrong = np.flatnonzero(lengths > max_bytes)
+        shards, begins, ends = self._lines.T
+        is_inside = (begins >= 0) & (begins <= ends) & (ends <= sidecars.sidecar_stamps.sizes[shards])
+        if not is_inside.all():
+            first = int(np.flatnonzero(~is_inside)[0])
+            url, begin, end = self._urls[int(shards[first])], int(begins[first]), int(ends[first])
+            raise misplaced(url, int(runs.numbers()[first]), "sidecar", begin, end)
+        wrong = np.flatnonzero(ends - begins > max_bytes)
         if len(wrong):
-            sidecar = sidecars.sidecar_urls[int(self._bytes.shards[wrong[0]])]
-            offset, size = self._lines[wrong[0]].tolist()
-            raise line_too_long(f"{sidecar}, offset {offset}", size, max_bytes)
+            shard, begin, end = self._lines[wrong[0]].tolist()
+            raise line_too_long(f"{sidecars.sidecar_urls[shard]}, offset {begin}", end - begin, max_bytes)
 
     def __len__(self) -> int:
         return len(self._crcs)
@@ -151,9 +157,7 @@ class TarWindow:
         """The byte spans of the window's records, and of their sidecar lines."""
         found, sidecars = [self._bytes.file_spans], self._shards.sidecars
         if sidecars is not None and self._lines is not None:
-            begins, lengths = self._lines.T
-            lines = np.stack([self._bytes.shards, begins, begins + lengths], axis=1)
-            found.append(FileSpans(sidecars.sidecar_urls, sidecars.sidecar_stamps, lines))
+            found.append(FileSpans(sidecars.sidecar_urls, sidecars.sidecar_stamps, self._lines))
         return found
 
     def take_cached(self) -> bool:
@@ -174,7 +178,7 @@ class TarWindow:
         step = _MAX_LOOK_AHEAD  # so that few files are open at once
         pieces = (positions[first : first + step] for first in range(0, len(positions), step))
         found = chain.from_iterable(self._records(piece, common, chunk) for piece in pieces)
-        return found if self._lines is None else self._with_lines(found, positions, self._lines, chunk)
+        return found if self._lines is None else self._with_lines(found, positions, chunk)
 
     def _records(
         self, positions: Sequence[int] | Int64s, common: Mapping[str, Any], chunk: Chunk | None
@@ -208,36 +212,50 @@ class TarWindow:
         return {KEY: record.key, URL: url, **record.fields}
 
     def _with_lines(
-        self, found: Iterator[Record], positions: Sequence[int] | Int64s, all_lines: Int64s, chunk: Chunk | None
+        self, found: Iterator[Record], positions: Sequence[int] | Int64s, chunk: Chunk | None
     ) -> Iterator[Record]:
         """The records, each joined with its line of its shard's sidecar."""
-        chosen = np.asarray(positions, np.int64)
-        sidecars, shards = self._shards.sidecars, self._bytes.shards[chosen]
-        assert sidecars is not None, "there are sidecar lines, so there are sidecars"
-        offsets, sizes = all_lines[chosen].T
-        memories: Iterator[Any]
-        if chunk is None:
-            spans = np.stack([shards, offsets, offsets + sizes], axis=1)
-            urls, stamps, is_cached = sidecars.sidecar_urls, sidecars.sidecar_stamps, self._bytes.is_cached
-            memory, starts = read_spans(urls, stamps, spans[sizes > 0], from_cache=is_cached)
-            begins = np.zeros(len(sizes), np.int64)
-            begins[sizes > 0] = starts
-            memories, located = repeat(memory), begins.tolist()
-        else:
-            memories, located = chunk.located(1, chosen)
-        texts = [
-            bytes(memory[begin : begin + size]) if size else None
-            for memory, begin, size in zip(memories, located, sizes.tolist(), strict=False)
-        ]
-        # Searched for large integers together: line by line this took a sixth of the time of small records.
-        ends = np.cumsum([len(text or b"") + 1 for text in texts])
-        long = doubtful_integers(b"\n".join(text or b"" for text in texts))
-        doubtful = set(np.searchsorted(ends, long, side="right").tolist())
-        rows = zip(found, texts, shards.tolist(), offsets.tolist(), strict=True)
-        for number, (record, text, shard, offset) in enumerate(rows):
-            names, by, sidecar = self._shards.meta_names, self._shards.sidecar_key, sidecars.sidecar_urls[shard]
-            join(record, text, names, by, sidecar, offset, doubtful=number in doubtful)
+        assert self._shards.sidecars is not None and self._lines is not None, "there are lines, so there are sidecars"
+        chosen, sidecar_urls = np.asarray(positions, np.int64), self._shards.sidecars.sidecar_urls
+        meta_names, by = self._shards.meta_names, self._shards.sidecar_key
+        lines = zip(self._lines_of(chosen, chunk), self._lines[chosen].tolist(), strict=True)
+        for record, ((line, is_doubtful), (shard, offset, _)) in zip(found, lines, strict=True):
+            join(record, line or None, meta_names, by, sidecar_urls[shard], offset, doubtful=is_doubtful)
             yield record
+
+    def _lines_of(self, chosen: Int64s, chunk: Chunk | None) -> list[_Line]:
+        """The sidecar lines of some records. Those of a window are read at once, unless they are too large."""
+        assert self._lines is not None, "who asks for lines has some"
+        if chunk is not None:
+            spans, (memories, begins) = self._lines[chosen].tolist(), chunk.located(1, chosen)
+            located = zip(memories, begins, spans, strict=False)
+            return _doubted([bytes(memory[at : at + end - begin]) for memory, at, (_, begin, end) in located])
+        if self._read_lines is None and int((self._lines[:, 2] - self._lines[:, 1]).sum()) <= _KEPT_LINES_BYTES:
+            self._read_lines = self._fetched(self._lines)
+        if self._read_lines is None:
+            return self._fetched(self._lines[chosen])
+        return list(map(self._read_lines.__getitem__, chosen.tolist()))
+
+    def _fetched(self, lines: Int64s) -> list[_Line]:
+        sidecars = self._shards.sidecars
+        assert sidecars is not None, "there are lines, so there are sidecars"
+        urls, stamps = sidecars.sidecar_urls, sidecars.sidecar_stamps
+        is_there = lines[:, 1] < lines[:, 2]
+        # With the end of each line, so that lines side by side are one span.
+        spans = lines[is_there]
+        spans[:, 2] = np.minimum(spans[:, 2] + len(b"\r\n"), stamps.sizes[spans[:, 0]])
+        memory, starts = read_spans(urls, stamps, spans, from_cache=self._bytes.is_cached)
+        begins = np.zeros(len(lines), np.int64)
+        begins[is_there] = starts
+        located = zip(begins.tolist(), (begins + lines[:, 2] - lines[:, 1]).tolist(), strict=True)
+        return _doubted([bytes(memory[begin:end]) for begin, end in located])
+
+
+def _doubted(lines: list[bytes]) -> list[_Line]:
+    """The lines, each with whether it may hold an integer beyond 64 bits: searched for in all of them at once."""
+    ends = np.cumsum([len(line) + 1 for line in lines])
+    doubtful = set(np.searchsorted(ends, doubtful_integers(b"\n".join(lines)), side="right").tolist())
+    return [(line, number in doubtful) for number, line in enumerate(lines)]
 
 
 class _Buffer:

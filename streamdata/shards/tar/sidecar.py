@@ -349,13 +349,14 @@ def join(
             got = line_key(row, sidecar, 1)
         except DamagedRecordError:
             raise _error_of(line, sidecar, offset).of(url, record[KEY]) from None
-        names = names_of(record[KEY], record.get("id"), url, by)
-        if got not in (names.by_id, names.by_key):
-            expected = " or ".join(dict.fromkeys([shown(names.by_id), shown(names.by_key)]))
-            raise ShardError(
-                f"sidecar '{sidecar}': offset {offset}: expected the line of key {expected}, got that of {shown(got)}\n"
-                "  Delete the index of the shard; it is then built again."
-            )
+        if got != record[KEY] or (by == BY_ID and "id" in record):
+            names = names_of(record[KEY], record.get("id"), url, by)
+            if got not in (names.by_id, names.by_key):
+                expected = " or ".join(dict.fromkeys([shown(names.by_id), shown(names.by_key)]))
+                raise ShardError(
+                    f"sidecar '{sidecar}': offset {offset}: expected the line of key {expected}, got that of "
+                    f"{shown(got)}\n  Delete the index of the shard; it is then built again."
+                )
     for name in meta_names:
         if name in record:
             raise ShardError(
