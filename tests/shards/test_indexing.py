@@ -13,7 +13,7 @@ from streamdata.errors import ShardError
 from streamdata.io.storage import LocalShard, stamp_of
 from streamdata.run.per_process import open_files
 from streamdata.shards import indexed
-from streamdata.shards.index import index_file, indexing
+from streamdata.shards.index import indexing
 from streamdata.shards.index.index_file import CHUNK_ROWS, HEADER_BYTES
 from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.tar import records as tar_records
@@ -56,14 +56,14 @@ def test_an_index_is_built_once_beside_its_shard(write_jsonl, tmp_path, cache, b
 def test_where_the_place_is_read_only_the_cache_is_used(write_jsonl, tmp_path, cache, monkeypatch, builds, number):
     """Detected by trying; found again there."""
     url = write_jsonl([{"a": 1}])
-    real = index_file.publish
+    real = indexing.publish
 
     def refuse_beside(path, parts, **_):
         if path.parent == tmp_path:
             raise OSError(number, os.strerror(number))
         real(path, parts, **_)
 
-    monkeypatch.setattr(index_file, "publish", refuse_beside)
+    monkeypatch.setattr(indexing, "publish", refuse_beside)
     assert len(read_all(JsonlShards([url]))) == 1
     assert len(read_all(JsonlShards([url]))) == 1
     assert (len(indexes(tmp_path)), len(indexes(cache)), len(builds)) == (0, 1, 1)
@@ -125,12 +125,15 @@ def test_the_index_of_a_sidecar_that_cannot_be_read_is_built_again(write_tar, ca
 
 
 def test_an_index_in_the_cache_that_cannot_be_read_is_built_again(write_jsonl, tmp_path, cache, refuse, monkeypatch):
-    """And is in memory where the cache cannot be written, either."""
+    """And is an error where the cache cannot be written, either."""
     url = write_jsonl([{"a": 1}], "x" * 245 + ".jsonl")
     read_all(JsonlShards([url]))
     deny(monkeypatch, *indexes(cache))
-    refuse(errno.EACCES)
     assert len(read_all(JsonlShards([url]))) == 1
+    deny(monkeypatch, *indexes(cache))
+    refuse(errno.EACCES)
+    with pytest.raises(ShardError, match="STREAMDATA_CACHE"):
+        JsonlShards([url])
 
 
 def test_where_there_are_no_descriptors_no_index_is_built_again(write_jsonl, tmp_path, builds, monkeypatch):
@@ -198,32 +201,15 @@ def refuse(monkeypatch):
 
         monkeypatch.setattr(Path, "open", fail)
 
-    monkeypatch.setattr(index_file, "_in_memory", [])
     return refuse_below
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC, errno.EIO])
-def test_where_nothing_can_be_written_a_small_index_is_in_memory(write_jsonl, tmp_path, cache, refuse, number, caplog):
-    """For this process, those that it forks, and later sources; a warning names the file."""
-    url = write_jsonl([{"n": n} for n in range(3000)])
-    refuse(number)
-    shards = JsonlShards([url])
-    assert [row["n"] for row in read_all(shards)] == list(range(3000))
-    assert f"{cache}/indexes/" in caplog.text
-    assert "kept in memory" in caplog.text
-    assert not indexes(tmp_path) + indexes(cache)
-    pid = os.fork()
-    if not pid:
-        os._exit(len(read_all(JsonlShards([url]))) != 3000)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert caplog.text.count("kept in memory") == 1
-
-
-def test_where_nothing_can_be_written_and_memory_has_no_room_the_error_says_so(write_jsonl, refuse, monkeypatch):
+def test_where_nothing_can_be_written_the_error_says_so(write_jsonl, refuse, number):
     """It names the file and STREAMDATA_CACHE."""
-    refuse(errno.ENOSPC)
-    monkeypatch.setattr(index_file, "_MAX_IN_MEMORY_BYTES", 100)
-    with pytest.raises(ShardError, match=r"indexes/.*\.jsonl\.index': cannot(.|\n)*No space(.|\n)*STREAMDATA_CACHE"):
+    refuse(number)
+    told = rf"indexes/.*\.jsonl\.index': cannot(.|\n)*{os.strerror(number)}(.|\n)*STREAMDATA_CACHE"
+    with pytest.raises(ShardError, match=told):
         JsonlShards([write_jsonl([{"a": 1}])])
 
 
@@ -438,10 +424,11 @@ def test_builders_at_the_same_time_do_not_harm_each_other(write_jsonl, tmp_path)
 def counts(monkeypatch):
     """Indexes shards by two processes, however small they are; returns how many records each has."""
     monkeypatch.setattr(indexing.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(indexing, "_MIN_BYTES", 0)
 
     def count(kind, urls):
         jobs = [indexing.IndexJob(kind, url, stamp_of(url)) for url in urls]
-        return [header.num_records for header in indexing.headers_of(jobs, min_bytes=0)]
+        return [header.num_records for header in indexing.headers_of(jobs)]
 
     return count
 

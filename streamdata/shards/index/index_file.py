@@ -4,12 +4,9 @@ Layout, little-endian: a header (`_HEADER`: magic, kind, format version, bytes p
 and of its sidecar, number of records, how much was passed over and where first, how much is noteworthy otherwise, CRC32
 of the header so far), one row per record and one more that tells where the last record ends, then the CRCs. The header
 is checked whenever it is read, rows when they are first used, so that opening costs the same for 10^3 and for 10^9
-records. It is
-published beside its shard, in the cache, or, where neither can be written, in memory.
+records.
 """
 
-import logging
-import os
 import struct
 import zlib
 from collections.abc import Sequence
@@ -19,9 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import ShardError, note_place, shown
+from streamdata.errors import ShardError, shown
 from streamdata.io.storage import FileStamp, LocalShard
-from streamdata.run.publish import publish
 
 _MAGIC = b"sdindex\n"
 _FORMAT = 2
@@ -32,9 +28,6 @@ HEADER_BYTES = _HEADER.size + _CRC.size
 CHUNK_ROWS = 512
 
 Rows = npt.NDArray[np.void]
-logger = logging.getLogger(__name__)
-_MAX_IN_MEMORY_BYTES = 64 << 20
-"""Bytes of all indexes of a process that are kept in memory: those of some three million records."""
 
 
 class IndexDamageError(Exception):
@@ -128,8 +121,7 @@ class IndexFile:
         Raises:
             IndexDamageError: A row is not as it was published.
         """
-        # One loop with little in it: a window of records is some forty short runs, each of which is read on its own.
-        fd, row_bytes, checked, pieces = self._file.fd, self.header.row_bytes, self._checked, []
+        row_bytes, checked, pieces = self.header.row_bytes, self._checked, []
         for first, count in runs:
             last = first + count
             if last > self.header.num_records:
@@ -138,13 +130,7 @@ class IndexFile:
             chunk, stop = first // CHUNK_ROWS, last // CHUNK_ROWS + 1
             while (chunk := checked.find(0, chunk, stop)) >= 0:
                 self._check(chunk)
-            size, offset = (count + 1) * row_bytes, HEADER_BYTES + first * row_bytes
-            try:
-                piece = os.pread(fd, size, offset)
-            except OSError as error:
-                note_place(error, self.path, offset, offset + size)
-                raise
-            pieces.append(piece if len(piece) == size else self._read(size, offset))
+            pieces.append(self._read((count + 1) * row_bytes, HEADER_BYTES + first * row_bytes))
         return pieces
 
     def _check(self, chunk: int) -> None:
@@ -162,42 +148,3 @@ class IndexFile:
         if len(data) < size:
             raise IndexDamageError(f"it has {offset + len(data)} bytes, expected {offset + size} or more")
         return data
-
-
-def publish_index(beside: Path | None, cached: Path, parts: Sequence[bytes]) -> Path:
-    """Publish an index at `beside`, or at `cached` if that is None or cannot be written.
-
-    One that is small is kept in memory where neither can be written: for this process and those that it forks.
-
-    Returns:
-        Where the file is now.
-
-    Raises:
-        ShardError: Neither can be written, and there is no room for it in memory.
-    """
-    failures = []
-    for path in filter(None, (beside, cached)):  # tried, not asked: access bits say little about root and mounts
-        try:
-            if path is cached:
-                cached.parent.mkdir(parents=True, exist_ok=True)
-            publish(path, parts, is_checked=True)
-            return path
-        except OSError as failure:
-            failures.append(failure)
-    error = ShardError(
-        f"index '{cached}': cannot be written, neither beside its shard ({beside}) nor in the cache: "
-        f"{'; '.join(map(str, failures))}\n  Set STREAMDATA_CACHE to a directory that can be written, with room."
-    )
-    size = sum(map(len, parts))
-    if sum(_in_memory) + size > _MAX_IN_MEMORY_BYTES:
-        raise error from failures[-1]
-    _in_memory.append(size)
-    logger.warning("%s\n  It is kept in memory, and built again in each process that starts.", error)
-    file = os.memfd_create("streamdata-index")  # open as long as the process: it may be read at any time
-    with open(file, "wb", closefd=False) as target:
-        target.writelines(parts)
-    return Path(f"/proc/self/fd/{file}")
-
-
-_in_memory: list[int] = []
-"""Bytes of each index in the memory of this process."""

@@ -26,13 +26,13 @@ from streamdata.io.storage import NO_STAMP, FileStamp, check_stamp, is_remote, l
 from streamdata.io.streams import open_stream
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.processes import ProcessError, processes
+from streamdata.run.publish import publish
 from streamdata.shards.index.index_file import (
     Contents,
     IndexDamageError,
     IndexFile,
     IndexHeader,
     encode,
-    publish_index,
     read_header,
 )
 from streamdata.shards.jsonl.csv_rows import csv_records
@@ -150,8 +150,6 @@ def _cached(job: IndexJob) -> str:
     return f"{cache_directory()}/indexes/{name[:2]}/{name}.{job.kind}.index"
 
 
-_in_memory: dict[IndexJob, str] = {}
-"""The indexes that could be written nowhere."""
 _unreadable: set[tuple[str, int | None]] = set()
 """Folders with indexes that cannot be read, and why not: where one cannot be, the others mostly cannot either, so that
 only the first of a folder is a warning."""
@@ -159,7 +157,7 @@ only the first of a folder is a warning."""
 
 def find(job: IndexJob) -> Found | None:
     """Find the index of exactly this version of the shard; None if it has not been built."""
-    for place in (_beside, _cached, _in_memory.get):
+    for place in (_beside, _cached):
         path = place(job)
         if path is None:
             continue
@@ -243,14 +241,23 @@ def build_each(*jobs: IndexJob, is_kept_beside: bool = True, ahead: int = 0) -> 
 
 
 def _publish(job: IndexJob, contents: Contents, *, is_kept_beside: bool) -> Found:
+    """Write an index beside its shard if it may be there, else, or where that fails, in the cache."""
     stamps, kind = (job.stamp, job.sidecar_stamp), KINDS[job.kind]
     header = IndexHeader(job.kind, kind.dtype.itemsize, stamps, len(contents.rows) - 1, *contents[1:])
-    beside = _beside(job) if is_kept_beside else None
-    places = None if beside is None else Path(beside), Path(_cached(job))
-    path = publish_index(*places, encode(header, contents.rows))
-    if path not in places:
-        _in_memory[job] = str(path)
-    return Found(str(path), header)
+    parts, beside, cached = encode(header, contents.rows), _beside(job) if is_kept_beside else None, _cached(job)
+    failures = []
+    for path in filter(None, (beside, cached)):  # tried, not asked: access bits say little about root and mounts
+        try:
+            if path == cached:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+            publish(Path(path), parts, is_checked=True)
+            return Found(path, header)
+        except OSError as failure:
+            failures.append(failure)
+    raise ShardError(
+        f"index '{cached}': cannot be written, neither beside its shard ({beside}) nor in the cache: "
+        f"{'; '.join(map(str, failures))}\n  Set STREAMDATA_CACHE to a directory that can be written, with room."
+    ) from failures[-1]
 
 
 def _contents(jobs: Sequence[IndexJob], ahead: int) -> list[Contents | ShardError]:
@@ -296,12 +303,8 @@ Work = Callable[..., tuple[IndexJob, ...]]
 Report = Callable[[tuple[IndexJob, ...]], object]
 
 
-def headers_of(jobs: Sequence[IndexJob], min_bytes: int | None = None) -> list[IndexHeader]:
+def headers_of(jobs: Sequence[IndexJob]) -> list[IndexHeader]:
     """The headers of all these indexes; one process of the node builds those that are missing.
-
-    Args:
-        jobs: The indexes.
-        min_bytes: Of shards that processes are started for; by default as many as take longer than that.
 
     Raises:
         ShardError: A shard is damaged (of several, the first in order).
@@ -310,7 +313,7 @@ def headers_of(jobs: Sequence[IndexJob], min_bytes: int | None = None) -> list[I
     if not all(found.values()):
         with locked("indexes", *sorted({job.url for job in jobs})):
             # Looked for again: another process may have built them while this one waited.
-            build_missing([job for job in found if found[job] is None and find(job) is None], min_bytes=min_bytes)
+            build_missing([job for job in found if found[job] is None and find(job) is None])
             found = {job: index or find(job) for job, index in found.items()}
             for task in by_shard(job for job, index in found.items() if index is None):
                 # One that could not be indexed raises here what is wrong with it.
@@ -329,7 +332,6 @@ def by_shard(jobs: Iterable[IndexJob]) -> Tasks:
 def build_missing(
     jobs: Sequence[IndexJob],
     *,
-    min_bytes: int | None = None,
     num_processes: int | None = None,
     is_kept_beside: bool = True,
     report: Report = lambda _: None,
@@ -340,7 +342,6 @@ def build_missing(
 
     Args:
         jobs: The indexes.
-        min_bytes: As `headers_of`.
         num_processes: How many; by default one for each core.
         is_kept_beside: Whether they may be written beside their shards; else they are written in the cache.
         report: Called with the jobs of each shard that was indexed.
@@ -359,7 +360,7 @@ def build_missing(
             for task, failed in zip(remote, threads.map(in_threads, remote), strict=True):
                 unbuilt.update(failed)
                 report(task)
-    if count > 1 and size >= (_MIN_BYTES if min_bytes is None else min_bytes):
+    if count > 1 and size >= _MIN_BYTES:
         logger.info("indexing %d shards of %d MB with %d processes", len(local), size >> 20, count)
         local = _build_in_processes(local, count, work, report, unbuilt)
     for task in local:
