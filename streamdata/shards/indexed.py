@@ -178,7 +178,8 @@ class IndexedFiles(ListedFacts):
         unlisted = [number for number in range(len(shards)) if not pieces[number]]
         for shard, group in groupby(sorted(unlisted, key=shards.__getitem__), shards.__getitem__):
             numbers = list(group)
-            for number, piece in zip(numbers, _read_rows(self.jobs[shard], [bounds[n] for n in numbers]), strict=True):
+            found = _read_rows(self.jobs[shard], list(map(bounds.__getitem__, numbers)))
+            for number, piece in zip(numbers, found, strict=True):
                 pieces[number] = piece
         own = np.arange(int(runs.counts.sum())) + runs.per_record(np.arange(len(shards)))
         return np.frombuffer(b"".join(pieces), self._dtype), own
@@ -299,7 +300,8 @@ class RecordBytes:
             raise misplaced(url, record, "shard", int(begins[first]), int(ends[first]))
         self.sizes = ends - begins
         self.num_bytes = int(self.sizes.sum())
-        self._spans = np.array((self.shards, begins, ends)).T
+        self.file_spans = FileSpans(files.urls, files.stamps, np.array((self.shards, begins, ends)).T)
+        """The byte spans of all records of the runs."""
         self._kept: tuple[memoryview, Int64s] | None = None
         # A path is looked at once per window: on a network file system that may be a request, other than `fstat`.
         self._at_their_paths: set[int] = set()
@@ -311,20 +313,10 @@ class RecordBytes:
         shard = int(self.shards[position])
         return byte_source(self._files.urls[shard], self._files.stamps[shard])
 
-    @property
-    def file_spans(self) -> FileSpans:
-        """The byte spans of all records of the runs."""
-        return FileSpans(self._files.urls, self._files.stamps, self._spans)
-
     def take_cached(self, spans: Sequence[FileSpans]) -> bool:
         """Whether the page cache holds all remote spans of `spans`; if so, records will be read from it."""
         self.is_cached = self.is_cached or self._files.take_cached(spans)
         return self.is_cached
-
-    def spans(self, chosen: Int64s) -> list[list[int]]:
-        """Shard, begin and end of each of these records."""
-        spans: list[list[int]] = self._spans[chosen].tolist()
-        return spans
 
     def maps(self, spans: list[list[int]]) -> list[mmap.mmap]:
         """Map the local shard of each of these spans.
@@ -350,20 +342,18 @@ class RecordBytes:
         Raises:
             ShardError: A shard is not what was indexed.
         """
-        files, lend = self._files, self._buffer.lend
-        if not keep:
-            spans, known, begun = self._spans[chosen], self._at_their_paths, (perf_counter(), getrusage(RUSAGE_THREAD))
-            found = read_spans(files.urls, files.stamps, spans, lend, known, from_cache=self.is_cached)
+        files, runs = self._files, self._runs
+        if self._kept is None:
+            spans = self.file_spans.spans[chosen]
+            if keep:  # a run is one span
+                lasts = np.cumsum(runs.counts) - 1
+                spans = np.array((runs.shards, self.begins[lasts - runs.counts + 1], self.ends[lasts])).T
+            begun, known = (perf_counter(), getrusage(RUSAGE_THREAD)), self._at_their_paths
+            found = read_spans(files.urls, files.stamps, spans, self._buffer.lend, known, from_cache=self.is_cached)
             files.reads.end(*begun)
-            return found
-        if self._kept is None:  # a run is one span, so that few are sorted
-            runs = self._runs
-            lasts = np.cumsum(runs.counts) - 1
-            spans = np.stack([runs.shards, self.begins[lasts - runs.counts + 1], self.ends[lasts]], axis=1)
-            begun = perf_counter(), getrusage(RUSAGE_THREAD)
-            memory, offsets = read_spans(files.urls, files.stamps, spans, lend, from_cache=self.is_cached)
-            files.reads.end(*begun)
-            self._kept = memory, self.begins + runs.per_record(offsets - spans[:, 1])
+            if not keep:
+                return found
+            self._kept = found[0], self.begins + runs.per_record(found[1] - spans[:, 1])
         else:  # what is in memory was checked when it was read; to ask again of a remote shard would be a request
             shards = set(self.shards[chosen].tolist())
             check_shards(files.urls, files.stamps, {shard for shard in shards if not files.is_remote[shard]})

@@ -94,18 +94,15 @@ def without_place(sample):
     return {name: value for name, value in sample.items() if name != CURSOR}
 
 
-@pytest.mark.parametrize(
-    ("path", "match"),
-    [("{0}/0.tar.gz", r"0\.tar\.gz.*uncompressed"), ("memory://mapped/0.tar", r"memory://mapped/0\.tar.*local")],
-)
-def test_what_has_no_file_to_map_is_refused(tmp_path, path, match):
+@pytest.mark.parametrize("path", ["{0}/0.tar.gz", "memory://mapped/0.tar"])
+def test_what_has_no_file_to_map_is_refused(tmp_path, path):
     """Compressed shards, and those of an object store."""
     with webdataset.TarWriter(str(tmp_path / "0.tar"), encoder=False) as tar:
         tar.write({"__key__": "r", "txt": b"1"})
     archive = (tmp_path / "0.tar").read_bytes()
     (tmp_path / "0.tar.gz").write_bytes(gzip.compress(archive))
     fsspec.filesystem("memory").pipe("/mapped/0.tar", archive)
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises(ValueError, match=f"mapped: expected uncompressed local tars, got '{path.format(tmp_path)}'"):
         MetaDistributedWebDataset(path.format(tmp_path), mapped=True)
 
 

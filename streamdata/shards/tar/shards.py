@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from streamdata.fields import KEY, URL
 from streamdata.io.remote.addresses import CacheSettings
 from streamdata.io.remote.requests import Answer
-from streamdata.io.storage import Int64s, is_remote
+from streamdata.io.storage import Int64s
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import ReadBuffer
 from streamdata.shards.ahead.spans import FileSpans, read_spans
@@ -42,10 +43,9 @@ class TarShards(IndexedFiles):
         max_kept_bytes: Of a window with remote shards, which is fetched at once; a larger one is fetched take by take.
         known: What is known of them already.
         limits: What a member, and a line of a sidecar, may be.
-        mapped: Copy members out of maps of the shards, which are local.
+        mapped: Copy members out of maps of the shards, all of which are local.
 
     Raises:
-        ValueError: A shard that is to be mapped is not local.
         ShardError: A shard is damaged, or has no sidecar that fits it though meta_names are asked for.
         FileNotFoundError: A shard does not exist.
     """
@@ -61,8 +61,6 @@ class TarShards(IndexedFiles):
         *,
         mapped: bool = False,
     ) -> None:
-        if mapped and (remote := next(filter(is_remote, urls), None)):
-            raise refused_map(remote, "a local file")
         self.mapped = mapped
         self.meta_names, self.sidecar_key = checked_meta(meta_names, sidecar_key), sidecar_key
         super().__init__(urls, "tar", known, limits=limits)
@@ -102,11 +100,6 @@ class TarShards(IndexedFiles):
         return found
 
 
-def refused_map(url: str, expected: str) -> ValueError:
-    """Make the error for a shard that cannot be mapped."""
-    return ValueError(f"shard '{url}': mapped: true asks for {expected}\n  Leave it out: all shards can be read.")
-
-
 class TarWindow:
     """Runs of records of tar shards."""
 
@@ -127,38 +120,14 @@ class TarWindow:
         # A request takes about as long for all records of a window as for some of them.
         has_remote = any(map(shards.is_remote.__getitem__, set(runs.shards.tolist())))
         self._is_kept = has_remote and size <= shards.max_kept_bytes
-        self._lines: Int64s | None = None
-        """Shard, begin and end of each record's sidecar line, which is empty where it has none."""
-        self._read_lines: list[_Line] | None = None
-        if shards.sidecars is not None:
-            lines = shards.sidecars.rows(runs)[0][own]
-            offsets = lines["offset"].astype(np.int64)
-            self._lines = np.array((self._bytes.shards, offsets, offsets + lines["length"])).T
-            self._check_lines(shards.sidecars, runs, shards.limits.line_bytes)
-
-    def _check_lines(self, sidecars: IndexedFiles, runs: Runs, max_bytes: int) -> None:
-        """Raise if a line of a sidecar is too large, or does not lie within its sidecar."""
-        assert self._lines is not None, "there are sidecars, so there are lines"
-        shards, begins, ends = self._lines.T
-        is_inside = (begins >= 0) & (begins <= ends) & (ends <= sidecars.sidecar_stamps.sizes[shards])
-        if not is_inside.all():
-            first = int(np.flatnonzero(~is_inside)[0])
-            url, begin, end = self._urls[int(shards[first])], int(begins[first]), int(ends[first])
-            raise misplaced(url, int(runs.numbers()[first]), "sidecar", begin, end)
-        wrong = np.flatnonzero(ends - begins > max_bytes)
-        if len(wrong):
-            shard, begin, end = self._lines[wrong[0]].tolist()
-            raise line_too_long(f"{sidecars.sidecar_urls[shard]}, offset {begin}", end - begin, max_bytes)
+        self._lines = _SidecarLines(shards.sidecars, runs, own) if shards.sidecars is not None else None
 
     def __len__(self) -> int:
         return len(self._crcs)
 
     def spans(self) -> list[FileSpans]:
         """The byte spans of the window's records, and of their sidecar lines."""
-        found, sidecars = [self._bytes.file_spans], self._shards.sidecars
-        if sidecars is not None and self._lines is not None:
-            found.append(FileSpans(sidecars.sidecar_urls, sidecars.sidecar_stamps, self._lines))
-        return found
+        return [self._bytes.file_spans, *([self._lines.file_spans] if self._lines else [])]
 
     def take_cached(self) -> bool:
         """Make `take` read from the page cache if it holds all remote bytes; return whether it does."""
@@ -175,16 +144,15 @@ class TarWindow:
         Raises:
             ShardError: A shard is not what was indexed.
         """
-        step = _MAX_LOOK_AHEAD  # so that few files are open at once
-        pieces = (positions[first : first + step] for first in range(0, len(positions), step))
-        found = chain.from_iterable(self._records(piece, common, chunk) for piece in pieces)
-        return found if self._lines is None else self._with_lines(found, positions, chunk)
+        starts = range(0, len(positions), _MAX_LOOK_AHEAD)  # so that few files are open at once
+        found = chain.from_iterable(map(partial(self._records, positions, common, chunk), starts))
+        return self._with_lines(found, self._lines, positions, chunk) if self._lines else found
 
     def _records(
-        self, positions: Sequence[int] | Int64s, common: Mapping[str, Any], chunk: Chunk | None
+        self, positions: Sequence[int] | Int64s, common: Mapping[str, Any], chunk: Chunk | None, start: int
     ) -> Iterator[Record]:
-        located, chosen, urls = self._bytes, np.asarray(positions, np.int64), self._urls
-        spans = located.spans(chosen)
+        chosen = np.asarray(positions[start : start + _MAX_LOOK_AHEAD], np.int64)
+        urls, located, spans = self._urls, self._bytes, self._bytes.file_spans.spans[chosen].tolist()
         memories: Iterable[Any]
         if chunk is not None:
             memories, begins = chunk.located(0, chosen)
@@ -194,10 +162,10 @@ class TarWindow:
             view, offsets = located.read(chosen, keep=self._is_kept and not located.is_cached)
             memories, begins = repeat(view.obj), offsets.tolist()  # its slices are bytes, the view's would be views
         rows = zip(memories, begins, spans, self._crcs[chosen].tolist(), strict=False)
-        for memory, begin, (shard, start, stop), crc in rows:
-            end = begin + stop - start
+        for memory, begin, (shard, offset, stop), crc in rows:
+            end = begin + stop - offset
             record = plain_record(memory, begin, end, crc, urls[shard])
-            record = record or self._reread(bytes(memory[begin:end]), urls[shard], start, crc)
+            record = record or self._reread(bytes(memory[begin:end]), urls[shard], offset, crc)
             record |= common
             yield record
 
@@ -212,42 +180,68 @@ class TarWindow:
         return {KEY: record.key, URL: url, **record.fields}
 
     def _with_lines(
-        self, found: Iterator[Record], positions: Sequence[int] | Int64s, chunk: Chunk | None
+        self, found: Iterator[Record], lines: "_SidecarLines", positions: Sequence[int] | Int64s, chunk: Chunk | None
     ) -> Iterator[Record]:
         """The records, each joined with its line of its shard's sidecar."""
-        assert self._shards.sidecars is not None and self._lines is not None, "there are lines, so there are sidecars"
-        chosen, sidecar_urls = np.asarray(positions, np.int64), self._shards.sidecars.sidecar_urls
-        meta_names, by = self._shards.meta_names, self._shards.sidecar_key
-        lines = zip(self._lines_of(chosen, chunk), self._lines[chosen].tolist(), strict=True)
-        for record, ((line, is_doubtful), (shard, offset, _)) in zip(found, lines, strict=True):
-            join(record, line or None, meta_names, by, sidecar_urls[shard], offset, doubtful=is_doubtful)
+        meta_names, by, urls = self._shards.meta_names, self._shards.sidecar_key, lines.file_spans.urls
+        chosen = np.asarray(positions, np.int64)
+        own = lines.read(chosen, chunk, from_cache=self._bytes.is_cached)
+        spans = lines.file_spans.spans[chosen].tolist()
+        for record, (line, is_doubtful), (shard, offset, _) in zip(found, own, spans, strict=True):
+            join(record, line or None, meta_names, by, urls[shard], offset, doubtful=is_doubtful)
             yield record
 
-    def _lines_of(self, chosen: Int64s, chunk: Chunk | None) -> list[_Line]:
-        """The sidecar lines of some records. Those of a window are read at once, unless they are too large."""
-        assert self._lines is not None, "who asks for lines has some"
-        if chunk is not None:
-            spans, (memories, begins) = self._lines[chosen].tolist(), chunk.located(1, chosen)
-            located = zip(memories, begins, spans, strict=False)
-            return _doubted([bytes(memory[at : at + end - begin]) for memory, at, (_, begin, end) in located])
-        if self._read_lines is None and int((self._lines[:, 2] - self._lines[:, 1]).sum()) <= _KEPT_LINES_BYTES:
-            self._read_lines = self._fetched(self._lines)
-        if self._read_lines is None:
-            return self._fetched(self._lines[chosen])
-        return list(map(self._read_lines.__getitem__, chosen.tolist()))
 
-    def _fetched(self, lines: Int64s) -> list[_Line]:
-        sidecars = self._shards.sidecars
-        assert sidecars is not None, "there are lines, so there are sidecars"
+class _SidecarLines:
+    """The lines of sidecars that belong to a window's records; a line is empty for a record that has none.
+
+    Args:
+        sidecars: Of the window's shards.
+        runs: The window's.
+        own: Positions of the records' own index rows, among those of the runs.
+
+    Raises:
+        ShardError: A line is too large, or does not lie within its sidecar.
+    """
+
+    def __init__(self, sidecars: IndexedFiles, runs: Runs, own: Int64s) -> None:
+        rows, shards = sidecars.rows(runs)[0][own], runs.per_record(runs.shards)
+        begins = rows["offset"].astype(np.int64)
+        ends = begins + rows["length"]
         urls, stamps = sidecars.sidecar_urls, sidecars.sidecar_stamps
-        is_there = lines[:, 1] < lines[:, 2]
+        is_inside = (begins >= 0) & (begins <= ends) & (ends <= stamps.sizes[shards])
+        if not is_inside.all():
+            first = int(np.flatnonzero(~is_inside)[0])
+            url, begin, end = sidecars.names[int(shards[first])], int(begins[first]), int(ends[first])
+            raise misplaced(url, int(runs.numbers()[first]), "sidecar", begin, end)
+        wrong = np.flatnonzero(rows["length"] > sidecars.limits.line_bytes)
+        if len(wrong):
+            where = f"{urls[int(shards[wrong[0]])]}, offset {begins[wrong[0]]}"
+            raise line_too_long(where, int(rows["length"][wrong[0]]), sidecars.limits.line_bytes)
+        self.file_spans = FileSpans(urls, stamps, np.array((shards, begins, ends)).T)
+        self._sizes = stamps.sizes
+        self._is_kept = int(rows["length"].sum(dtype=np.int64)) <= _KEPT_LINES_BYTES
+        self._kept: list[_Line] = []
+
+    def read(self, chosen: Int64s, chunk: Chunk | None, *, from_cache: bool) -> list[_Line]:
+        """The lines of some records. Those of a window are read at once, unless they are too large."""
+        spans = self.file_spans.spans
+        if chunk is not None:
+            located = zip(*chunk.located(1, chosen), spans[chosen].tolist(), strict=False)
+            return _doubted([bytes(memory[at : at + end - begin]) for memory, at, (_, begin, end) in located])
+        if not self._is_kept:
+            return self._fetched(spans[chosen], from_cache=from_cache)
+        self._kept = self._kept or self._fetched(spans, from_cache=from_cache)
+        return list(map(self._kept.__getitem__, chosen.tolist()))
+
+    def _fetched(self, lines: Int64s, *, from_cache: bool) -> list[_Line]:
+        urls, stamps, _ = self.file_spans
+        begins, sizes = np.zeros(len(lines), np.int64), lines[:, 2] - lines[:, 1]
         # With the end of each line, so that lines side by side are one span.
-        spans = lines[is_there]
-        spans[:, 2] = np.minimum(spans[:, 2] + len(b"\r\n"), stamps.sizes[spans[:, 0]])
-        memory, starts = read_spans(urls, stamps, spans, from_cache=self._bytes.is_cached)
-        begins = np.zeros(len(lines), np.int64)
-        begins[is_there] = starts
-        located = zip(begins.tolist(), (begins + lines[:, 2] - lines[:, 1]).tolist(), strict=True)
+        spans = lines[sizes > 0]
+        spans[:, 2] = np.minimum(spans[:, 2] + len(b"\r\n"), self._sizes[spans[:, 0]])
+        memory, begins[sizes > 0] = read_spans(urls, stamps, spans, from_cache=from_cache)
+        located = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
         return _doubted([bytes(memory[begin:end]) for begin, end in located])
 
 

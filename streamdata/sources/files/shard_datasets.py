@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from streamdata.io.remote.addresses import CacheSetting, options_of_source, read_cache_settings
+from streamdata.io.storage import is_remote, told_url
 from streamdata.recipe.limits import Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import Percent
 from streamdata.shards.jsonl.csv_rows import CSV_SUFFIXES
@@ -11,7 +12,7 @@ from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.listing import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequential
 from streamdata.shards.parquet.file import ROW_SUFFIXES
 from streamdata.shards.sequential import SequentialCsv, SequentialJsonl, SequentialTar
-from streamdata.shards.tar.shards import TarShards, refused_map
+from streamdata.shards.tar.shards import TarShards
 from streamdata.shards.urls import find_shards
 from streamdata.sources.files.sequential_source import SequentialSource
 from streamdata.sources.files.shard_source import BlockSource, ShardDataset
@@ -208,10 +209,11 @@ class MetaDistributedWebDataset(ShardDataset):
         check_cut(block_size, block_bytes, shuffle_buffer)
         options = options_of_source(storage_options, "MetaDistributedWebDataset")
         urls, known = find_shards(path, TAR_SUFFIXES, include_dirs, options)
+        if mapped and (other := next((url for url in urls if is_sequential(url) or is_remote(url)), None)):
+            got = f"mapped: expected uncompressed local tars, got '{told_url(other)}'"
+            raise ValueError(f"MetaDistributedWebDataset: {got}\n  Leave it out: all shards can be read.")
         # One for all shards, so that a record has one kind of position, whichever shard it is in.
-        if sequential := next(filter(is_sequential, urls), None):
-            if mapped:
-                raise refused_map(sequential, "an uncompressed file")
+        if any(map(is_sequential, urls)):
             forward = SequentialTar(urls, meta_names, sidecar_key, known, bounds)
             self.source = SequentialSource("tar", forward, shuffle_buffer)
         else:
