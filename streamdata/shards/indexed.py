@@ -4,7 +4,7 @@ import logging
 import mmap
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from itertools import groupby
+from itertools import filterfalse, groupby
 from pathlib import Path
 from resource import RUSAGE_THREAD, getrusage, struct_rusage
 from time import perf_counter
@@ -175,7 +175,7 @@ class IndexedFiles(ListedFacts):
             for manifest, numbers, wanted in self._listed(runs.shards, bounds):
                 for number, piece in zip(numbers, manifest.read(wanted, self._dtype.itemsize), strict=True):
                     pieces[number] = piece
-        unlisted = [number for number in range(len(shards)) if not pieces[number]]
+        unlisted = filterfalse(pieces.__getitem__, range(len(shards)))
         for shard, group in groupby(sorted(unlisted, key=shards.__getitem__), shards.__getitem__):
             numbers = list(group)
             found = _read_rows(self.jobs[shard], list(map(bounds.__getitem__, numbers)))
