@@ -17,8 +17,7 @@ from streamdata.mixing.tree import Node
 from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink, SourceTimes
 from streamdata.run.stalls import StallWatch
-from streamdata.shards.ahead.read_ahead import LaneAhead
-from streamdata.shards.ahead.upcoming import Upcoming
+from streamdata.shards.ahead.read_ahead import LaneAhead, Upcoming
 from streamdata.sources import Burst, DealtLane
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.own_stream import OwnStreamSource

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from streamdata.errors import SourceError, StateError, shown
 from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, STATES, URL, WORKER_ID
 from streamdata.run import Lane
-from streamdata.shards.ahead.upcoming import Upcoming
+from streamdata.shards.ahead.read_ahead import Upcoming
 from streamdata.shards.readers import DamagedRecordError
 from streamdata.sources.functions.tally import Tally
 from streamdata.sources.order.blocks import BlockOrder, Part

@@ -1,16 +1,13 @@
+import threading
 from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
-from streamdata.io.remote.addresses import StorageOptions
-from streamdata.io.remote.hosts import health_of
-from streamdata.io.remote.requests import FailureError
 from streamdata.io.storage import NO_STAMP
 from streamdata.shards.ahead import read_ahead as room
-from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead, ReadAhead
+from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead, ReadAhead, Upcoming
 from streamdata.shards.ahead.spans import FileSpans
-from streamdata.shards.ahead.upcoming import Upcoming
 from streamdata.shards.ahead.windows import PlannedWindow
 
 
@@ -26,6 +23,10 @@ class HeldBack:
         self.urls.append(f"{url}{begin // 10}")
         self.futures.append(Future())
         return self.futures[-1]
+
+    def answer_first(self) -> None:
+        """Answer what was asked for first of what is not answered."""
+        next(future for future in self.futures if not future.done()).set_result(b"0123456789")
 
     def answer_all(self) -> None:
         """Answer one after another, also what is sent meanwhile."""
@@ -81,84 +82,110 @@ def test_as_many_requests_are_under_way_as_there_are_connections(store):
     del kept
 
 
-def test_a_slow_store_leaves_connections_to_the_others(store):
-    """It has three of four, though all that waits is its own; alone it has all of them."""
-    slow = entered(lane_of(1, connections=4), 0.001, "s3://slow/", count=99)
-    fast = entered(lane_of(1, connections=4), 1.0, "s3://fast/")
-    assert [url[5:9] for url in store.urls] == ["slow", "slow", "fast", "fast"]
-    slow._most_ahead = 64
-    room.read_ahead().fill(slow._lane)
-    for future in store.futures[2:4]:
-        future.set_result(b"0123456789")
-    assert store.urls[4:] == ["s3://slow/2"]
-    fast.enter(1)
-    next(fast.chunks())
-    assert store.urls[5:] == ["s3://fast/2"]
-    fast.close()
-    assert store.urls[6:] == ["s3://slow/3"]
-    slow.close()
-
-
-def test_what_a_failing_store_was_asked_for_holds_no_connection(store):
-    """It waits to be asked again, for up to two minutes; another store may answer meanwhile."""
-    failing = entered(lane_of(1, connections=2), 1.0, "s3://failing/")
-    assert [url[5:9] for url in store.urls] == ["fail", "fail"]
-    health_of("s3://failing/", StorageOptions()).failed(FailureError("no", 503))
-    good = entered(lane_of(1, connections=2), 1.0, "s3://good/")
-    assert store.urls[2:] == ["s3://good/0", "s3://good/1"]
-    good.close()
-    failing.close()
-
-
 def test_a_lane_that_ends_sends_nothing_more(store):
     """Neither what its other sources had waiting while the first let go of its connection."""
     lane = lane_of(3)
     kept = [entered(lane, 1.0, name) for name in "abc"]
     lane.close()
     assert store.urls == ["a0"]
-    assert room.read_ahead().counts.held_bytes == 0
+    assert room.read_ahead().held_bytes == 0
     del kept
 
 
 def test_a_source_that_is_collected_while_requests_are_chosen_does_not_end_the_others(store, monkeypatch):
     """A collection of garbage closes it, at any moment."""
     gone, kept = entered(lane_of(1), 0.5, "gone"), entered(lane_of(1), 1.0, "kept")
-    due, chosen = Upcoming.due, []
+    real = room.heappop
 
-    def collected(upcoming, number):
-        if upcoming is gone and gone.is_on and store.futures[1:] and store.futures[1].done():
-            chosen.append(number)
-            gone.close()
-        return due(upcoming, number)
+    def collected(heap):
+        gone.close()
+        return real(heap)
 
-    monkeypatch.setattr(Upcoming, "due", collected)
+    monkeypatch.setattr(room, "heappop", collected)
     store.answer_all()
-    assert chosen
+    assert not gone.is_on
     assert "kept1" in store.urls
     kept.close()
+    assert room.read_ahead().held_bytes == 0
+
+
+def test_a_source_that_is_collected_while_a_request_is_sent_sends_nothing_from_within(store, monkeypatch):
+    """Whoever sends holds a lock then, as an executor does."""
+    gone, kept = entered(lane_of(1), 0.5, "gone"), entered(lane_of(1), 1.0, "kept")
+    lock, real = threading.Lock(), store.submit
+
+    def submit(*asked):
+        assert lock.acquire(blocking=False), "sent from within"
+        gone.close()
+        lock.release()
+        return real(*asked)
+
+    monkeypatch.setattr(room.read_ahead(), "_submit", submit)
+    store.answer_all()
+    assert "kept1" in store.urls
+    kept.close()
+    assert room.read_ahead().held_bytes == 0
 
 
 def test_nothing_is_asked_for_ahead_of_what_others_need_now(store):
-    """A bound of two records for two sources: the first may not take the room of the second, which has not begun."""
-    first = entered(lane := lane_of(2, read_ahead_bytes=20, connections=9), 1.0, "first")
-    assert store.urls == ["first0"]
+    """Of a bound of four records, two are for what is read: the first may not take the second's room, which comes."""
+    lane = lane_of(2, read_ahead_bytes=40, connections=9)
+    first = entered(lane, 1.0, "first")
+    first._num_wanted = 9
+    first.enter(1)
+    assert store.urls == ["first0", "first1", "first2", "first3"]
+    assert room.read_ahead().held_bytes == 30
     entered(lane, 1.0, "second")
-    assert room.read_ahead().counts.held_bytes == 20
+    assert store.urls[4:] == ["second0"]
+    assert room.read_ahead().held_bytes == 40
+    lane.close()
+
+
+def test_another_lane_has_room_beside_what_was_asked_for_ahead(store):
+    """What is ahead takes half of the bound, in all lanes together; the second lane asks when the first has less."""
+    first = entered(lane_of(1, read_ahead_bytes=40, connections=9), 1.0, "first")
+    first._num_wanted = 9
+    first.enter(1)
+    assert store.urls == ["first0", "first1", "first2", "first3"]
+    second = entered(lane_of(1, read_ahead_bytes=40, connections=9), 1.0, "second")
+    assert store.urls[4:] == ["second0"]
+    assert room.read_ahead().most_held_bytes == 40
     first.close()
-
-
-def test_another_lane_takes_the_room_of_what_was_asked_for_ahead(store):
-    """Which is asked for again when there is room."""
-    first = entered(lane_of(1, read_ahead_bytes=20, connections=9), 1.0, "first")
-    assert store.urls == ["first0", "first1"]
-    store.answer_all()
-    second = entered(lane_of(1, read_ahead_bytes=20, connections=9), 1.0, "second")
-    store.answer_all()
-    assert store.urls[2] == "second0"
-    assert room.read_ahead().counts.most_held_bytes == 20
+    assert store.urls[5:] == ["second1"]
     second.close()
-    assert first.enter(1).content == 1
-    chunk = next(first.chunks())
-    store.answer_all()
-    assert list(chunk.memories()) == [b"0123456789"]
-    assert store.urls[3] == "first1"
+    assert room.read_ahead().held_bytes == 0
+
+
+def test_a_record_that_is_larger_than_the_bound_is_read_alone(store):
+    """Nothing ahead of it, and nothing ahead beside it."""
+    source = entered(lane_of(1, read_ahead_bytes=5, connections=9), 1.0, "large")
+    for number in range(3):
+        assert store.urls == [f"large{n}" for n in range(number + 1)]
+        assert room.read_ahead().held_bytes == 10
+        store.answer_all()
+        source.enter(number + 1)
+    source.close()
+
+
+def test_a_reader_that_waited_has_more_ahead(store):
+    """Twice as much each time; who did not wait has as much as before."""
+    source = entered(lane_of(1, connections=99), 1.0, "waits", count=99)
+    ahead = []
+    for number, waits in enumerate([True, True, True, False, False]):
+        present = source._chunk.load
+        if waits:
+            threading.Timer(0.02, store.answer_first).start()
+        else:
+            store.answer_first()
+        assert next(present.memories()) == b"0123456789"
+        source.enter(number + 1)
+        ahead.append(sum(len(load.chunks) for load in source._queue) - 1)
+    assert ahead == [2, 4, 8, 8, 8]
+    source.close()
+
+
+def test_a_lane_that_is_dropped_leaves_no_requests_behind(store):
+    """However many iterators a process begins and drops."""
+    for _ in range(3):
+        entered(lane_of(1), 1.0, "gone")._lane.close()
+    assert room.read_ahead()._ahead == room.read_ahead()._present == []

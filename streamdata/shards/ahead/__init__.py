@@ -1,9 +1,8 @@
-"""Reading ahead: `planned windows → requests by due time → bytes in memory`.
+"""Reading ahead: `planned windows → loads → requests → bytes in memory`.
 
 | file | what is in it |
 |---|---|
 | `spans.py` | where records lie in files; spans that are read at once, now |
-| `windows.py` | windows that are planned, their requests, and what of them is held at once |
-| `upcoming.py` | what a source of a lane reads next |
-| `read_ahead.py` | the requests of all lanes of a process, by due time, within one bound of memory |
+| `windows.py` | windows that are planned, and the loads of requests that bring their bytes |
+| `read_ahead.py` | what each source of a lane reads next, and what all of a process hold within one bound of memory |
 """

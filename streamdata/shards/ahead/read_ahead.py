@@ -1,36 +1,39 @@
-"""Bytes of shards before they are needed: `windows of all lanes' sources → chunks by due time → requests → memory`.
+"""Bytes of shards before they are needed: `windows of each source → a queue of loads → requests → memory`.
 
-One `ReadAhead` per process. A lane's sources (`Upcoming`) make their next windows early; of these, chunks are asked
-for in the order in which they fall due, as long as there is room, and what was asked for is sent in that order, too. A
-chunk is what is held or let go of at once: a window, or as much of one as each source of the process has room for.
-Nothing here is part of a state, and what is read does not depend on it: only when.
+Each source of a lane has a queue of what it reads next (`Upcoming`), which grows with need: it becomes twice as long
+each time that its reader had to wait. Of what all sources of a process have queued, `ReadAhead` sends first what is due
+first by the lane's clock, as long as there are connections and memory. Half of the bound of memory is for what is being
+read, to which the loads of all sources are cut; the other half is for what comes after it. So no reader waits for
+memory. Nothing here is part of a state, and what is read does not depend on it: only when.
 """
 
-import heapq
-import math
 import os
+import sys
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
-from operator import attrgetter, itemgetter
+from heapq import heapify, heappop, heappush
+from itertools import count, islice
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from streamdata.errors import shown
-from streamdata.io.remote.network import MAX_CONNECTIONS, connections_of_process
-from streamdata.io.remote.requests import HostHealth
-from streamdata.io.storage import FileStamp, advise, cut_short, is_remote, opened_anew, submit_range
+from streamdata.io.remote.network import MAX_CONNECTIONS, connections_of_process, network
+from streamdata.io.storage import FileStamp, advise, is_remote, submit_range
 from streamdata.run.per_process import PerProcess
-from streamdata.shards.ahead.windows import Chunk, Reader, Request
+from streamdata.shards.ahead.spans import read_spans
+from streamdata.shards.ahead.windows import Chunk, Load, PlannedWindow, Request, WindowPart
 
 _BYTES: Final = 256 << 20
 _VARIABLE: Final = "STREAMDATA_READ_AHEAD_BYTES"
 Submit = Callable[[str, int, int, FileStamp], "Future[bytes]"]
 """Ask for the bytes of a shard from `begin` to `end`, of the version that was indexed; the answer has all of them."""
-_ENOUGH = 1.0  # seconds to wait for memory that others hold
-_TIMES_FREE = 3  # as many requests as there are connections free may a host have under way, where there are several
+_MOST_WINDOWS: Final = 256
+_MOST_LOADS: Final = 8  # in the queue of a source, of the largest size
 
 
 class AheadSettings(NamedTuple):
@@ -74,229 +77,161 @@ def checked_bytes(read_ahead_bytes: Any) -> int:
     return value
 
 
-@dataclass
-class Counts:
-    """Counts of read-ahead requests in this process."""
-
-    requests: int = 0
-    num_bytes: int = 0
-    held_bytes: int = 0
-    """Now: asked for, and not let go of yet."""
-    most_held_bytes: int = 0
-
-
-@dataclass
-class LaneAhead:
-    """The read-ahead's view of one lane, shared by all of its sources."""
-
-    settings: AheadSettings = field(default_factory=AheadSettings)
-    heap: Sequence[tuple[float, int]] = ()
-    """The clocks of the top mixture, the lowest first."""
-    num_sources: int = 0
-    """How many sources of it are remote."""
-    upcoming: list[Reader] = field(default_factory=list)
-
-    def now(self) -> float:
-        """The lane's present virtual time: its lowest clock."""
-        return self.heap[0][0] if self.heap else 0.0
-
-    def close(self) -> None:
-        """Drop all that the lane's sources hold, and cancel pending requests."""
-        # Together: the connections that one of them frees would be taken by what the next had waiting.
-        read_ahead().drop([request for upcoming in list(self.upcoming) for request in upcoming.ended()])
+def _submit(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
+    if is_remote(url):
+        return submit_range(url, begin, end, stamp)
+    answer: Future[bytes] = Future()  # of a source that has remote shards, too
+    memory, _ = read_spans([url], [stamp], np.array([[0, begin, end]]))
+    answer.set_result(bytes(memory))
+    return answer
 
 
 class ReadAhead:
-    """Requests chunks for all lanes of a process in order of due time, within one memory bound.
+    """The requests of all lanes of a process, within one memory bound.
 
     Args:
-        submit: Asks for a range; by default a remote one of its host, and a local one of threads that read.
+        submit: Asks for a range.
     """
 
-    def __init__(self, submit: Submit | None = None) -> None:
-        self.counts = Counts()
-        self._submit = submit or self._fetch
-        self._threads = ThreadPoolExecutor(MAX_CONNECTIONS, "streamdata-fetch")
+    def __init__(self, submit: Submit = _submit) -> None:
+        self._submit = submit
+        self.num_requests = 0
+        """Sent so far."""
+        self.held_bytes = 0
+        """Now: sent, and not let go of yet."""
+        self.most_held_bytes = 0
         # Re-entrant: what is collected as garbage while it is held may be an iterator, which is then closed.
         self._lock = threading.RLock()
-        self._freed = threading.Condition(self._lock)
-        self._num_dropped = 0
-        """Requests that nobody wants, and that take memory yet."""
-        self._lanes: list[LaneAhead] = []
-        self._under_way: Counter[HostHealth] = Counter()
-        """How many requests, by host."""
         self._sending = threading.local()
+        self._lanes: list[LaneAhead] = []
+        self._ahead_bytes = 0
+        """Bytes of those that are held for loads that are not being read yet."""
+        self._present: list[tuple[float, int, Request]] = []
+        """A heap of requests of loads that are being read, the first due first; some were sent since, or dropped."""
+        self._ahead: list[tuple[float, int, Request]] = []
+        """A heap of requests of loads that were not being read when they were asked for."""
+        self._has_dropped = False
+        """Whether requests were dropped that are in the heaps."""
+        self._numbers = count()
+        self._num_under_way = 0
 
-    def _fetch(self, url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
-        if is_remote(url):
-            return submit_range(url, begin, end, stamp)
-
-        def read() -> bytes:
-            file = opened_anew(url)  # what each of the threads kept open would be thousands of files
-            data = file.read(end - begin, begin)
-            file.check(stamp)
-            if len(data) != end - begin:
-                raise cut_short(url, begin, end - begin, len(data))
-            return data
-
-        return self._threads.submit(read)
-
-    def join(self, lane: LaneAhead) -> None:
-        """Add a lane that reads; forget those that have stopped."""
+    def join(self, lane: "LaneAhead") -> None:
+        """Count a lane as reading; forget those that have stopped."""
         with self._lock:
             self._lanes = [one for one in self._lanes if one.upcoming and one is not lane] + [lane]
 
-    def chunk_bytes(self) -> int:
-        """The largest chunk of a source, such that the present chunks of all sources fit into half of the bound."""
-        lanes = self._lanes
-        num_sources = sum(max(lane.num_sources, len(lane.upcoming)) for lane in lanes)
-        return max(1, _most_bytes(lanes) // (2 * num_sources))
+    def half(self) -> int:
+        """Half of the bound, in bytes."""
+        return max((lane.settings.read_ahead_bytes for lane in self._lanes), default=0) // 2
 
-    def fill(self, lane: LaneAhead) -> None:
-        """Request the chunks that a lane's sources will need, the next due first, while there is room."""
-        sources = list(lane.upcoming)
-        dues = [(due, number) for number, one in enumerate(sources) if (due := one.next_due()) < math.inf]
-        heapq.heapify(dues)
-        while dues:
-            number = dues[0][1]
-            upcoming = sources[number]
-            chunk = upcoming.next_chunk()
-            if chunk is not None:
-                # Beside what each source that holds nothing may need at any moment.
-                hold_nothing = sum(one.num_sources - sum(up.holds for up in one.upcoming) for one in self._lanes)
-                kept = max(0, hold_nothing - (not upcoming.holds)) * self.chunk_bytes()
-                if self.counts.held_bytes + chunk.num_bytes + kept > _most_bytes(self._lanes):
-                    return
-                upcoming.asked()
-                self.ask_for(chunk)
-            if chunk is not None and (due := upcoming.next_due()) < math.inf:
-                heapq.heapreplace(dues, (due, number))
-            else:
-                heapq.heappop(dues)
+    def load_bytes(self) -> int:
+        """The largest load of a source, such that the present loads of all sources fit into half of the bound."""
+        num_sources = sum(max(lane.num_sources, len(lane.upcoming)) for lane in self._lanes)
+        return max(1, self.half() // max(1, num_sources))
 
-    def make_room(self, num_bytes: int) -> None:
-        """Drop chunks requested ahead, the last due first, until `num_bytes` fit.
+    def ask(self, load: Load, due: float, pace: float, *, now: bool) -> None:
+        """Queue the requests of a load, or bring them forward.
 
-        They fit already, unless another lane of this process began to read since those chunks were requested.
+        Args:
+            load: The load.
+            due: The clock of its lane at which its first record is due.
+            pace: How far that clock goes on for each of its records.
+            now: Whether its reader has come to it.
         """
-        while self.counts.held_bytes + num_bytes > _most_bytes(self._lanes):
-            sources = [upcoming for lane in self._lanes for upcoming in lane.upcoming]
-            last = max(sources, key=lambda one: one.last_due(), default=None)
-            if last is not None and last.last_due() >= 0:
-                last.give_back()
-                continue
-            with self._lock:  # what is under way of that takes memory until it has come
-                if not self._num_dropped:
-                    return
-                self._freed.wait(_ENOUGH)
-
-    def ask_for(self, chunk: Chunk) -> None:
-        """Queue the requests of a chunk; each is sent when its turn comes."""
-        requests, num_bytes = [one for one in chunk.requests if one.asked_of is None], chunk.num_bytes
-        requests.sort(key=attrgetter("first_use"))
         with self._lock:
-            for request in requests:
-                request.asked_of = self
-                chunk.upcoming.host = request.host
-            if not chunk.is_advice:
-                chunk.upcoming.waiting += requests
-            self.counts.held_bytes += num_bytes
-            self.counts.most_held_bytes = max(self.counts.most_held_bytes, self.counts.held_bytes)
-        if chunk.is_advice:
-            for request in requests:
-                advise(request.url, request.begin, request.end)
-        else:
-            self._send()
-
-    def drop(self, requests: Sequence[Request]) -> None:
-        """Release the bytes of requests; those not answered yet are cancelled."""
-        under_way = []
-        with self._lock:
-            for request in requests:
-                # One of a parent process is not this one's; one that several chunks share comes several times.
-                if request.asked_of is not self or request.is_dropped:
-                    continue
-                request.is_dropped = True
-                self._num_dropped += 1
-                self._settle(request)
-                if request.is_sent and not request.is_over and request.future is not None:
-                    under_way.append(request.future)
-        for future in under_way:  # outside: whoever is told of it asks for the lock
-            future.cancel()
-
-    def _settle(self, request: Request) -> None:
-        """Count the bytes of a request no more, once nobody wants them and they are not under way."""
-        if request.asked_of is self and request.is_dropped and (request.is_over or not request.is_sent):
-            request.asked_of = None
-            self._num_dropped -= 1
-            self.counts.held_bytes -= request.end - request.begin
-            self._freed.notify_all()
-
-    def _send(self) -> None:
-        # An answer that is there at once leads back here: the loop that sent it goes on.
-        if getattr(self._sending, "is_under_way", False):
-            return
-        self._sending.is_under_way = True
-        try:
-            while (request := self._next()) is not None:
-                try:
-                    future = self._submit(request.url, request.begin, request.end, request.stamp)
-                except Exception as error:  # raised by the record that needs it
-                    future = Future()
-                    future.set_exception(error)
-                request.future = future
-                future.add_done_callback(partial(self._answered, request))
-                if request.is_dropped:
-                    future.cancel()
-        finally:
-            self._sending.is_under_way = False
-
-    def _next(self) -> Request | None:
-        """The request that falls due next, of all that wait; None where no more may be under way."""
-        with self._lock:
-            most = max((lane.settings.connections for lane in self._lanes), default=1)
-            # What waits to be asked again, for up to two minutes, has no connection meanwhile.
-            free = most - sum(number for host, number in self._under_way.items() if host.failing_since is None)
-            if free <= 0:
-                return None
-            heads: list[tuple[float, deque[Request]]] = []
-            sources = [upcoming for lane in self._lanes for upcoming in lane.upcoming]
-            have_several_hosts = len({upcoming.host for upcoming in sources} - {None}) > 1
-            for upcoming in sources:
-                waiting = upcoming.waiting
-                while waiting and waiting[0].is_dropped:
-                    waiting.popleft()
-                # A slow host would soon have all connections, and what is due of the others would wait for it.
-                most_of_host = _TIMES_FREE * free if have_several_hosts else most
-                if waiting and self._under_way[waiting[0].host] < most_of_host:
-                    heads.append((upcoming.due(waiting[0].first_use), waiting))
-            if not heads:
-                return None
-            # Its queue, not the source: that may have been collected as garbage meanwhile, and be closed.
-            request = min(heads, key=itemgetter(0))[1].popleft()
-            request.is_sent = True
-            self._under_way[request.host] += 1
-            self.counts.requests += 1
-            self.counts.num_bytes += request.end - request.begin
-            return request
-
-    def _answered(self, request: Request, future: "Future[bytes]") -> None:
-        with self._lock:
-            self._under_way[request.host] -= 1
-            request.is_over = True
-            self._settle(request)
-        if not request.is_dropped:
-            if future.cancelled():
-                request.answer.set_exception(CancelledError())
-            elif (error := future.exception()) is not None:
-                request.answer.set_exception(error)
-            else:
-                request.answer.set_result(future.result())
+            if load.asked_of is not self:
+                load.begin(self)
+                if load.is_advice:
+                    for request in load.requests:
+                        request.is_sent = True
+                        advise(request.url, request.begin, request.end)
+            if now and not load.is_present:
+                load.is_present = True
+                self._ahead_bytes -= load.sent_bytes
+            for request in load.requests:
+                if request.is_waiting:
+                    entry = due + pace * request.first_use, next(self._numbers), request
+                    heappush(self._present if now else self._ahead, entry)
         self._send()
 
+    def drop(self, loads: Sequence[Load]) -> None:
+        """Let go of loads; what is not answered yet is cancelled."""
+        under_way: list[Future[bytes]] = []
+        with self._lock:  # of all of them, before a connection that becomes free takes what another one has waiting
+            self._has_dropped |= any(request.is_waiting for load in loads for request in load.requests)
+            for load in loads:
+                if load.asked_of is not self:  # one of a parent process is not this one's
+                    continue
+                self.held_bytes -= load.sent_bytes
+                self._ahead_bytes -= 0 if load.is_present else load.sent_bytes
+                under_way += load.forget()
+        for future in under_way:  # outside: whoever is told of it may hold a lock, and ask for this one
+            future.cancel()
+        # Others have room now, and send when they next ask: here it may be a collection of garbage, in any thread.
 
-def _most_bytes(lanes: Sequence[LaneAhead]) -> int:
-    return max(lane.settings.read_ahead_bytes for lane in lanes)
+    def _send(self) -> None:
+        """Send what can be sent now; not from within itself, as for an answer that is there at once."""
+        own = self._sending
+        own.is_asked = True
+        if getattr(own, "is_under_way", False):
+            return
+        own.is_under_way = True
+        try:
+            while own.is_asked:
+                own.is_asked = False
+                while (request := self._next()) is not None:
+                    self._send_one(request)
+        finally:
+            own.is_under_way = False
+
+    def _send_one(self, request: Request) -> None:
+        try:
+            future = self._submit(request.url, request.begin, request.end, request.stamp)
+        except Exception as error:  # raised by the record that needs it
+            future = Future()
+            future.set_exception(error)
+        request.sent.set_result(future)
+        future.add_done_callback(self._answered)
+        if request.is_dropped:
+            future.cancel()
+
+    def _answered(self, _: "Future[bytes]") -> None:
+        with self._lock:
+            self._num_under_way -= 1
+        self._send()
+
+    def _next(self) -> Request | None:
+        """The request to be sent next; None where no more may be under way."""
+        most = max((lane.settings.connections for lane in self._lanes), default=1)
+        with self._lock:
+            if self._has_dropped:
+                self._has_dropped = False
+                for heap in self._present, self._ahead:
+                    heap[:] = [entry for entry in heap if entry[2].is_waiting]
+                    heapify(heap)
+            while self._num_under_way < most and (heaps := list(filter(self._may_go_on, (self._present, self._ahead)))):
+                _, _, request = heappop(min(heaps, key=itemgetter(0)))
+                size, load = request.size, request.load
+                if request.is_sent or request.is_dropped:  # perhaps just now, with an iterator that was collected
+                    continue
+                request.is_sent = True
+                load.sent_bytes += size
+                self._ahead_bytes += 0 if load.is_present else size
+                self.held_bytes += size
+                self.most_held_bytes = max(self.most_held_bytes, self.held_bytes)
+                self.num_requests += 1
+                self._num_under_way += 1
+                return request
+            return None
+
+    def _may_go_on(self, heap: "list[tuple[float, int, Request]]") -> bool:
+        """Whether the first request of a heap may be sent, as far as memory goes."""
+        if not heap or heap is self._present:
+            return bool(heap)
+        request = heap[0][2]
+        # Beside a record that is larger than its source's share less is ahead.
+        ahead_bytes = max(self._ahead_bytes, self.held_bytes - self.half())
+        return not request.is_waiting or ahead_bytes + request.size <= self.half()
 
 
 _read_ahead = PerProcess(ReadAhead)
@@ -305,3 +240,165 @@ _read_ahead = PerProcess(ReadAhead)
 def read_ahead() -> ReadAhead:
     """The read-ahead of this process."""
     return _read_ahead.get()
+
+
+@dataclass(eq=False)
+class LaneAhead:
+    """The read-ahead of one lane."""
+
+    settings: AheadSettings = field(default_factory=AheadSettings)
+    heap: Sequence[tuple[float, int]] = ()
+    """The clocks of the top mixture, the lowest first."""
+    num_sources: int = 0
+    """How many of its sources are remote."""
+    upcoming: "list[Upcoming]" = field(default_factory=list)
+    """The queues of its sources that are being read."""
+
+    def now(self) -> float:
+        """The lane's present virtual time: its lowest clock."""
+        return self.heap[0][0] if self.heap else 0.0
+
+    def close(self) -> None:
+        """Drop all that the lane's sources hold, and cancel pending requests."""
+        read_ahead().drop([load for upcoming in list(self.upcoming) for load in upcoming.ended()])
+
+
+class Upcoming:
+    """The queue of what one source of a lane reads next.
+
+    Args:
+        lane: The lane.
+        pace: How far the lane's clock goes on for each of its records, as far as is known before any was read.
+    """
+
+    def __init__(self, lane: LaneAhead, pace: float) -> None:
+        self._lane, self._pace = lane, pace
+        self.is_on = False
+        """Whether it was begun, and not closed since."""
+
+    def begin(self, windows: Iterator[PlannedWindow]) -> None:
+        """Start with the first of these windows."""
+        self._queue: deque[Load] = deque()
+        """The present load, and those after it."""
+        self._loads, self._chunks = self._planned(windows), self._in_order()
+        self._chunk: Chunk | None = None
+        """The one that is being read."""
+        self._error: Exception | None = None
+        """Why there are no more windows; raised where the next one is due, whatever it is."""
+        self._num_wanted, self._has_waited, self.is_on = 1, False, True
+        self._lane.upcoming.append(self)
+        read_ahead().join(self._lane)
+
+    def close(self) -> None:
+        """Drop all loads, and cancel pending requests."""
+        read_ahead().drop(self.ended())
+
+    def ended(self) -> list[Load]:
+        """Stop; return the loads to be dropped."""
+        if not self.is_on:
+            return []
+        self.is_on = False
+        self._lane.upcoming.remove(self)
+        self._loads, self._chunks = iter(()), iter(())
+        loads = list(self._queue)
+        self._queue.clear()
+        return loads
+
+    def enter(self, key: Hashable) -> PlannedWindow:
+        """Go to the next window, whose key is `key`; the rest of the previous one is dropped.
+
+        Raises:
+            Exception: Planning the window failed, for whatever reason.
+        """
+        while self._chunk is not None and not self._chunk.is_last:  # its reader did not come to its end
+            self._chunk = next(self._chunks)
+        self._chunk = next(self._chunks)
+        window = self._chunk.window
+        assert window.key == key, f"window {key} is due, and {window.key} was planned"
+        return window
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the chunks of the current window; each one replaces the one before."""
+        while self._chunk is not None and self._chunk.begin < self._chunk.end:
+            yield self._chunk
+            if self._chunk.is_last:
+                return
+            self._chunk = next(self._chunks)
+
+    def _in_order(self) -> Iterator[Chunk]:
+        """Yield all chunks; a load is let go of when what comes after it is asked for."""
+        lane = self._lane
+        while True:
+            since = lane.now()
+            if not self._queue:
+                self._plan(since)
+            if not self._queue:
+                assert self._error is not None, "a window is due, and none was planned"
+                raise self._error
+            load = self._queue[0]
+            read_ahead().ask(load, since, self._pace, now=True)
+            self._fill(since)
+            yield from load.chunks
+            self._queue.popleft()
+            read_ahead().drop([load])
+            if load.num_records and lane.now() > since:
+                self._pace = (lane.now() - since) / load.num_records
+            # Further ahead only where that was too late: tiny sources would be read for epochs that nobody comes to.
+            if self._has_waited:
+                self._num_wanted, self._has_waited = min(2 * self._num_wanted, _MOST_WINDOWS), False
+
+    def _fill(self, now: float) -> None:
+        """Queue as many windows, or parts of them, after the present load as the source has needed so far."""
+        ahead = read_ahead()
+        most = min(ahead.half(), _MOST_LOADS * ahead.load_bytes())
+        while sum(len(load.chunks) for load in islice(self._queue, 1, None)) < self._num_wanted:
+            if sum(load.num_bytes for load in self._queue) > most or not self._plan(now):
+                return
+
+    def _plan(self, now: float) -> bool:
+        """Queue the next load, if there is one; return whether there was."""
+        try:
+            load = next(self._loads, None)
+        except Exception as error:
+            self._error = error
+            return False
+        if load is None:
+            return False
+        due = now + self._pace * sum(before.num_records for before in self._queue)
+        self._queue.append(load)
+        read_ahead().ask(load, due, self._pace, now=False)
+        return True
+
+    def wait(self, load: Load, number: int) -> bytes:
+        """Wait for a request of the present load; return its bytes."""
+        if load.asked_of is not read_ahead():  # a parent process asked for it, whose answers do not come here
+            read_ahead().join(self._lane)
+            read_ahead().ask(load, self._lane.now(), self._pace, now=True)
+        sent = load.requests[number].sent
+        if sent.done() and sent.result().done():
+            return sent.result().result()
+        self._has_waited = True
+        with network().waiting():
+            return sent.result().result()
+
+    def _planned(self, windows: Iterator[PlannedWindow]) -> Iterator[Load]:
+        """Cut windows into loads, or join small ones: as many as are half of what the queue should have."""
+        parts: list[WindowPart] = []
+        try:
+            for window in windows:
+                most = min(read_ahead().load_bytes(), window.max_load_bytes)
+                for part in window.parts(most):
+                    size = sum(one.num_bytes for one in [*parts, part])
+                    if parts and (size > most or not window.has_files_of(parts[0].window)):
+                        yield Load(parts, most, self.wait)
+                        parts = []
+                    parts.append(part)
+                    if len(parts) >= self._num_wanted // 2:  # at first each alone, so that it is there soon
+                        yield Load(parts, most, self.wait)
+                        parts = []
+        except Exception:
+            if parts:  # they come before what cannot be made
+                yield Load(parts, sys.maxsize, self.wait)
+            raise
+        if parts:
+            yield Load(parts, sys.maxsize, self.wait)

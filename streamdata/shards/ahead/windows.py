@@ -1,26 +1,21 @@
-"""Windows that are to be read: `files, spans of their records → requests of 1 to 8 MB → chunks of bytes in memory`.
+"""Windows that are to be read: `files, spans of their records → loads of requests of up to 8 MB → chunks of records`.
 
-A chunk is what is held of a window, or let go of, at once. A shard that is read from its start is one window.
+A shard that is read from its start is one window.
 """
 
 import io
 import sys
-from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from streamdata.io.remote.addresses import options_of, signed_url
-from streamdata.io.remote.hosts import health_of
-from streamdata.io.remote.requests import HostHealth
-from streamdata.io.storage import FileStamp, Int64s, is_remote
+from streamdata.io.storage import FileStamp, Int64s
 from streamdata.shards.ahead.spans import FileSpans
 
 MAX_REQUEST_BYTES: Final = 8 << 20
 """Bytes of several spans that are one request, at most; a span that is larger is one request, too."""
-_DISK = HostHealth()  # it is no host, and does not fail for a while
 
 
 class Requested(NamedTuple):
@@ -41,42 +36,34 @@ def coalesced(spans: Int64s, *, gaps: bool = True) -> Requested:
         spans: Shard, begin and end of each, (n, 3), in the order in which they are used.
         gaps: Whether spans may be joined that do not touch.
     """
+    of_span = np.full(len(spans), -1, np.int64)
     order = np.lexsort((spans[:, 1], spans[:, 0]))
     order = order[spans[order, 1] < spans[order, 2]]
-    runs, run_of = _runs(spans[order], order)
-    found: list[list[int]] = []  # shard, begin, end, bytes wanted, first span
+    if not len(order):
+        return Requested([], of_span, [])
+    shards, begins, ends = spans[order].T
+    # Runs, so that the loop below has few turns: spans that touch, between the same two multiples of the bound.
+    cells = np.stack([shards, begins // MAX_REQUEST_BYTES, (ends - 1) // MAX_REQUEST_BYTES])
+    is_first = np.append(True, (cells[:, 1:] != cells[:, :-1]).any(axis=0) | (begins[1:] > ends[:-1]))
+    starts = np.flatnonzero(is_first)
+    last_ends, first_uses = np.maximum.reduceat(ends, starts), np.minimum.reduceat(order, starts)
+    runs = np.stack([shards[starts], begins[starts], last_ends, first_uses], axis=1)
+    found: list[list[int]] = []  # shard, begin, end, bytes wanted, first use
     requests = []
-    for shard, begin, end, first in runs.tolist():
+    for shard, begin, end, first_use in runs.tolist():
         last = found[-1] if found else None
         if last is None or last[0] != shard or not _may_join(last, begin, end, gaps=gaps):
-            last = [shard, begin, end, 0, first]
+            last = [shard, begin, begin, 0, first_use]
             found.append(last)
-        last[3] += max(0, end - max(begin, last[2])) if last[3] else end - begin
-        last[2], last[4] = max(last[2], end), min(last[4], first)
+        last[3] += max(0, end - max(begin, last[2]))
+        last[2], last[4] = max(last[2], end), min(last[4], first_use)
         requests.append(len(found) - 1)
     by_use = sorted(range(len(found)), key=lambda request: found[request][4])
     ranks = np.empty(len(found), np.int64)
     ranks[by_use] = np.arange(len(found))
-    of_span = np.full(len(spans), -1, np.int64)
-    if requests:
-        of_span[order] = ranks[requests][run_of]
+    of_span[order] = ranks[requests][np.cumsum(is_first) - 1]
     in_order = [found[request] for request in by_use]
     return Requested([(shard, begin, end) for shard, begin, end, *_ in in_order], of_span, [one[4] for one in in_order])
-
-
-def _runs(spans: Int64s, numbers: Int64s) -> tuple[Int64s, Int64s]:
-    """Sorted spans, those that touch as one: shard, begin, end and least number of each run; and the run of each span.
-
-    Where a run would be more than one request they stay as they are: the loop over them then joins as many as fit.
-    """
-    is_first = np.ones(len(spans), np.bool_)
-    is_first[1:] = (spans[1:, 0] != spans[:-1, 0]) | (spans[1:, 1] > spans[:-1, 2])
-    starts = np.flatnonzero(is_first)
-    if len(starts):
-        ends, least = np.maximum.reduceat(spans[:, 2], starts), np.minimum.reduceat(numbers, starts)
-        if (ends - spans[starts, 1]).max() <= MAX_REQUEST_BYTES:
-            return np.stack([spans[starts, 0], spans[starts, 1], ends, least], axis=1), np.cumsum(is_first) - 1
-    return np.column_stack([spans, numbers]), np.arange(len(spans))
 
 
 def _may_join(request: list[int], begin: int, end: int, *, gaps: bool) -> bool:
@@ -95,174 +82,78 @@ class PlannedWindow(NamedTuple):
     files: Sequence[FileSpans]
     order: Int64s
     """Positions of its records, in the order in which they are used."""
-    max_chunk_bytes: int = sys.maxsize
-    """Bytes of a chunk of it, at most; one record may have more."""
+    max_load_bytes: int = sys.maxsize
+    """Bytes of it that are held at once, at most; one record may have more."""
     is_advice: bool = False
     """Whether its files are local, and the kernel is told to read them: its reader then reads them by itself, as where
     no file is named."""
 
-    @property
-    def num_bytes(self) -> int:
-        """The bytes that are needed of the window."""
-        return sum(int((file.spans[self.order, 2] - file.spans[self.order, 1]).sum()) for file in self.files)
+    def parts(self, max_bytes: int) -> "list[WindowPart]":
+        """Divide the window into parts of so many bytes at most; one record may have more."""
+        sizes = np.zeros(len(self.order), np.int64)
+        for file in self.files:
+            _, begins, ends_of_spans = file.spans[self.order].T
+            sizes += ends_of_spans - begins
+        ends = np.cumsum(sizes)
+        parts, begin, before = [], 0, 0
+        while begin < len(ends):
+            end = max(begin + 1, int(np.searchsorted(ends, before + max_bytes, side="right")))
+            parts.append(WindowPart(self, begin, end, int(ends[end - 1]) - before))
+            begin, before = end, int(ends[end - 1])
+        return parts or [WindowPart(self, 0, 0, 0)]
 
-    @property
-    def may_share(self) -> bool:
-        """Whether the window may share requests with the next one."""
-        return bool(self.files) and not self.is_advice and self.max_chunk_bytes == sys.maxsize
+    def has_files_of(self, other: "PlannedWindow") -> bool:
+        """Whether its shards are those of another window, so that both may share requests."""
+        pairs = zip(self.files, other.files, strict=False)
+        return len(self.files) == len(other.files) and all(one.urls is its.urls for one, its in pairs)
+
+
+class WindowPart(NamedTuple):
+    """Records of a window, numbers `begin` up to `end` in order of use, and how many bytes they need."""
+
+    window: PlannedWindow
+    begin: int
+    end: int
+    num_bytes: int
 
 
 class Request:
     """A request for a range of bytes of a file."""
 
-    __slots__ = (
-        "answer", "asked_of", "begin", "end", "first_use", "future", "host", "is_dropped", "is_over", "is_sent",
-        "stamp", "url",
-    )  # fmt: skip
+    __slots__ = ("begin", "end", "first_use", "is_dropped", "is_sent", "load", "sent", "stamp", "url")
 
-    def __init__(self, url: str, stamp: FileStamp, begin: int, end: int, first_use: int) -> None:
-        self.url, self.stamp, self.begin, self.end, self.first_use = url, stamp, begin, end, first_use
-        self.answer: Future[bytes] = Future()
-        self.future: Future[bytes] | None = None
-        self.asked_of: object = None
-        """Who counts its bytes, until it is dropped and nothing of it is under way."""
-        self.host = health_of(signed_url(url), options_of(url)) if is_remote(url) else _DISK
-        self.is_sent = self.is_over = self.is_dropped = False
-
-
-class WindowSlice(NamedTuple):
-    """A slice of a window's records: numbers `begin` up to `end`, in order of use."""
-
-    window: PlannedWindow
-    begin: int
-    end: int
+    def __init__(self, load: "Load", url: str, stamp: FileStamp, begin: int, end: int, first_use: int) -> None:
+        self.load, self.url, self.stamp, self.begin, self.end, self.first_use = load, url, stamp, begin, end, first_use
+        self.sent: Future[Future[bytes]] = Future()
+        """Gives the future of its bytes, once it is sent."""
+        self.is_sent = self.is_dropped = False
 
     @property
-    def chosen(self) -> Int64s:
-        """The positions of the slice's records in the window."""
-        return self.window.order[self.begin : self.end]
-
-
-class SharedRequests:
-    """Requests for the bytes of one part of a window, or of several windows used one after another.
-
-    Args:
-        parts: The parts, of the same files.
-        first: The number of the first of their records, counted as `Upcoming` counts.
-        max_bytes: Spans that do not touch are joined only as long as all is not more than this, and never those of
-            several windows: what lies between these was read just before, or is next.
-    """
-
-    def __init__(self, parts: Sequence[WindowSlice], first: int, max_bytes: int) -> None:
-        self._make(parts, first, gaps=len(parts) == 1)
-        if self.num_bytes > max_bytes:
-            self._make(parts, first, gaps=False)
-        self.num_users = [0] * len(self.requests)
-        """How many chunks have not been let go of that need each of them."""
-
-    def _make(self, parts: Sequence[WindowSlice], first: int, *, gaps: bool) -> None:
-        self.requests: list[Request] = []
-        self.of_span: list[list[Int64s]] = [[] for _ in parts]
-        """The number of the request for each span, or -1, for each part and each of its files."""
-        self.offsets: list[list[Int64s]] = [[] for _ in parts]
-        """The offset of each span in what its request brings, for each part and each of its files."""
-        ends = np.cumsum([part.end - part.begin for part in parts])[:-1]
-        for which, file in enumerate(parts[0].window.files):
-            spans = np.concatenate([part.window.files[which].spans[part.chosen] for part in parts])
-            pieces, of_span, first_uses = coalesced(spans, gaps=gaps)
-            begins = np.array([begin for _, begin, _ in pieces] or [0], np.int64)
-            numbers = np.where(of_span < 0, -1, of_span + len(self.requests))
-            for part, own in enumerate(np.split(numbers, ends)):
-                self.of_span[part].append(own)
-            for part, own in enumerate(np.split(spans[:, 1] - begins[of_span], ends)):
-                self.offsets[part].append(own)
-            self.requests += [
-                Request(file.urls[shard], file.stamps[shard], begin, end, first + use)
-                for (shard, begin, end), use in zip(pieces, first_uses, strict=True)
-            ]
-        self.num_bytes = sum(request.end - request.begin for request in self.requests)
-
-    def anew(self, numbers: Iterable[int]) -> None:
-        """Replace requests by fresh ones, where the old were cancelled or belong to a fork's parent."""
-        for number in numbers:
-            one = self.requests[number]
-            self.requests[number] = Request(one.url, one.stamp, one.begin, one.end, one.first_use)
-
-
-class Reader(Protocol):
-    """The interface between read-ahead and the source of a lane that reads chunks."""
-
-    host: HostHealth | None
-    waiting: deque[Request]
+    def size(self) -> int:
+        """Its bytes."""
+        return self.end - self.begin
 
     @property
-    def holds(self) -> bool: ...
-
-    def wait(self, chunk: "Chunk", number: int) -> bytes: ...
-
-    def used(self, count: int) -> None: ...
-
-    def due(self, number: int) -> float: ...
-
-    def next_due(self) -> float: ...
-
-    def next_chunk(self) -> "Chunk | None": ...
-
-    def asked(self) -> None: ...
-
-    def last_due(self) -> float: ...
-
-    def give_back(self) -> None: ...
-
-    def ended(self) -> list[Request]: ...
+    def is_waiting(self) -> bool:
+        """Whether it is still to be sent."""
+        return not (self.is_sent or self.is_dropped)
 
 
 class Chunk:
-    """A slice of a window's records, with the requests for their bytes.
+    """Records of a window whose bytes come with one load: numbers `begin` up to `end`, in order of use.
 
     Args:
-        upcoming: Whose.
         part: The records.
-        first: The number of the first of them, counted as `Upcoming` counts.
-        shared: The requests.
-        number: Of the part in these.
+        load: The load.
+        first: How many records of it come before these.
     """
 
-    def __init__(self, upcoming: Reader, part: WindowSlice, first: int, shared: SharedRequests, number: int) -> None:
-        self.begin, self.end, self.first, self.upcoming = part.begin, part.end, first, upcoming
+    def __init__(self, part: WindowPart, load: "Load", first: int) -> None:
+        self.window, self.begin, self.end, _ = part
+        self.load, self.is_last = load, part.end == len(part.window.order)
         self.is_advice = part.window.is_advice or not part.window.files
-        self.shared, self._of_span, self._offsets = shared, shared.of_span[number], shared.offsets[number]
-        self._rows = np.full(len(part.window.files[0].spans) if part.window.files else 0, -1, np.int64)
-        if part.window.files:
-            self._rows[part.chosen] = np.arange(part.end - part.begin)
-        needed = np.unique(np.concatenate([*self._of_span, np.zeros(0, np.int64)]))
-        self.numbers: list[int] = needed[needed >= 0].tolist()
-        """Numbers of the requests that it needs."""
-        for one in self.numbers:
-            shared.num_users[one] += 1
-        self.is_for_free = False
-        """Whether all of them had been asked for with others when it was asked for."""
-        self._data: dict[int, bytes] = {}
-
-    @property
-    def requests(self) -> list[Request]:
-        """The requests that the chunk needs."""
-        return [self.shared.requests[number] for number in self.numbers]
-
-    @property
-    def num_bytes(self) -> int:
-        """The bytes that have to be requested for the chunk."""
-        return sum(one.end - one.begin for one in self.requests if one.asked_of is None)
-
-    def leave(self) -> list[Request]:
-        """Mark the chunk as used; return the requests that no other chunk needs."""
-        users = self.shared.num_users
-        for number in self.numbers:
-            users[number] -= 1
-        unused = [number for number in self.numbers if not users[number]]
-        requests = [self.shared.requests[number] for number in unused]
-        self.shared.anew(unused)  # these hold what was answered, as long as the others are read
-        return requests
+        self._rows = np.zeros(int(part.window.order.max(initial=-1)) + 1, np.int64)
+        self._rows[part.window.order[part.begin : part.end]] = np.arange(first, first + part.end - part.begin)
 
     def located(self, which: int, chosen: Int64s) -> tuple[Iterator[bytes], list[int]]:
         """The memory of each of these records, waited for one by one, and the offset of each in its memory.
@@ -271,19 +162,86 @@ class Chunk:
             which: The number of their files in the window's.
             chosen: Positions in the window.
         """
-        rows = self._rows[chosen]
-        return map(self._memory, self._of_span[which][rows].tolist()), self._offsets[which][rows].tolist()
+        return self.load.located(self._rows[chosen], which)
+
+
+class Load:
+    """Bytes that are asked for, held and let go of together: those of a part of a window, or of several windows.
+
+    Args:
+        parts: What is read with it, in order of use; of windows that have the same files.
+        max_bytes: Spans that do not touch are joined only as long as all is not more than this, and never those of
+            several windows: what lies between these was read just before, or is next.
+        wait: Waits for the request with a number.
+    """
+
+    def __init__(self, parts: Sequence[WindowPart], max_bytes: int, wait: "Callable[[Load, int], bytes]") -> None:
+        self._parts, self._wait = parts, wait
+        self.chunks: list[Chunk] = []
+        self.num_records = 0
+        for part in parts:
+            self.chunks.append(Chunk(part, self, self.num_records))
+            self.num_records += part.end - part.begin
+        self._join(gaps=len(parts) == 1)
+        if self.num_bytes > max_bytes:
+            self._join(gaps=False)
+        self.is_advice = parts[0].window.is_advice
+        self.requests: list[Request] = []
+        self.asked_of: object = None
+        """Who sends its requests, and counts its bytes; None if nobody does."""
+        self.sent_bytes = 0
+        """Bytes of its requests that were sent."""
+        self.is_present = False
+        """Whether its records are being read."""
+        self._data: dict[int, bytes] = {}
+
+    def _join(self, *, gaps: bool) -> None:
+        files = self._parts[0].window.files
+        # One row for each record, with a span for each of its files; these are told apart by their shards' numbers.
+        spans = np.zeros((self.num_records, len(files), 3), np.int64)
+        for which in range(len(files)):
+            of_parts = [one.window.files[which].spans[one.window.order[one.begin : one.end]] for one in self._parts]
+            spans[:, which] = np.concatenate(of_parts)
+            spans[:, which, 0] = spans[:, which, 0] * len(files) + which
+        pieces, of_span, first_uses = coalesced(spans.reshape(-1, 3), gaps=gaps)
+        begins = np.array([begin for _, begin, _ in pieces] or [0], np.int64)
+        self._of_span = of_span.reshape(self.num_records, len(files))
+        self._offsets = spans[:, :, 1] - begins[self._of_span]
+        self.ranges: list[tuple[str, FileStamp, int, int, int]] = []
+        """Url, version, begin and end of each request, in order of use, and the first record that needs it."""
+        for (number, begin, end), first_use in zip(pieces, first_uses, strict=True):
+            shard, which = divmod(number, len(files))
+            own = files[which]
+            self.ranges.append((own.urls[shard], own.stamps[shard], begin, end, first_use // len(files)))
+        self.num_bytes = sum(end - begin for _, begin, end in pieces)
+
+    def begin(self, asked_of: object) -> None:
+        """Make its requests, none of which is sent."""
+        self.asked_of, self.sent_bytes, self.is_present = asked_of, 0, False
+        self.requests = [Request(self, *each) for each in self.ranges]
+
+    def forget(self) -> "list[Future[bytes]]":
+        """Drop its requests, and what they brought; return those that were sent."""
+        requests, self.requests, self.asked_of = self.requests, [], None
+        self._data.clear()
+        for request in requests:
+            request.is_dropped = True
+        return [request.sent.result() for request in requests if request.sent.done()]
+
+    def located(self, rows: Int64s, which: int) -> tuple[Iterator[bytes], list[int]]:
+        """Return what `Chunk.located` does, of records that are numbered in the load."""
+        return map(self._memory, self._of_span[rows, which].tolist()), self._offsets[rows, which].tolist()
 
     def memories(self) -> Iterator[bytes]:
         """Yield the bytes of each request, in order of use."""
-        return map(self._memory, self.numbers)
+        return map(self._memory, range(len(self.ranges)))
 
     def _memory(self, number: int) -> bytes:
         if number < 0:
             return b""
         data = self._data.get(number)
         if data is None:
-            data = self._data[number] = self.upcoming.wait(self, number)
+            data = self._data[number] = self._wait(self, number)
         return data
 
 
@@ -295,7 +253,7 @@ class ChunkBytes(io.RawIOBase):
     """
 
     def __init__(self, chunks: Iterator[Chunk]) -> None:
-        self._data = (data for chunk in chunks for data in chunk.memories())
+        self._data = (data for chunk in chunks for data in chunk.load.memories())
         self._rest = memoryview(b"")
 
     def readable(self) -> bool:

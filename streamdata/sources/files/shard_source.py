@@ -222,9 +222,8 @@ class BlockSource(Source):
         if task.part is not None:
             task.num_found += len(positions)
         for chunk in chunks:
-            begin, stop = (0, len(positions)) if chunk is None else (chunk.begin, chunk.end)
+            done, stop = (0, len(positions)) if chunk is None else (chunk.begin, chunk.end)
             held = None if chunk is None or chunk.is_advice else chunk
-            done = begin
             while done < stop:
                 some = positions[done : min(stop, done + task.grow(window.look_ahead))]
                 end = done + len(some)
@@ -237,8 +236,6 @@ class BlockSource(Source):
                     ends = np.cumsum(counts)
                     runs = np.searchsorted(ends, some, side="right")
                     records = _numbered(records, (starts[runs] + some - (ends - counts)[runs]).tolist())
-                if chunk is not None:
-                    chunk.upcoming.used(done - begin)
                 yield afters[done:end], records
                 done = end
 

@@ -242,14 +242,9 @@ class DealtLane:
         source = self.dealt.source
         for number, stretch in enumerate(burst.stretches):
             reading = task.reading(stretch.order)
-            # Whatever is read ahead of a burst begins and ends with it.
-            reading.upcoming = task.upcoming and task.upcoming.alone()
+            reading.upcoming = None  # it is read as it comes: what lies after it is the lane's own, or another burst's
             start = stretch.position(0, 0, 0, source.blocks_per_window)
-            try:
-                yield start[3], stretch.records(source, reading, start, number)
-            finally:
-                if reading.upcoming is not None:
-                    reading.upcoming.close()
+            yield start[3], stretch.records(source, reading, start, number)
 
     def orders(self, position: Position) -> Iterator[tuple[DealtStretch | None, BlockOrder, Position]]:
         """Leftovers from the position on, then the lane's own share (None): each with its blocks, and where in them."""
