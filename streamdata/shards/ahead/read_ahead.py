@@ -40,7 +40,8 @@ class AheadSettings(NamedTuple):
     """Settings of the read-ahead of one process."""
 
     read_ahead_bytes: int = _BYTES
-    """Bytes of shards in memory at most, current windows included. With 0 nothing is read before it is needed."""
+    """Bytes of shards in memory at most, current windows included; only a record that alone has more than the share of
+    its source comes on top. With 0 nothing is read before it is needed."""
     connections: int = MAX_CONNECTIONS
     """Requests that are under way at the same time, at most."""
 
