@@ -307,8 +307,8 @@ def test_local_files_are_advised_once_they_were_waited_for(folder, advised):
     source.source.shards.reads.note(took=0.5, computed=0.001, gave_up=3)
     got += [sample["value"] for sample in islice(stream, 350)]
     assert got == want
-    # About 32 windows of two blocks, and what was ahead of them.
-    assert 48 <= len(advised) <= 80
+    # About 32 windows of two blocks, and what was ahead of them; small ones are told together.
+    assert 32 <= len(advised) <= 80
 
 
 @pytest.mark.parametrize(
@@ -349,8 +349,8 @@ def test_settings_of_the_environment_and_of_inner_mixtures_are_checked(monkeypat
 
 
 def test_windows_of_a_small_source_share_their_requests(tmp_path, use):
-    """Where the reader has to wait: fewer requests in the first epoch, and few in later ones."""
-    link = SlowLink(0.01)
+    """Three times as many each time: fewer requests in the first epoch, and few in later ones."""
+    link = SlowLink()
     ahead = use(link)
     num_requests = []
     for cyclic, count in ((False, 2048), (True, 4 * 2048)):
@@ -360,8 +360,8 @@ def test_windows_of_a_small_source_share_their_requests(tmp_path, use):
         num_requests.append(len(link.requests))
         size = sum(path.stat().st_size for path in (tmp_path / "rows").iterdir())
         assert sum(end - begin for _, begin, end in link.requests) < size * (1.05 * count / 2048 + cyclic)
-    assert num_requests[0] < 0.9 * 2048
-    assert num_requests[1] < 0.8 * 4 * 2048
+    assert num_requests[0] < 0.75 * 2048
+    assert num_requests[1] < num_requests[0] + 200
     assert held_in_the_end(ahead) == 0
 
 

@@ -8,7 +8,6 @@ memory. Nothing here is part of a state, and what is read does not depend on it:
 """
 
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -34,6 +33,7 @@ Submit = Callable[[str, int, int, FileStamp], "Future[bytes]"]
 """Ask for the bytes of a shard from `begin` to `end`, of the version that was indexed; the answer has all of them."""
 _MOST_WINDOWS: Final = 256
 _MOST_LOADS: Final = 8  # in the queue of a source, of the largest size
+_SMALL_BYTES: Final = 1 << 20  # of a request on average: where it is less, more windows share them
 
 
 class AheadSettings(NamedTuple):
@@ -286,7 +286,7 @@ class Upcoming:
         """The one that is being read."""
         self._error: Exception | None = None
         """Why there are no more windows; raised where the next one is due, whatever it is."""
-        self._num_wanted, self._has_waited, self.is_on = 1, False, True
+        self._num_wanted, self._num_together, self._has_waited, self.is_on = 1, 1, False, True
         self._lane.upcoming.append(self)
         read_ahead().join(self._lane)
 
@@ -383,7 +383,7 @@ class Upcoming:
             return sent.result().result()
 
     def _planned(self, windows: Iterator[PlannedWindow]) -> Iterator[Load]:
-        """Cut windows into loads, or join small ones: as many as are half of what the queue should have."""
+        """Cut windows into loads, or join small ones: more where requests are small, or the queue is to be long."""
         parts: list[WindowPart] = []
         try:
             for window in windows:
@@ -391,15 +391,23 @@ class Upcoming:
                 for part in window.parts(most):
                     size = sum(one.num_bytes for one in [*parts, part])
                     if parts and (size > most or not window.has_files_of(parts[0].window)):
-                        yield Load(parts, most, self.wait)
+                        yield self._load(parts)
                         parts = []
                     parts.append(part)
-                    if len(parts) >= self._num_wanted // 2:  # at first each alone, so that it is there soon
-                        yield Load(parts, most, self.wait)
+                    if len(parts) >= max(self._num_together, self._num_wanted // 2):
+                        yield self._load(parts)
                         parts = []
         except Exception:
             if parts:  # they come before what cannot be made
-                yield Load(parts, sys.maxsize, self.wait)
+                yield self._load(parts)
             raise
         if parts:
-            yield Load(parts, sys.maxsize, self.wait)
+            yield self._load(parts)
+
+    def _load(self, parts: list[WindowPart]) -> Load:
+        load = Load(parts, read_ahead().load_bytes(), self.wait)
+        # The first window is alone, so that it is there soon. Then three times as many each time: who uses half of what
+        # can come waits for a sixth of the time at most.
+        if len(load.ranges) > 1 and load.num_bytes < _SMALL_BYTES * len(load.ranges):
+            self._num_together = min(3 * self._num_together, _MOST_WINDOWS // 2)
+        return load
