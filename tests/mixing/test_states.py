@@ -314,7 +314,7 @@ def test_states_of_different_runs_are_not_merged():
 def test_a_sample_that_torch_has_converted_says_how_to_keep_it():
     """Without a batch size its loader makes lists of tuples."""
     first, second = (MergedDataset([Numbers("a", 9, 1)]) for _ in range(2))
-    with pytest.raises(StateError, match="with batch_size=None, a function that returns the sample as it is"):
+    with pytest.raises(StateError, match="with batch_size=None, by a function that returns the sample as it is"):
         to_state(next(iter(DataLoader(first, batch_size=None))))
     assert to_state(next(iter(DataLoader(second, batch_size=None, collate_fn=dict))))
 

@@ -375,12 +375,12 @@ class Upcoming:
         if load.asked_of is not read_ahead():  # a parent process asked for it, whose answers do not come here
             read_ahead().join(self._lane)
             read_ahead().ask(load, self._lane.now(), self._pace, now=True)
-        sent = load.requests[number].sent
-        if sent.done() and sent.result().done():
-            return sent.result().result()
-        self._has_waited = True
-        with network().waiting():
-            return sent.result().result()
+        request = load.requests[number]  # by this name a stall finds the file
+        if not (request.sent.done() and request.sent.result().done()):
+            self._has_waited = True
+            with network().waiting():
+                return request.sent.result().result()
+        return request.sent.result().result()
 
     def _planned(self, windows: Iterator[PlannedWindow]) -> Iterator[Load]:
         """Cut windows into loads, or join small ones: more where requests are small, or the queue is to be long."""
