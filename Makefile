@@ -28,16 +28,30 @@ BROWSER := .venv-browser
 # Tests start hundreds of processes: what one has compiled, the others need not, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-browser test-long test-lowest test-trainers bench venv
+# Nothing is asked about versions that may follow.
+export NO_MKDOCS_2_WARNING := 1
+
+.PHONY: demo dist docs test test-browser test-long test-lowest test-trainers bench venv
 
 demo: venv
 	$(BIN)/python examples/make_demo_data.py demo_data
 	$(BIN)/python examples/demo.py demo_data
 
+# The wheel and the sdist, checked: metadata by twine, the wheel in an empty environment.
+dist: venv
+	$(PIP) install -q build==1.6.1 twine==7.0.0
+	rm -rf dist
+	$(BIN)/python -m build -q .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m tests.dist dist
+
+docs: venv
+	$(BIN)/mkdocs build -q --strict
+
 test: venv
 	$(BIN)/ruff check .
-	@# mypy has a core to itself while the first tests wait for theirs; both must pass.
-	$(BIN)/mypy & checked=$$!; $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder; tested=$$?; wait $$checked && exit $$tested
+	@# mypy, and then the site, have a core to themselves while the first tests wait for theirs; all must pass.
+	{ $(BIN)/mypy && $(BIN)/mkdocs build -q --strict; } & checked=$$!; $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder; tested=$$?; wait $$checked && exit $$tested
 
 # Tests that are too dear for `make test` and properties with more examples, which are others each time; random jobs over
 # many topologies, real processes that are killed, what an elastic resume costs in large jobs, what the processes hold over

@@ -36,7 +36,7 @@ FIRST = {
     *("test_benchmarks.py", "test_even_ranks.py", "test_hostile.py", "test_jsonl.py", "test_killed_run.py"),
     *("test_lock_step.py", "test_main.py", "test_make_plan.py", "test_newcomer.py", "test_on_ray.py"),
     *("test_open_files.py", "test_parquet.py", "test_passes.py", "test_plan.py", "test_random_jobs.py"),
-    *("test_read_ahead.py", "test_readme.py", "test_resume.py", "test_saved_rests.py", "test_saving.py"),
+    *("test_pages.py", "test_read_ahead.py", "test_resume.py", "test_saved_rests.py", "test_saving.py"),
     *("test_scheduled_mixtures.py", "test_segments.py", "test_stalls.py", "test_stateful_loader.py"),
     *("test_stream_loader.py", "test_template_table.py", "test_traps.py", "test_worker_errors.py", "test_workers.py"),
 }

@@ -4,7 +4,7 @@
 2. Lightning → `StreamDataModule` → the states of all ranks in the checkpoint's file
 3. JSON of AstrAI's pipeline → `astrai.py` → the configuration of `streamdata prepare`
 
-Other trainers need none: `examples/trainers/README.md` says what to write. Each name imports its library when it is
+Other trainers need none: `docs/guides/trainers/` says what to write. Each name imports its library when it is
 first used.
 """
 

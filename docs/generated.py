@@ -1,0 +1,105 @@
+"""What the reference takes from the package itself: names, recipe keys and the help of each command.
+
+A page has a line `<!-- generated: NAME -->`, which MkDocs replaces by what the function `NAME` returns, here or among
+the drawings.
+"""
+
+import inspect
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import streamdata
+
+sys.path.insert(0, str(Path(__file__).parent))  # MkDocs loads a hook by its path, without what lies beside it
+from drawings import DRAWINGS
+
+_MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace each mark of a page (a hook of MkDocs)."""
+    return _MARK.sub(lambda mark: GENERATED[mark[1]](), markdown)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the search for those who hear it, and let wide code be scrolled by keys (a hook of MkDocs)."""
+    output = output.replace('class="md-search"', 'class="md-search" aria-label="Search"')
+    return output.replace("<pre>", '<pre tabindex="0">')
+
+
+def front() -> str:
+    """README.md, whose links are seen from the pages; what is not one of these is named without a link."""
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").partition("\n")[2]
+    return re.sub(r"\[([^\]]+)\]\((?!docs/)[^)]+\)", r"\1", text).replace("](docs/", "](")
+
+
+def groups() -> Iterator[tuple[str, list[str]]]:
+    """The groups of public names, as comments in `streamdata/__init__.py` name them."""
+    source = Path(inspect.getfile(streamdata)).read_text(encoding="utf-8")
+    table = source[source.index("_MODULES = {") :]
+    table = table[: table.index("\n}")]
+    for part in re.split(r"\n    # ", table)[1:]:
+        title, _, lines = part.partition("\n")
+        yield title, re.findall(r'^    "(\w+)":', lines, re.MULTILINE)
+
+
+def api() -> str:
+    """Every public name with signature and docstring, by its group."""
+    lines = []
+    for title, names in groups():
+        lines += [f"## {title[0].upper()}{title[1:]}", ""]
+        lines += [f"::: streamdata.{name}\n" for name in names]
+    return "\n".join(lines)
+
+
+def commands() -> str:
+    """The help of each command, as a terminal of 80 columns shows it."""
+    os.environ |= {"COLUMNS": "80", "NO_COLOR": "1", "TERMINAL_WIDTH": "80"}
+    from typer.main import get_command
+    from typer.testing import CliRunner
+
+    from streamdata.tools.cli.main import app
+
+    parts = []
+    for name in ("", *get_command(app).commands):  # type: ignore[attr-defined]  # ours is a group of commands
+        text = CliRunner().invoke(app, [name, "--help"] if name else ["--help"]).output
+        parts += [f"## streamdata {name}".rstrip(), "", "```text", text.strip("\n"), "```", ""]
+    return "\n".join(parts)
+
+
+def recipe_keys() -> str:
+    """The keys of each target of a recipe: type, default, and what its docstring says."""
+    from streamdata.recipe.targets import TARGETS, import_target
+
+    return "\n".join(_of_target(name, import_target(name)) for name in sorted(TARGETS))
+
+
+def _of_target(name: str, target: Any) -> str:
+    documented = dict(_arguments(inspect.getdoc(target) or ""))
+    first = (inspect.getdoc(target) or "").partition("\n")[0]
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for parameter in inspect.signature(target).parameters.values():
+        default = "required" if parameter.default is parameter.empty else f"`{parameter.default!r}`"
+        what = documented.get(parameter.name, "")
+        rows.append(f"| `{parameter.name}` | {_kind(parameter.annotation)} | {default} | {what} |")
+    return "\n".join([f"## {name.rpartition('.')[2]}", "", f"`target: {name}`", "", first, "", *rows, ""])
+
+
+def _kind(annotation: Any) -> str:
+    """A type as a cell of a table: without the modules that its names are from."""
+    if annotation is inspect.Parameter.empty:
+        return ""
+    return f"`{re.sub(r'[a-z_][a-z_.]*[.]', '', inspect.formatannotation(annotation))}`".replace("|", "\\|")
+
+
+def _arguments(text: str) -> Iterator[tuple[str, str]]:
+    section = re.search(r"^Args:\n((?:(?: {4}.*)?\n?)*)", text, re.MULTILINE)
+    for found in re.finditer(r"^ {4}\*{0,2}(\w+): (.*(?:\n {5,}\S.*)*)", section[1] if section else "", re.MULTILINE):
+        yield found[1], re.sub(r"\s+", " ", found[2]).replace("|", "\\|")
+
+
+GENERATED = {"front": front, "api": api, "commands": commands, "recipe_keys": recipe_keys, **DRAWINGS}

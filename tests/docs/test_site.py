@@ -1,0 +1,133 @@
+"""What holds for README and site beside their blocks."""
+
+import re
+import runpy
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import streamdata
+from streamdata import MergedDataset, instantiate_from_yaml
+from streamdata.recipe.targets import TARGETS
+from streamdata.tools.cli.main import app
+from tests.docs.pages import PAGES, ROOT, blocks_of
+from tests.io.servers import s3_server
+from tests.streams import Numbers, assert_exact_resume
+
+GENERATED = runpy.run_path(str(ROOT / "docs" / "generated.py"))
+GUIDES = sorted((ROOT / "docs" / "guides").rglob("*.md"))
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def block(page: str, title: str) -> str:
+    """The file of that title on a page."""
+    return next(block.text for block in blocks_of(ROOT / page) if block.title == title)
+
+
+def test_front_page_is_short() -> None:
+    """1,200 words, code and tables included."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1200
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_a_guide_is_one_task(guide: Path) -> None:
+    """At most 900 words, without the files that it includes."""
+    assert len(guide.read_text(encoding="utf-8").split()) <= 900
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files(page: Path) -> None:
+    """Of those within the repository; MkDocs looks for the headings that they name."""
+    for link in _LINK.findall(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)):
+        if not link.startswith(("http", "#")):
+            assert (page.parent / link.partition("#")[0]).exists(), link
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """And each once."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r"- (?:[\w ]+: )?([\w/-]+\.md)$", text, re.MULTILINE)
+    assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES[1:])
+    assert yaml.safe_load(text.partition("theme:")[0])["strict"] is True
+
+
+def test_reference_has_every_public_name() -> None:
+    """Once, in the groups of the package's own list."""
+    names = [name for _, group in GENERATED["groups"]() for name in group]
+    assert sorted(names) == sorted(streamdata.__all__)
+    assert all(f"::: streamdata.{name}\n" in GENERATED["api"]() for name in names)
+
+
+def test_reference_has_every_target_with_its_keys() -> None:
+    """Each with a table; a required key is called so."""
+    text = GENERATED["recipe_keys"]()
+    assert all(f"`target: {name}`" in text for name in TARGETS)
+    assert r"| `path` | `str \| Sequence[str]` | required |" in text
+
+
+def test_reference_has_every_command() -> None:
+    """As its help shows it, within 80 columns."""
+    text = GENERATED["commands"]()
+    assert {"## streamdata check", "## streamdata plan", "## streamdata trace"} <= set(text.splitlines())
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_shards_of_the_guide_are_read_from_a_store(tmp_path, monkeypatch) -> None:
+    """One request for the manifest, which is a copy, and then ranges; the cache lies where the recipe says."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"CACHE": str(tmp_path / "indexes"), "DATA_CACHE": ""}.items():
+        monkeypatch.setenv(f"STREAMDATA_{name}", value)
+    page = "docs/guides/object-stores.md"
+    for title in ("write.py", "store.yaml"):
+        Path(title).write_text(block(page, title), encoding="utf-8")
+    runpy.run_path("write.py")
+    for options in ([], ["--check"]):
+        assert CliRunner().invoke(app, ["index", "web", *options]).exit_code == 0
+    files = {f"my-bucket/web/{path.name}": path.read_bytes() for path in Path("web").iterdir()}
+    with s3_server(files) as server:
+        for name, value in {
+            "AWS_ENDPOINT_URL": server.url,
+            "AWS_ACCESS_KEY_ID": "a",
+            "AWS_SECRET_ACCESS_KEY": "b",
+        }.items():
+            monkeypatch.setenv(name, value)
+        dataset = instantiate_from_yaml("store.yaml", variables={"disk": str(tmp_path / "pages")})
+        assert [request.path for request in server.log] == ["my-bucket/web/streamdata.manifest"]
+        samples = list(islice(dataset, 1000))
+    assert {sample["score"] for sample in samples} == {n / 10 for n in range(1000)}
+    assert {request.method for request in server.log} == {"GET"}
+    assert list((tmp_path / "pages").iterdir())
+
+
+def test_packer_of_the_guide_resumes_exactly(tmp_path) -> None:
+    """After each row, and one function for all iterations; no id is lost."""
+    (tmp_path / "packer.py").write_text(block("docs/guides/batches.md", "packer.py"), encoding="utf-8")
+    packer = runpy.run_path(str(tmp_path / "packer.py"))["Packer"](7)
+
+    def with_ids(record):
+        return {"ids": [record["value"]] * (record["value"] % 5)}
+
+    def make(**options):
+        return MergedDataset([Numbers("a", 11, single_process_fn=with_ids, process_fn=packer)], **options)
+
+    assert_exact_resume(make)
+    rows = [sample["ids"] for sample in make(cyclic=False)]
+    assert sorted(i for ids in rows for i in ids) == sorted(i for i in range(11) for _ in range(i % 5))
+
+
+def test_demo_runs(tmp_path, demo_data, capsys, monkeypatch, caplog) -> None:
+    """A short one: the tree, the shares, and an exact resume; no warning of a function that only looks on."""
+    (tmp_path / "demo_data").symlink_to(demo_data)
+    demo = runpy.run_path(str(ROOT / "examples" / "demo.py"))
+    monkeypatch.setitem(demo["main"].__globals__, "NUM_BATCHES", 12)
+    monkeypatch.setitem(demo["main"].__globals__, "STOP_AFTER", 5)
+    demo["main"](str(tmp_path / "demo_data"))
+    output = capsys.readouterr().out
+    assert "still has something" not in caplog.text
+    assert re.search(r"├─ tiles +0.4 +40 % +40 % +[\d,]+ +[\d,]+  MetaDistributedWebDataset, \d+ shards", output)
+    assert re.search(r"12 batches, [\d,]+ samples/s, two workers", output)
+    assert "resumed: 7 of 7 remaining batches equal" in output
+    assert re.search(r"docs +30 % +(29|30|31)(\.\d)? %", output)
