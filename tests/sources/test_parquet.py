@@ -2,8 +2,10 @@
 
 import json
 import pickle
+import sys
 import tracemalloc
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
@@ -122,11 +124,31 @@ def test_no_more_is_kept_than_max_open_bytes(tmp_path):
     table = pa.table({"x": ["y" * 1000] * 500})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
     data = source(str(tmp_path), max_open_bytes=30_000)
-    got, kept = [], data.source.shards
+    got, kept = [], data.source.shards.kept.get()
     for sample in MergedDataset([data], cyclic=False):
         got.append(sample["__key__"])
         assert kept.num_bytes <= 30_000
     assert sorted(map(int, got)) == list(range(500))
+
+
+@pytest.mark.parametrize("kept", [10**8, 1500])
+def test_threads_that_read_at_once_share_what_is_decoded(tmp_path, decoded, kept):
+    """Each gets every row in the same order; what stays is decoded once for all of them."""
+    data = source(write(tmp_path, {"a": (300, 5)}), max_open_bytes=kept)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            found = list(threads.map(lambda _: [*MergedDataset([data], cyclic=False)], range(6)))
+    finally:
+        sys.setswitchinterval(interval)
+    texts = [[(row["id"], row["text"]) for row in one] for one in found]
+    assert texts == [texts[0]] * 6
+    assert sorted(texts[0]) == [(row["id"], row["text"]) for row in rows(300)]
+    if kept == 10**8:
+        assert len(decoded) == len(set(decoded)) == 60
+    kept_runs = data.source.shards.kept.get()
+    assert kept_runs.num_bytes == sum(run.num_bytes for run in kept_runs.runs.values())
 
 
 def test_that_footers_say_too_little_of_what_is_to_stay_is_said_once(tmp_path, caplog):
@@ -135,7 +157,7 @@ def test_that_footers_say_too_little_of_what_is_to_stay_is_said_once(tmp_path, c
     pq.write_table(pa.table({"x": labels}), tmp_path / "a.parquet", row_group_size=1000)
     size = int(source(str(tmp_path)).source.shards.sizes.sum())
     little, much = source(str(tmp_path), max_open_bytes=size), source(str(tmp_path))
-    kept, keys = little.source.shards, []
+    kept, keys = little.source.shards.kept.get(), []
     for sample in MergedDataset([little], cyclic=False):
         keys.append(sample["__key__"])
         assert kept.num_bytes <= size
@@ -225,7 +247,7 @@ def test_long_values_that_may_repeat_are_what_pyarrow_says(tmp_path, kind):
         data = source(str(tmp_path), **options)
         got = {int(row["__key__"]): row["v"] for row in MergedDataset([data], cyclic=False)}
         assert [got[number] for number in range(2000)] == want
-        assert kind != pa.string() or data.source.shards.num_bytes < 4 << 20
+        assert kind != pa.string() or data.source.shards.kept.get().num_bytes < 4 << 20
 
 
 def test_a_damaged_small_group_is_named(tmp_path):

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from streamdata.io.storage import (
     opened_shard,
     submit_question,
 )
-from streamdata.run.per_process import open_files
+from streamdata.run.per_process import PerProcess, open_files
 from streamdata.shards.ahead.spans import FileSpans, read_spans
 from streamdata.shards.ahead.windows import Chunk
 from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, stamps_for
@@ -60,6 +61,25 @@ class DecodedRun(NamedTuple):
     num_bytes: int
     row_bytes: int
     """Bytes of a row on average, as it comes out."""
+
+
+class KeptRuns:
+    """The decoded runs that a process keeps, in the order in which they were decoded. Its threads share them."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        """Held while a run is looked up or decoded, so that what several threads need is decoded once."""
+        self.runs: dict[GroupRun, DecodedRun] = {}
+        self.num_bytes = 0
+        self.asked: set[GroupRun] = set()
+        """Runs whose spans were asked for."""
+
+    def make_room(self, num_bytes: int, max_bytes: int) -> bool:
+        """Drop runs until so many bytes more are within the bound; return whether any was dropped."""
+        before = len(self.runs)
+        while self.runs and self.num_bytes + num_bytes > max_bytes:
+            self.num_bytes -= self.runs.pop(next(iter(self.runs))).num_bytes
+        return len(self.runs) < before
 
 
 class ParquetShards:
@@ -115,16 +135,9 @@ class ParquetShards:
         """Rows of each group that are decoded together, at most."""
         self.cache: CacheSettings | None = None
         self._confirmations, self._has_warned = Confirmations(), False
-        self._kept: dict[GroupRun, DecodedRun] = {}
+        self.kept = PerProcess(KeptRuns)
         # Half, so that the parts of a large run may be joined beside others, and windows that are over let go of.
         self._kept_bytes = max_open_bytes if self.fits else max_open_bytes // 2
-        self.num_bytes = 0
-        """How large the decoded runs are that are kept."""
-        self.asked: set[GroupRun] = set()
-        """Runs whose spans were asked for in this process."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "asked": set(), "_kept": {}, "num_bytes": 0}
 
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Set where pages of remote files are cached; None leaves it to the environment."""
@@ -180,30 +193,31 @@ class ParquetShards:
         Raises:
             ShardError: The row group is damaged, or its file has changed.
         """
-        decoded = self._kept.get(run)
-        if decoded is None:
-            facts = self.facts[run.shard]
-            # First, so that the memory is used again: new memory costs a page fault for each 4 KiB.
-            has_dropped = self._make_room(facts.num_bytes * run.num_rows // facts.num_rows)
-            decoded = self._decode(run, held)
-            has_dropped |= self._make_room(decoded.num_bytes)
-            self._kept[run], self.num_bytes = decoded, self.num_bytes + decoded.num_bytes
-            if not self._has_warned and (self.num_bytes > self.max_open_bytes or (has_dropped and self.fits)):
-                self._has_warned = True
-                remedy = "Raise max_open_bytes, which leaves the order as it is" if self.fits else "Write smaller ones"
-                logger.warning(
-                    "shard '%s': its row groups decode to more than the %d bytes of max_open_bytes, of which footers "
-                    "say less: more is held, or they are decoded again and again. %s",
-                    self.url_of(run.shard), self.max_open_bytes, remedy,
-                )  # fmt: skip
+        kept = self.kept.get()
+        with kept.lock:
+            decoded = kept.runs.get(run)
+            if decoded is None:
+                facts = self.facts[run.shard]
+                # First, so that the memory is used again: new memory costs a page fault for each 4 KiB.
+                has_dropped = kept.make_room(facts.num_bytes * run.num_rows // facts.num_rows, self._kept_bytes)
+                decoded = self._decode(run, held)
+                has_dropped |= kept.make_room(decoded.num_bytes, self._kept_bytes)
+                kept.runs[run] = decoded
+                kept.num_bytes += decoded.num_bytes
+                if kept.num_bytes > self.max_open_bytes or (has_dropped and self.fits):
+                    self._warn(run)
         return decoded
 
-    def _make_room(self, num_bytes: int) -> bool:
-        """Drop runs until so many bytes more are within the bound; return whether any was dropped."""
-        before = len(self._kept)
-        while self._kept and self.num_bytes + num_bytes > self._kept_bytes:
-            self.num_bytes -= self._kept.pop(next(iter(self._kept))).num_bytes
-        return len(self._kept) < before
+    def _warn(self, run: GroupRun) -> None:
+        """Say once that a bound does not hold."""
+        if not self._has_warned:
+            self._has_warned = True
+            remedy = "Raise max_open_bytes, which leaves the order as it is" if self.fits else "Write smaller ones"
+            logger.warning(
+                "shard '%s': its row groups decode to more than the %d bytes of max_open_bytes, of which footers say "
+                "less: more is held, or they are decoded again and again. %s",
+                self.url_of(run.shard), self.max_open_bytes, remedy,
+            )  # fmt: skip
 
     def _decode(self, run: GroupRun, held: Sequence[tuple[int, memoryview]]) -> DecodedRun:
         """Decode a run. The rows before it are decoded too: a group has no index of its rows."""
@@ -310,14 +324,14 @@ class ParquetWindow:
 
     def spans_by_use(self, positions: Int64s) -> FileSpans:
         """The spans of remote files to request, in the order in which these positions need them."""
-        shards, spans = self._shards, list[tuple[int, int, int]]()
+        shards, asked, spans = self._shards, self._shards.kept.get().asked, list[tuple[int, int, int]]()
         runs, _, firsts = self._runs_at(*self._rows_at(positions)) if len(positions) else ([], None, np.zeros(0))
         for run in (runs[number] for number in np.argsort(firsts).tolist()):
             if not is_remote(shards.url_of(run.shard)):
                 continue
-            if shards.fits and run in shards.asked:  # its rows stay here
+            if shards.fits and run in asked:  # its rows stay here
                 continue
-            shards.asked.add(run)
+            asked.add(run)
             own = shards.facts[run.shard].spans
             spans += [(int(shards.file_of[run.shard]), begin, end) for begin, end in own]
             self._asked.append((run, own))
