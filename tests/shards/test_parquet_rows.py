@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from streamdata import MergedDataset, ParquetDataset
 from streamdata.errors import SourceError
 from streamdata.io.file_cache import FileCache
 from streamdata.shards.parquet import rows as module
@@ -158,6 +159,24 @@ def test_a_row_does_not_carry_the_values_of_others(kind, wrapped, tmp_path):
     rows = ParquetRows(str(tmp_path / "a.parquet"))
     assert [rows[number]["x"] for number in range(300)] == wrapped(values)
     assert rows.files[0].stored.stat().st_size < 300 * 2000
+
+
+CATEGORIES = [
+    pa.array(["a", "b", "a", "c"]).dictionary_encode(),
+    pa.array(["a", "b", "a", "c"]).cast(pa.string_view()),
+]
+
+
+@pytest.mark.parametrize("items", CATEGORIES, ids=["dictionary", "view"])
+def test_maps_and_lists_of_one_size_hold_categories_and_views(items, tmp_path):
+    """In prompts and in a source; where pyarrow takes or writes such values, it fails."""
+    pairs = pa.MapArray.from_arrays(pa.array([0, 2, 4], pa.int32()), pa.array([*"klmn"]), items)
+    table = pa.table({"map": pairs, "pair": pa.FixedSizeListArray.from_arrays(items, 2)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1)
+    want = table.to_pylist()
+    assert list(ParquetRows(str(tmp_path))) == want
+    data = MergedDataset([ParquetDataset(str(tmp_path), name="s", percent=1)], cyclic=False)
+    assert sorted(([row["map"], row["pair"]] for row in data), key=str) == [[*row.values()] for row in want]
 
 
 def test_columns_of_one_name_are_an_error(tmp_path):

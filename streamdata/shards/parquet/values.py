@@ -90,6 +90,10 @@ def _plain_type(kind: Any) -> Any:
         plain = pyarrow.large_string() if types.is_string_view(kind) else pyarrow.large_binary()
     elif types.is_struct(kind):
         plain = pyarrow.struct([of(field) for field in kind])
+    elif types.is_map(kind):
+        plain = pyarrow.map_(of(kind.key_field), of(kind.item_field), kind.keys_sorted)
+    elif types.is_fixed_size_list(kind):
+        plain = pyarrow.list_(of(kind.value_field), kind.list_size)
     elif types.is_list(kind) or types.is_large_list(kind):
         plain = (pyarrow.list_ if types.is_list(kind) else pyarrow.large_list)(of(kind.value_field))
     return plain
