@@ -81,7 +81,7 @@ def test_a_row_costs_few_others(tmp_path, monkeypatch):
     monkeypatch.setattr(LocalShard, "read", lambda file, size, at: [sizes.append(size), read(file, size, at)][1])
     assert [rows.row(number) for number in (300, 301)] == [{"x": "y" * 1000, "z": number} for number in (299, 300)]
     assert len(sizes) == 1
-    assert sizes[0] < 40_000
+    assert sizes[0] < 12_000
 
 
 def test_any_damage_is_an_error_when_it_is_read(tmp_path):

@@ -1,7 +1,7 @@
 """Rows of parquet files and JSON Lines: `file → StoredRows in the cache, made once → rows`.
 
 A row of a parquet file costs the decoding of its row group, by default a million rows. The file in the cache holds the
-same rows in batches of 32 KiB, so that any is read where it lies, and no process's heap grows with the file.
+same rows in batches of 8 KiB, so that any is read where it lies, and no process's heap grows with the file.
 Format: https://parquet.apache.org/docs/file-format.
 """
 

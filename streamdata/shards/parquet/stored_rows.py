@@ -28,7 +28,7 @@ _TRAILER = struct.Struct("<QQI8s")
 _MAGIC = b"sdrows2\n"
 _ENTRY = np.dtype([("first", "<u8"), ("begin", "<u8"), ("crc", "<u4")])
 _NAMES, _DIGEST = b"names", b"digest"  # in the metadata of a schema: the columns of rows of JSON; of the content
-_BATCH_BYTES = 1 << 15  # about: all of a batch is read for one row
+_BATCH_BYTES = 8 << 10  # about: all of a batch is read for one row. In less, what Arrow writes of each batch tells
 
 Row = dict[str, Any]
 
@@ -56,17 +56,19 @@ class StoredRows:
         if len(found) < end - begin or zlib.crc32(found) != crc or table_bytes % _ENTRY.itemsize or not table_bytes:
             raise self._damaged(f"{self._file.size} bytes that end in {shown(trailer)}")
         self._batches = np.frombuffer(found[:table_bytes], _ENTRY)
+        self._firsts = self._batches["first"].astype(np.int64)  # apart: a search in a field of a table copies it
         self._schema = import_pyarrow().ipc.read_schema(import_pyarrow().py_buffer(found[table_bytes:]))
         names = self._schema.metadata.get(_NAMES)
         self.digest = self._schema.metadata[_DIGEST].decode("ascii")
         """The hash of the file whose rows these are."""
         self._is_json = names is not None
         self.names: list[str] = self._schema.names if names is None else orjson.loads(names)
-        self._last: tuple[int, Any] = (-1, None)
-        """The batch that was read last, after its number: rows are often read in order."""
+        self._decoders = [json_decoder(field.type) for field in self._schema]
+        self._last: tuple[int, list[Any]] = (-1, [])
+        """The columns of the batch that was read last, after its number: rows are often read in order."""
 
     def __len__(self) -> int:
-        return int(self._batches["first"][-1])
+        return int(self._firsts[-1])
 
     def row(self, number: int) -> Row:
         """Row `number`, in [0, len), as a dict of Python's own types.
@@ -74,27 +76,27 @@ class StoredRows:
         Raises:
             SourceError: It holds what these types cannot, or the file is not as it was written.
         """
-        batch = int(np.searchsorted(self._batches["first"], number, side="right")) - 1
-        last, found = self._last
+        batch = int(self._firsts.searchsorted(number, side="right")) - 1
+        last, columns = self._last
         if last != batch:
-            found = self._batch(batch)
-            self._last = batch, found
-        row = found.slice(number - int(self._batches["first"][batch]), 1)
+            columns = self._batch(batch).columns
+            self._last = batch, columns
+        place = number - int(self._firsts[batch])
         if self._is_json:
-            parsed = parse_row(row.column(0)[0].as_py(), self._source, number, takes_nan=True)
+            parsed = parse_row(columns[0][place].as_py(), self._source, number, takes_nan=True)
             return {name: parsed.get(name) for name in self.names}
-        values: Row = {}
-        for name, column in zip(self.names, row.columns, strict=True):
+        row: Row = {}
+        for name, column, decode in zip(self.names, columns, self._decoders, strict=True):
             try:
-                (value,) = column.to_pylist()
-                values[name] = decode(value) if (decode := json_decoder(column.type)) else value
+                value = column[place].as_py()
+                row[name] = decode(value) if decode else value
             except (ValueError, OverflowError) as error:  # such as pyarrow's, of nanoseconds
                 raise SourceError(
                     f"'{self._source}', row {number}, column {shown(name)}: expected a value that Python's own "
                     f"types can hold, got: {error}\n  Write the column in another type, such as times in "
                     "microseconds, or leave it out of the file."
                 ) from error
-        return values
+        return row
 
     def _batch(self, number: int) -> Any:
         (_, begin, crc), (_, end, _) = self._batches[number : number + 2].tolist()
