@@ -291,6 +291,15 @@ def test_shared_memory_of_another_owner_is_refused(tmp_path, monkeypatch):
         ParquetRows(path, use_shm=True)
 
 
+def test_missing_shared_memory_says_what_to_do(tmp_path, monkeypatch):
+    """Some systems have none."""
+    monkeypatch.setattr(module, "SHARED_MEMORY", str(tmp_path / "shm"))
+    with pytest.raises(
+        SourceError, match=r"use_shm: expected .*/shm', got: .*\n.*leave use_shm"
+    ):
+        ParquetRows(sums(tmp_path / "a.parquet"), use_shm=True)
+
+
 def test_no_room_in_shared_memory_says_so(tmp_path, monkeypatch):
     """And leaves nothing there."""
 

@@ -198,10 +198,16 @@ def _shared_memory_cache() -> FileCache:
     """A cache in this user's own directory in shared memory."""
     cache = FileCache(f"{SHARED_MEMORY}/streamdata-{os.getuid()}")
     path = cache.directory
-    with suppress(FileExistsError):
-        path.mkdir(mode=0o700)
+    try:
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        found = path.lstat()
+    except OSError as error:
+        raise SourceError(
+            f"use_shm: expected to make a directory in '{SHARED_MEMORY}', got: {error}\n"
+            "  Mount shared memory there, or leave use_shm out."
+        ) from error
     # Anybody may make a directory of this name there, or a link, whose rows would be read as ours.
-    found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & _OTHERS_WRITE:
         raise SourceError(
             f"use_shm: expected '{path}' to be a directory that its owner, user {os.getuid()}, alone can write, got "
