@@ -222,10 +222,11 @@ class ParquetShards:
     def _decode(self, run: GroupRun, held: Sequence[tuple[int, memoryview]]) -> DecodedRun:
         """Decode a run. The rows before it are decoded too: a group has no index of its rows."""
         facts, schema, first, end, parts = self.facts[run.shard], self.schema, 0, run.first + run.num_rows, list[Any]()
-        # What is dropped is small, so that its memory is used again.
-        at_once = max(1, _DECODED_BYTES // int(self.row_bytes[run.shard]))
+        at_once = int(self.run_rows[run.shard])
+        if run.first:  # the rows before it are dropped: little at a time, so that its memory is used again
+            at_once = min(at_once, max(1, _DECODED_BYTES // int(self.row_bytes[run.shard])))
         with self._opened(run.shard, held) as file, file.damage(f"row group {facts.group}"):
-            for batch in file.runs(facts, schema.names, min(at_once, int(self.run_rows[run.shard]))):
+            for batch in file.runs(facts, schema.names, at_once):
                 begin, stop = max(0, run.first - first), min(batch.num_rows, end - first)
                 if begin < stop:
                     parts.append(batch.slice(begin, stop - begin))
