@@ -156,8 +156,12 @@ class Signals:
             self._before = {number: signal.signal(number, self._receive) for number in _SIGNALS}
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         if self._received:
+            # Workers end with their iterator. Frames of the error hold it: it would go after handlers and deadline.
+            while error is not None:
+                traceback.clear_frames(error.__traceback__)
+                error = error.__context__
             signal.setitimer(signal.ITIMER_REAL, 0)
             self._deadline.cancel()
         for number, handler in self._before.items():

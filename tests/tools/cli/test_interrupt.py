@@ -76,6 +76,39 @@ def test_either_signal_ends_a_command_also_where_its_worker_failed_first(number:
     assert caught.type is kind
 
 
+class Loader:
+    """Ends workers when it goes, as torch's iterators do."""
+
+    def __init__(self, ended: list[object]) -> None:
+        self._ended = ended
+
+    def __iter__(self) -> Iterator[int]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield 1
+
+    def __del__(self) -> None:
+        self._ended.append(signal.getsignal(signal.SIGCHLD))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_command_leaves_is_ended_before_its_handlers(*, fails: bool) -> None:
+    """The handler of torch would raise for workers that the same signal ended, and a hang needs the deadline."""
+    ended: list[object] = []
+
+    def received(loader: Loader) -> Iterator[int]:
+        yield from loader
+        if fails:
+            raise RuntimeError("a worker was killed by a signal")
+
+    before = signal.signal(signal.SIGCHLD, lambda *_: None)
+    try:
+        with pytest.raises(TerminatedError), Signals() as signals:
+            list(signals.held_within(received(Loader(ended))))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert ended == [signal.SIG_DFL]
+
+
 def hold_two(number: int) -> None:
     """A command that gets two signals within a batch."""
 
