@@ -94,14 +94,14 @@ def _schedules(plan: RunPlan) -> str:
     if not plan.schedules:
         return ""
     highest = max(share for line in plan.schedules for share in line.shares) or 1.0
-    rows = [[f"shares over {_rounded(plan.samples)} samples", "first", "last", "least", "most", ""]]
+    rows = [["source", "first", "last", "least", "most", ""]]
     every = 1 if columns() >= 2 * len(plan.schedules[0].shares) else 2
     for line in plan.schedules:
         shown = [percent_text(share) for share in (line.shares[0], line.shares[-1], min(line.shares), max(line.shares))]
         # What is not 0 is seen.
         heights = (max(share > 0, round((len(_BARS) - 1) * share / highest)) for share in line.shares[::every])
         rows.append([line.name, *shown, "".join(_BARS[height] for height in heights)])
-    return f"{fitted(rows)}\nbars up to {percent_text(highest)}"
+    return f"shares over {_rounded(plan.samples)} samples, bars up to {percent_text(highest)}\n{fitted(rows)}"
 
 
 def _needs(plan: RunPlan) -> str:

@@ -45,13 +45,13 @@ def paragraph(text: str) -> str:
 
 
 def fitted(rows: Sequence[Sequence[str]], flexible: Collection[int] = (0,)) -> str:
-    """A table, as `table` aligns it, with cells of some columns shortened where it would be too wide."""
+    """A table, as `table` aligns it, with cells below the titles of some columns shortened where it is too wide."""
     rows = [list(map(one_line, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     excess = sum(widths) + 2 * (len(widths) - 1 - (not widths[-1])) - columns()
     for _ in range(excess):
         widest = max(flexible, key=widths.__getitem__)
-        widths[widest] = max(_LEAST, widths[widest] - 1)
+        widths[widest] = max(_LEAST, len(rows[0][widest]), widths[widest] - 1)
     return table([[shortened(cell, width) for cell, width in zip(row, widths, strict=True)] for row in rows])
 
 

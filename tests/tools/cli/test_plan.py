@@ -108,3 +108,22 @@ def test_it_fits_the_terminal(
     assert done.exit_code == 0, done.output
     assert max(map(len, done.stdout.splitlines())) <= columns
     assert any("…" in line and ", record " in line for line in done.stdout.splitlines()) or columns > 80
+
+
+def test_titles_are_whole(streamdata: Streamdata, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of schedules, too, at 80 columns, where long names are shortened."""
+    monkeypatch.setenv("COLUMNS", "80")
+    text = "\n".join(f'{{"text": "{number}"}}' for number in range(9))
+    sources = []
+    for name, percent in (("a" * 60, "[[0, 0.1], [10000, 0.9]]"), ("b", "0.5")):
+        (tmp_path / f"{name}.jsonl").write_text(text)
+        where = f"{{target: streamdata.JsonlIterableDataset, params: {{path: {tmp_path / name}.jsonl}}"
+        sources.append(f"    - {where}, name: {name}, percent: {percent}}}")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("\n".join(["target: streamdata.MergedDataset", "params:", "  datasets:", *sources]) + "\n")
+    done = streamdata("plan", recipe, "--samples", 20000)
+    assert done.exit_code == 0, done.output
+    assert "without workers" in done.stdout
+    titles = done.stdout.partition("shares over 20,000 samples, bars up to ")[2].splitlines()[1]
+    assert titles.split() == ["source", "first", "last", "least", "most"]
+    assert max(map(len, done.stdout.splitlines())) <= 80
