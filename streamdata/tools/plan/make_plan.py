@@ -126,6 +126,8 @@ class RunPlan:
     ends_after: float | None
     """The stream's own end, where that comes first."""
     end_is_estimated: bool
+    ended: list[str]
+    """Sources that are at their end there, by path."""
     drawn: int
     """Samples of the run that were drawn, before it goes on by rates."""
     dp: int
@@ -225,6 +227,7 @@ class _Planner:
             tokens=course.tokens or None if has_tokens else None,  # none in any source: not known, rather than 0
             ends_after=float(round(course.delivered)) if self._is_short else None,
             end_is_estimated=self._is_short and self._is_estimated,
+            ended=self._ended,
             drawn=course.num_drawn,
             dp=amount.dp_size,
             workers=amount.num_workers,
@@ -287,7 +290,7 @@ class _Planner:
         elif epochs > MANY_EPOCHS:
             level = HURTS if epochs > MANY_EPOCHS**2 else MIND
         if node.path in self._ended:
-            parts, level = [*parts, "is at its end before the run is, and ends the stream or a part of it"], HURTS
+            level = HURTS
         lanes, source = self._lane.count, node.source
         if source is None or isinstance(source, OwnStreamSource) or source.num_blocks >= lanes:
             return "; ".join(parts), level
@@ -343,8 +346,6 @@ class _Planner:
             )
         if self._dataset.skip is not None:
             yield "records to skip are counted as if they were read"
-        if self._is_short:
-            yield f"the stream ends before the run: {listed(self._ended)} at their end"
 
     def _notes_on_functions(self) -> Iterator[str]:
         functions = [node.path for node in self._leaves if _has(node, *_FUNCTIONS)]

@@ -27,11 +27,12 @@ def plan_text(plan: RunPlan, paint: Paint) -> str:
         paint: Colours a line.
     """
     tokens = "" if not plan.tokens else f", {_rounded(plan.tokens)} tokens"
-    who = f"{counted(plan.dp, 'rank')} with {counted(plan.workers, 'worker')}"
-    lanes = counted(plan.lanes, "lane")
+    workers = f"with {counted(plan.workers, 'worker')}" if plan.workers else "without workers"
+    who, lanes = f"{counted(plan.dp, 'rank')} {workers}", counted(plan.lanes, "lane")
     head = paragraph(f"{_rounded(plan.samples)} samples{tokens}, on {who}: {lanes}, batches of {plan.batch:,}")
     if plan.ends_after is not None:
-        head += f"\nthe stream ends before, after {_estimate(plan.ends_after, plan.end_is_estimated)} samples"
+        after = _estimate(plan.ends_after, plan.end_is_estimated)
+        head += "\n" + paragraph(f"the stream ends before, after {after} samples: {listed(plan.ended)} at the end")
     notes = "\n".join(paragraph(f"note: {note}") for note in plan.notes)
     parts = [head, _sources(plan, paint), "\n".join(_advice(plan, paint)), notes, _schedules(plan)]
     parts += [_needs(plan), _draws(plan.draws)]

@@ -212,9 +212,9 @@ def profile_text(profile: Profile) -> str:
 def _step(profile: Profile, step_time_s: float) -> str:
     """Say what a step of the trainer needs, and who was measured to give it."""
     wants = f"a step of {step_time_s:g} s with {profile.batch_size} samples needs {profile.wanted_samples_per_s:,.0f}"
-    if profile.enough_workers is not None:
-        who = counted(profile.enough_workers, "worker") if profile.enough_workers else "the trainer's own process"
-        return f"{wants} samples/s: {who} gave it"
     best = max(profile.rates, key=lambda rate: rate.samples_per_s)
-    most = f"{best.samples_per_s:,.0f} by {counted(best.workers, 'worker')}"
-    return f"{wants} samples/s: more than was measured, at most {most}"
+    workers = best.workers if profile.enough_workers is None else profile.enough_workers
+    who = counted(workers, "worker") if workers else "the trainer's own process"
+    if profile.enough_workers is not None:
+        return f"{wants} samples/s: {who} gave it"
+    return f"{wants} samples/s: more than was measured, at most {best.samples_per_s:,.0f} by {who}"

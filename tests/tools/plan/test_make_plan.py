@@ -70,7 +70,8 @@ def test_a_stream_that_ends_is_planned_to_its_end(stop):
     for told in plan.sources:
         assert told.samples == pytest.approx(sum(s["__datasetname__"] == told.name for s in samples), abs=3)
     assert source(plan, "a").first_repeat is None
-    assert any("end" in told.advice for told in plan.sources)
+    assert plan.ended
+    assert plan_text(plan, lambda text, _: text).count(" the end") == 1
 
 
 def test_max_epochs_leave_a_source_out():
