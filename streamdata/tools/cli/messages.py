@@ -219,7 +219,7 @@ class Ticker:
     Args:
         console: Where to; by default stderr.
         clock: Returns the time in seconds.
-        plain_interval_s: How often it writes a plain line.
+        plain_interval_s: How often it writes a plain line; inf for never.
         columns: Columns that show how much is done.
     """
 

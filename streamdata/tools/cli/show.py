@@ -1,6 +1,7 @@
 """`streamdata show`: samples of a recipe, of files or of a store → a terminal, JSON, an HTML file or a browser."""
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 _RECIPES: Final = (".yaml", ".yml")
 _STORES: Final = ("h5", "bin", "megatron")
-_PROGRESS_AFTER_S: Final = 2.0
 _TARGET: Final = "RECIPE|FILES|STORE"
 
 
@@ -96,8 +96,8 @@ def show(
 
         serve_pages(shown.browsed(path.name, number), port, opens=not no_open)
     else:
-        with Ticker(plain_interval_s=_PROGRESS_AFTER_S) as ticker:
-            page = shown.page(str(path), number, lambda n: ticker.tick(lambda: f"{n:,} of {number:,} samples"))
+        with Ticker(plain_interval_s=math.inf) as ticker:
+            page = shown.page(str(path), number, lambda done: ticker.count("samples", done, number))
         _print(page, html, as_json=as_json)
 
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from streamdata.tools.cli.messages import Ticker
 from tests.shard_files import write_tars
 from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
@@ -31,6 +34,14 @@ def files(tmp_path, monkeypatch):
         (folder / "images" / name).parent.mkdir(parents=True)
         Image.new("RGB", (20, 20), "red").save(folder / "images" / name)
     return folder
+
+
+def test_progress_is_for_terminals(streamdata, files, monkeypatch):
+    """However long it takes, a pipe gets the samples alone."""
+    monkeypatch.setattr("streamdata.tools.cli.show.Ticker", partial(Ticker, clock=count(0, 60).__next__))
+    done = streamdata("show", files / "a.jsonl")
+    assert done.exit_code == 0, done.output
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "rows.csv", "rows.parquet", "array.json", "rows"])
