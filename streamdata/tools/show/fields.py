@@ -55,7 +55,7 @@ class FieldRenderer:
             yield shown_field(name, "numbers", value, summary=summary)
         elif sequence is not None:
             yield sequence.field(name, value, self._texts, self._limits.tokens)
-        elif is_tokens(name) and _is_sequences(value):
+        elif _is_sequences(value) and (is_tokens(name) or isinstance(value, list)):
             yield from self._sequences(fields, name, value)
         elif isinstance(value, Mapping) and any(
             _is_image(one) or _is_array(one)
@@ -68,7 +68,7 @@ class FieldRenderer:
             yield self._single(name, value)
 
     def _sequences(self, fields: Mapping[str, Any], name: str, value: Any) -> Iterator[ShownField]:
-        """Several sequences of tokens, each with its part of the masks: responses to a prompt."""
+        """Several sequences, of tokens each with its part of the masks: responses to a prompt."""
         beside = {
             key: other
             for key, other in fields.items()
@@ -77,8 +77,11 @@ class FieldRenderer:
         first, num_cut, last = both_ends(range(len(value)), self._limits.items)
         for number in (*first, *last):
             sequence = tokens_of({key: other[number] for key, other in beside.items()}, name)
-            if sequence is not None:
-                yield sequence.field(f"{name}[{number}]", value[number], self._texts, self._limits.tokens)
+            part = f"{name}[{number}]"
+            if sequence is None:
+                yield self._single(part, value[number])
+            else:
+                yield sequence.field(part, value[number], self._texts, self._limits.tokens)
         if num_cut:
             yield shown_field(f"{name}[{len(first)}]", "numbers", value, summary=f"and {num_cut - 1:,} more left out")
 
@@ -195,7 +198,8 @@ def _is_array(value: Any) -> bool:
 def _is_sequences(value: Any) -> bool:
     if _is_array(value):
         return len(value.shape) == 2 and str(value.dtype).removeprefix("torch.")[:3] in ("int", "uin")  # noqa: PLR2004
-    return isinstance(value, list) and bool(value) and all(hasattr(part, "shape") for part in value)
+    is_list = isinstance(value, list) and bool(value)
+    return is_list and all(hasattr(part, "shape") and not _is_image(part) for part in value)
 
 
 def _json(value: Any) -> str:

@@ -33,6 +33,13 @@ def picture(value: object) -> ShownImage:
     return image
 
 
+def test_a_list_of_arrays_is_shown_array_by_array() -> None:
+    """As masks of responses are stored."""
+    masks = [np.array([True, False]), np.array([True])]
+    fields = FieldRenderer(IN_TERMINAL).of({"masks": masks})
+    assert [(field.name, field.text) for field in fields] == [("masks[0]", "1 0"), ("masks[1]", "1")]
+
+
 @pytest.mark.parametrize(
     ("value", "kind", "about"),
     [
