@@ -62,8 +62,12 @@ def load_states(directory: str | Path, *, step: int | None = None) -> LoadedStat
     # Read, not only listed: a torn file in a newer step is an error, however complete an older one is.
     for number in _steps_in(Path(directory)) if step is None else [step]:
         saved, folder = read_step(Path(directory), number), Path(directory) / f"step-{number}"
-        if not (lacking := _lacking(saved)):
-            break
+        lacking = "every rank"  # of an empty folder nobody knows how many there were
+        if saved:
+            missing = sorted(set(range(saved[0].size)) - {part.rank for part in saved})
+            lacking = f"{named_ranks(missing)} of {saved[0].size}"
+            if not missing:
+                break
         if step is not None:
             raise StateError(f"{folder}: this step lacks {lacking}\n  Load another step.")
         passed_over.append(f"step {number} lacks {lacking}")
@@ -82,15 +86,6 @@ def load_states(directory: str | Path, *, step: int | None = None) -> LoadedStat
     remember(states.loaded)
     logger.info("states: step %d of %d ranks, from %s", number, len(saved), one_line(directory))
     return states
-
-
-def _lacking(saved: Sequence[RankStates]) -> str:
-    """The ranks that have not saved a step, for messages; empty where none is missing."""
-    # Of an empty folder nobody knows how many there were.
-    if not saved:
-        return "every rank"
-    missing = sorted(set(range(saved[0].size)) - {part.rank for part in saved})
-    return f"{named_ranks(missing)} of {saved[0].size}" if missing else ""
 
 
 def _steps_in(directory: Path) -> list[int]:

@@ -106,11 +106,14 @@ class ChatEncoder:
         conversation = self._conversation(messages, tools)
         trained = [number for number, message in enumerate(messages) if self._is_trained(number, message)]
         text, spans = self._spans(conversation, trained)
-        ids, begins = self._tokenized(text)
+        encoded = self._tokenizer(
+            text, add_special_tokens=False, return_attention_mask=False, return_offsets_mapping=True, verbose=False
+        )
+        begins = np.array([begin for begin, _ in encoded["offset_mapping"]], dtype=np.int64)  # of tokens, by character
         said = np.zeros(len(text) + 1, dtype=np.bool_)  # by character
         for begin, end in spans:
             said[begin:end] = True
-        return EncodedChat(ids, said[begins], text)
+        return EncodedChat(np.array(encoded["input_ids"], dtype=np.int64), said[begins], text)
 
     def _conversation(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> Conversation:
         """The conversation as the template sees it, without what only says what is trained."""
@@ -192,14 +195,6 @@ class ChatEncoder:
         if has_tools not in self._frames:
             self._frames[has_tools] = learn_frame(conversation, self._tokens) or Frame()
         return self._frames[has_tools]
-
-    def _tokenized(self, text: str) -> tuple[Int64s, Int64s]:
-        """The ids of a rendered text, and the character at which each begins."""
-        encoded = self._tokenizer(
-            text, add_special_tokens=False, return_attention_mask=False, return_offsets_mapping=True, verbose=False
-        )
-        begins = [begin for begin, _ in encoded["offset_mapping"]]
-        return np.array(encoded["input_ids"], dtype=np.int64), np.array(begins, dtype=np.int64)
 
 
 def encode_completions(tokenizer: Any, sides: Sequence[Texts]) -> list[EncodedChat]:

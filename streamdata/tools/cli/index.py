@@ -47,7 +47,15 @@ def index(
     options = checked_options(given, "index")
     stocks = [take_stock(paths, output, options)] if output else [take_stock([path], options=options) for path in paths]
     if check:
-        raise typer.Exit(1 if sum(map(_num_wrong, stocks)) else 0)
+        from streamdata.shards.index.make_manifest import differences
+
+        wrong: list[str] = []
+        for stock in stocks:
+            manifest, rows = _opened(stock.target)
+            lines = [*differences(stock, manifest), *rows.damages(manifest)]
+            say("\n".join([*lines, f"{stock.target}: {f'{len(lines)} differ' if lines else 'nothing differs'}"]))
+            wrong += lines
+        raise typer.Exit(1 if wrong else 0)
     given_limits = {"line_bytes": line_bytes, "member_bytes": member_bytes}
     limits = read_limits({name: at for name, at in given_limits.items() if at is not None}, ShardLimits, "index")
     for stock in stocks:
@@ -75,16 +83,6 @@ def _index(stock: "Inventory", num_processes: int | None, limits: "ShardLimits")
     records = sum(int(indexes[kind][column].sum()) for kind, column in counted.items() if kind in indexes)
     size = int(directory.sizes.sum()) / 1e6
     say(f"{made}: {len(directory.names):,} files, {size:,.1f} MB, {records:,} records")
-
-
-def _num_wrong(stock: "Inventory") -> int:
-    """Compare a manifest with the shards that are there, and name each that differs; return how many."""
-    from streamdata.shards.index.make_manifest import differences
-
-    manifest, rows = _opened(stock.target)
-    lines = [*differences(stock, manifest), *rows.damages(manifest)]
-    say("\n".join([*lines, f"{stock.target}: {f'{len(lines)} differ' if lines else 'nothing differs'}"]))
-    return len(lines)
 
 
 def _opened(url: str) -> "tuple[Manifest, ManifestRows]":

@@ -80,7 +80,9 @@ def messages(*, with_traceback: bool | None) -> Iterator[None]:
         is_own = with_traceback is None and not isinstance(error, StreamdataError | OSError | ImportError | ValueError)
         if with_traceback or is_own or (isinstance(error, BrokenPipeError) and _is_reader_gone()):
             raise  # typer ends quietly where nobody reads on, as of `… | head -1`
-        is_told = isinstance(error, StreamdataError) or (with_traceback is None and _says_all(error))
+        # Messages of the system and ours say who, where and what.
+        says_all = isinstance(error, OSError) or _OURS.search(text_of(error)) is not None
+        is_told = isinstance(error, StreamdataError) or (with_traceback is None and says_all)
         hint = [] if is_told or with_traceback is None else ["  --traceback shows how it came there."]
         say("\n".join(["error: " + _text(error, with_place=not is_told), *hint]), err=True)
         raise typer.Exit(1) from error
@@ -95,11 +97,6 @@ def _is_reader_gone() -> bool:
     output = select.poll()
     output.register(1, 0)
     return any(event & select.POLLERR for _, event in output.poll(0))
-
-
-def _says_all(error: Exception) -> bool:
-    """Whether a message says who, where and what, as those of the system and ours do."""
-    return isinstance(error, OSError) or _OURS.search(text_of(error)) is not None
 
 
 def _text(error: Exception, *, with_place: bool) -> str:

@@ -136,7 +136,13 @@ def trace(
         else:
             came = traced.find_named(find)
     if find is not None:
-        _show_steps(find, came, traced.num_steps, as_json=as_json)
+        if as_json:
+            typer.echo(json.dumps({"find": find, "steps": came, "delivered": traced.num_steps}))
+        elif came:
+            ahead = ", which is still to come"
+            typer.echo("\n".join(f"step {number}{'' if number <= traced.num_steps else ahead}" for number in came))
+        else:
+            typer.echo(f"{one_line(find)}: it came at no step, and does not come", err=True)
         raise typer.Exit(0 if came else 1)
     _show_records(made, as_json=as_json)
 
@@ -156,14 +162,3 @@ def _show_records(traced: "TracedStep", *, as_json: bool) -> None:
         name = f"{record['url']}#{record['key']}" if "url" in record else f"{record['source']}#{record['index']}"
         rows.append([record["source"], name])
     say(fitted(rows, (0, 1)))
-
-
-def _show_steps(name: str, steps: Sequence[int], num_delivered: int, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps({"find": name, "steps": steps, "delivered": num_delivered}))
-    elif steps:
-        typer.echo(
-            "\n".join(f"step {step}{'' if step <= num_delivered else ', which is still to come'}" for step in steps)
-        )
-    else:
-        typer.echo(f"{one_line(name)}: it came at no step, and does not come", err=True)

@@ -19,10 +19,13 @@ from streamdata.run import Lane
 from streamdata.shards.readers import Record
 from streamdata.states.cursor import Cursor, Entry, node_of
 from streamdata.states.progress import Progress
-from streamdata.tools.plan.draws import COUNTED, Averages, blank_tree, fresh_run, most_lanes
+from streamdata.tools.plan.draws import COUNTED, Averages, blank_tree, fresh_run
 
 NUM_STEPS: Final = 48
 """Steps of a run whose shares follow schedules."""
+_MAX_LANES: Final = 64
+_MAX_PLACES: Final = 1 << 12
+"""Sources times lanes that are drawn: each has an order of its own."""
 _MAX_DRAWS: Final = 10**5
 _MAX_PULLED: Final = 4 * 10**5
 """Blank records that functions are given: packers take many for a sample."""
@@ -76,8 +79,9 @@ class RunCourse:
             lane: The topology. Where it has more lanes than can be drawn, fewer are.
             batch_size: Of a rank.
         """
-        workers = min(lane.num_workers, most_lanes(self._top))
-        ranks = min(lane.dp_size, most_lanes(self._top) // workers)
+        most = max(1, min(_MAX_LANES, _MAX_PLACES // len(self._top.leaves())))
+        workers = min(lane.num_workers, most)
+        ranks = min(lane.dp_size, most // workers)
         self.lanes = ranks * workers
         blank = blank_tree(self._top, self.lanes, self._averages, self._note_pulled, self._note_given)
         deals = Deals(Progress({}), 0, self.lanes)

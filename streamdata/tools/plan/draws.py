@@ -68,9 +68,6 @@ class Averages:
 
 COUNTED: Final = "counted"
 """The field of what a blank yield function gives: what it pulled was counted."""
-_MAX_LANES: Final = 64
-_MAX_PLACES: Final = 1 << 12
-"""Sources times lanes that are drawn: each has an order of its own."""
 _NEARLY: Final = 1e-9
 
 
@@ -199,11 +196,6 @@ class _BlankWindow:
         del portion
         for shard, number in zip(self._shards[positions].tolist(), self._numbers[positions].tolist(), strict=True):
             yield {SHARD: shard, NUMBER: number, **common}
-
-
-def most_lanes(top: Node) -> int:
-    """How many lanes of a tree can be drawn."""
-    return max(1, min(_MAX_LANES, _MAX_PLACES // len(top.leaves())))
 
 
 def fresh_run(top: Node, lane: Lane, deals: Deals) -> Run:

@@ -203,10 +203,6 @@ class LaneBatches:
         """How many samples a batch has, counted from 0."""
         return self.samples_in(batch + 1) - self.samples_in(batch)
 
-    def batch_of(self, sample: int) -> int:
-        """The batch that has a sample, both counted from 0."""
-        return bisect_right(range(1, sample + 2), sample, key=self.samples_in)
-
 
 class RankStream:
     """The batches of a rank in a leg, in the sequence in which the workers' turns bring them.
@@ -269,7 +265,7 @@ class RankStream:
 
     def number_of(self, lane: LaneBatches, sample: int) -> int:
         """The number of the batch among those of the job that has a lane's sample of that number."""
-        batch, is_before = lane.batch_of(sample), True
+        batch, is_before = bisect_right(range(1, sample + 2), sample, key=lane.samples_in), True
         number = self.leg.first
         for other in self.lanes:
             is_before = is_before and other is not lane
