@@ -5,7 +5,6 @@ the drawings.
 """
 
 import inspect
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -58,7 +57,6 @@ def api() -> str:
 
 def commands() -> str:
     """The help of each command, as a terminal of 80 columns shows it."""
-    os.environ |= {"COLUMNS": "80", "NO_COLOR": "1", "TERMINAL_WIDTH": "80"}
     from typer.main import get_command
     from typer.testing import CliRunner
 
@@ -66,7 +64,8 @@ def commands() -> str:
 
     parts = []
     for name in ("", *get_command(app).commands):  # type: ignore[attr-defined]  # ours is a group of commands
-        text = CliRunner().invoke(app, [name, "--help"] if name else ["--help"]).output
+        words = [name, "--help"] if name else ["--help"]
+        text = CliRunner().invoke(app, words, env={"COLUMNS": "80", "NO_COLOR": "1"}).output
         parts += [f"## streamdata {name}".rstrip(), "", "```text", text.strip("\n"), "```", ""]
     return "\n".join(parts)
 
