@@ -127,6 +127,16 @@ def test_a_source_that_is_collected_while_a_request_is_sent_sends_nothing_from_w
     assert room.read_ahead().held_bytes == 0
 
 
+def test_who_is_collected_sends_nothing_and_who_waits_does(store):
+    """The thread in which garbage is collected may hold the lock of what sends: to send there would wait for ever."""
+    gone, kept = entered(lane_of(1), 0.5, "gone"), entered(lane_of(1), 1.0, "kept")
+    gone.close()
+    assert store.urls == ["gone0"]
+    threading.Timer(0.2, store.answer_all).start()
+    assert next(kept._chunk.load.memories()) == b"0123456789"
+    kept.close()
+
+
 def test_nothing_is_asked_for_ahead_of_what_others_need_now(store):
     """Of a bound of four records, two are for what is read: the first may not take the second's room, which comes."""
     lane = lane_of(2, read_ahead_bytes=40, connections=9)
@@ -151,6 +161,7 @@ def test_another_lane_has_room_beside_what_was_asked_for_ahead(store):
     assert store.urls[4:] == ["second0"]
     assert room.read_ahead().most_held_bytes == 40
     first.close()
+    room.read_ahead().send()
     assert store.urls[5:] == ["second1"]
     second.close()
     assert room.read_ahead().held_bytes == 0
@@ -188,4 +199,5 @@ def test_a_lane_that_is_dropped_leaves_no_requests_behind(store):
     """However many iterators a process begins and drops."""
     for _ in range(3):
         entered(lane_of(1), 1.0, "gone")._lane.close()
+    room.read_ahead().send()
     assert room.read_ahead()._ahead == room.read_ahead()._present == []

@@ -11,6 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -33,6 +34,7 @@ Submit = Callable[[str, int, int, FileStamp], "Future[bytes]"]
 """Ask for the bytes of a shard from `begin` to `end`, of the version that was indexed; the answer has all of them."""
 _MOST_WINDOWS: Final = 256
 _MOST_LOADS: Final = 8  # in the queue of a source, of the largest size
+_LOOK_S: Final = 0.05  # how often who waits for a request that is not sent looks whether it can be
 _SMALL_BYTES: Final = 1 << 20  # of a request on average: where it is less, more windows share them
 
 
@@ -153,7 +155,7 @@ class ReadAhead:
                 if request.is_waiting:
                     entry = due + pace * request.first_use, next(self._numbers), request
                     heappush(self._present if now else self._ahead, entry)
-        self._send()
+        self.send()
 
     def drop(self, loads: Sequence[Load]) -> None:
         """Let go of loads; what is not answered yet is cancelled."""
@@ -166,11 +168,17 @@ class ReadAhead:
                 self.held_bytes -= load.sent_bytes
                 self._ahead_bytes -= 0 if load.is_present else load.sent_bytes
                 under_way += load.forget()
-        for future in under_way:  # outside: whoever is told of it may hold a lock, and ask for this one
-            future.cancel()
-        # Others have room now, and send when they next ask: here it may be a collection of garbage, in any thread.
+        # Others have room now, and send when they next ask, or look while they wait. Nothing is sent here: it may be a
+        # collection of garbage, in a thread that holds the lock of the network, or of a cache.
+        own = self._sending
+        before, own.is_under_way = getattr(own, "is_under_way", False), True
+        try:
+            for future in under_way:  # outside: whoever is told of it may hold a lock, and ask for this one
+                future.cancel()
+        finally:
+            own.is_under_way = before
 
-    def _send(self) -> None:
+    def send(self) -> None:
         """Send what can be sent now; not from within itself, as for an answer that is there at once."""
         own = self._sending
         own.is_asked = True
@@ -199,7 +207,7 @@ class ReadAhead:
     def _answered(self, _: "Future[bytes]") -> None:
         with self._lock:
             self._num_under_way -= 1
-        self._send()
+        self.send()
 
     def _next(self) -> Request | None:
         """The request to be sent next; None where no more may be under way."""
@@ -379,6 +387,8 @@ class Upcoming:
         if not (request.sent.done() and request.sent.result().done()):
             self._has_waited = True
             with network().waiting():
+                while not futures.wait([request.sent], _LOOK_S).done:
+                    read_ahead().send()
                 return request.sent.result().result()
         return request.sent.result().result()
 
