@@ -197,6 +197,35 @@ def test_a_read_that_is_cancelled_takes_nothing_from_others(folder):
     assert second.result(timeout=60) == b"2345"
 
 
+def test_pages_whose_readers_have_gone_are_not_fetched(folder):
+    """Of a lane that is closed those are that were asked for, and no more."""
+    cache, answers = PageCache(str(folder), 128 * MB), []
+    ask = lambda *_: answers.append(Future()) or answers[-1]  # noqa: E731
+    key, size = shard_key(URL, "v1", 80 * MB), 80 * MB
+    reads = [cache.read(key, size, 4 * number * MB, 4 * number * MB + 9, ask) for number in range(20)]
+    while len(answers) < page_cache._MAX_FETCHED:
+        time.sleep(0.001)
+    assert all(read.cancel() for read in reads)
+    for answer in answers:
+        answer.set_result(bytes(4 * MB))
+    settled(cache)
+    assert len(answers) == page_cache._MAX_FETCHED
+
+
+def test_where_no_thread_can_be_started_the_next_read_tries_again(folder, monkeypatch):
+    """It does not wait for a page that nobody fetches."""
+    store, cache = Store(9), PageCache(str(folder), 64 * MB)
+
+    def fail(*_):
+        raise RuntimeError("no thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("threading._start_new_thread", fail)
+        with pytest.raises(RuntimeError, match="no thread"):
+            store.read(cache, 1, 9)
+    store.read(cache, 1, 9)
+
+
 def test_the_bound_holds_and_what_has_no_room_is_read_as_it_is_wanted(folder):
     """A page makes no room for another of its source; of pages that are not kept what is wanted is fetched."""
     store, cache = Store(40 * MB), PageCache(str(folder), 17 * MB)

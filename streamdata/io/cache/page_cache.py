@@ -50,8 +50,8 @@ class PageCache:
         self.path, self.reads, self.hits = path, 0, 0
         self._room, self._is_off, self._said = Room(Path(path), max_bytes), False, set[str]()
         self._lock, self._slots = threading.Lock(), threading.Semaphore(_MAX_FETCHED)
-        self._fetched: dict[PageKey, Future[memoryview]] = {}
-        """The pages that this process fetches now."""
+        self._fetched: dict[PageKey, tuple[Future[memoryview], list[Future[memoryview]]]] = {}
+        """The pages that this process fetches now, and what was promised of each."""
         if max_bytes is None:
             logger.info("cache '%s': at most %.1f GB, a tenth of what was free", path, self._room.max_bytes / 1e9)
 
@@ -124,25 +124,35 @@ class PageCache:
     def _fetch_page(self, shard: str, size: int, fetch: Fetch, begin: int, end: int) -> "Future[memoryview]":
         """Bytes of a page that this process fetches whole, once for all reads that want some of it."""
         key = PageKey(shard, begin // PAGE_BYTES)
-        with self._lock:
-            page = self._fetched.get(key)
-            if page is None:
-                page = self._fetched[key] = Future()
-                page.set_running_or_notify_cancel()  # a read that is cancelled cancels nothing of others
-                obtain = partial(self._obtain, key, size, fetch, page)
-                threading.Thread(target=obtain, name="streamdata cache", daemon=True).start()  # no exit waits for it
         at = key.number * PAGE_BYTES
-        return then(page, itemgetter(slice(begin - at, end - at)))
+        with self._lock:
+            if key not in self._fetched:
+                page, parts = Future[memoryview](), list[Future[memoryview]]()
+                page.set_running_or_notify_cancel()  # a read that is cancelled cancels nothing of others
+                obtain = partial(self._obtain, key, size, fetch, page, parts)
+                # No exit waits for it. Where no thread can be started, nobody is to wait for the page either.
+                threading.Thread(target=obtain, name="streamdata cache", daemon=True).start()
+                self._fetched[key] = page, parts
+            page, parts = self._fetched[key]
+            part = then(page, itemgetter(slice(begin - at, end - at)))
+            parts.append(part)
+        return part
 
-    def _obtain(self, key: PageKey, size: int, fetch: Fetch, page: "Future[memoryview]") -> None:
-        try:
-            with self._slots:
-                page.set_result(self._page(key, size, fetch))
-        except BaseException as error:
-            page.set_exception(error)
-        finally:
+    def _obtain(
+        self, key: PageKey, size: int, fetch: Fetch, page: "Future[memoryview]", parts: "list[Future[memoryview]]"
+    ) -> None:
+        with self._slots:
             with self._lock:
-                del self._fetched[key]
+                if all(part.cancelled() for part in parts):  # its readers have gone while it waited for its turn
+                    del self._fetched[key]
+                    return
+            try:
+                page.set_result(self._page(key, size, fetch))
+            except BaseException as error:
+                page.set_exception(error)
+            finally:
+                with self._lock:
+                    del self._fetched[key]
 
     def _page(self, key: PageKey, size: int, fetch: Fetch) -> memoryview:
         """The whole of a page: fetched, and kept if there is room, unless another process does that meanwhile."""
