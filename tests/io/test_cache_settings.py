@@ -7,7 +7,7 @@ import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, instantiate_from_yaml, to_state
 from streamdata.errors import RecipeError, SourceError
-from streamdata.io.cache.cached import page_cache
+from streamdata.io.cache.cached import page_cache, read_cached
 from streamdata.io.remote.addresses import Address, CacheSettings, beside, cache_of, keep_in, read_cache_settings
 from streamdata.recipe.limits import under_allow
 from tests.shard_files import write_jsonl
@@ -100,3 +100,18 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SourceError, match="expected a directory that can be written"):
         page_cache(CacheSettings(str(tmp_path / "file" / "cache"), 10**9))
+
+
+def test_a_disk_that_is_full_at_the_start_is_one_warning(tmp_path, monkeypatch, caplog):
+    """What is read comes from the store."""
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("streamdata.io.cache.room.os.pwrite", full)
+    settings = CacheSettings(str(tmp_path / "cache"), 10**9)
+    url = Address("https://store/a.tar", cache=settings)
+    for _ in range(2):
+        assert page_cache(settings) is None
+        assert read_cached(url, 9, 1, 0, 9, lambda begin, end: (begin, end)) == (0, 9)
+    assert len([line for line in caplog.messages if "No space left" in line]) == 1

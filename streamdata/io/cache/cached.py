@@ -1,5 +1,7 @@
 """The page caches of this process: `url, stamp, range → from the cache that its source names, else by a request`."""
 
+import errno
+import logging
 import os
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -11,8 +13,9 @@ from streamdata.io.cache.pages import shard_key
 from streamdata.io.remote.addresses import CACHE_VARIABLE, CacheSettings, bare_url, cache_of
 from streamdata.run.per_process import PerProcess
 
-_caches: PerProcess[dict[str, tuple[CacheSettings, PageCache]]] = PerProcess(dict)
-"""The caches of this process, by their directory."""
+logger = logging.getLogger(__name__)
+_caches: PerProcess[dict[str, tuple[CacheSettings, PageCache | None]]] = PerProcess(dict)
+"""The caches of this process, by their directory; None where the disk was full when one was to be made."""
 _lock = PerProcess(Lock)
 
 
@@ -24,7 +27,9 @@ def named_cache(settings: CacheSettings | None) -> CacheSettings | None:
 
 
 def page_cache(settings: CacheSettings | None) -> PageCache | None:
-    """The page cache of this process for the settings, or the environment's; None if neither names a directory.
+    """The page cache of this process for the settings, or the environment's.
+
+    None if neither names a directory, or its disk had no room for a new cache, which is a warning.
 
     Raises:
         SourceError: The directory cannot be written.
@@ -39,10 +44,15 @@ def page_cache(settings: CacheSettings | None) -> PageCache | None:
             try:
                 caches[settings.path] = settings, PageCache(settings.path, settings.max_bytes)
             except OSError as error:
-                raise SourceError(
-                    f"cache '{settings.path}': expected a directory that can be written, got {error}\n"
-                    f"  Name another one, in `cache` or {CACHE_VARIABLE}."
-                ) from error
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise SourceError(
+                        f"cache '{settings.path}': expected a directory that can be written, got {error}\n"
+                        f"  Name another one, in `cache` or {CACHE_VARIABLE}."
+                    ) from error
+                caches[settings.path] = settings, None
+                logger.warning(
+                    "cache '%s': it cannot be written: %s; everything is read without it", settings.path, error
+                )
         named, cache = caches[settings.path]
     if named != settings:
         raise ValueError(
@@ -54,7 +64,7 @@ def page_cache(settings: CacheSettings | None) -> PageCache | None:
 
 def cache_counts() -> list[PageCache]:
     """The page caches of this process, which count what was read from them."""
-    return [cache for _, cache in list(_caches.get().values())]
+    return [cache for _, cache in list(_caches.get().values()) if cache is not None]
 
 
 def read_cached(url: str, size: int, version: int, begin: int, end: int, fetch: Fetch) -> "Future[bytes]":
