@@ -43,7 +43,7 @@ class TarShards(IndexedFiles):
         max_kept_bytes: Of a window with remote shards, which is fetched at once; a larger one is fetched take by take.
         known: What is known of them already.
         limits: What a member, and a line of a sidecar, may be.
-        mapped: Copy members out of maps of the shards, all of which are local.
+        mapped: Copy members out of maps of the shards, all of which are local; they are checked once for each take.
 
     Raises:
         ShardError: A shard is damaged, or has no sidecar that fits it though meta_names are asked for.

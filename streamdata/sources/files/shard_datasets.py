@@ -171,8 +171,8 @@ class MetaDistributedWebDataset(ShardDataset):
         storage_options: Options of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
         limits: `member_bytes` (1 GiB) and `line_bytes` (64 MiB), the largest member and sidecar line allowed.
         mapped: Whether members are copied straight out of memory maps: less work, most in shuffled order. Only for
-            uncompressed local shards that nobody truncates in the meantime, which would kill the process (SIGBUS), and
-            that the kernel has in memory: none is read ahead.
+            uncompressed local shards that the kernel has in memory, since none is read ahead, and that nobody changes
+            in the meantime: what is written may be delivered, and who truncates one kills the process (SIGBUS).
 
     Raises:
         FileNotFoundError: A pattern matches nothing.
