@@ -422,6 +422,24 @@ def killed_while_writing(folder, bound):
     os.waitpid(pid, 0)
 
 
+def test_a_page_that_a_suspended_process_was_fetching_is_fetched_beside_it(folder, monkeypatch):
+    """It may be suspended for hours; what is fetched meanwhile is not kept."""
+    monkeypatch.setattr(page_cache, "STALL_S", 0.1)
+    store, (receiver, sender) = Store(9), os.pipe()
+
+    def fetches():
+        assert PageCache(str(folder), 64 * MB)._room.lock(f"{store.key()}-0.page")
+        os.write(sender, b"1")
+        signal.pause()
+
+    pid = forked(fetches)
+    os.read(receiver, 1)
+    store.read(PageCache(str(folder), 64 * MB), 1, 9)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert not pages(folder)
+
+
 def test_what_a_killed_process_leaves_is_removed_by_the_next(folder, counted_at_once):
     """And its room is found when it is needed."""
     killed_while_writing(folder, 17 * MB)

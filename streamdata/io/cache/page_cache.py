@@ -20,7 +20,7 @@ import numpy as np
 
 from streamdata.io.cache.pages import PAGE_BYTES, PageDamageError, PageKey, Piece, read_page, write_page
 from streamdata.io.cache.room import Room
-from streamdata.io.remote.requests import then
+from streamdata.io.remote.requests import STALL_S, then
 
 logger = logging.getLogger(__name__)
 Fetch = Callable[[int, int], "Future[bytes]"]
@@ -157,7 +157,10 @@ class PageCache:
     def _page(self, key: PageKey, size: int, fetch: Fetch) -> memoryview:
         """The whole of a page: fetched, and kept if there is room, unless another process does that meanwhile."""
         begin, end = key.number * PAGE_BYTES, min(size, (key.number + 1) * PAGE_BYTES)
+        patience = time.monotonic() + STALL_S
         while not self._room.lock(key.name):
+            if time.monotonic() > patience:  # the process that fetches it may be suspended
+                return memoryview(fetch(begin, end).result())
             time.sleep(_POLL_S)
         try:
             if self.has(key.shard, [key.number]):
