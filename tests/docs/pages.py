@@ -34,7 +34,8 @@ _BLOCK = re.compile(
     r"(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
-_INCLUDED = re.compile(r'^--8<-- "(.+)"\n', re.MULTILINE)
+_INCLUDED = re.compile(r'^--8<--(?: "(.+)"|\n(.+)\n--8<--)\n', re.MULTILINE)
+"""On one line, which is an expression to a formatter of Python, or there on three."""
 _NUMBER = re.compile(r"(?:≈ )?\d[\d,.]*(?: [kMGT]?B?\b)?")  # with its unit: 1.2 M, 30 kB
 
 
@@ -54,7 +55,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
     for found in _BLOCK.finditer(text):
         indent = len(found["indent"])
         body = "".join(line[indent:] or "\n" for line in found["text"].splitlines(keepends=True))
-        body = _INCLUDED.sub(lambda name: (ROOT / name[1]).read_text(encoding="utf-8"), body)
+        body = _INCLUDED.sub(lambda name: (ROOT / (name[1] or name[2])).read_text(encoding="utf-8"), body)
         yield Block(
             found["language"], found["title"], body, found["mark"] or "", text.count("\n", 0, found.start()) + 1
         )

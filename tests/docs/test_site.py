@@ -48,6 +48,12 @@ def test_links_lead_to_files(page: Path) -> None:
             assert (page.parent / link.partition("#")[0]).exists(), link
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_include_is_resolved(page: Path) -> None:
+    """A formatter that takes a marker in a block of Python for code leaves one that MkDocs prints as it is."""
+    assert not [block.line for block in blocks_of(page) if re.search(r"^\s*-+ ?8 ?<", block.text, re.MULTILINE)]
+
+
 def test_every_page_is_in_the_navigation() -> None:
     """And each once."""
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
