@@ -98,14 +98,16 @@ def read(source: object, num_workers: int = 0, epochs: int = 1, **settings: obje
     return [plain(sample) for _ in range(epochs) for batch in loader for sample in batch]
 
 
-def watching() -> list[threading.Thread]:
-    """The threads that watch, but for such as are about to end."""
-    for _ in range(100):
-        threads = [thread for thread in threading.enumerate() if thread.name == "streamdata stalls"]
-        if not threads:
-            break
-        time.sleep(0.01)
-    return threads
+def watching() -> set[threading.Thread]:
+    """The threads that watch, also for iterators that other tests have left."""
+    return {thread for thread in threading.enumerate() if thread.name == "streamdata stalls"}
+
+
+def end(threads: set[threading.Thread]) -> bool:
+    """Whether all end soon."""
+    for thread in threads:
+        thread.join(10)
+    return not any(thread.is_alive() for thread in threads)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -120,14 +122,15 @@ def watching() -> list[threading.Thread]:
 )
 def test_a_record_that_takes_long_is_named(source, place, frame, num_workers, log) -> None:
     """Being read or in a function, in a worker's log too, with the stack of who reads and no frame of the mixture."""
+    others = watching()
     read(source(), num_workers)
+    assert end(watching() - others)
     (name,) = named_in(log)
     assert re.fullmatch(f"source 'slow', {place}", name)
     text = log.read_text()
     assert frame in text
     assert "in sleeps_at_seven" in text
     assert "streamdata/mixing" not in text
-    assert watching() == []
 
 
 def test_what_is_read_next_is_named_not_what_a_function_had_last(log) -> None:
@@ -187,15 +190,17 @@ def test_waiting_for_the_loop_is_no_stall(log) -> None:
 
 def test_the_thread_lives_as_long_as_the_iterator(log) -> None:
     """None where it is off, or before a sample is asked for; the last reference ends it."""
+    others = watching()
     off = iter(MergedDataset([Numbers("a", 12)]))
     next(off)
     stream = iter(MergedDataset([Numbers("a", 12)], stall_s=60))
-    assert watching() == []
+    assert watching() <= others
     next(stream)
-    assert [thread.name for thread in threading.enumerate()].count("streamdata stalls") == 1
+    own = watching() - others
+    assert len(own) == 1
     del stream
     gc.collect()
-    assert watching() == []
+    assert end(own)
 
 
 def test_the_stream_and_its_states_are_what_they_are_without_it() -> None:
