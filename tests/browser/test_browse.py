@@ -124,30 +124,6 @@ def test_one_source_alone(page):
     assert page.count(".sample[data-source=texts]") == page.count(".sample") == 20
 
 
-def test_a_record_is_found(page):
-    """By the text that stands in a sample's head; its steps are links; what is not there is said."""
-    where = shown(page)[7]
-    page.press("/")
-    page.press("#".join(where.split(" ")), "\ue007")
-    page.comes_to("It comes 2 times")
-    assert page.text(".found li:first-child") == "Step 2"
-    page.click(".found li:last-child a")
-    assert page.text("h1").startswith("Steps ")
-    assert shown(page)[:4].count(where) == 1
-    page.fill("#record", "web#<b>other")
-    assert page.text(".message").startswith("SourceError: find: expected a record of a source of the recipe")
-    assert any("500" in line for line in page.errors())
-
-
-def test_the_mixture_is_a_page(page):
-    """Its key leads there, and back leads from there."""
-    page.press("m")
-    page.comes_to("The mixture")
-    assert page.count(".mixture svg") >= 1
-    page.click("nav a[href='./']")
-    page.comes_to("Steps 1 to 5")
-
-
 def test_places_of_states_are_on_the_line(page):
     """Links at where they lie, for the keyboard too."""
     marks = page.driver.find_elements("css selector", ".line a")
@@ -186,7 +162,7 @@ def test_it_works_without_scripts(browser, url):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("path", ["", "?step=20&source=texts", "find?record=photographs%230001", "mixture", "?step=x"])
+@pytest.mark.parametrize("path", ["", "?step=20&source=texts", "?step=x"])
 def test_axe_finds_nothing(browser, axe, url, path, scheme):
     """On each kind of page, in both colours; the list of keys is open, too."""
     browser.prefer(prefers_color_scheme=scheme)

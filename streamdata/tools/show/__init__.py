@@ -4,7 +4,6 @@
 - `stored`: a store's records, without torch → the same
 - `model`: what is shown of a sample, as plain values, and these as JSON
 - `fields`, `tokens`: a field → what is shown of it; of tokens their texts, and what is trained of them
-- `mixture`: samples → shares, lengths and epochs of their mixture
 - `terminal`: what is shown → text
 - `page`: what is shown → HTML of the templates in `web/`: a file, or the pages of a browser
 - `reading`, `server`: a place → the samples from there on, read in one job at a time; pages at 127.0.0.1

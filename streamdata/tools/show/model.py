@@ -243,14 +243,12 @@ class Page:
         about: What of it.
         samples: In the order of delivery.
         sources: The paths of a recipe's sources.
-        mixture: Of a recipe, a `ShownMixture`.
     """
 
     title: str
     about: str
     samples: Sequence[ShownSample]
     sources: Sequence[str] = ()
-    mixture: Any = None
 
 
 def as_json(value: Any) -> Any:

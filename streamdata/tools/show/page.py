@@ -5,13 +5,13 @@ Errors of the data are pages, too.
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -23,12 +23,8 @@ from streamdata.tools.show.model import Page, in_one_line, visible
 from streamdata.tools.show.reading import BrowseJobs, BrowseSteps, PagePlace, StillReadingError
 from streamdata.tools.show.server import PageAnswer
 
-if TYPE_CHECKING:
-    from streamdata.tools.show.mixture import ShownMixture  # it imports torch, which stores do without
-
 _FILES: Final = {"page.css": "text/css", "page.js": "text/javascript"}
 _MAX_STEP: Final = 2**53
-_MAX_FOUND: Final = 200
 
 
 @cache
@@ -49,8 +45,8 @@ def _environment() -> Environment:
 
 
 _OPTIONAL: Final = (
-    *("about", "again", "back", "browsed", "forth", "is_reading", "last", "links", "marks", "message", "mixture"),
-    *("path", "record", "samples", "shown", "style"),
+    *("about", "again", "back", "browsed", "forth", "is_reading", "last", "marks", "message", "samples", "shown"),
+    "style",
 )
 """Values that only some pages have."""
 
@@ -77,7 +73,7 @@ def write_page(page: Page, path: Path) -> None:
     # Ours, and the only thing that is filled in without being escaped; it has no `</`.
     fields = {"style": Markup(style.decode()), "style_hash": f"sha256-{digest}"}  # noqa: S704
     fields |= {"heading": page.title, "name": page.title, "about": page.about}
-    publish(path, [_rendered(**fields, samples=page.samples, mixture=page.mixture)])
+    publish(path, [_rendered(**fields, samples=page.samples)])
 
 
 @dataclass(kw_only=True)
@@ -94,8 +90,6 @@ class BrowsePages:
         ranks: How many there are.
         unit: What a step is called: Step, or Record of a store.
         marks: Places with a name, such as those of saved states: after how many steps, and the name.
-        find: From what was typed in, the steps at which a record comes; None where nothing can be looked for.
-        mixture: Makes what is shown of the mixture; None where there is no mixture.
     """
 
     title: str
@@ -107,23 +101,16 @@ class BrowsePages:
     ranks: int = 1
     unit: str = "Step"
     marks: Sequence[tuple[int, str]] = ()
-    find: Callable[[str], Sequence[int]] | None = None
-    mixture: "Callable[[], ShownMixture] | None" = None
 
     def __call__(self, path: str, query: Mapping[str, str]) -> PageAnswer | None:
         """The answer to a request; None where there is no such page."""
         if path in _FILES:
             return PageAnswer(_static(path), f"{_FILES[path]}; charset=utf-8")
-        status, again = HTTPStatus.OK, f"./{path}?{urlencode(query)}"
+        if path:
+            return None
+        status, again = HTTPStatus.OK, f"./?{urlencode(query)}"
         try:
-            if path == "":
-                fields = self._samples(query)
-            elif path == "find" and self.find:
-                fields = self._links(self.find, query.get("record", ""))
-            elif path == "mixture" and self.mixture:
-                fields = {"heading": "The mixture", "mixture": self.jobs.result("mixture", self.mixture)}
-            else:
-                return None
+            fields = self._samples(query)
         except StillReadingError as error:
             about = f"{str(error) or 'This takes longer than a moment.'} The page comes by itself."
             fields = {"heading": "Reading …", "about": about, "again": again, "is_reading": True}
@@ -131,7 +118,7 @@ class BrowsePages:
             lines = [f"{type(error).__name__}: {text_of(error)}", *getattr(error, "__notes__", ())]
             fields = {"heading": "This cannot be read", "message": "\n".join(lines), "again": again}
             status = HTTPStatus.INTERNAL_SERVER_ERROR
-        return PageAnswer(_rendered(browsed=self, path=path, name=self.title, **fields), status=status)
+        return PageAnswer(_rendered(browsed=self, name=self.title, **fields), status=status)
 
     def _samples(self, query: Mapping[str, str]) -> dict[str, Any]:
         place = self._place(query)
@@ -180,13 +167,6 @@ class BrowsePages:
         query = {name: place.step, "at": place.at, "rank": place.rank, "source": place.source}
         needed = (name, "rank") if self.ranks > 1 else (name,)
         return f"./?{urlencode({key: value for key, value in query.items() if value or key in needed})}"
-
-    def _links(self, find: Callable[[str], Sequence[int]], record: str) -> dict[str, Any]:
-        steps = self.jobs.result(("find", record), partial(find, record))
-        links = [(f"{self.unit} {step:,}", self._href(PagePlace(step=step))) for step in steps[:_MAX_FOUND]]
-        more = f"… and {len(steps) - _MAX_FOUND:,} more" if len(steps) > _MAX_FOUND else ""
-        heading = f"It comes {len(steps):,} times" if len(steps) > 1 else "It comes once" if steps else "Not found"
-        return {"heading": heading, "about": f"{record} {more}", "record": record, "links": links}
 
 
 def _whole(text: str, what: str, least: int, bound: int) -> int:

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,6 @@ from streamdata.sources.foreign.named import named
 from streamdata.sources.functions.images import open_image
 from streamdata.sources.source import Sample
 from streamdata.tools.show.fields import FieldRenderer
-from streamdata.tools.show.mixture import MixtureFacts, ShownMixture
 from streamdata.tools.show.model import ON_PAGE, Limits, Page, ShownSample
 from streamdata.tools.show.page import BrowsePages
 from streamdata.tools.show.reading import BrowseJobs, BrowseSteps, PagePlace, is_of
@@ -40,8 +39,6 @@ RECORDS: Final = "__records__"
 """Private. In a sample of a watched function: the raw records that were read for it."""
 _MOST: Final = 64
 """Records that are kept for a sample: a function may pass over millions."""
-_DRAWS: Final = 200
-"""Samples that the mixture's page of a browser is of."""
 
 Record = dict[str, Any]
 
@@ -149,7 +146,6 @@ class MixtureSamples:
         self, dataset: MergedDataset, place: Place, limits: Limits = ON_PAGE, tokenizer: str | None = None
     ) -> None:
         self._dataset, self._place, self._limits = dataset, place, limits
-        self._facts = MixtureFacts(dataset)  # it names the functions, as they are before they are watched
         self._sources = {node.path: node.dataset for node in tree_of(dataset).leaves()}
         self._texts = {path: _tokenizer_of(source, tokenizer) for path, source in self._sources.items()}
         for source in self._sources.values():
@@ -192,7 +188,7 @@ class MixtureSamples:
         )
 
     def page(self, title: str, count: int, tick: Callable[[int], None] = lambda _: None) -> Page:
-        """The first samples, in the order of delivery, and the mixture as these have it. The dataset is used up by it.
+        """The first samples, in the order of delivery. The dataset is used up by it.
 
         Args:
             title: What they are of.
@@ -213,7 +209,6 @@ class MixtureSamples:
             about=f"{len(samples):,} samples of rank {place.rank}{ranks}{where}, in the order of delivery",
             samples=samples,
             sources=[*self._sources],
-            mixture=None if place.source or not samples else self._facts.shown(samples),
         )
 
     def browsed(self, title: str, per_page: int = 20) -> BrowsePages:
@@ -224,11 +219,6 @@ class MixtureSamples:
         """
         place, jobs, steps = self._place, BrowseJobs(), self._place.steps(self._dataset)
         steps.on_progress = jobs.note
-
-        def mixture() -> ShownMixture:
-            drawn = islice(chain.from_iterable(batch for _, batch in steps.batches(1)), _DRAWS)
-            return self._facts.shown([self.shown(sample, number) for number, sample in enumerate(drawn)])
-
         ends = [place.steps(self._dataset, states).num_steps for states in place.states]
         return BrowsePages(
             title=title,
@@ -239,8 +229,6 @@ class MixtureSamples:
             sources=[*self._sources],
             ranks=steps.dp_size,
             marks=[(end, name or f"step {end:,}") for end, name in zip(ends, place.state_names, strict=False)],
-            find=steps.find_named,
-            mixture=mixture,
         )
 
 

@@ -1,7 +1,6 @@
 """`streamdata show`: what it prints, writes, and how it ends."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -32,16 +31,13 @@ def test_json_is_one_document(streamdata, write_recipe):
 
 
 def test_n_is_how_many_samples_there_are(streamdata, write_recipe, tmp_path):
-    """In a terminal, JSON and a page, whose mixture is of these."""
+    """In a terminal, JSON and a page."""
     recipe = write_recipe()
     assert streamdata("show", recipe, "-n", 7).stdout.count("── #") == 7
     assert len(json.loads(streamdata("show", recipe, "--samples", 7, "--json").stdout)["samples"]) == 7
     done = streamdata("show", recipe, "-n", 8, "--html", tmp_path / "page.html")
     assert done.stdout.endswith("page.html: 8 samples, 0.0 MB; open it in a browser\n")
-    html = (tmp_path / "page.html").read_text()
-    assert html.count("<article") == 8
-    assert "by the first 8 samples of this rank" in html
-    assert re.search(r"<th scope=\"row\">b</th>(\s*<td class=\"right\">25.0 %</td>){2}", html)
+    assert (tmp_path / "page.html").read_text().count("<article") == 8
 
 
 @pytest.mark.parametrize(

@@ -62,27 +62,11 @@ def test_what_is_no_step_is_an_error_on_a_page(tmp_path, given):
     assert "step: expected a whole number" in answer.content.decode()
 
 
-def test_a_record_is_found_by_its_url_and_key_or_its_index(tmp_path):
-    """As its sample names it; what names no record is an error."""
-    browsed = MixtureSamples(mixture(tmp_path), Place(batch=2)).browsed("a.yaml")
-    assert len(browsed.find(f"{tmp_path}/lines.jsonl#7")) == 1
-    assert len(browsed.find("numbers#7")) == 1
-    for text in ("", "numbers", "#7", "numbers#"):
-        with pytest.raises(ValueError, match="expected URL#KEY, or SOURCE#INDEX"):
-            browsed.find(text)
-
-
 def test_each_kind_of_page_has_what_leads_on(tmp_path, monkeypatch):
-    """The mixture, a record that was found, a read that takes longer, and an error."""
-    browsed = MixtureSamples(mixture(tmp_path), Place(batch=2)).browsed("a.yaml")
-    assert "by the first 200 samples of this rank" in asked(browsed, "mixture")
-    found = asked(browsed, "find", record="numbers#7")
-    assert "<h1>It comes once</h1>" in found
-    assert re.search(r'<a class="button" href="\./\?step=\d+">Step \d+</a>', found)
-    assert 'value="numbers#7"' in found
-    wrong = asked(browsed, "find", record="x")
-    assert "expected URL#KEY" in wrong
-    assert 'href="./find?record=x">Try again</a>' in wrong
+    """Samples, a read that takes longer, and an error."""
+    browsed = MixtureSamples(mixture(tmp_path), Place(batch=2)).browsed("a.yaml", 4)
+    assert re.search(r'<a id="forth" class="button" rel="next" href="\./\?step=3">', asked(browsed))
+    assert 'href="./?step=x">Try again</a>' in asked(browsed, step="x")
 
     def takes_longer(key, read):
         raise StillReadingError("3 of 9")
@@ -94,7 +78,7 @@ def test_each_kind_of_page_has_what_leads_on(tmp_path, monkeypatch):
 def test_nothing_else_is_there(tmp_path):
     """Neither files of the package nor of the machine."""
     pages = MixtureSamples(mixture(tmp_path), Place()).browsed("a.yaml")
-    for path in ("x", "page.html.jinja", "../server.py", "page.css/", "/etc/passwd", "%2e%2e"):
+    for path in ("x", "mixture", "page.html.jinja", "../server.py", "page.css/", "/etc/passwd", "%2e%2e"):
         assert pages(path, {}) is None
     assert pages("page.js", {}).content_type.startswith("text/javascript")
 
@@ -106,7 +90,6 @@ def test_records_of_a_store_are_pages(tmp_path):
     assert "<h1>Records 8 to 11</h1>" in text
     assert "Here the stream ends." in text
     assert 'id="source"' not in text
-    assert browsed("mixture", {}) is None
 
 
 def test_the_command_prints_the_url_and_ends_at_ctrl_c(tmp_path):

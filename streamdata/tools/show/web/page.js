@@ -6,8 +6,6 @@ const KEYS = {
   ArrowRight: "forth",
   g: "step",
   s: "source",
-  "/": "record",
-  m: "mixture",
   "?": "keys",
 };
 const OFF = "streamdata: keys are off";
