@@ -21,7 +21,7 @@ from streamdata.states.cursor import Cursor, Entry, node_of
 from streamdata.states.progress import Progress
 from streamdata.tools.plan.draws import COUNTED, Averages, blank_tree, fresh_run
 
-NUM_STEPS: Final = 48
+_NUM_STEPS: Final = 48
 """Steps of a run whose shares follow schedules."""
 _MAX_LANES: Final = 64
 _MAX_PLACES: Final = 1 << 12
@@ -134,7 +134,7 @@ class RunCourse:
         # Time is what the top has drawn, or its cost; what sources leave that have ended makes it pass faster.
         time = self.delivered * pulls / self._rates(self._top, mean_node_shares(self._top, 1.0), set())[1]
         part = max(self.delivered / samples, max(self.tokens, 1.0) / tokens)  # none may have come by now
-        for until, shares in self._stretches(time, time / part / NUM_STEPS):
+        for until, shares in self._stretches(time, time / part / _NUM_STEPS):
             while time < until:
                 rates, pace = self._rates(self._top, shares, over)
                 of_tokens = math.fsum(rate * self._averages.tokens.get(path, 0.0) for path, rate in rates.items())

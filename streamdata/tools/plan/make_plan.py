@@ -9,14 +9,14 @@ from typing import Any, Final, NamedTuple
 from streamdata.errors import SourceError, counted, shown
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.lengths import MANY_EPOCHS, lengths_by
-from streamdata.mixing.tree import Node, mean_node_shares, node_shares, num_in, tree_of
+from streamdata.mixing.tree import Node, mean_node_shares, num_in, tree_of
 from streamdata.run import Lane
 from streamdata.shards.ahead.read_ahead import ahead_settings
 from streamdata.sources.files.parquet import RowGroupSource
 from streamdata.sources.files.shard_source import BlockSource, SequentialSource
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.stores.datasets.base_dataset import BaseDataset
-from streamdata.tools.plan.course import NUM_STEPS, RunCourse
+from streamdata.tools.plan.course import RunCourse
 from streamdata.tools.plan.draws import Averages, Draw, first_draws
 from streamdata.tools.plan.sampled import Sampled, sample_tree
 
@@ -33,7 +33,6 @@ _ENDED: Final = 0.99
 """Sources that are read as far as this part of what is read of any have ended with it."""
 _FUNCTIONS: Final = ("single_process_fn", "process_fn")
 _MAX_LISTED: Final = 4
-_MAX_SCHEDULES: Final = 32
 _TAKEN_BYTES: Final = 8 << 20
 """Bytes that a reader of local shards reads at once, and holds, at most."""
 
@@ -51,14 +50,6 @@ class Needs:
     """Memory of this process, with the recipe built: a worker that is forked shares most of it."""
     unknown: list[str]
     """Sources of which it is not known what they hold, by path."""
-
-
-@dataclass(kw_only=True)
-class SourceShares:
-    """The share of the whole stream that a source has, at moments evenly over the run."""
-
-    name: str
-    shares: list[float]
 
 
 class Amount(NamedTuple):
@@ -137,7 +128,6 @@ class RunPlan:
     sources: list[SourcePlan]
     draws: list[Draw]
     """The first of rank 0, worker 0."""
-    schedules: list[SourceShares]
     per_worker: Needs
     notes: list[str]
 
@@ -235,7 +225,6 @@ class _Planner:
             lanes=self._lane.count,
             sources=[self._source(node, length) for node, length in zip(self._leaves, lengths, strict=True)],
             draws=first_draws(top, self._lane, num_draws, self._averages) if num_draws else [],
-            schedules=self._schedules(),
             per_worker=self._needs(),
             notes=[*self._notes_on_draws(), *self._notes_on_functions()],
         )
@@ -303,18 +292,6 @@ class _Planner:
             what = "lanes read other epochs of it at the same time, so records repeat before all were read"
         level = HURTS if level == HURTS or not node.is_endless else MIND
         return "; ".join([*parts, f"{has}: {what}; {remedy}"]), level
-
-    def _schedules(self) -> list[SourceShares]:
-        """The shares of up to 32 sources that change most, where some mixture follows a schedule; else none."""
-        if not self._top.has_schedule:
-            return []
-        moments = [node_shares(self._top, self._draws * (moment + 0.5) / NUM_STEPS) for moment in range(NUM_STEPS)]
-        lines = [
-            SourceShares(name=node.path, shares=[shares[node.path].overall for shares in moments])
-            for node in self._leaves
-        ]
-        most = sorted(lines, key=lambda line: min(line.shares) - max(line.shares))[:_MAX_SCHEDULES]
-        return [line for line in lines if line in most]
 
     def _needs(self) -> Needs:
         """Estimate what a worker needs that reads the tree."""

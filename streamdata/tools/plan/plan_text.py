@@ -8,7 +8,7 @@ from streamdata.errors import counted, shortened
 from streamdata.mixing.lengths import count_text
 from streamdata.tools.plan.draws import Draw
 from streamdata.tools.plan.make_plan import FINE, NOT_COUNTED, RunPlan, SourcePlan, listed
-from streamdata.tools.view.tree import columns, fitted, paragraph, percent_text
+from streamdata.tools.view.tree import fitted, paragraph, percent_text
 
 Paint = Callable[[str, str], str]
 """Colours a text by how much there is to do."""
@@ -16,7 +16,6 @@ Paint = Callable[[str, str], str]
 _MAX_ADVICE: Final = 10
 """Sources whose advice is printed; the worst come first."""
 _MAX_NAME: Final = 40
-_BARS: Final = " ▁▂▃▄▅▆▇█"
 
 
 def plan_text(plan: RunPlan, paint: Paint) -> str:
@@ -34,8 +33,7 @@ def plan_text(plan: RunPlan, paint: Paint) -> str:
         after = _estimate(plan.ends_after, plan.end_is_estimated)
         head += "\n" + paragraph(f"the stream ends before, after {after} samples: {listed(plan.ended)} at the end")
     notes = "\n".join(paragraph(f"note: {note}") for note in plan.notes)
-    parts = [head, _sources(plan, paint), "\n".join(_advice(plan, paint)), notes, _schedules(plan)]
-    parts += [_needs(plan), _draws(plan.draws)]
+    parts = [head, _sources(plan, paint), "\n".join(_advice(plan, paint)), notes, _needs(plan), _draws(plan.draws)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -89,20 +87,6 @@ def _advice(plan: RunPlan, paint: Paint) -> Iterator[str]:
     if unknown:
         names = listed([shortened(each.name, _MAX_NAME) for each in unknown])
         yield paint(paragraph(f"{names}: {NOT_COUNTED}"), unknown[0].level)
-
-
-def _schedules(plan: RunPlan) -> str:
-    if not plan.schedules:
-        return ""
-    highest = max(share for line in plan.schedules for share in line.shares) or 1.0
-    rows = [["source", "first", "last", "least", "most", ""]]
-    every = 1 if columns() >= 2 * len(plan.schedules[0].shares) else 2
-    for line in plan.schedules:
-        shown = [percent_text(share) for share in (line.shares[0], line.shares[-1], min(line.shares), max(line.shares))]
-        # What is not 0 is seen.
-        heights = (max(share > 0, round((len(_BARS) - 1) * share / highest)) for share in line.shares[::every])
-        rows.append([line.name, *shown, "".join(_BARS[height] for height in heights)])
-    return f"shares over {_rounded(plan.samples)} samples, bars up to {percent_text(highest)}\n{fitted(rows)}"
 
 
 def _needs(plan: RunPlan) -> str:

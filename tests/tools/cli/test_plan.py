@@ -111,7 +111,7 @@ def test_it_fits_the_terminal(
 
 
 def test_titles_are_whole(streamdata: Streamdata, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of schedules, too, at 80 columns, where long names are shortened."""
+    """At 80 columns, where long names are shortened."""
     monkeypatch.setenv("COLUMNS", "80")
     text = "\n".join(f'{{"text": "{number}"}}' for number in range(9))
     sources = []
@@ -124,6 +124,6 @@ def test_titles_are_whole(streamdata: Streamdata, tmp_path: Path, monkeypatch: p
     done = streamdata("plan", recipe, "--samples", 20000)
     assert done.exit_code == 0, done.output
     assert "without workers" in done.stdout
-    titles = done.stdout.partition("shares over 20,000 samples, bars up to ")[2].splitlines()[1]
-    assert titles.split() == ["source", "first", "last", "least", "most"]
+    titles = done.stdout.split("\n\n")[1].splitlines()[0]
+    assert titles.split() == ["source", "records", "share", "samples", "epochs", "repeats", "at", "bytes"]
     assert max(map(len, done.stdout.splitlines())) <= 80
