@@ -82,8 +82,6 @@ class SourcePlan:
     tokens: float | None
     tokens_are_estimated: bool
     tokens_per_record: float | None
-    tokens_interval: tuple[float, float] | None
-    """Bounds of `tokens`, with 95 %; of a source that nobody has counted, of the tokens of a record."""
     share: float
     """The share of the whole stream that the recipe wants, on average over the run."""
     samples: float
@@ -232,13 +230,12 @@ class _Planner:
     def _source(self, node: Node, length: dict[str, Any]) -> SourcePlan:
         path, records, epochs = node.path, num_in(node, "records"), length["epochs"]
         found, known = self._sampled.get(path), num_in(node, "tokens")
-        per_record, interval = (found.tokens, found.interval) if found is not None and known is None else (None, None)
+        per_record = None if found is None else found.tokens
         total: float | None = known
-        if known is not None and records:
-            per_record = known / records
+        if known is not None:
+            per_record = known / records if records else None
         elif records is not None and per_record is not None:
             total = records * per_record
-            interval = None if interval is None else (records * interval[0], records * interval[1])
         # The first repeat: in each lane of the job, or of those that stand for them.
         repeats = self._course.repeats[path] if path not in self._uncounted else {}
         first, last, how = int(min(repeats.values())) if repeats else None, None, None
@@ -256,7 +253,6 @@ class _Planner:
             tokens=total,
             tokens_are_estimated=known is None and total is not None,
             tokens_per_record=per_record,
-            tokens_interval=interval,
             share=length["share"],
             samples=self._course.samples[path],
             samples_are_estimated=self._is_estimated,

@@ -61,12 +61,7 @@ def _sources(plan: RunPlan, paint: Paint) -> str:
 
 def _tokens(source: SourcePlan) -> str:
     number, per = (source.tokens, "") if source.tokens is not None else (source.tokens_per_record, " each")
-    if number is None:
-        return ""
-    low, high = source.tokens_interval or (0.0, 0.0)
-    if low == high:
-        return _estimate(number, source.tokens_are_estimated) + per
-    return f"{_rounded(number)}{per} ± {100 * (high - low) / 2 / number:.2g} %"
+    return "" if number is None else _estimate(number, source.tokens_are_estimated or source.tokens is None) + per
 
 
 def _advice(plan: RunPlan, paint: Paint) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """A look at some records of a source: `K of its records, through its functions → tokens, samples, costs of one`."""
 
-import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ from streamdata.states.progress import Progress
 from streamdata.tools.plan.draws import Averages, Pulls, blank_tree, fresh_run
 from streamdata.tools.view.shares import estimate_bytes
 
-_NORMAL: Final = 1.96
-"""Standard deviations to both sides that hold 95 % of a normal distribution."""
 _JOINED_FED: Final = 4
 """How many times more samples a function is given that makes one of several."""
 _MOST_FED: Final = 1 << 13
@@ -57,8 +54,6 @@ class Sampled:
     """How many were looked at."""
     tokens: float | None
     """Tokens of a record on average, before packing; None where there are none."""
-    interval: tuple[float, float] | None
-    """Bounds of the mean of all records' tokens, with 95 %, if those looked at were drawn at random."""
     record_bytes: float
     """Bytes of a record's content, on average."""
     samples: Sequence[Sample]
@@ -121,10 +116,6 @@ def sample_source(
     count = getattr(stream, "num_tokens", num_tokens)  # a packer counts those that it will make of a record
     counts = [found for sample in samples if (found := count(sample)) is not None]
     tokens = statistics.fmean(counts or [0])
-    interval: tuple[float, float] | None = None
-    if len(counts) > 1 and tokens:  # of a text that is called so there are none
-        half = _NORMAL * statistics.stdev(counts) / math.sqrt(len(counts))
-        interval = max(0.0, tokens - half), tokens + half
     if stream is not None and before:
         fed = islice(recycled(samples), min(_MOST_FED, max(2 * len(before), _ALL_FED // num_sources)))
         pulls, samples = measure_pulls(stream, fed, 2 * len(before), tally, "process_fn")
@@ -141,7 +132,6 @@ def sample_source(
     return Sampled(
         num_records=len(first),
         tokens=tokens or (of_samples / pulls.each if of_samples else None),
-        interval=interval,
         record_bytes=statistics.fmean(estimate_bytes(record) for record, _ in first) if first else 0.0,
         samples=samples[: 1 + int(np.searchsorted(sizes, _KEPT_BYTES / num_sources))] if is_yielded else (),
     )
