@@ -18,9 +18,8 @@ import numpy as np
 
 from streamdata.fields import CURSOR, DATASET_NAME, INDEX
 from streamdata.io.storage import Int64s, told_url
-from streamdata.mixing.clock import Clocks
 from streamdata.mixing.deals import Deals
-from streamdata.mixing.leaf import Run, ShareAt
+from streamdata.mixing.leaf import Run
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
@@ -215,9 +214,7 @@ class Draw:
     source: str
     """The path of the source that the sample is of."""
     clock: float
-    """The virtual time of the draw, by the clock of that source."""
-    next_clock: float
-    """The clock after the draw, as states say it."""
+    """The clock of that source after the draw, as states say it."""
     epoch: int
     window: int
     block: int | None = None
@@ -242,15 +239,13 @@ def first_draws(top: Node, lane: Lane, count: int, averages: Averages) -> list[D
     blank = blank_tree(top, lane.count, averages)
     run = fresh_run(blank, lane, Deals(Progress({}), 0, lane.count))
     nodes, mixture, draws = {node.path: node for node in top.walk()}, Mixture(run, blank), []
-    clocks = _start_clocks(run, blank)
     for number, sample in enumerate(islice(mixture.draw(), count)):
         entries = {node_of(entry).path: Entry(*entry) for entry in sample[CURSOR]}
         path = sample[DATASET_NAME]
         if path in entries:  # else a yield function below the top has pulled it
             entry = entries[path]
             place = _place(nodes[path].source, sample)
-            draws.append(Draw(number, path, clocks[path], entry.clock, entry.cursor[0], entry.cursor[1], **place))
-        clocks.update({path: entry.clock for path, entry in entries.items()})
+            draws.append(Draw(number, path, entry.clock, entry.cursor[0], entry.cursor[1], **place))
     return draws
 
 
@@ -267,14 +262,3 @@ def _place(source: Any, sample: Record) -> dict[str, Any]:
     if isinstance(source, RowGroupSource):  # as keys count rows: from the first of the file
         shard, number = source.shards.file_of[shard], number + int(source.shards.first_rows[shard])
     return {"block": block, "url": told_url(str(source.shards.urls[shard])), "record": number}
-
-
-def _start_clocks(run: Run, node: Node, above: tuple[ShareAt, ...] = ()) -> dict[str, float]:
-    """Where the clocks of a mixture's sources start in a lane, and those below it, by path."""
-    if not node.is_mixture:
-        return {}
-    clocks = Clocks(run, node, above)
-    starts = dict(zip((child.path for child in node.children), clocks.begin(), strict=True))
-    for number, child in enumerate(node.children):
-        starts |= _start_clocks(run, child, (*above, clocks.share_at(number)))
-    return starts

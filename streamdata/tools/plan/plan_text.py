@@ -96,13 +96,14 @@ def _needs(plan: RunPlan) -> str:
 def _draws(draws: Sequence[Draw]) -> str:
     if not draws:
         return ""
-    rows = [["draw", "source", "clock", "next", "epoch", "window", "block", "record"]]
+    rows = [["draw", "source", "clock", "epoch", "window", "block", "record"]]
     for draw in draws:
-        clocks, block = [f"{draw.clock:.3f}", f"{draw.next_clock:.3f}"], "" if draw.block is None else f"{draw.block}"
+        block = "" if draw.block is None else f"{draw.block}"
         record = "" if draw.record is None else f", record {draw.record}"
         place = f"{draw.url}{record}" if draw.url else "" if draw.index is None else f"index {draw.index}"
-        rows.append([f"{draw.number}", draw.source, *clocks, f"{draw.epoch}", f"{draw.window}", block, place])
-    return "the first draws of rank 0, worker 0\n" + fitted(rows, (1, 7))
+        times = [f"{draw.clock:.3f}", f"{draw.epoch}", f"{draw.window}"]
+        rows.append([f"{draw.number}", draw.source, *times, block, place])
+    return "the first draws of rank 0, worker 0\n" + fitted(rows, (1, 6))
 
 
 def _about(is_estimated: bool) -> str:

@@ -1,6 +1,6 @@
 """The draws of a plan are those of the run."""
 
-from itertools import islice, pairwise
+from itertools import islice
 
 import pytest
 
@@ -50,7 +50,7 @@ def assert_drawn(dataset, lane, count):
             sample["__cursor__"][-1 if "." not in draw.source else -2][3][0],
         )
         key = f"cursor/0/0/{lane.dp_rank}/{lane.worker}/{draw.source}"
-        assert to_state([sample])[key]["clock"] == draw.next_clock
+        assert to_state([sample])[key]["clock"] == draw.clock
     return draws, real
 
 
@@ -69,16 +69,6 @@ def test_draws_of_shards_name_shard_and_record(tmp_path):
     for draw, sample in zip(draws, real, strict=True):
         if draw.source in ("lines", "rows"):
             assert str(draw.record) == sample["__key__"]
-
-
-def test_a_draw_begins_where_the_source_was_due():
-    """Its clock is the one that it had after its draw before."""
-    draws = planned(nested(), 100, draws=60).draws
-    for name in {draw.source for draw in draws}:
-        clocks = [(draw.clock, draw.next_clock) for draw in draws if draw.source == name]
-        assert name.startswith("inner") or all(a[1] == b[0] for a, b in pairwise(clocks))
-    top = [draw.clock for draw in draws if "." not in draw.source]
-    assert top == sorted(top)
 
 
 def test_what_is_not_counted_is_drawn_as_if_it_did_not_end(tmp_path):
