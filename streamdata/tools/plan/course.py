@@ -48,7 +48,7 @@ class RunCourse:
         self.samples: dict[str, float] = {}
         """Samples that were taken of each source, by path."""
         self.repeats: dict[str, dict[int, float]] = {}
-        """By path and lane, the sample of the job, from 0, with which the second epoch begins there."""
+        """By path and lane, the sample of the job, from 1, with which the second epoch begins there."""
         self.epochs: dict[str, float] = {}
         """Samples in an epoch of each source; infinite where nobody has counted its records."""
         self.totals: dict[str, float] = {}
@@ -118,7 +118,7 @@ class RunCourse:
             entry = next(each for each in sample[CURSOR] if node_of(each).path == path)
         cursor = Cursor(*Entry(*entry).cursor)
         if (cursor.pulled or cursor)[0]:
-            self.repeats[path].setdefault(self._lane, self.delivered)
+            self.repeats[path].setdefault(self._lane, self.delivered + 1)
 
     def _note_given(self, sample: Record) -> None:
         """Count a sample of a source that is delivered, or is in one that is."""
@@ -187,5 +187,5 @@ class RunCourse:
                 ahead = self.lanes * (first / each - 1)
             beyond = self.samples[path] + ahead - self.epochs[path] * (1 + _NEARLY)
             if beyond > 0 and rate and not self.repeats[path]:
-                self.repeats[path][-1] = self.delivered + step - min(step, beyond / rate)
+                self.repeats[path][-1] = 1 + self.delivered + step - min(step, beyond / rate)
         self.delivered += step

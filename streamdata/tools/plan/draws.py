@@ -210,7 +210,7 @@ class Draw:
     """One draw of a lane."""
 
     number: int
-    """From 0."""
+    """From 1."""
     source: str
     """The path of the source that the sample is of."""
     clock: float
@@ -239,7 +239,7 @@ def first_draws(top: Node, lane: Lane, count: int, averages: Averages) -> list[D
     blank = blank_tree(top, lane.count, averages)
     run = fresh_run(blank, lane, Deals(Progress({}), 0, lane.count))
     nodes, mixture, draws = {node.path: node for node in top.walk()}, Mixture(run, blank), []
-    for number, sample in enumerate(islice(mixture.draw(), count)):
+    for number, sample in enumerate(islice(mixture.draw(), count), 1):
         entries = {node_of(entry).path: Entry(*entry) for entry in sample[CURSOR]}
         path = sample[DATASET_NAME]
         if path in entries:  # else a yield function below the top has pulled it

@@ -92,7 +92,7 @@ class SourcePlan:
     epochs: float | None
     epochs_are_estimated: bool
     first_repeat: int | None
-    """The sample of the job, from 0, that is the first one of a second epoch."""
+    """The sample of the job, counted from 1, that is the first one of a second epoch."""
     first_repeat_is: str | None
     """`exact`; `within`, where lanes come to the second epoch from then on, up to `first_repeat_last`; `estimated`."""
     first_repeat_last: int | None

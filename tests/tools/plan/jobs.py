@@ -26,10 +26,10 @@ def delivered_by_job(make: MakeDataset, amount: Amount) -> Iterator[dict]:
 
 
 def repeats_of(samples: list[dict], source: str) -> list[int]:
-    """The numbers of the samples whose record came before."""
+    """The numbers of the samples, from 1, whose record came before."""
     seen: set = set()
     found = []
-    for number, sample in enumerate(samples):
+    for number, sample in enumerate(samples, 1):
         if sample["__datasetname__"] == source:
             found += [number] if identity(sample) in seen else []
             seen.add(identity(sample))
@@ -37,10 +37,10 @@ def repeats_of(samples: list[dict], source: str) -> list[int]:
 
 
 def second_epoch_of(samples: list[dict], source: str) -> int:
-    """The number of the first sample that is of a later epoch than the first."""
+    """The number, from 1, of the first sample that is of a later epoch than the first."""
     epochs = (next(entry[3][0] for entry in sample["__cursor__"] if entry[0].path == source)
               if sample["__datasetname__"] == source else 0 for sample in samples)  # fmt: skip
-    return next(number for number, epoch in enumerate(epochs) if epoch)
+    return next(number for number, epoch in enumerate(epochs, 1) if epoch)
 
 
 def planned(dataset: MergedDataset, samples: float | None = None, **options: float) -> RunPlan:

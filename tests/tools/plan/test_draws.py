@@ -43,6 +43,7 @@ def assert_drawn(dataset, lane, count):
     dataset.set_data_parallel(lane.dp_size, lane.dp_rank)
     real = list(islice(in_lane(dataset, lane.worker, lane.num_workers), count))
     assert len(draws) == len(real) > 20
+    assert [draw.number for draw in draws] == [*range(1, count + 1)]
     for draw, sample in zip(draws, real, strict=True):
         assert (draw.source, draw.index) == (sample["__datasetname__"], sample.get("__index__"))
         assert (draw.url, draw.epoch) == (
