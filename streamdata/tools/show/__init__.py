@@ -6,7 +6,7 @@
 - `fields`, `tokens`: a field → what is shown of it; of tokens their texts, and what is trained of them
 - `terminal`: what is shown → text
 - `page`: what is shown → HTML of the templates in `web/`: a file, or the pages of a browser
-- `reading`, `server`: a place → the samples from there on, read in one job at a time; pages at 127.0.0.1
+- `reading`, `server`: a place → the samples from there on, read for one request at a time; pages at 127.0.0.1
 """
 
 __all__: list[str] = []

@@ -7,7 +7,7 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +20,7 @@ from markupsafe import Markup
 from streamdata.errors import shown, text_of
 from streamdata.run.publish import publish
 from streamdata.tools.show.model import Page, in_one_line, visible
-from streamdata.tools.show.reading import BrowseJobs, BrowseSteps, PagePlace, StillReadingError
+from streamdata.tools.show.reading import BrowseSteps, PagePlace
 from streamdata.tools.show.server import PageAnswer
 
 _FILES: Final = {"page.css": "text/css", "page.js": "text/javascript"}
@@ -45,8 +45,7 @@ def _environment() -> Environment:
 
 
 _OPTIONAL: Final = (
-    *("about", "again", "back", "browsed", "forth", "is_reading", "last", "marks", "message", "samples", "shown"),
-    "style",
+    *("about", "again", "back", "browsed", "forth", "last", "marks", "message", "samples", "shown", "style"),
 )
 """Values that only some pages have."""
 
@@ -83,7 +82,6 @@ class BrowsePages:
     Attributes:
         title: Of the recipe or store.
         steps: Its pages.
-        jobs: Where they are read.
         begin: The place that is shown first.
         num_steps: Up to where the run is known to come; of a store its records.
         sources: The paths of its sources; none of a store.
@@ -94,7 +92,6 @@ class BrowsePages:
 
     title: str
     steps: BrowseSteps
-    jobs: BrowseJobs
     begin: PagePlace
     num_steps: int
     sources: Sequence[str] = ()
@@ -111,9 +108,6 @@ class BrowsePages:
         status, again = HTTPStatus.OK, f"./?{urlencode(query)}"
         try:
             fields = self._samples(query)
-        except StillReadingError as error:
-            about = f"{str(error) or 'This takes longer than a moment.'} The page comes by itself."
-            fields = {"heading": "Reading …", "about": about, "again": again, "is_reading": True}
         except Exception as error:  # of the data, a process function or a store: the other pages can still be read
             lines = [f"{type(error).__name__}: {text_of(error)}", *getattr(error, "__notes__", ())]
             fields = {"heading": "This cannot be read", "message": "\n".join(lines), "again": again}
@@ -122,9 +116,7 @@ class BrowsePages:
 
     def _samples(self, query: Mapping[str, str]) -> dict[str, Any]:
         place = self._place(query)
-        is_before = "before" in query
-        read = self.steps.page_before if is_before else self.steps.page
-        page = self.jobs.result((place, is_before), partial(read, place))
+        page = (self.steps.page_before if "before" in query else self.steps.page)(place)
         place, unit, first = page.place, self.unit, self.steps.first
         last = place.step if page.last is None else page.last
         self.num_steps = max(self.num_steps, last - first + 1)

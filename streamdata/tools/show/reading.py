@@ -1,13 +1,12 @@
-"""Reading for pages: forth and back through a stream, so many samples at a time, in one job at a time."""
+"""Reading for pages: forth and back through a stream, so many samples at a time, for one request at a time."""
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from streamdata.fields import DATASET_NAME
 from streamdata.tools.show.model import ShownSample
@@ -21,7 +20,7 @@ ShowSample = Callable[[Sample, int, int], ShownSample]
 _MAX_KEPT: Final = 500
 """Samples that are kept, of all pages: an image takes up to 300 KB."""
 _PATIENCE_S: Final = 2.0
-"""How long a request waits for its job, and a page looks for samples of one source before it shows what it has."""
+"""How long a page looks for samples of one source before it shows what it has."""
 
 
 def is_of(sample: Sample, source: str) -> bool:
@@ -58,7 +57,7 @@ class StepsPage:
 
 
 class BrowseSteps:
-    """Reads pages, in one thread at a time.
+    """Reads pages, in one thread at a time: others wait, and find what was read meanwhile.
 
     Args:
         read: Reads the stream from a step on, of one rank.
@@ -69,6 +68,7 @@ class BrowseSteps:
 
     def __init__(self, read: ReadSteps, show: ShowSample, per_page: int, first: int) -> None:
         self._read, self._show, self._per_page, self.first = read, show, per_page, first
+        self._reading = threading.Lock()
         self._kept: dict[PagePlace, StepsPage] = {}
         """Pages, the one that was shown last at the end."""
         self._open: Iterator[tuple[PagePlace, Sample | None, PagePlace]] = iter(())
@@ -81,7 +81,11 @@ class BrowseSteps:
         Raises:
             Exception: What the stream raises.
         """
-        return self._kept_page(self._kept.get(place) or self._read_page(place))
+        with self._reading:
+            return self._kept_page(self._at(place))
+
+    def _at(self, place: PagePlace) -> StepsPage:
+        return self._kept.get(place) or self._read_page(place)
 
     def _kept_page(self, page: StepsPage) -> StepsPage:
         """Keep a page as the one that was shown last."""
@@ -121,8 +125,9 @@ class BrowseSteps:
         Raises:
             Exception: What the stream raises.
         """
-        shown = next((page for page in reversed(self._kept.values()) if page.after == place), None)
-        return self._kept_page(shown or self._read_back(place))
+        with self._reading:
+            shown = next((page for page in reversed(self._kept.values()) if page.after == place), None)
+            return self._kept_page(shown or self._read_back(place))
 
     def _read_back(self, place: PagePlace) -> StepsPage:
         """Look for samples farther and farther back, at each step once."""
@@ -138,7 +143,7 @@ class BrowseSteps:
                     own.append((at, sample))
             before = [*own, *before][-self._per_page :]
             if len(before) < self._per_page and begin.step == self.first:
-                return self.page(begin)
+                return self._at(begin)
             if time.monotonic() > deadline:
                 break
             width *= 2
@@ -150,56 +155,3 @@ class BrowseSteps:
             after=place,
             is_cut=is_cut,
         )
-
-
-_Result = TypeVar("_Result")
-
-
-class StillReadingError(Exception):
-    """A job is not done yet; the message says how far it is."""
-
-
-class BrowseJobs:
-    """Runs functions that read, each in a thread of its own that waits for the one before.
-
-    The threads do not hold the process: a read that hangs in a store ends with it.
-    """
-
-    def __init__(self) -> None:
-        self._jobs: dict[Hashable, Future[Any]] = {}
-        self._asking, self._reading = threading.Lock(), threading.Lock()
-        self._progress = ""
-
-    def result(self, key: Hashable, read: Callable[[], _Result]) -> _Result:
-        """Return the result of a function; asked again with the same key, that of the job that runs since.
-
-        Raises:
-            StillReadingError: It is not done yet: ask again.
-            Exception: What the function raised.
-        """
-        with self._asking:
-            if key not in self._jobs:
-                # Results for which nobody came until now are dropped.
-                self._jobs = {other: job for other, job in self._jobs.items() if not job.done()}
-                self._jobs[key] = Future()
-                threading.Thread(target=self._run, args=(self._jobs[key], read), daemon=True).start()
-            job = self._jobs[key]
-        wait([job], _PATIENCE_S)
-        if not job.done():
-            raise StillReadingError(self._progress)
-        with self._asking:
-            self._jobs.pop(key, None)
-        found: _Result = job.result()
-        return found
-
-    def note(self, done: int, total: int) -> None:
-        """Say how far the present job is; called by what it reads."""
-        self._progress = f"{done:,} of {total:,}"
-
-    def _run(self, job: "Future[Any]", read: Callable[[], Any]) -> None:
-        with self._reading:
-            self._progress = ""
-            try:
-                job.set_result(read())
-            except BaseException as error:  # it is raised where the result is asked for
-                job.set_exception(error)

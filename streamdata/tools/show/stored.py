@@ -90,7 +90,7 @@ class StoredRecords:
     def browsed(self, title: str, per_page: int = 20) -> "BrowsePages":
         """The pages of a browser, of so many records each."""
         from streamdata.tools.show.page import BrowsePages  # with what a terminal does not need
-        from streamdata.tools.show.reading import BrowseJobs, BrowseSteps, PagePlace, Sample
+        from streamdata.tools.show.reading import BrowseSteps, PagePlace, Sample
 
         def read(record: int, _: int) -> Iterator[tuple[int, Sequence[Sample]]]:
             return ((number, [{}]) for number in range(record, len(self)))
@@ -98,7 +98,6 @@ class StoredRecords:
         return BrowsePages(
             title=title,
             steps=BrowseSteps(read, lambda _, __, record: self.shown(record), per_page, first=0),
-            jobs=BrowseJobs(),
             begin=PagePlace(step=self._first),
             num_steps=len(self),
             unit="Record",

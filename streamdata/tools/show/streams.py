@@ -29,7 +29,7 @@ from streamdata.sources.source import Sample
 from streamdata.tools.show.fields import FieldRenderer
 from streamdata.tools.show.model import ON_PAGE, Limits, Page, ShownSample
 from streamdata.tools.show.page import BrowsePages
-from streamdata.tools.show.reading import BrowseJobs, BrowseSteps, PagePlace, is_of
+from streamdata.tools.show.reading import BrowseSteps, PagePlace, is_of
 from streamdata.tools.show.stored import tokenizer_of_store
 from streamdata.tools.show.tokens import TokenTexts, load_token_texts
 from streamdata.tools.trace.trace import Trace
@@ -217,13 +217,11 @@ class MixtureSamples:
         Raises:
             StateError: The states are not of one run of the mixture.
         """
-        place, jobs, steps = self._place, BrowseJobs(), self._place.steps(self._dataset)
-        steps.on_progress = jobs.note
+        place, steps = self._place, self._place.steps(self._dataset)
         ends = [place.steps(self._dataset, states).num_steps for states in place.states]
         return BrowsePages(
             title=title,
             steps=BrowseSteps(steps.batches, self.shown, per_page, first=1),
-            jobs=jobs,
             begin=PagePlace(step=place.step or steps.num_steps + 1, rank=place.rank, source=place.source),
             num_steps=steps.num_steps,
             sources=[*self._sources],

@@ -11,7 +11,6 @@ from itertools import islice
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_collate, named
-from streamdata.tools.show.reading import StillReadingError
 from streamdata.tools.show.stored import StoredRecords
 from streamdata.tools.show.streams import MixtureSamples, Place
 from tests.stores.tiny_stores import write
@@ -62,17 +61,11 @@ def test_what_is_no_step_is_an_error_on_a_page(tmp_path, given):
     assert "step: expected a whole number" in answer.content.decode()
 
 
-def test_each_kind_of_page_has_what_leads_on(tmp_path, monkeypatch):
-    """Samples, a read that takes longer, and an error."""
+def test_each_kind_of_page_has_what_leads_on(tmp_path):
+    """Samples, and an error."""
     browsed = MixtureSamples(mixture(tmp_path), Place(batch=2)).browsed("a.yaml", 4)
     assert re.search(r'<a id="forth" class="button" rel="next" href="\./\?step=3">', asked(browsed))
     assert 'href="./?step=x">Try again</a>' in asked(browsed, step="x")
-
-    def takes_longer(key, read):
-        raise StillReadingError("3 of 9")
-
-    monkeypatch.setattr(browsed.jobs, "result", takes_longer)
-    assert 'id="again" href="./?step=9">Look again</a>' in asked(browsed, step="9")
 
 
 def test_nothing_else_is_there(tmp_path):

@@ -1,6 +1,8 @@
 """Pages of a stream: forth and back give the same samples, whatever was read before."""
 
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import pytest
@@ -41,6 +43,23 @@ def test_forth_goes_on_with_what_is_open():
     second = pages.page(first.after)
     assert numbers(first) + numbers(second) == list(range(12, 24))
     assert [view[1:] for view in first.samples] == [(0, 4), (1, 4), (2, 4), (3, 5), (4, 5), (5, 5)]
+    assert stream.began == [4]
+
+
+def test_requests_at_the_same_time_read_once(monkeypatch):
+    """One reads, the others wait for it and get what it has read."""
+    stream = Stream()
+    quick = stream.read
+
+    def slow(step, rank):
+        time.sleep(0.05)
+        yield from quick(step, rank)
+
+    monkeypatch.setattr(stream, "read", slow)
+    pages = stream.pages()
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(pages.page, [PagePlace(step=4)] * 4))
+    assert all(page is found[0] for page in found)
     assert stream.began == [4]
 
 

@@ -48,10 +48,6 @@ const onLoad = () => {
   if (status) {
     status.textContent = status.dataset.text;
   }
-  const again = document.getElementById("again");
-  if (again) {
-    setTimeout(() => location.replace(again.href), 700);
-  }
   const switched = document.getElementById("keys-on");
   switched.checked = !localStorage.getItem(OFF);
   switched.addEventListener("change", () =>
