@@ -3,7 +3,7 @@
 import pytest
 
 from streamdata import MergedDataset, StateError, merge_states, to_state
-from streamdata.tools.view import totals_of
+from streamdata.tools.view.totals import totals_of
 from tests.streams import Numbers, in_lane, through_json
 
 

@@ -13,5 +13,3 @@
 
 A command imports what it does when it runs: `--help` imports neither torch nor NumPy.
 """
-
-__all__: list[str] = []

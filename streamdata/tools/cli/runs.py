@@ -76,7 +76,7 @@ def run(
     from torch.utils.data import DataLoader
 
     from streamdata.delivery import mixed_collate
-    from streamdata.tools.view import Delivery
+    from streamdata.tools.view.shares import Delivery
     from streamdata.tools.view.tree import fitted, tree_rows
 
     dataset, signals = recipe.build(), context.ensure_object(Signals)

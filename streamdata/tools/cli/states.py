@@ -13,8 +13,8 @@ from streamdata.tools.cli.messages import Ticker, say
 from streamdata.tools.cli.options import Json, Recipe, count, option, takes_recipe
 
 if TYPE_CHECKING:
-    from streamdata.tools.trace import TracedStep
-    from streamdata.tools.view import Totals
+    from streamdata.tools.trace.trace import TracedStep
+    from streamdata.tools.view.totals import Totals
 
 _COUNTS: Final = ("dropped", "bad", "skipped", "left_out", "padded")
 
@@ -117,7 +117,7 @@ def trace(
     if find is not None and "#" not in find:
         raise typer.BadParameter(f"expected URL#KEY or SOURCE#INDEX, got {shown(find)}", param_hint="--find")
     from streamdata.states.loading import read_states
-    from streamdata.tools.trace import Trace, count_steps
+    from streamdata.tools.trace.trace import Trace, count_steps
 
     groups: dict[Path, list[Path]] = {}  # files of ranks are joined where they are in one folder, that of a step
     for path in files:

@@ -8,5 +8,3 @@
 - `page`: what is shown → HTML of the templates in `web/`: a file, or the pages of a browser
 - `reading`, `server`: a place → the samples from there on, read for one request at a time; pages at 127.0.0.1
 """
-
-__all__: list[str] = []

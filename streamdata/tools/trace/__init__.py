@@ -12,7 +12,3 @@
 - `find.py`: the steps of a record.
 - `metrics.py`: the numbers of a running loader, as text or on a port.
 """
-
-from streamdata.tools.trace.trace import StepCount, Trace, TracedStep, count_steps
-
-__all__ = ["StepCount", "Trace", "TracedStep", "count_steps"]

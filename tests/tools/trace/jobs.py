@@ -5,8 +5,8 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from streamdata import merge_states, mixed_collate, to_state
-from streamdata.tools.trace import Trace
 from streamdata.tools.trace.era import record_of
+from streamdata.tools.trace.trace import Trace
 from tests.elastic.worlds import Config, Leaf, Mix
 from tests.streams import loaded
 

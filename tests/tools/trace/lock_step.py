@@ -14,8 +14,8 @@ from itertools import chain
 
 from streamdata import StateError, StreamLoader, mixed_collate, report
 from streamdata.fields import PADDING
-from streamdata.tools.trace import Trace
 from streamdata.tools.trace.era import record_of
+from streamdata.tools.trace.trace import Trace
 from tests.elastic.worlds import Config, Mix
 from tests.tools.trace.jobs import SteppedJob, random_leaf, random_weights
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from streamdata import StateError
-from streamdata.tools.trace import Trace
+from streamdata.tools.trace.trace import Trace
 from tests.elastic.worlds import Config, Leaf, Mix
 from tests.tools.trace.jobs import SteppedJob
 

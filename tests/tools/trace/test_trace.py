@@ -8,8 +8,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, StateError, StreamLoader, merge_states, mixed_collate, named, to_state
-from streamdata.tools.trace import Trace, count_steps
 from streamdata.tools.trace.era import record_of
+from streamdata.tools.trace.trace import Trace, count_steps
 from tests.elastic.worlds import Config, Leaf, Mix
 from tests.seeds import seeds
 from tests.streams import Numbers

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from streamdata import MergedDataset
-from streamdata.tools.view import Inexact, find_inexact
+from streamdata.tools.view.exactness import Inexact, find_inexact
 from tests.streams import Numbers, NumbersAhead
 from tests.tools.view.functions import Totals, failing, noisy, odd, pairs, same, seeded, totals
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from streamdata.tools.view import fingerprint
+from streamdata.tools.view.exactness import fingerprint
 
 VALUES = [
     None,

@@ -3,8 +3,7 @@ import functools
 import pytest
 
 from streamdata import MergedDataset
-from streamdata.tools.view import shares_of
-from streamdata.tools.view.tree import functions_of
+from streamdata.tools.view.tree import functions_of, shares_of
 from tests.streams import Numbers
 from tests.tools.view.functions import Totals, noisy, pairs
 

@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 
 from streamdata import MergedDataset, report, to_state
-from streamdata.tools.view import Delivery, totals_of
-from streamdata.tools.view.shares import estimate_bytes
+from streamdata.tools.view.shares import Delivery, estimate_bytes
+from streamdata.tools.view.totals import totals_of
 from tests.streams import Numbers, in_lane, loaded, signed
 from tests.tools.view.functions import failing, odd, pairs
 
