@@ -94,8 +94,7 @@ class SourcePlan:
     first_repeat: int | None
     """The sample of the job, counted from 1, that is the first one of a second epoch."""
     first_repeat_is: str | None
-    """`exact`; `within`, where lanes come to the second epoch from then on, up to `first_repeat_last`; `estimated`."""
-    first_repeat_last: int | None
+    """`exact`; `within`, where lanes come to the second epoch from then on; `estimated`."""
     bytes: float | None
     """Bytes that the run reads of it."""
     blocks: int | None
@@ -238,11 +237,10 @@ class _Planner:
             total = records * per_record
         # The first repeat: in each lane of the job, or of those that stand for them.
         repeats = self._course.repeats[path] if path not in self._uncounted else {}
-        first, last, how = int(min(repeats.values())) if repeats else None, None, None
+        first, how = int(min(repeats.values())) if repeats else None, None
         if first is not None:
             is_told = not self._is_rough and path not in self._varying and -1 not in repeats
             how = "estimated" if not is_told else "exact" if self._lane.count == 1 else "within"
-            last = int(max(repeats.values())) if is_told and len(repeats) == self._lane.count else None
         is_estimated = self._is_estimated or path in self._varying or node.part is not None
         size = None if epochs is None else _sizes(node, found)[0]
         advice, level = self._advice(node, length)
@@ -261,7 +259,6 @@ class _Planner:
             epochs_are_estimated=is_estimated,
             first_repeat=first,
             first_repeat_is=how,
-            first_repeat_last=last,
             bytes=None if size is None else size * epochs,
             blocks=None if isinstance(node.source, OwnStreamSource) or node.source is None else node.source.num_blocks,
             advice=advice,

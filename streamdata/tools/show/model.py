@@ -283,8 +283,3 @@ def visible(text: str) -> str:
         return f"\\{letter}{ord(found[0]):0{digits}x}"
 
     return _CONTROL.sub(escaped, text)
-
-
-def in_one_line(text: str) -> str:
-    """Makes newlines and tabs visible too: for names and places."""
-    return visible(text).replace("\n", "\\n").replace("\t", "\\t")

@@ -17,9 +17,9 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from streamdata.errors import shown, text_of
+from streamdata.errors import one_line, shown, text_of
 from streamdata.run.publish import publish
-from streamdata.tools.show.model import Page, in_one_line, visible
+from streamdata.tools.show.model import Page, visible
 from streamdata.tools.show.reading import BrowseSteps, PagePlace
 from streamdata.tools.show.server import PageAnswer
 
@@ -39,7 +39,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters["in_one_line"] = in_one_line
+    environment.filters["one_line"] = one_line
     environment.filters["number"] = "{:,}".format
     return environment
 

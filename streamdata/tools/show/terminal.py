@@ -13,14 +13,13 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from streamdata.errors import shortened
+from streamdata.errors import one_line, shortened
 from streamdata.tools.show.model import (
     ShownField,
     ShownImage,
     ShownSample,
     ShownSegment,
     TokenRun,
-    in_one_line,
     visible,
 )
 
@@ -53,7 +52,7 @@ class SamplePrinter:
         """A sample: its heading, its fields, and the records that it was made of."""
         number = f"#{sample.number}" if sample.source else ""
         number = number if sample.step is None else f"step {sample.step:,}"
-        head = "".join(f"{in_one_line(word)}  " for word in (number, sample.source) if word)
+        head = "".join(f"{one_line(word)}  " for word in (number, sample.source) if word)
         # Without colour there is nothing but fields between two headings: other programs read it, too.
         self._console.print(end="\n" if self._in_colour else "")
         self._place("── ", head, sample.where, _MARK)
@@ -68,11 +67,11 @@ class SamplePrinter:
 
     def _place(self, sign: str, head: str, where: str, style: str) -> None:
         start = f"{sign}{head}"[: self._console.width]
-        line = start + shortened(in_one_line(where), self._console.width - len(start))
+        line = start + shortened(one_line(where), self._console.width - len(start))
         self._console.print(Text(line.rstrip(), style=style, no_wrap=True))
 
     def _field(self, field: ShownField) -> None:
-        head = Text.assemble((in_one_line(field.name), "bold"), (f"  {in_one_line(field.about)}", _SOFT))
+        head = Text.assemble((one_line(field.name), "bold"), (f"  {one_line(field.about)}", _SOFT))
         text, summary = Text(visible(field.text)), Text(visible(field.summary), style=_SOFT)
         # Numbers stand beside their name, and texts where they are short.
         is_beside = field.kind == "numbers" or ("\n" not in text.plain and len(text) <= _SHORT)
@@ -96,14 +95,14 @@ class SamplePrinter:
         runs = (run for segment in field.segments for run in segment.runs)
         pairs = [pair for run in runs for pair in zip(run.ids, run.pieces, strict=False)]
         if pairs:
-            words = [f"{number} {in_one_line(repr(piece))}" for number, piece in pairs[:_PIECES]]
+            words = [f"{number} {one_line(repr(piece))}" for number, piece in pairs[:_PIECES]]
             more = ["…"] if field.counts["tokens"] > len(words) else []
             self._block(Text("  ".join([f"pieces: {words[0]}", *words[1:], *more]), style=_SOFT))
 
     def _text(self, segment: ShownSegment) -> Text:
         text = Text(visible(segment.text)).append_text(Text.assemble(*map(self._run, segment.runs)))
         if segment.role:
-            text = Text.assemble((f"{in_one_line(segment.role)}: ", _ROLE), text)
+            text = Text.assemble((f"{one_line(segment.role)}: ", _ROLE), text)
         return text.append(("\n" if text else "") + visible(segment.more) if segment.more else "", style=_SOFT)
 
     def _run(self, run: TokenRun) -> Text:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamdata.tools.show.model import in_one_line, visible
+from streamdata.tools.show.model import visible
 
 
 @pytest.mark.parametrize("char", ["\x00", "\x07", "\x1b", "\x7f", "\x9b", "\u202e", "\u2066", "\u2028", "\ud800"])
@@ -14,8 +14,7 @@ def test_a_control_character_is_shown_by_its_number(char):
 
 
 def test_texts_of_all_languages_stay():
-    """With their newlines, tabs, wide spaces and joined emoji; names stand in one line."""
+    """With their newlines, tabs, wide spaces and joined emoji."""
     text = "naïve\t東京\u3000a\u00a0b\n👩\u200d🔬 سلام"
     assert visible(text) == text
     assert visible("a\r\n") == "a\\x0d\n"
-    assert in_one_line("a\n\tb\x1b") == "a\\n\\tb\\x1b"
