@@ -72,7 +72,7 @@ def run(
     batch: Batch = 16,
     workers: Workers = 0,
 ) -> None:
-    """Stream a recipe through a DataLoader; report samples/s, MB/s, and the share of each source."""
+    """Stream a recipe through a DataLoader; report samples/s, bytes/s, and the share of each source."""
     from torch.utils.data import DataLoader
 
     from streamdata.delivery import mixed_collate

@@ -8,7 +8,7 @@ from streamdata.errors import counted, shortened
 from streamdata.mixing.lengths import count_text
 from streamdata.tools.plan.draws import Draw
 from streamdata.tools.plan.make_plan import FINE, NOT_COUNTED, RunPlan, SourcePlan, listed
-from streamdata.tools.view.tree import fitted, paragraph, percent_text
+from streamdata.tools.view.tree import bytes_text, fitted, paragraph, percent_text
 
 Paint = Callable[[str, str], str]
 """Colours a text by how much there is to do."""
@@ -25,10 +25,10 @@ def plan_text(plan: RunPlan, paint: Paint) -> str:
         plan: The plan.
         paint: Colours a line.
     """
-    tokens = "" if not plan.tokens else f", {_rounded(plan.tokens)} tokens"
+    tokens = "" if not plan.tokens else f", {count_text(plan.tokens)} tokens"
     workers = f"with {counted(plan.workers, 'worker')}" if plan.workers else "without workers"
     who, lanes = f"{counted(plan.dp, 'rank')} {workers}", counted(plan.lanes, "lane")
-    head = paragraph(f"{_rounded(plan.samples)} samples{tokens}, on {who}: {lanes}, batches of {plan.batch:,}")
+    head = paragraph(f"{count_text(plan.samples)} samples{tokens}, on {who}: {lanes}, batches of {plan.batch:,}")
     if plan.ends_after is not None:
         after = _estimate(plan.ends_after, plan.end_is_estimated)
         head += "\n" + paragraph(f"the stream ends before, after {after} samples: {listed(plan.ended)} at the end")
@@ -47,13 +47,13 @@ def _sources(plan: RunPlan, paint: Paint) -> str:
     rows = [["source", "records", "tokens", "share", "samples", "epochs", "repeats at", "bytes"]]
     for source in plan.sources:
         epochs, repeat = source.epochs, source.first_repeat
-        rounds = "" if epochs is None else f"{epochs:.3g}" if epochs < 1000 else _rounded(epochs)  # noqa: PLR2004
+        rounds = "" if epochs is None else f"{epochs:.3g}" if epochs < 1000 else count_text(epochs)  # noqa: PLR2004
         row = [source.name, _estimate(source.records, source.records_are_estimated), _tokens(source)]
         row += [percent_text(source.share), _estimate(source.samples, source.samples_are_estimated)]
         row.append("?" if epochs is None else f"{_about(source.epochs_are_estimated)}{rounds}")
         is_never = repeat is None and epochs is not None
         row.append("" if is_never else _estimate(repeat, source.first_repeat_is == "estimated"))
-        rows.append([*row, "?" if source.bytes is None else _bytes(source.bytes)])
+        rows.append([*row, "?" if source.bytes is None else bytes_text(source.bytes)])
     kept = [number for number, cells in enumerate(zip(*rows[1:], strict=True)) if not number or set(cells) - {"", "?"}]
     first, *lines = fitted([[*(row[number] for number in kept), ""] for row in rows]).split("\n")
     return "\n".join([first, *(paint(line, each.level) for line, each in zip(lines, plan.sources, strict=True))])
@@ -88,8 +88,8 @@ def _needs(plan: RunPlan) -> str:
     needs = plan.per_worker
     unknown = f" (not known of {listed(needs.unknown)})" if needs.unknown else ""
     return paragraph(
-        f"a worker holds at most {_bytes(needs.held_bytes)} of shards{unknown}, beside functions and the process "
-        f"itself (here {_bytes(needs.process_bytes)}, mostly shared after a fork)"
+        f"a worker holds at most {bytes_text(needs.held_bytes)} of shards{unknown}, beside functions and the process "
+        f"itself (here {bytes_text(needs.process_bytes)}, mostly shared after a fork)"
     )
 
 
@@ -111,15 +111,4 @@ def _about(is_estimated: bool) -> str:
 
 
 def _estimate(number: float | None, is_estimated: bool) -> str:
-    return "?" if number is None else _about(is_estimated) + _rounded(number)
-
-
-def _rounded(number: float) -> str:
-    return f"{number:,.0f}" if number < 1e6 else count_text(number)  # noqa: PLR2004
-
-
-def _bytes(number: float) -> str:
-    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.0f} B"
+    return "?" if number is None else _about(is_estimated) + count_text(number)

@@ -8,7 +8,7 @@ from streamdata.fields import is_reserved
 from streamdata.run.lane_link import Traffic
 from streamdata.states.cursor import States, to_state
 from streamdata.tools.view.totals import SourceTotals, totals_of, totals_table
-from streamdata.tools.view.tree import functions_of, percent_text, shares_of
+from streamdata.tools.view.tree import bytes_text, functions_of, percent_text, shares_of
 
 _NUMBER_BYTES: Final = 8
 _MAX_SHARES: Final = 6
@@ -71,21 +71,21 @@ class Delivery:
         if self._first is None:
             return "no batch was delivered"
         elapsed, late = time.monotonic() - self._start, self._first[0] - self._start
-        total = f"{self.samples:,} samples, {_megabytes(self.size_bytes)} in {elapsed:.1f} s"
+        total = f"{self.samples:,} samples, {bytes_text(self.size_bytes)} in {elapsed:.1f} s"
         later = f", then {self._rates()}" if self.samples > self._first[1] else ""
         lines, traffic = [f"{total}; the first batch after {late:.2f} s{later}"], self._traffic()
         if traffic.is_any:
             requests = f"{traffic.requests:,} requests, {traffic.retries:,} of them repeated"
-            cached = f"{_megabytes(traffic.cached_bytes)} of the cache by {traffic.cache_hits:,} hits"
+            cached = f"{bytes_text(traffic.cached_bytes)} of the cache by {traffic.cache_hits:,} hits"
             waited = f"readers waited {traffic.waiting:.0%} of their time"
-            lines.append(f"from stores: {_megabytes(traffic.num_bytes)} by {requests}; {cached}; {waited}")
+            lines.append(f"from stores: {bytes_text(traffic.num_bytes)} by {requests}; {cached}; {waited}")
         return "\n".join([*lines, self.table()])
 
     def _rates(self) -> str:
-        """Samples and megabytes a second, since the first batch."""
+        """Samples and bytes a second, since the first batch."""
         since, samples, size_bytes = self._first or (0.0, 0, 0)
         duration = max(time.monotonic() - since, 1e-9)
-        rate = _megabytes((self.size_bytes - size_bytes) / duration)
+        rate = bytes_text((self.size_bytes - size_bytes) / duration)
         return f"{(self.samples - samples) / duration:,.0f} samples/s, {rate}/s"
 
     def table(self) -> str:
@@ -94,11 +94,6 @@ class Delivery:
         columns = dict(zip(("name", "wanted", "achieved", "samples", "dropped", "bad"), titles, strict=True))
         costs = (f"wanted are shares of {cost}, achieved are shares of samples" for cost in self._costs)
         return "\n".join([totals_table(self.sources(), columns), *costs])
-
-
-def _megabytes(size_bytes: float) -> str:
-    number = size_bytes / 1e6
-    return f"{number:,.0f} MB" if number >= 100 else f"{number:.3g} MB"  # noqa: PLR2004
 
 
 def estimate_bytes(value: Any) -> int:

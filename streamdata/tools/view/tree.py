@@ -55,6 +55,14 @@ def fitted(rows: Sequence[Sequence[str]], flexible: Collection[int] = (0,)) -> s
     return table([[shortened(cell, width) for cell, width in zip(row, widths, strict=True)] for row in rows])
 
 
+def bytes_text(number: float) -> str:
+    """A number of bytes to three digits, in the unit that suits it: 1,230,000 is "1.23 MB"."""
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f} B"
+
+
 def percent_text(share: float | None) -> str:
     """A share in percent, to three digits: 0.75 is "75 %"; "not known" for None."""
     return "not known" if share is None else f"{100 * share:.3g} %"

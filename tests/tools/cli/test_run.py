@@ -44,7 +44,7 @@ def test_a_run_shows_the_tree_and_ends_after_its_batches(streamdata: Streamdata,
     done = streamdata("run", write_recipe(), "--batches", "5", "--batch", "8")
     assert (done.exit_code, done.stderr) == (0, "")
     assert re.search(r"├─ a +3 +75 % +75 % +40 +40 +JsonlIterableDataset, 1 shard, shuffled", done.stdout)
-    assert "40 samples, 0.00032 MB in " in done.stdout
+    assert "40 samples, 320 B in " in done.stdout
     assert row(done.stdout, "a") == ["a", "75", "%", "75", "%", "30", "0", "0"]
     assert row(done.stdout, "b") == ["b", "25", "%", "25", "%", "10", "0", "0"]
 
@@ -136,7 +136,7 @@ def test_the_live_line_names_the_heaviest_sources_only(monkeypatch: pytest.Monke
     monkeypatch.setattr(dataset, "traffic", Traffic)  # not that of other tests of this process
     delivery = Delivery(dataset)
     delivery.add([next(iter(dataset))])
-    assert re.search(r"^\d+\.\d s  1 samples  0 samples/s, 0 MB/s  s8 .* %, s7 .*s3 \d+ %, 3 more$", delivery.line())
+    assert re.search(r"^\d+\.\d s  1 samples  0 samples/s, 0 B/s  s8 .* %, s7 .*s3 \d+ %, 3 more$", delivery.line())
     assert len(delivery.summary().splitlines()) == 11
 
 
@@ -154,7 +154,7 @@ def test_what_was_asked_of_stores_is_in_the_summary(
         recipe.write_text(recipe.read_text().replace(str(tmp_path), server.url))
         done = streamdata("run", recipe, "--workers", "1")
     found = re.search(
-        r"^from stores: \S+ MB by (\d+) requests, \d+ of them repeated; 0 MB of the cache by 0 hits; "
+        r"^from stores: \S+ [kM]?B by (\d+) requests, \d+ of them repeated; 0 B of the cache by 0 hits; "
         r"readers waited \d+% of their time$",
         done.stdout,
         re.MULTILINE,
