@@ -97,7 +97,6 @@ class SourcePlan:
     """`exact`; `within`, where lanes come to the second epoch from then on; `estimated`."""
     bytes: float | None
     """Bytes that the run reads of it."""
-    blocks: int | None
     advice: str
     level: str
     """One of fine, mind and hurts."""
@@ -116,8 +115,6 @@ class RunPlan:
     end_is_estimated: bool
     ended: list[str]
     """Sources that are at their end there, by path."""
-    drawn: int
-    """Samples of the run that were drawn, before it goes on by rates."""
     dp: int
     workers: int
     batch: int
@@ -215,7 +212,6 @@ class _Planner:
             ends_after=float(round(course.delivered)) if self._is_short else None,
             end_is_estimated=self._is_short and self._is_estimated,
             ended=self._ended,
-            drawn=course.num_drawn,
             dp=amount.dp_size,
             workers=amount.num_workers,
             batch=amount.batch_size,
@@ -260,7 +256,6 @@ class _Planner:
             first_repeat=first,
             first_repeat_is=how,
             bytes=None if size is None else size * epochs,
-            blocks=None if isinstance(node.source, OwnStreamSource) or node.source is None else node.source.num_blocks,
             advice=advice,
             level=level,
         )
@@ -309,11 +304,6 @@ class _Planner:
             yield f"the first {course.num_drawn:,} samples were drawn; beyond them the run goes on by rates, estimated"
         if self._uncounted and not top.is_endless:
             yield f"as if there were no end to {listed(self._uncounted)}, whose records nobody has counted"
-        if any(isinstance(weight, list) for node in top.walk() if node.is_mixture for weight in node.weights.values()):
-            yield (
-                "between the points of schedules shares are linear, percents are not: beside 0.6, [[0, 10], [2000, 0]] "
-                "gives 944 of 2,000 samples, where a linear percent would give 1,655"
-            )
         if self._dataset.skip is not None:
             yield "records to skip are counted as if they were read"
 

@@ -96,7 +96,6 @@ def test_schedules_are_followed():
     for told in plan.sources:
         assert told.samples == pytest.approx(200, abs=0.01)
         assert told.first_repeat == pytest.approx(repeats_of(samples, told.name)[0], abs=4)
-    assert any("shares are linear, percents are not" in note for note in plan.notes)
 
 
 def test_costs_are_those_of_sampled_records():
