@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, Final, NamedTuple
 
 from streamdata.fields import DATASET_NAME
@@ -19,6 +19,8 @@ ShowSample = Callable[[Sample, int, int], ShownSample]
 
 _MAX_KEPT: Final = 500
 """Samples that are kept, of all pages: an image takes up to 300 KB."""
+_MORE: Final = 4
+"""How many times more steps are read back for the samples of one source."""
 _PATIENCE_S: Final = 2.0
 """How long a page looks for samples of one source before it shows what it has."""
 
@@ -130,24 +132,14 @@ class BrowseSteps:
             return self._kept_page(shown or self._read_back(place))
 
     def _read_back(self, place: PagePlace) -> StepsPage:
-        """Look for samples farther and farther back, at each step once."""
-        before: list[tuple[PagePlace, Sample]] = []
-        deadline, begin, width = time.monotonic() + _PATIENCE_S, place, self._per_page
-        while len(before) < self._per_page:
-            end, begin = begin, place._replace(step=max(self.first, place.step - width), at=0)
-            own = deque[tuple[PagePlace, Sample]](maxlen=self._per_page)
-            for at, sample, _ in self._found(begin):
-                if at >= end:
-                    break
-                if sample is not None:
-                    own.append((at, sample))
-            before = [*own, *before][-self._per_page :]
-            if len(before) < self._per_page and begin.step == self.first:
-                return self._at(begin)
-            if time.monotonic() > deadline:
-                break
-            width *= 2
+        """Read the steps before a place, of one source more of them; it may come in none."""
+        width = self._per_page * (_MORE if place.source else 1)
+        begin = place._replace(step=max(self.first, place.step - width), at=0)
+        found = takewhile(lambda each: each[0] < place, self._found(begin))
+        before = deque(((at, sample) for at, sample, _ in found if sample is not None), self._per_page)
         is_cut = len(before) < self._per_page
+        if is_cut and begin.step == self.first:
+            return self._at(begin)
         return StepsPage(
             place=begin if is_cut else before[0][0],
             samples=tuple(self._show(sample, number, at.step) for number, (at, sample) in enumerate(before)),

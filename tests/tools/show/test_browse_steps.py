@@ -105,7 +105,18 @@ def test_back_from_a_jump_ends_where_it_was(source):
     assert before.after.step <= 100 or source == "rare"
 
 
-@pytest.mark.parametrize("source", ["", "web.b", "rare"])
+def test_back_of_a_rare_source_goes_on_looking():
+    """Each page says from where; together they have all of its samples."""
+    pages, place, found = Stream().pages(), PagePlace(step=400, source="rare"), []
+    while (page := pages.page_before(place)).after == place:
+        found, place = [*numbers(page), *found], page.place
+    every = [sample["n"] for _, batch in islice(Stream().read(0, 0), 400) for sample in batch
+             if sample["__datasetname__"] == "rare"]  # fmt: skip
+    assert found == [n for n in every if n >= 3 * place.step]
+    assert page.place.step == 0
+
+
+@pytest.mark.parametrize("source", ["", "web.b"])
 def test_back_from_a_jump_reads_no_step_twice(source):
     """But the one with which a range ends, to see that it does."""
     stream = Stream()
@@ -141,7 +152,7 @@ def test_looking_for_a_rare_source_ends_in_time(monkeypatch):
     pages = Stream().pages()
     page = pages.page(PagePlace(step=5, source="none"))
     assert (page.samples, page.after.step, page.is_cut) == ((), 6, True)
-    assert pages.page_before(PagePlace(step=50, source="none")).place.step == 44
+    assert pages.page_before(PagePlace(step=50, source="none")).place.step == 26
 
 
 def test_an_error_leaves_nothing_open():
