@@ -34,19 +34,13 @@ class Course:
         states: Of one run, each of all ranks or of some, at one or several times; none of a run that has not begun.
         batch: Samples in the batch of one rank from now on; None: as states say it was, else 1.
         dp_size: Ranks of a run that has not begun.
-        num_workers: Of each of them.
 
     Raises:
         StateError: They are not of one run, or of another recipe.
     """
 
     def __init__(
-        self,
-        dataset: MergedDataset,
-        states: Sequence[Mapping[str, Any]],
-        batch: int | None,
-        dp_size: int,
-        num_workers: int,
+        self, dataset: MergedDataset, states: Sequence[Mapping[str, Any]], batch: int | None, dp_size: int
     ) -> None:
         self._dataset = dataset
         sizes: defaultdict[int, list[Progress]] = defaultdict(list)
@@ -64,7 +58,7 @@ class Course:
         lines = history_of(self.newest) if self.newest else []
         self._lines = lines
         _check_history([progress for held in self._held for progress in held], lines)
-        self.shape = self.newest.topology() if self.newest else Topology(dp_size, max(1, num_workers))
+        self.shape = self.newest.topology() if self.newest else Topology(dp_size, 1)
         """The ranks, and workers of each, that there are now."""
         self._size = batch or next((line["batch_size"] for line in reversed(lines) if "batch_size" in line), 1)
         self._is_changed = bool(self.newest) and self.newest.generation(tree) != self.newest.newest

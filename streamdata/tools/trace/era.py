@@ -171,6 +171,7 @@ class Leg(NamedTuple):
 
 
 OnProgress = Callable[[int, int], None]
+"""Is told how far something is, and of how much."""
 
 
 def samples_of(sizes: Sequence[Sequence[int]], begin: int, end: int) -> int:
@@ -209,11 +210,11 @@ class RankStream:
 
     Args:
         leg: The leg.
-        on_progress: Called with how many batches were passed over by reading, and of how many.
+        on_progress: Told how many batches were passed over by reading, and of how many.
     """
 
-    def __init__(self, leg: Leg, on_progress: OnProgress | None = None) -> None:
-        self.leg, self._era, self._on_progress = leg, leg.era, on_progress
+    def __init__(self, leg: Leg, on_progress: OnProgress) -> None:
+        self.leg, self._era, self.on_progress = leg, leg.era, on_progress
         begin, end, num_workers = leg.begin, leg.end, leg.era.num_workers
         last = begin.last_workers.get((leg.epoch_pass, leg.rank), -1)
         workers = [(last + 1 + turn) % num_workers for turn in range(num_workers)]
@@ -241,8 +242,7 @@ class RankStream:
         if self.is_read and self.leg.end is None and not self._era.top.is_endless:
             stream = self.batches()  # nobody knows how many samples its lanes have
             for done in range(batches):
-                if self._on_progress is not None:
-                    self._on_progress(done, batches)
+                self.on_progress(done, batches)
                 if next(stream, None) is None:
                     return done
             return batches
@@ -292,8 +292,7 @@ class RankStream:
             return self._era.samples(lane.run, lane.samples_in(lane.given), bare=bare)
         stream = self._era.samples(lane.run)
         for done in range(lane.given):
-            if self._on_progress is not None:
-                self._on_progress(done, lane.given)
+            self.on_progress(done, lane.given)
             for _ in islice(stream, lane.size_of(done)):
                 pass
         return stream

@@ -97,14 +97,14 @@ class WantedRecord:
         return None
 
 
-def batches_with(wanted: WantedRecord, leg: Leg, most: int, on_progress: OnProgress | None = None) -> Iterator[int]:
+def batches_with(wanted: WantedRecord, leg: Leg, most: int, on_progress: OnProgress) -> Iterator[int]:
     """The batches of a rank's leg that have a record, by number; of what is to come, the first one of each lane.
 
     Args:
         wanted: The record.
         leg: The leg.
         most: So many batches of what is to come are read where it has to be.
-        on_progress: Called with how many batches were read, of how many at most; or which lane is sought, of how many.
+        on_progress: Told how many batches were read, of how many at most; or which lane is sought, of how many.
     """
     nodes = list(wanted.sources(leg.era))
     if not nodes or not (leg.own or leg.end is None):
@@ -113,15 +113,14 @@ def batches_with(wanted: WantedRecord, leg: Leg, most: int, on_progress: OnProgr
     if stream.is_read:
         at_most = most if leg.end is None else leg.own
         for number, batch in zip(range(at_most), stream.batches(), strict=False):
-            if on_progress is not None:
-                on_progress(number, at_most)
+            on_progress(number, at_most)
             if any(map(wanted.is_of, batch)):
                 yield leg.first + number
                 if leg.end is None:
                     return
         return
     for lane, node in product(stream.lanes, nodes):
-        places = _Sought(wanted, stream, lane, node, on_progress).batches()
+        places = _Sought(wanted, stream, lane, node).batches()
         if leg.end is not None:
             yield from (number for number in places if number is not None and number < leg.first + leg.own)
         else:
@@ -132,11 +131,9 @@ def batches_with(wanted: WantedRecord, leg: Leg, most: int, on_progress: OnProgr
 class _Sought:
     """Looks for a record of a source in what a lane reads in a leg, without reading what comes before it."""
 
-    def __init__(
-        self, wanted: WantedRecord, stream: RankStream, lane: LaneBatches, node: Node, on_progress: OnProgress | None
-    ) -> None:
+    def __init__(self, wanted: WantedRecord, stream: RankStream, lane: LaneBatches, node: Node) -> None:
         self._wanted, self._stream, self._lane, self._node = wanted, stream, lane, node
-        self._era, self._source, self._on_progress = stream.leg.era, cast("Any", node.source), on_progress
+        self._era, self._source = stream.leg.era, cast("Any", node.source)
         self._dealt = lane.run.deals.lane(node, lane.run.lane.index)
 
     def batches(self) -> Iterator[int | None]:
@@ -165,8 +162,7 @@ class _Sought:
 
     def _position(self, samples: int) -> Place:
         """Where the source stands after so many samples of the lane."""
-        if self._on_progress is not None:
-            self._on_progress(self._stream.lanes.index(self._lane), len(self._stream.lanes))
+        self._stream.on_progress(self._stream.lanes.index(self._lane), len(self._stream.lanes))
         state = self._era.after(self._lane.run, samples).entries.node_state(self._node.path)
         return (self._dealt.start if state is None else state.cursor.position)[:3]
 

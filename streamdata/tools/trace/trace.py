@@ -1,6 +1,6 @@
 """The records of the batches at a step: `recipe, states → the step's leg of each rank → its records`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, pairwise
@@ -12,7 +12,7 @@ from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.source import Sample
 from streamdata.states.progress import Progress
 from streamdata.tools.trace.course import Course
-from streamdata.tools.trace.era import Leg, RankStream, record_of
+from streamdata.tools.trace.era import Leg, OnProgress, RankStream, record_of
 from streamdata.tools.trace.find import WantedRecord, batches_with
 
 SEEK, READ = "seek", "read"
@@ -93,7 +93,6 @@ class Trace:
             tell as far as some were saved under it.
         batch: Samples in the batch of one rank from now on; by default what the states say, else 1.
         dp_size: Ranks of a run that has not begun.
-        num_workers: Of each of them.
         steps: How the training loop counts.
 
     Raises:
@@ -106,13 +105,12 @@ class Trace:
         states: Sequence[Mapping[str, Any]],
         batch: int | None = None,
         dp_size: int = 1,
-        num_workers: int = 1,
         steps: StepCount = StepCount(),  # noqa: B008  it does not change
     ) -> None:
-        self._course = Course(dataset, states, batch, dp_size, num_workers)
+        self._course = Course(dataset, states, batch, dp_size)
         self.steps = steps
-        self.on_progress: Callable[[int, int], None] | None = None
-        """Called with how far it is, of how much, where that may take long: batches, or a rank's lanes."""
+        self.on_progress: OnProgress = lambda *_: None
+        """Is told how far it is where that may take long: batches, or a rank's lanes."""
 
     @property
     def dp_size(self) -> int:
@@ -218,8 +216,7 @@ class Trace:
             found = self._open(leg, batch)
             if found is not None:
                 return found
-            if self.on_progress is not None:  # a far step may be many passes away
-                self.on_progress(leg.first, batch)
+            self.on_progress(leg.first, batch)  # a far step may be many passes away
             following = self._next_pass(leg)
             empty = 0 if following.first > leg.first else empty + 1
             leg = following

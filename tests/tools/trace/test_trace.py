@@ -76,7 +76,7 @@ def test_a_function_that_gave_one_sample_of_each_record_is_sought():
 def test_nothing_is_read_on_the_way_to_any_step():
     """A billion steps further on it is as quick; map-style records are not read at all."""
     sources = [Unread("a", 1000, 2), Unread("b", 7), MergedDataset([Unread("c", 10**8)], name="inner", percent=1 / 3)]
-    trace = Trace(MergedDataset(sources), [], batch=4, dp_size=3, num_workers=2)
+    trace = Trace(MergedDataset(sources), [], batch=4, dp_size=3)
     far = trace.at(10**9)
     assert (far.how, len(far.records), far.origin) == ("seek", 12, 0)
     assert 10**9 in trace.find("inner.c", index=far.records[-1]["index"]) or far.records[-1]["source"] != "inner.c"
