@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from streamdata.tools.show.model import Page
 
 _RECIPES: Final = (".yaml", ".yml")
-_STORES: Final = ("h5", "bin", "megatron")
 _TARGET: Final = "RECIPE|FILES|STORE"
 
 
@@ -105,19 +104,17 @@ def _files(path: Path) -> "MergedDataset | None":
     """The records of files without a recipe; None of a store."""
     from streamdata.stores.factory import detect_format
 
-    refusal = None
     try:
-        if detect_format(path) in _STORES or path.is_file():
-            return None
+        detect_format(path)
     except StoreError as error:
-        refusal = error
-    from streamdata.tools.show.streams import dataset_at
+        from streamdata.tools.show.streams import dataset_at
 
-    dataset = dataset_at(path)
-    if dataset is None and refusal is not None:
-        refusal.add_note("  Nor is there JSONL, CSV, parquet, a tar or an image.")
-        raise refusal
-    return dataset
+        dataset = dataset_at(path)
+        if dataset is None:
+            error.add_note("  Nor is there JSONL, CSV, parquet, a tar or an image.")
+            raise
+        return dataset
+    return None
 
 
 def _print(page: "Page", html: Path | None, *, as_json: bool) -> None:

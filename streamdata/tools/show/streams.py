@@ -26,6 +26,7 @@ from streamdata.sources.files.shard_datasets import SHARD_SUFFIXES
 from streamdata.sources.foreign.named import named
 from streamdata.sources.functions.images import open_image
 from streamdata.sources.source import Sample
+from streamdata.states.progress import Progress
 from streamdata.tools.show.fields import FieldRenderer
 from streamdata.tools.show.model import ON_PAGE, Limits, Page, ShownSample
 from streamdata.tools.show.page import BrowsePages
@@ -65,9 +66,9 @@ class Place:
     state_names: Sequence[str] = ()
     source: str = ""
 
-    def steps(self, dataset: MergedDataset, *states: Mapping[str, Any]) -> Trace:
-        """The steps of the run; by other states than its own, if these are given."""
-        return Trace(dataset, states or self.states, batch=self.batch, dp_size=self.dp_size or 1)
+    def steps(self, dataset: MergedDataset) -> Trace:
+        """The steps of the run."""
+        return Trace(dataset, self.states, batch=self.batch, dp_size=self.dp_size or 1)
 
 
 def delivered(dataset: MergedDataset, place: Place) -> Iterator[tuple[int | None, Sample]]:
@@ -218,7 +219,7 @@ class MixtureSamples:
             StateError: The states are not of one run of the mixture.
         """
         place, steps = self._place, self._place.steps(self._dataset)
-        ends = [place.steps(self._dataset, states).num_steps for states in place.states]
+        ends = [Progress(states).step() for states in place.states]
         return BrowsePages(
             title=title,
             steps=BrowseSteps(steps.batches, self.shown, per_page, first=1),
