@@ -25,10 +25,6 @@ from streamdata.errors import StreamdataError, one_line, printable, text_of, wit
 
 _T = TypeVar("_T")
 
-INTERRUPTED: Final = 128 + signal.SIGINT
-"""Exit code after Ctrl-C, as shells expect it."""
-TERMINATED: Final = 128 + signal.SIGTERM
-
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 _CELLS: Final = re.compile(r"\S {2,}\S")
@@ -89,7 +85,8 @@ def messages(*, with_traceback: bool | None) -> Iterator[None]:
     except KeyboardInterrupt as error:
         is_terminated = isinstance(error, TerminatedError)
         typer.echo("terminated" if is_terminated else "interrupted", err=True)
-        raise typer.Exit(TERMINATED if is_terminated else INTERRUPTED) from error
+        # The exit code that shells expect after a signal.
+        raise typer.Exit(128 + (signal.SIGTERM if is_terminated else signal.SIGINT)) from error
 
 
 def _is_reader_gone() -> bool:

@@ -8,14 +8,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn
 
-from streamdata.tools.cli.messages import (
-    INTERRUPTED,
-    Signals,
-    TerminatedError,
-    Ticker,
-    leave_interrupts_to_trainer,
-    say,
-)
+from streamdata.tools.cli.messages import Signals, Ticker, leave_interrupts_to_trainer, say
 from streamdata.tools.cli.options import Batch, Json, Ranks, Recipe, Workers, count, option, takes_recipe
 
 
@@ -94,10 +87,6 @@ def run(
             for delivered in islice(signals.held_within(loader), batches):
                 delivery.add(delivered)
                 ticker.tick(delivery.line)
-    except TerminatedError:
-        raise
-    except KeyboardInterrupt as error:  # the usual end of an endless stream
-        raise typer.Exit(INTERRUPTED) from error
     except Exception as error:
         dataset.note_dead_workers(error)
         raise
