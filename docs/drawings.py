@@ -3,8 +3,11 @@
 Each function computes what it shows by the rules that it explains, so that the drawing is a true example.
 """
 
-from collections.abc import Iterable
+import math
+import re
+from collections.abc import Iterable, Iterator
 from html import escape
+from pathlib import Path
 
 _COLOURS = ("#4c8bf5", "#e8833a", "#3aa76d")
 """Of lanes or sources; each has text of its own beside it, since some people do not see them apart."""
@@ -12,6 +15,23 @@ _BOX = 34
 _NUM_DRAWS, _NUM_RECEIVED = 10, 5
 _LINE = 'stroke="currentColor"'
 _DASHED = f'{_LINE} stroke-width="2" stroke-dasharray="5 4"'
+_TWO = "the same, two workers, batches of 64, "
+_WORKS = {
+    "tar, 20,000 records of 4 members (30 KB), no workers, in order": "Tars, in order",
+    "tar, 20,000 records of 4 members (30 KB), no workers, shuffled": "Tars, shuffled",
+    f"{_TWO}mixed_collate beside identity collate, in order": "Tars, in order, two workers",
+    f"{_TWO}mixed_collate beside identity collate, shuffled": "Tars, shuffled, two workers",
+    "JSONL, 400,000 rows of 985 bytes and 7 fields, no workers, in order": "JSON Lines, in order",
+    "JSONL, 400,000 rows of 985 bytes and 7 fields, no workers, shuffled": "JSON Lines, shuffled",
+    f"{_TWO}shuffled, mixed_collate": "JSON Lines, shuffled, two workers",
+    "the same through MergedDataset, checked, no workers, first epoch": "Windows of tokens, first epoch",
+    "the same through MergedDataset, checked, no workers, later epochs": "Windows of tokens, later epochs",
+    f"{_TWO}TensorCollate": "Windows of tokens, two workers",
+    "an epoch of the same, shuffled, no workers": "Tars in an object store, nothing cached",
+    "the same, a second epoch": "Tars in an object store, cached on disk",
+}
+"""How rows of the table of figures begin, and what the bars call them."""
+_PEER = re.compile(r"(webdataset|litdata|torchdata|MosaicML Streaming)[^;]*? ([\d.]+) \(([\d.]+) to ([\d.]+)\)")
 
 
 def _svg(width: int, height: int, parts: Iterable[str], title: str) -> str:
@@ -138,4 +158,50 @@ def elastic() -> str:
     return _svg(560, 300, parts, title)
 
 
-DRAWINGS = {"clock": clock, "elastic": elastic, "lanes": lanes, "order": order, "state": state}
+def peer_ratios() -> Iterator[tuple[str, str, float, float, float]]:
+    """Each comparison of `figures.md` with a peer: work, peer, and how many times as fast: best, least, most.
+
+    Raises:
+        ValueError: A row with a peer has no short title.
+    """
+    text = (Path(__file__).parent / "figures.md").read_text(encoding="utf-8")
+    for row, compared in re.findall(r"^\| (.+?) \| .* \| (.+) \|$", text, re.MULTILINE):
+        for peer, *ratios in _PEER.findall(compared):
+            work = next((title for begin, title in _WORKS.items() if row.startswith(begin)), None)
+            if work is None:
+                raise ValueError(f"docs/drawings.py: no title for the row {row!r}\n  Add one to _WORKS.")
+            best, least, most = map(float, ratios)
+            yield work, peer, best, least, most
+
+
+def peers() -> str:
+    """Bars of how many times as fast as each peer, on a logarithmic scale."""
+
+    def at(ratio: float) -> float:
+        return 230 + 60 * math.log2(ratio)
+
+    rows = sorted(peer_ratios(), key=lambda row: [*_WORKS.values()].index(row[0]))
+    parts: list[str] = []
+    y, last = 24, ""
+    for work, peer, best, least, most in rows:
+        if work != last:
+            parts.append(_text(0, y + 22, work, size=15))
+            y, last = y + 30, work
+        start, end = sorted((at(1), at(best)))
+        colour = _COLOURS[2 if best >= 1 else 1]
+        name = {"litdata": "LitData", "MosaicML Streaming": "MosaicML"}.get(peer, peer)
+        parts += [
+            _text(0, y + 14, name),
+            f'<rect x="{start:.1f}" y="{y}" width="{end - start:.1f}" height="18" fill="{colour}"/>',
+            f'<path d="M{at(least):.1f} {y + 9} H{at(most):.1f}" {_LINE} stroke-width="2"/>',
+            f'<path d="M{at(1)} {y - 3} v24" {_LINE}/>',
+            _text(82, y + 14, f"{best:.{2 if best < 1 else 1}f} ×"),
+        ]
+        y += 24
+    parts += [_text(at(n), 14, f"{n:g} ×", anchor="middle") for n in (0.5, 1, 2, 4, 8)]
+    ahead = sum(best >= 1 for _, _, best, _, _ in rows)
+    title = f"Throughput as a multiple of a peer's: streamdata is ahead in {ahead} works, a peer in {len(rows) - ahead}"
+    return _svg(480, y + 8, parts, title)
+
+
+DRAWINGS = {"clock": clock, "elastic": elastic, "lanes": lanes, "order": order, "peers": peers, "state": state}

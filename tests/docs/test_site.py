@@ -18,6 +18,7 @@ from tests.io.servers import s3_server
 from tests.streams import Numbers, assert_exact_resume
 
 GENERATED = runpy.run_path(str(ROOT / "docs" / "generated.py"))
+DRAWN = runpy.run_path(str(ROOT / "docs" / "drawings.py"))
 FIGURES = ROOT / "docs" / "figures.md"
 """The table of `how-fast.md`, as `make bench` writes it."""
 GUIDES = sorted((ROOT / "docs" / "guides").rglob("*.md"))
@@ -81,6 +82,14 @@ def test_reference_has_every_command() -> None:
     text = GENERATED["commands"]()
     assert {"## streamdata check", "## streamdata plan", "## streamdata trace"} <= set(text.splitlines())
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_bars_show_each_peer_that_is_ahead() -> None:
+    """All rows that the table lists as such, and no others."""
+    listed = re.findall(r"^- .*: (\w+) ([\d.]+) \(", FIGURES.read_text(encoding="utf-8"), re.MULTILINE)
+    behind = [(peer, best) for _, peer, best, *_ in DRAWN["peer_ratios"]() if best < 1]
+    assert sorted(behind) == sorted((peer, float(best)) for peer, best in listed)
+    assert DRAWN["peers"]().count("#e8833a") == len(behind)
 
 
 def test_shards_of_the_guide_are_read_from_a_store(tmp_path, monkeypatch) -> None:
