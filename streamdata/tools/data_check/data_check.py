@@ -19,7 +19,7 @@ from streamdata.io.remote.addresses import options_of_source, signed_url
 from streamdata.recipe.build import authorised_recipe, build_node
 from streamdata.recipe.limits import ShardLimits, read_limits
 from streamdata.recipe.load import RecipeFile, attributes
-from streamdata.recipe.named_source import FOR_ALL, for_all
+from streamdata.recipe.named_source import for_all
 from streamdata.recipe.resolve import Dynamic
 from streamdata.recipe.targets import MIXTURE, public_name
 from streamdata.recipe.yaml_tree import Path
@@ -52,7 +52,7 @@ class RecipeSource:
         name: Its dotted name below the top mixture; "" of a root that is a source, or of one without a name.
         file: Its file.
         path: Its place there.
-        above: What the mixtures above it say for all, the outermost first.
+        above: The params of the mixtures above it, the outermost first.
         variables: Those of the recipe.
         allow: Which targets the recipe may name.
     """
@@ -102,13 +102,13 @@ def _sources_in(node: RecipeSource) -> Iterator[RecipeSource]:
         yield node
         return
     holder, at, _ = node.file.mappings(node.path)[-1]
-    params = node.params
-    datasets, said = params.get("datasets"), {key: params[key] for key in FOR_ALL if key in params}
+    params, above = node.params, (*node.above, node.params)
+    datasets = params.get("datasets")
     for number, child in enumerate(datasets if isinstance(datasets, list) else ()):
         if isinstance(child, dict):
             path = (*at, "params", "datasets", number)
             name = f"{node.name}.{_name_of(holder, path)}".lstrip(".")
-            yield from _sources_in(replace(node, name=name, file=holder, path=path, above=(*node.above, said)))
+            yield from _sources_in(replace(node, name=name, file=holder, path=path, above=above))
 
 
 def _name_of(file: RecipeFile, path: Path) -> str:
@@ -225,7 +225,7 @@ class DataCheck:
             if is_tar and task.url:
                 limits = read_limits(source.params.get("limits"), ShardLimits, source.target)
                 tar = SequentialTar(_shards(source, [signed_url(task.url)]), limits=limits)  # without its sidecar
-                _process(None, reading, tar_records(tar, told, note))
+                _process(None, reading, tar_records(tar, told, note), None)
             return reading.found
         if isinstance(dataset, ShardDataset):
             records = shard_records(dataset, note)
@@ -234,7 +234,7 @@ class DataCheck:
         else:
             leave_out_filtered(dataset)
             records = map_style_records(dataset, task.first, task.last, source.name, note)
-        _process(dataset, reading, records)
+        _process(dataset, reading, records, source.above[-1].get("cost") if source.above else None)
         return reading.found
 
     def note_death(self, task: DataTask, error: ProcessDiedError, found: Findings) -> None:
@@ -340,8 +340,11 @@ def _looked_at(records: Iterator[Record], reading: _Reading) -> Iterator[Record]
         yield record | {DATASET_NAME: reading.name, DP_RANK: 0, WORKER_ID: 0, SEED: 0}
 
 
-def _process(dataset: Any, reading: _Reading, read: Iterator[Record]) -> None:
-    """Hand records to the functions of a source, and forget what they make of them."""
+def _process(dataset: Any, reading: _Reading, read: Iterator[Record], cost: object) -> None:
+    """Hand records to the functions of a source, and forget what they make of them.
+
+    Of samples without the field that is their cost the first is noted.
+    """
     records = _looked_at(read, reading)
     single, stream = (getattr(dataset, attribute, None) for attribute in ("single_process_fn", "process_fn"))
     pairs: Any = zip(records, ((0, 0, number, 0) for number in count(1)), strict=False)
@@ -353,8 +356,10 @@ def _process(dataset: Any, reading: _Reading, read: Iterator[Record]) -> None:
         feed = Feed(pairs, (0, 0, 0, 0), lambda _, after: after, 0, reading, _STREAM_FUNCTION)
         pairs = run_bursts(stream, feed, None)
     try:
-        for _ in pairs:
-            pass
+        for sample, _ in pairs:
+            if isinstance(cost, str) and cost not in sample:
+                reading.add_fault("cost", f"{describe_record(sample)}: expected the field {shown(cost)} in each sample")
+                cost = None
     except (Exception, SystemExit) as error:  # such as a stream function that ends before its records do
         reading.add_fault("function", f"{described(error)}; it was given no more records")
         for _ in records:  # to look at, without it

@@ -27,7 +27,7 @@ from streamdata.sources.files.shard_datasets import JsonlIterableDataset
 from streamdata.sources.files.shard_source import BlockSource, ShardDataset
 from streamdata.sources.source import Record, fields_of, no_record
 
-Kind = Literal["damaged", "key given twice", "sidecar", "image", "function", "process died"]
+Kind = Literal["damaged", "key given twice", "sidecar", "image", "function", "cost", "process died"]
 MAX_LISTED: Final = 100
 """Faults of one kind that are listed of each shard; the others are counted."""
 

@@ -131,6 +131,15 @@ def test_data_lists_what_is_wrong_by_kind_and_place(
     assert done.stdout.splitlines()[-1] == "data: 82 records of 2 sources read: damaged: 2, key given twice: 2"
 
 
+def test_data_names_the_first_sample_without_its_cost(streamdata: Streamdata, write_recipe: WriteRecipe) -> None:
+    """Once for each shard; nothing is said of a field that is there."""
+    done = streamdata("check", write_recipe("cost: num_tokens"), "--data", "-j", 1)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+    assert [line.split(": ")[1:3] for line in lines] == [["cost", "a"], ["cost", "b"]]
+    assert "expected the field 'num_tokens' in each sample" in lines[0]
+    assert streamdata("check", write_recipe("cost: value"), "--data", "-j", 1).exit_code == 0
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_data_names_what_a_process_died_at_and_goes_on(
     streamdata: Streamdata, write_recipe: WriteRecipe, jobs: int
