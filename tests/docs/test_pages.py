@@ -1,5 +1,7 @@
 """What README and site show, runs, and gives what they say."""
 
+import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,18 @@ def test_blocks_run(page: Path, workplace: Path) -> None:
 def test_output_is_compared(expected: str, output: str, varies: bool, same: bool) -> None:
     """Exactly but for what a page leaves out or says to vary."""
     assert matches(expected, output, varies=varies) is same
+
+
+def test_demo_says_what_the_pages_show(workplace, capsys, monkeypatch, caplog) -> None:
+    """A short one, so the numbers are others; it resumes exactly, and no function that only looks on is warned of."""
+    demo = runpy.run_path("examples/demo.py")
+    monkeypatch.setitem(demo["main"].__globals__, "NUM_BATCHES", 12)
+    monkeypatch.setitem(demo["main"].__globals__, "STOP_AFTER", 5)
+    demo["main"]("demo_data")
+    output = capsys.readouterr().out
+    assert "still has something" not in caplog.text
+    assert "resumed: 7 of 7 remaining batches equal" in output
+    assert re.search(r"docs +30 % +(29|30|31)(\.\d)? %", output)
+    for page in ("README.md", "docs/start/first-run.md"):
+        shown = next(block.text for block in blocks_of(ROOT / page) if block.text.startswith("$ make demo\n"))
+        assert matches(shown.removeprefix("$ make demo\n").removesuffix("$ make test\n"), output, varies=True), page

@@ -133,18 +133,3 @@ def test_packer_of_the_guide_resumes_exactly(tmp_path) -> None:
     assert_exact_resume(make)
     rows = [sample["ids"] for sample in make(cyclic=False)]
     assert sorted(i for ids in rows for i in ids) == sorted(i for i in range(11) for _ in range(i % 5))
-
-
-def test_demo_runs(tmp_path, demo_data, capsys, monkeypatch, caplog) -> None:
-    """A short one: the tree, the shares, and an exact resume; no warning of a function that only looks on."""
-    (tmp_path / "demo_data").symlink_to(demo_data)
-    demo = runpy.run_path(str(ROOT / "examples" / "demo.py"))
-    monkeypatch.setitem(demo["main"].__globals__, "NUM_BATCHES", 12)
-    monkeypatch.setitem(demo["main"].__globals__, "STOP_AFTER", 5)
-    demo["main"](str(tmp_path / "demo_data"))
-    output = capsys.readouterr().out
-    assert "still has something" not in caplog.text
-    assert re.search(r"├─ tiles +0.4 +40 % +40 % +[\d,]+ +[\d,]+  MetaDistributedWebDataset, \d+ shards", output)
-    assert re.search(r"12 batches, [\d,]+ samples/s, two workers", output)
-    assert "resumed: 7 of 7 remaining batches equal" in output
-    assert re.search(r"docs +30 % +(29|30|31)(\.\d)? %", output)
