@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 import streamdata
-from streamdata import MergedDataset, instantiate_from_yaml
+from streamdata import MergedDataset, errors, instantiate_from_yaml
 from streamdata.recipe.targets import TARGETS
 from streamdata.tools.cli.main import app
 from tests.docs.pages import PAGES, ROOT, blocks_of
@@ -39,6 +39,18 @@ def test_front_page_is_short() -> None:
 def test_a_guide_is_one_task(guide: Path) -> None:
     """At most 900 words, without the files that it includes."""
     assert len(guide.read_text(encoding="utf-8").split()) <= 900
+
+
+def test_errors_that_are_explained_are_raised() -> None:
+    """What a line of the guide begins with stands in a message: `…` is what differs. Each class is named."""
+    guide = (ROOT / "docs/guides/errors.md").read_text(encoding="utf-8")
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "streamdata").rglob("*.py"))
+    messages = re.sub(r"[\"']\n\s*f?[\"']", "", code)  # literals on several lines are one
+    for line in re.findall(r"^- (`.*?):", guide, re.MULTILINE):
+        for words in re.findall(r"`([^`]+)`", line):
+            assert re.search(".{0,200}?".join(map(re.escape, words.split("…"))), messages), words
+    own = [name for name in vars(errors) if name.endswith("Error")]
+    assert all(f"`{name}`" in guide or f"{name}s" in guide for name in own)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
