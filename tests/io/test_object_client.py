@@ -51,6 +51,13 @@ def test_ranges_preconditions_and_errors(sender, stored):
         sender.submit(url, 5, 9).result(30)
 
 
+def test_a_store_that_lacks_a_setting_says_which(sender, monkeypatch):
+    """Azure has no bucket without an account."""
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(ShardError, match=r"(?s)'az://bucket': .* Account must be specified .*AZURE_STORAGE_ACCOUNT"):
+        sender.submit(Address("az://bucket/a.tar", StorageOptions(anonymous=True)), 0, 9).result(30)
+
+
 def test_failures_are_counted_and_tried_again_here(sender, stored, monkeypatch):
     """Not by the client: each attempt is one request."""
     server, url = stored

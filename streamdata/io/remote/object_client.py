@@ -118,9 +118,14 @@ class ObjectClient:
             client: Any = {"timeout": f"{DEADLINE_S:.0f}s", "read_timeout": stall, "connect_timeout": stall}
             client["allow_http"] = True
             retries: Any = {"max_retries": 0}
-            self._stores[root] = obstore.store.from_url(
-                root.replace("gcs://", "gs://", 1), config=config, client_options=client, retry_config=retries
-            )
+            try:
+                self._stores[root] = obstore.store.from_url(
+                    root.replace("gcs://", "gs://", 1), config=config, client_options=client, retry_config=retries
+                )
+            except obstore.exceptions.BaseError as error:  # of settings alone: nothing was asked yet
+                said = str(error).partition("\n")[0]  # without its fields, of which some are secret
+                remedy = "Set what it lacks in the environment, such as AZURE_STORAGE_ACCOUNT_NAME."
+                raise ShardError(f"store '{root}': expected settings to reach it, got: {said}\n  {remedy}") from None
         return self._stores[root], url.partition("://")[2].partition("/")[2]
 
     async def close(self) -> None:
