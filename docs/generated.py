@@ -11,11 +11,39 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import streamdata
 
 sys.path.insert(0, str(Path(__file__).parent))  # MkDocs loads a hook by its path, without what lies beside it
 from drawings import DRAWINGS
 
+_SOURCE = {"target": "streamdata.SeqDataset", "params": {"load_path": "tokens", "window_size": 2048}}
+_VALUES = {
+    "config": {"max_prompt_length": 1024},
+    "data_files": "rows.parquet",
+    "datasets": [_SOURCE | {"name": "web", "percent": 1}],
+    "fields": "jpg",
+    "img_size": 256,
+    "jsonl_path": "images.jsonl",
+    "load_path": "tokens",
+    "max_sequence_length": 2048,
+    "max_text_len": 64,
+    "max_tokens": 8192,
+    "max_tokens_per_batch": 8192,
+    "path": "data",
+    "paths": "0.3 web 0.7 code",
+    "size": 256,
+    "storage_type": "bin",
+    "tokenizer": "my-tokenizer",
+    "tokenizer_name": "my-tokenizer",
+    "train_type": "seq",
+    "weights": [1],
+    "window_size": 2048,
+}
+"""Of keys that a target needs, in its example."""
+_USUAL = ("load_path", "window_size")
+"""Keys that have a default, and that examples have all the same."""
 _MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
 
@@ -85,7 +113,21 @@ def _of_target(name: str, target: Any) -> str:
         default = "required" if parameter.default is parameter.empty else f"`{parameter.default!r}`"
         what = documented.get(parameter.name, "")
         rows.append(f"| `{parameter.name}` | {_kind(parameter.annotation)} | {default} | {what} |")
-    return "\n".join([f"## {name.rpartition('.')[2]}", "", f"`target: {name}`", "", first, "", *rows, ""])
+    title = name.removeprefix("streamdata.")
+    return "\n".join([f"## {title}", "", first, "", "```yaml", example(name, target), "```", "", *rows, ""])
+
+
+def example(name: str, target: Any) -> str:
+    """A target as a recipe writes it, with the keys that it needs, or is hardly used without."""
+    from streamdata.recipe.targets import MIXTURE, TARGETS
+
+    taken = inspect.signature(target).parameters
+    keys = [key for key, what in taken.items() if what.default is what.empty or key in _USUAL]
+    params = {key: _VALUES[key] for key in keys if key in _VALUES}
+    node = {"target": name, **({"params": params} if params or isinstance(target, type) else {})}
+    if "percent" in TARGETS[name] and name != MIXTURE:
+        node |= {"name": "mine", "percent": 1}
+    return yaml.safe_dump(node, sort_keys=False, default_flow_style=None if params else False).strip()
 
 
 def _kind(annotation: Any) -> str:

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 import streamdata
 from streamdata import MergedDataset, errors, instantiate_from_yaml
-from streamdata.recipe.targets import TARGETS
+from streamdata.recipe.check import check_recipe
+from streamdata.recipe.targets import TARGETS, import_target
 from streamdata.tools.cli.main import app
 from tests.docs.pages import PAGES, ROOT, blocks_of
 from tests.io.servers import s3_server
@@ -85,8 +86,15 @@ def test_reference_has_every_public_name() -> None:
 def test_reference_has_every_target_with_its_keys() -> None:
     """Each with a table; a required key is called so."""
     text = GENERATED["recipe_keys"]()
-    assert all(f"`target: {name}`" in text for name in TARGETS)
+    assert all(f"\ntarget: {name}\n" in f"{text}\n" for name in TARGETS)
     assert r"| `path` | `str \| Sequence[str]` | required |" in text
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_examples_of_the_reference_are_sound(name: str) -> None:
+    """Each key that a target needs has a value of its type."""
+    example = yaml.safe_load(GENERATED["example"](name, import_target(name)))
+    assert [str(problem) for problem in check_recipe(example)] == []
 
 
 def test_reference_has_every_command() -> None:
