@@ -64,7 +64,7 @@ Submit = Callable[[str, int, int, FileStamp], "Future[bytes]"]
 
 def submit_once(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
     """Request bytes of the version that was indexed, past the page cache, in a process that may fork later."""
-    asked = Asked.of_range(url, begin, end, version_of_stamp(url, stamp))
+    asked = Asked("fetch", url, begin, end, version_of_stamp(url, stamp))
     return then(network().ask(asked), lambda found: checked_answer(url, stamp, found))
 
 
@@ -140,7 +140,7 @@ def fetch_many(url: str, spans: Sequence[tuple[int, int]], tag: str) -> list[byt
     asked: list[Future[Answer]] = []
     with network().waiting():
         try:
-            asked.extend(network().ask(Asked.of_range(url, begin, end, tag)) for begin, end in spans)
+            asked.extend(network().ask(Asked("fetch", url, begin, end, tag)) for begin, end in spans)
             return [one.result().data for one in asked]
         finally:  # with the first error the others are cancelled
             for one in asked:

@@ -70,7 +70,7 @@ url, found = "hf://datasets/some/data/data/0.jsonl", {}
 for begin in (0, 1, 2, 0):
     began = time.monotonic()
     try:
-        found[begin] = asyncio.run(FileClient(NO_OPTIONS, 1).fetch(Asked.of_range(url, begin, 10))).data.decode()
+        found[begin] = asyncio.run(FileClient(NO_OPTIONS, 1).fetch(Asked("fetch", url, begin, 10))).data.decode()
     except Exception as error:
         found[begin] = f"{type(error).__name__}: {error}"
     found[f"{begin} took"] = time.monotonic() - began

@@ -309,7 +309,7 @@ def test_errors_of_fsspec_are_what_their_status_means(monkeypatch, status, error
 
     monkeypatch.setattr(MemoryFileSystem, "cat_file", read)
     with pytest.raises(error) as caught:
-        asyncio.run(FileClient(NO_OPTIONS, 1).fetch(Asked.of_range("memory://x/0.tar", 0, 9)))
+        asyncio.run(FileClient(NO_OPTIONS, 1).fetch(Asked("fetch", "memory://x/0.tar", 0, 9)))
     assert "SECRET" not in str(caught.value)
     assert str(status) in str(caught.value) or caught.value.status == status
 

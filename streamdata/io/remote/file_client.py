@@ -16,20 +16,7 @@ from typing import Any, TypeVar
 from streamdata.errors import ShardError, shown, without_secrets
 from streamdata.io.remote.addresses import NO_OPTIONS, StorageOptions
 from streamdata.io.remote.hosts import file_system
-from streamdata.io.remote.requests import (
-    STALL_S,
-    Answer,
-    Asked,
-    FailureError,
-    Listed,
-    Listing,
-    Stat,
-    check_version,
-    denied,
-    promise,
-    range_headers,
-    refusal,
-)
+from streamdata.io.remote.requests import STALL_S, Answer, Asked, FailureError, Listed, Listing
 
 T = TypeVar("T")
 _MAX_THREADS = 16
@@ -40,15 +27,10 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "content_md5", "crc32c", "mti
 _LOGGERS_OF_URLS = ("httpx", "httpx2", "httpcore.http11", "httpcore2.http11", "huggingface_hub.utils._http")
 
 
-class _WithoutSecrets(logging.Filter):
-    """Leaves the queries of urls out of what a library logs: the hub sends readers on to signed urls."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = without_secrets(record.getMessage()), None
-        return True
-
-
-_without_secrets = _WithoutSecrets()  # one: a logger takes the same filter once
+def _without_queries(record: logging.LogRecord) -> bool:
+    """Leave the queries of urls out of what a library logs: the hub sends readers on to signed urls."""
+    record.msg, record.args = without_secrets(record.getMessage()), None
+    return True
 
 
 class FileClient:
@@ -70,7 +52,7 @@ class FileClient:
     async def fetch(self, asked: Asked) -> Answer:
         return await self._in_thread(_fetch, asked)
 
-    async def stat(self, asked: Asked) -> Stat:
+    async def stat(self, asked: Asked) -> Answer:
         return await self._in_thread(_stat, asked)
 
     async def list(self, asked: Asked) -> Listing:
@@ -89,17 +71,17 @@ class FileClient:
 def _attempted(attempt: Callable[[Any, str, Asked], T], asked: Asked) -> T:
     """Make an attempt with the url's file system and the path in it; raise ours for errors of fsspec."""
     try:
-        return attempt(*file_system(asked.url), asked)
+        return attempt(*file_system(asked.signed), asked)
     except (FailureError, ShardError, *_FINAL):
         raise
     except FileNotFoundError as error:
-        raise refusal(asked, HTTPStatus.NOT_FOUND) from error
+        raise asked.refusal(HTTPStatus.NOT_FOUND) from error
     except PermissionError as error:
-        raise denied(asked, "no permission") from error
+        raise asked.denied("no permission") from error
     except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)  # as Hugging Face's errors have it
         if isinstance(status, int):
-            raise refusal(asked, status) from error
+            raise asked.refusal(status) from error
         reason = getattr(error, "strerror", None)
         word = f"{type(error).__name__}{f' ({reason})' if isinstance(reason, str) else ''}"
         raise FailureError(word) from error
@@ -110,9 +92,9 @@ def _fetch(filesystem: Any, path: str, asked: Asked) -> Answer:
         data = _from_hub(filesystem, path, asked)
     else:
         data = bytes(filesystem.cat_file(path, start=asked.begin, end=asked.end))
-    size, version = _stat(filesystem, path, asked)
-    check_version(asked, version)
-    return Answer(data, version, size)
+    found = _stat(filesystem, path, asked)
+    asked.check_version(found.version)
+    return found._replace(data=data)
 
 
 def _from_hub(filesystem: Any, path: str, asked: Asked) -> bytes:
@@ -120,14 +102,14 @@ def _from_hub(filesystem: Any, path: str, asked: Asked) -> bytes:
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # its documentation names it
 
     for name in _LOGGERS_OF_URLS:
-        logging.getLogger(name).addFilter(_without_secrets)
+        logging.getLogger(name).addFilter(_without_queries)
     # The tag of what it sends is another one than it tells of the file, which is looked at afterwards.
     of_any = asked._replace(version="")
-    headers = build_hf_headers(token=filesystem.token) | range_headers(of_any)
+    headers = build_hf_headers(token=filesystem.token) | of_any.headers()
     with get_session().stream("GET", filesystem.url(path), headers=headers, timeout=STALL_S) as answer:
         if answer.status_code not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
-            raise refusal(asked, answer.status_code)
-        promise(of_any, answer.status_code, answer.headers)
+            raise asked.refusal(answer.status_code)
+        of_any.announced(answer.status_code, answer.headers)
         return bytes(answer.read())
 
 
@@ -143,7 +125,7 @@ def _list(filesystem: Any, path: str, asked: Asked) -> Listing:
     return Listing(listed, [])
 
 
-def _stat(filesystem: Any, path: str, asked: Asked) -> Stat:
+def _stat(filesystem: Any, path: str, asked: Asked) -> Answer:
     # What a listing said of the file, for a glob say, may be as old as the process: the file itself is asked.
     filesystem.invalidate_cache(path)
     filesystem.invalidate_cache(path.rpartition("/")[0])  # some forget the folder of a path by themselves, not all
@@ -151,4 +133,4 @@ def _stat(filesystem: Any, path: str, asked: Asked) -> Stat:
     size = details.get("size")
     if not isinstance(size, int):
         raise ValueError(f"{asked.describe()}: its server tells no size, got {shown(size)}")
-    return Stat(size, next((str(details[name]) for name in _VERSIONS if details.get(name)), ""))
+    return Answer(b"", next((str(details[name]) for name in _VERSIONS if details.get(name)), ""), size)

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from streamdata.io.remote.addresses import StorageOptions, bare_url
+from streamdata.io.remote.addresses import StorageOptions, bare_url, options_of
 from streamdata.io.remote.requests import HostHealth
 from streamdata.run.per_process import PerProcess
 
@@ -69,10 +69,10 @@ _healths: PerProcess[dict[tuple[str, str, StorageOptions], HostHealth]] = PerPro
 """The hosts that this process knows; a child begins without it, since a lock may be held when it is forked."""
 
 
-def health_of(url: str, options: StorageOptions) -> HostHealth:
+def health_of(url: str) -> HostHealth:
     """The health of a url's host so far; a host that was found dead is tried again after a while."""
     scheme, _, rest = url.partition("://")
-    key = scheme, rest.partition("/")[0], options
+    key = scheme, rest.partition("/")[0], options_of(url)
     health = _healths.get().setdefault(key, HostHealth())
     if health.is_to_be_asked_again():
         health = _healths.get()[key] = HostHealth()

@@ -18,7 +18,7 @@ from threading import Lock, Thread
 from typing import Any, TypeVar
 
 from streamdata.errors import ShardError, shown, without_secrets
-from streamdata.io.remote.addresses import StorageOptions
+from streamdata.io.remote.addresses import StorageOptions, options_of
 from streamdata.io.remote.hosts import health_of, kind_of
 from streamdata.io.remote.requests import STALL_S, Answer, Asked, Client, FailureError, Patience, with_attempts
 from streamdata.run.per_process import PerProcess
@@ -116,9 +116,9 @@ class _Running:
             self.loop.close()
             raise
 
-    def client(self, url: str, options: StorageOptions) -> Client:
-        """The client of a url's kind; called on the loop."""
-        key = kind_of(url), options
+    def client(self, asked: Asked) -> Client:
+        """The client that makes a request; called on the loop."""
+        key = kind_of(asked.signed), options_of(asked.url)
         if key not in self.clients:
             self.clients[key] = self._new_client(*key)
         return self.clients[key]
@@ -190,30 +190,27 @@ class Network:
             Its answer; or as its exception a ShardError that names shard, range, attempts and the server's word.
         """
         assert 0 <= begin < end, (begin, end)
-        return self.ask_here(Asked.of_range(url, begin, end, version))
+        return self.ask_here(Asked("fetch", url, begin, end, version))
 
     def ask(self, asked: Asked) -> "Future[Any]":
         """Make a request in a process that may fork later; the future gives what the client's method does.
 
         Of gs and az another process makes it: obstore has threads of its own, after which a child would hang.
         """
-        if kind_of(asked.url) != "objects" or self._is_used("objects"):
-            return self.ask_here(asked)
-        return self._begin(lambda _: asyncio.to_thread(_asked_apart, asked))
+        used = [] if self._running is None else [kind for kind, _ in tuple(self._running.clients)]
+        if kind_of(asked.signed) == "objects" and "objects" not in used:
+            return self._begin(lambda _: asyncio.to_thread(_asked_apart, asked))
+        return self.ask_here(asked)
 
     def ask_here(self, asked: Asked) -> "Future[Any]":
         """Make a request from this process, whatever its host."""
-        patience = Patience(asked, health_of(asked.url, asked.options))
+        patience = Patience(asked, health_of(asked.url))
         return self._begin(lambda running: self._answered(running, asked, patience))
 
     @property
     def is_running(self) -> bool:
         """Whether the network has a thread now."""
         return self._running is not None
-
-    def _is_used(self, kind: str) -> bool:
-        running = self._running
-        return running is not None and any(each == kind for each, _ in tuple(running.clients))
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -228,7 +225,7 @@ class Network:
         """Limit the number of requests in flight, from when none is."""
         if connections != self.connections:
             self.connections = connections
-            self.close_if_idle()
+            self.close(only_if_idle=True)
 
     def _begin(self, make: Callable[[_Running], Coroutine[Any, Any, T]]) -> "Future[T]":
         with self._lock:
@@ -241,7 +238,7 @@ class Network:
         return future
 
     async def _answered(self, running: _Running, asked: Asked, patience: Patience) -> Any:
-        client = running.client(asked.url, asked.options)
+        client = running.client(asked)
         while True:
             # By attempts: while one waits to be asked again, another host may answer.
             async with running.free:
@@ -280,20 +277,16 @@ class Network:
             self.counts.seconds += found.waited
         return (found,)
 
-    def close_if_idle(self) -> None:
-        """End the thread, unless requests are in flight; the next request starts another."""
-        with self._lock:
-            is_idle = all(future.done() for future in tuple(self._open))
-            running, self._running = (self._running, None) if is_idle else (None, self._running)
-        self._end(running)
+    def close(self, *, only_if_idle: bool = False) -> None:
+        """Cancel all requests in flight, and end the thread; the next request starts another.
 
-    def close(self) -> None:
-        """Cancel all requests in flight, and end the thread."""
+        Args:
+            only_if_idle: Whether to do nothing where requests are in flight.
+        """
         with self._lock:
+            if only_if_idle and not all(future.done() for future in tuple(self._open)):
+                return
             running, self._running = self._running, None
-        self._end(running)
-
-    def _end(self, running: _Running | None) -> None:
         if running is not None:
             atexit.unregister(self.close)
             running.close()
@@ -339,7 +332,7 @@ def network() -> Network:
 
 def _before_fork() -> None:
     if _network.made is not None:
-        _network.made.close_if_idle()
+        _network.made.close(only_if_idle=True)
 
 
 os.register_at_fork(before=_before_fork)

@@ -7,26 +7,12 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from streamdata.errors import ShardError, needs
 from streamdata.io.remote.addresses import StorageOptions, bare_url
-from streamdata.io.remote.requests import (
-    DEADLINE_S,
-    STALL_S,
-    Answer,
-    Asked,
-    FailureError,
-    Listed,
-    Listing,
-    Promise,
-    Stat,
-    answer,
-    check_version,
-    ranges_ignored,
-    refusal,
-)
+from streamdata.io.remote.requests import DEADLINE_S, STALL_S, Answer, Asked, FailureError, Listed, Listing
 
 with needs("obstore", "azure,gcs", "reading gs:// and az://"):
     import obstore
@@ -38,21 +24,6 @@ _IGNORED = "non-partial response"
 _STATUS = re.compile(r"status code: (\d{3})")
 
 
-class _Used:
-    """Whether obstore has started its threads, and in which process."""
-
-    process: int | None = None
-
-    @classmethod
-    def note(cls) -> None:
-        if cls.process not in (None, os.getpid()):
-            raise RuntimeError(
-                "reading gs:// and az://: this process was forked from one that read there, and obstore would hang\n"
-                "  Start workers by multiprocessing_context='forkserver' or 'spawn', or read in workers alone."
-            )
-        cls.process = os.getpid()
-
-
 class ObjectClient:
     """A Client over obstore.
 
@@ -60,40 +31,43 @@ class ObjectClient:
         options: Of the hosts.
     """
 
+    used_by: ClassVar[int | None] = None
+    """The process in which obstore has started its threads."""
+
     def __init__(self, options: StorageOptions) -> None:
-        _Used.note()
+        if self.used_by not in (None, os.getpid()):
+            raise RuntimeError(
+                "reading gs:// and az://: this process was forked from one that read there, and obstore would hang\n"
+                "  Start workers by multiprocessing_context='forkserver' or 'spawn', or read in workers alone."
+            )
+        type(self).used_by = os.getpid()
         self._options = options
         self._stores: dict[str, Any] = {}
 
     async def fetch(self, asked: Asked) -> Answer:
-        store, path = self._store(asked.url)
+        store, path = self._store(asked)
         options: Any = {"range": (asked.begin, asked.end)} | ({"if_match": asked.version} if asked.version else {})
         with _its_errors(asked):
             found = await obstore.get_async(store, path, options=options)
             data = bytes(await found.bytes_async())
         got = _stat(found.meta)
-        check_version(asked, got.version)
-        return answer(Promise(min(asked.end, got.size) - asked.begin, got.version, got.size), data)
+        asked.check_version(got.version)
+        return asked.completed(got, data)
 
-    async def stat(self, asked: Asked) -> Stat:
-        store, path = self._store(asked.url)
+    async def stat(self, asked: Asked) -> Answer:
+        store, path = self._store(asked)
         with _its_errors(asked):
             return _stat(await obstore.head_async(store, path))
 
     async def put(self, asked: Asked) -> None:
         """Write an object; a large one is sent in parts, and appears with the last part."""
         assert asked.body is not None, "nothing is to be written"
-        if self._options.anonymous and asked.url.startswith(("gs://", "gcs://")):  # obstore would look for a token
-            raise ShardError(
-                f"{asked.describe()}: expected credentials to write it, got anonymous: true\n"
-                "  Leave it out, and set credentials in the environment."
-            )
-        store, path = self._store(asked.url)
+        store, path = self._store(asked)
         with _its_errors(asked):
             await obstore.put_async(store, path, asked.body)
 
     async def list(self, asked: Asked) -> Listing:
-        store, path = self._store(asked.url)
+        store, path = self._store(asked)
         root = asked.url.removesuffix(path)
         with _its_errors(asked):
             if asked.deep:
@@ -101,12 +75,13 @@ class ObjectClient:
             else:
                 found = await obstore.list_with_delimiter_async(store, path)
                 objects, folders = list(found["objects"]), list(found["common_prefixes"])
-        listed = [Listed(f"{root}{meta['path']}", *_stat(meta)) for meta in objects]
+        files = [(f"{root}{meta['path']}", _stat(meta)) for meta in objects]
+        listed = [Listed(name, found.size, found.version) for name, found in files]
         return Listing([*listed, *(Listed(f"{root}{folder.rstrip('/')}/", 0, "") for folder in folders)], [])
 
-    def _store(self, url: str) -> tuple[Any, str]:
-        """The bucket of a url, as obstore has it, and the path in it."""
-        parts = urlsplit(bare_url(url))  # its errors quote what it is given, and it takes no password
+    def _store(self, asked: Asked) -> tuple[Any, str]:
+        """The bucket of a request, as obstore has it, and the path in it."""
+        parts = urlsplit(bare_url(asked.url))  # its errors quote what it is given, and it takes no password
         root = f"{parts.scheme}://{parts.netloc}"
         if root not in self._stores:
             is_google, options = parts.scheme in ("gs", "gcs"), self._options
@@ -126,14 +101,14 @@ class ObjectClient:
                 said = str(error).partition("\n")[0]  # without its fields, of which some are secret
                 remedy = "Set what it lacks in the environment, such as AZURE_STORAGE_ACCOUNT_NAME."
                 raise ShardError(f"store '{root}': expected settings to reach it, got: {said}\n  {remedy}") from None
-        return self._stores[root], url.partition("://")[2].partition("/")[2]
+        return self._stores[root], asked.url.partition("://")[2].partition("/")[2]
 
     async def close(self) -> None:
         self._stores = {}
 
 
-def _stat(meta: Any) -> Stat:
-    return Stat(int(meta["size"]), meta["e_tag"] or str(meta["last_modified"] or ""))
+def _stat(meta: Any) -> Answer:
+    return Answer(b"", meta["e_tag"] or str(meta["last_modified"] or ""), int(meta["size"]))
 
 
 @contextmanager
@@ -143,17 +118,17 @@ def _its_errors(asked: Asked) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, kinds.NotFoundError):
-        raise refusal(asked, 404) from None
+        raise asked.refusal(404) from None
     except kinds.PreconditionError:
-        raise refusal(asked, 412) from None
+        raise asked.refusal(412) from None
     except kinds.UnauthenticatedError:
-        raise refusal(asked, 401) from None
+        raise asked.refusal(401) from None
     except kinds.PermissionDeniedError:
-        raise refusal(asked, 403) from None
+        raise asked.refusal(403) from None
     except (kinds.GenericError, OSError) as error:
         if _IGNORED in str(error):
-            raise ranges_ignored(asked) from None
+            raise asked.ranges_ignored("expected these bytes, got all of it: its server ignores ranges") from None
         # Errors of lists are all of this kind, also those that will not pass.
         if found := _STATUS.search(str(error)):
-            raise refusal(asked, int(found[1])) from None
+            raise asked.refusal(int(found[1])) from None
         raise FailureError("a connection that failed, or a body that was cut") from None

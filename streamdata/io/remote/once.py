@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from streamdata.errors import ShardError
-from streamdata.io.remote.addresses import bare_url, options_of, signed_url
+from streamdata.io.remote.addresses import bare_url, signed_url
 from streamdata.io.remote.hosts import kind_of
 from streamdata.io.remote.network import network
-from streamdata.io.remote.requests import Answer, Asked, Listed, Listing, Stat
+from streamdata.io.remote.requests import Answer, Asked, Listed, Listing
 
 
 def fetch_once(url: str, begin: int, end: int, version: str = "") -> Answer:
@@ -16,17 +16,17 @@ def fetch_once(url: str, begin: int, end: int, version: str = "") -> Answer:
     Raises:
         ShardError: See `Network.submit`.
     """
-    found: Answer = _wait_for(Asked.of_range(url, begin, end, version))
+    found: Answer = _wait_for(Asked("fetch", url, begin, end, version))
     return found
 
 
-def stat_once(url: str) -> Stat:
+def stat_once(url: str) -> Answer:
     """Find an object's size and version; a web server is asked for the first byte, which also tests ranges.
 
     Raises:
         ShardError: See `Network.submit`.
     """
-    found: Stat = _wait_for(Asked("stat", signed_url(url), options_of(url)))
+    found: Answer = _wait_for(Asked("stat", url))
     return found
 
 
@@ -40,7 +40,7 @@ def list_once(url: str, *, deep: bool = True) -> list[Listed]:
     Raises:
         ShardError: See `Network.submit`.
     """
-    found, left = [], [Asked("list", signed_url(url), options_of(url), deep=deep)]
+    found, left = [], [Asked("list", url, deep=deep)]
     while left:
         page: Listing = _wait_for(left.pop())
         found += page.entries
@@ -59,7 +59,7 @@ def put_once(url: str, body: Path) -> None:
         ShardError: See `Network.submit`; also if the host cannot be written to, or not as much at once.
     """
     check_can_put(url)
-    _wait_for(Asked("put", signed_url(url), options_of(url), body=body))
+    _wait_for(Asked("put", url, body=body))
 
 
 def check_can_put(url: str) -> None:

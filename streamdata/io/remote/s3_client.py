@@ -18,21 +18,19 @@ from streamdata.errors import ShardError, needs
 from streamdata.io.remote.addresses import StorageOptions
 from streamdata.io.remote.requests import (
     MAX_WORD,
+    Answer,
     Asked,
     DeniedError,
     FailureError,
     Listed,
     Listing,
-    Stat,
-    promise,
-    range_headers,
+    version_of,
 )
-from streamdata.io.remote.web_client import Prepared, WebClient, whole
+from streamdata.io.remote.web_client import Prepared, WebClient
 
 _RENEWAL_S = 60.0
 _SAFE = "/~-._"
 _SPACE = "{*}"  # of names in answers: any
-_MAX_PUT = 5 << 30  # bytes that S3 takes in one request
 
 
 class _Settings(NamedTuple):
@@ -66,51 +64,43 @@ class S3Client(WebClient):
         self._renewed_at = float("-inf")
         self._regions: dict[str, str] = {}  # by bucket, as servers have said
 
-    async def stat(self, asked: Asked) -> Stat:
-        async def take(response: aiohttp.ClientResponse) -> Stat:
-            found = promise(asked, response.status, response.headers)
-            if found.size is None:
+    async def stat(self, asked: Asked) -> Answer:
+        async def take(response: aiohttp.ClientResponse) -> Answer:
+            if response.content_length is None:
                 raise ShardError(f"{asked.describe()}: its server tells no size\n  Copy it to a disk.")
-            return Stat(found.size, found.version)
+            return Answer(b"", version_of(response.headers), response.content_length)
 
-        return await self.send("HEAD", asked, take)
+        return await self.send(asked, take)
 
     async def put(self, asked: Asked) -> None:
-        assert asked.body is not None, "nothing is to be written"
-        if (size := asked.body.stat().st_size) > _MAX_PUT:
-            raise ShardError(
-                f"{asked.describe()}: expected at most {_MAX_PUT} bytes, which can be written in one step, got {size}\n"
-                "  Write it to a disk, and copy it there by a tool that sends it in parts."
-            )
-        await self.send("PUT", asked, lambda response: response.content.read(MAX_WORD))
+        await self.send(asked, lambda response: response.content.read(MAX_WORD))
 
     async def list(self, asked: Asked) -> Listing:
         """A page of ListObjectsV2: <https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html>."""
-        scheme, bucket, prefix = _parts(asked.url)
-        prefix += "/" if prefix and not prefix.endswith("/") else ""
-        root = f"{scheme}://{bucket}/"
-        asks = {"list-type": "2", "prefix": prefix, "encoding-type": "url"}
-        asks |= ({} if asked.deep else {"delimiter": "/"}) | ({"continuation-token": asked.page} if asked.page else {})
-        query = urlencode(sorted(asks.items()), quote_via=quote)
-        of_bucket = asked._replace(url=root)
-        page = await self.send("GET", of_bucket, lambda response: whole(of_bucket, response), query)
+
+        async def take(response: aiohttp.ClientResponse) -> bytes:
+            asked.refuse_page(response.headers)
+            return await response.read()
+
+        root, page = "/".join(asked.signed.split("/")[:3]) + "/", await self.send(asked, take)
         try:
-            tree = ET.fromstring(page.data)  # noqa: S314  # expat bounds what entities expand to; a host is trusted so far
+            tree = ET.fromstring(page)  # noqa: S314  # expat bounds what entities expand to; a host is trusted so far
         except ET.ParseError as error:  # of a body without a length nothing else tells that it was cut
             raise FailureError("a list that was cut") from error
         found = []
         for entry in tree.iterfind(f"{_SPACE}Contents"):
-            texts = {child.tag.rpartition("}")[2]: child.text or "" for child in entry}
-            found.append(Listed(root + unquote(texts["Key"]), int(texts.get("Size") or 0), texts.get("ETag", "")))
-        found = [one for one in found if not one.url.endswith("/")]  # which stands for a folder
+            name, size, version = (entry.findtext(f"{_SPACE}{tag}", "") for tag in ("Key", "Size", "ETag"))
+            if not name.endswith("/"):  # else it stands for a folder
+                found.append(Listed(root + unquote(name), int(size or 0), version))
         folders = tree.iterfind(f"{_SPACE}CommonPrefixes/{_SPACE}Prefix")
         found += [Listed(root + unquote(folder.text or ""), 0, "") for folder in folders]
         token = tree.findtext(f"{_SPACE}NextContinuationToken")
         return Listing(found, [asked._replace(page=token)] if token else [])
 
-    def prepare(self, method: str, asked: Asked, query: str) -> Prepared:
+    def prepare(self, asked: Asked) -> Prepared:
         self._settings = settings = self._settings or self._found()
-        _, bucket, key = _parts(asked.url)
+        bucket, key = _bucket_and_key(asked)
+        query = _query(asked, key) if asked.what == "list" else ""
         region = self._regions.get(bucket, settings.region)
         if settings.endpoint:
             root = f"{settings.endpoint.rstrip('/')}/{bucket}"
@@ -118,9 +108,9 @@ class S3Client(WebClient):
             root = f"https://s3.{region}.amazonaws.com/{bucket}"
         else:
             root = f"https://{bucket}.s3.{region}.amazonaws.com"
-        target = f"{root}/{quote(key, _SAFE)}" + (f"?{query}" if query else "")
-        signed = {} if self._options.anonymous else _signed(method, target, region, asked, settings.credentials)
-        return Prepared(target, range_headers(asked) | signed, settings)
+        target = f"{root}/{query or quote(key, _SAFE)}"
+        signed = {} if self._options.anonymous else _signed(target, region, asked, settings.credentials)
+        return Prepared(target, asked.headers() | signed, settings)
 
     def _found(self) -> _Settings:
         """The settings, and credentials where requests are signed."""
@@ -148,7 +138,7 @@ class S3Client(WebClient):
         )
 
     def corrected(self, asked: Asked, used: Prepared, error: Exception, headers: Any) -> bool:
-        _, bucket, _ = _parts(asked.url)
+        bucket, _ = _bucket_and_key(asked)
         region = headers.get("x-amz-bucket-region")
         if region is not None and region != self._regions.get(bucket, used.settings.region):
             self._regions[bucket] = region
@@ -166,14 +156,20 @@ class S3Client(WebClient):
         return True
 
 
-def _parts(url: str) -> tuple[str, str, str]:
-    """Scheme, bucket and key of a url."""
-    scheme, _, rest = url.partition("://")
-    bucket, _, key = rest.partition("/")
-    return scheme, bucket, key
+def _bucket_and_key(asked: Asked) -> tuple[str, str]:
+    bucket, _, key = asked.signed.partition("://")[2].partition("/")
+    return bucket, key
 
 
-def _signed(method: str, target: str, region: str, asked: Asked, credentials: Any) -> dict[str, str]:
+def _query(asked: Asked, folder: str) -> str:
+    """The query of a list."""
+    prefix = f"{folder.removesuffix('/')}/" if folder else ""
+    asks = {"list-type": "2", "prefix": prefix, "encoding-type": "url"}
+    asks |= ({} if asked.deep else {"delimiter": "/"}) | ({"continuation-token": asked.page} if asked.page else {})
+    return "?" + urlencode(sorted(asks.items()), quote_via=quote)
+
+
+def _signed(target: str, region: str, asked: Asked, credentials: Any) -> dict[str, str]:
     from botocore.auth import S3SigV4Auth
     from botocore.awsrequest import AWSRequest
 
@@ -183,6 +179,6 @@ def _signed(method: str, target: str, region: str, asked: Asked, credentials: An
             "  Set them as for the AWS tools, or storage_options: {anonymous: true} for a public bucket."
         )
     with nullcontext() if asked.body is None else asked.body.open("rb") as data:
-        request = AWSRequest(method, target, data=data)
+        request = AWSRequest(asked.method, target, data=data)
         S3SigV4Auth(credentials.get_frozen_credentials(), "s3", region).add_auth(request)
     return dict(request.headers.items())

@@ -10,25 +10,8 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies
 
 from streamdata.errors import needs
-from streamdata.io.remote.addresses import bare_url
-from streamdata.io.remote.requests import (
-    MAX_WORD,
-    STALL_S,
-    Answer,
-    Asked,
-    FailureError,
-    GoneError,
-    Listed,
-    Listing,
-    Stat,
-    answer,
-    denied,
-    is_empty,
-    promise,
-    range_headers,
-    refusal,
-    version_of,
-)
+from streamdata.io.remote.addresses import bare_url, beside
+from streamdata.io.remote.requests import MAX_WORD, STALL_S, Answer, Asked, FailureError, GoneError, Listed, Listing
 
 with needs("aiohttp", "http,s3", "reading http:// and s3://"):
     import aiohttp
@@ -36,7 +19,6 @@ with needs("aiohttp", "http,s3", "reading http:// and s3://"):
 
 T = TypeVar("T")
 Take = Callable[[aiohttp.ClientResponse], Awaitable[T]]
-_GOOD = (200, 206)
 _BUFFER = 1 << 20
 _HREF = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
 
@@ -82,24 +64,26 @@ class WebClient:
         self._session = session
 
     async def fetch(self, asked: Asked) -> Answer:
-        return await self.send("GET", asked, lambda response: whole(asked, response))
+        async def take(response: aiohttp.ClientResponse) -> Answer:
+            found = asked.announced(response.status, response.headers)
+            return asked.completed(found, await response.read()) if found.size else found
 
-    async def stat(self, asked: Asked) -> Stat:
+        return await self.send(asked, take)
+
+    async def stat(self, asked: Asked) -> Answer:
         # The first byte, not the headers alone: a server that ignores ranges is noticed before the run.
-        found = await self.fetch(asked._replace(begin=0, end=1))
-        return Stat(found.size, found.version)
+        return await self.fetch(asked._replace(what="fetch", end=1))
 
     async def list(self, asked: Asked) -> Listing:
         """The links of the server's page of a folder; for a deep list, its folders' pages are to be asked for, too."""
-        folder = asked.url if asked.url.endswith("/") else f"{asked.url}/"
-        page = await self.send("GET", asked._replace(url=folder), lambda response: response.read())
-        root = bare_url(folder)
+        root = bare_url(asked.url).rstrip("/") + "/"
+        page = await self.send(asked._replace(url=beside(asked.url, root)), lambda response: response.read())
         links = {bare_url(urljoin(root, unescape(link))) for link in _HREF.findall(page.decode("utf-8", "replace"))}
         below = sorted(link for link in links if link.startswith(root) and link != root)
         folders = [link for link in below if link.endswith("/") and asked.deep]
         return Listing(
             [Listed(link, 0, "") for link in below if link not in folders],
-            [asked._replace(url=link) for link in folders],
+            [asked._replace(url=beside(asked.url, link)) for link in folders],
         )
 
     async def put(self, asked: Asked) -> None:
@@ -108,9 +92,9 @@ class WebClient:
     async def close(self) -> None:
         """Do nothing: the session belongs to whoever made it."""
 
-    def prepare(self, method: str, asked: Asked, query: str) -> Prepared:
-        """Prepare a request; `query` is added to its url."""
-        parts, headers = urlsplit(asked.url), range_headers(asked)
+    def prepare(self, asked: Asked) -> Prepared:
+        """Prepare a request."""
+        parts, headers = urlsplit(asked.signed), asked.headers()
         userinfo, at, host = parts.netloc.rpartition("@")
         if at:
             token = base64.b64encode(unquote(userinfo).encode()).decode()
@@ -122,51 +106,40 @@ class WebClient:
         """Whether after this error, with these headers, the next request will be made in another way."""
         return False
 
-    async def send(self, method: str, asked: Asked, take: Take[T], query: str = "") -> T:
+    async def send(self, asked: Asked, take: Take[T]) -> T:
         """Send a request, and return what `take` makes of a good response."""
         for _ in range(3):  # other credentials and another region may each be tried once
-            found = await self._attempt(method, asked, self.prepare(method, asked, query), take)
+            found = await self._attempt(asked, self.prepare(asked), take)
             if found is not None:
                 return found[0]
-        raise denied(asked, "one refusal after the other")
+        raise asked.denied("one refusal after the other")
 
-    async def _attempt(self, method: str, asked: Asked, prepared: Prepared, take: Take[T]) -> tuple[T] | None:
+    async def _attempt(self, asked: Asked, prepared: Prepared, take: Take[T]) -> tuple[T] | None:
         """Send it once; return what `take` makes of the response, or None where it is to be sent again."""
         url = yarl.URL(prepared.url, encoded=True)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALL_S, sock_read=STALL_S)
         try:
             with nullcontext() if asked.body is None else asked.body.open("rb") as body:
                 sending = self._session.request(
-                    method, url, headers=prepared.headers, data=body, allow_redirects=self.follows, timeout=timeout
+                    asked.method,
+                    url,
+                    headers=prepared.headers,
+                    data=body,
+                    allow_redirects=self.follows,
+                    timeout=timeout,
                 )
                 async with sending as response:
-                    return await self._taken(asked, prepared, response, take)
+                    if response.status in (200, 206) or asked.is_empty(response.status, response.headers):
+                        return (await take(response),)
+                    said = await response.content.read(MAX_WORD)
+                    error = asked.refusal(response.status, response.headers, said)
+                    if self.corrected(asked, prepared, error, response.headers):
+                        return None
+                    raise error
         except GoneError:  # an OSError, too
             raise
         except (aiohttp.ClientError, OSError) as error:
             raise FailureError(_described(error)) from error
-
-    async def _taken(
-        self, asked: Asked, prepared: Prepared, response: aiohttp.ClientResponse, take: Take[T]
-    ) -> tuple[T] | None:
-        try:
-            if response.status in _GOOD or is_empty(asked, response.status, response.headers):
-                return (await take(response),)
-            error = refusal(asked, response.status, response.headers, await response.content.read(MAX_WORD))
-            if not self.corrected(asked, prepared, error, response.headers):
-                raise error
-            return None
-        except BaseException:
-            response.close()  # what else comes is not read
-            raise
-
-
-async def whole(asked: Asked, response: aiohttp.ClientResponse) -> Answer:
-    """The answer of a good response, with all of its body."""
-    if is_empty(asked, response.status, response.headers):
-        return Answer(b"", version_of(response.headers), 0)
-    promised = promise(asked, response.status, response.headers)
-    return answer(promised, await response.read())
 
 
 def _described(error: Exception) -> str:
