@@ -205,26 +205,21 @@ class OpenParquet:
             ShardError: The group is damaged, or has another number of rows than the footer says.
         """
         num_rows = min(most, max(1, _MAX_BATCH_BYTES * facts.num_rows // max(1, facts.num_bytes)))
-        return (as_schema(batch, self.schema) for batch in self._read(facts, None, num_rows, ()))
+        return (as_schema(batch, self.schema) for batch in self.runs(facts._replace(named=()), None, num_rows))
 
-    def runs(self, facts: GroupFacts, columns: Sequence[str], num_rows: int) -> Iterator[Any]:
+    def runs(self, facts: GroupFacts, columns: Sequence[str] | None, num_rows: int) -> Iterator[Any]:
         """Yield the rows of a group, so many at a time, with types as they are decoded. Errors as in `batches`.
 
         Columns of texts that are written as numbers of a dictionary stay dictionaries: a text of a megabyte may be
         there once, and be named a thousand times.
         """
-        return self._read(facts, columns, num_rows, facts.named)
-
-    def _read(
-        self, facts: GroupFacts, columns: Sequence[str] | None, num_rows: int, kept: tuple[str, ...]
-    ) -> Iterator[Any]:
-        """Yield the rows of a group, so many at a time; of some columns as dictionaries."""
-        found, where = 0, f"row group {facts.group}"
+        found, where, named = 0, f"row group {facts.group}", facts.named
         with self.damage(where):
-            if kept not in self._readers:  # mostly the same ones in all groups
-                self._readers[kept] = self._reader(kept)
-            reader = self._readers[kept]
-            for batch in reader.iter_batches(num_rows, row_groups=[facts.group], columns=columns, use_threads=False):
+            if named not in self._readers:  # mostly the same ones in all groups
+                self._readers[named] = self._reader(named)
+            for batch in self._readers[named].iter_batches(
+                num_rows, row_groups=[facts.group], columns=columns, use_threads=False
+            ):
                 found += batch.num_rows
                 yield batch
         if found != facts.num_rows:
@@ -273,9 +268,8 @@ class OpenArrow(OpenParquet):
                 )
         return found
 
-    def _read(
-        self, facts: GroupFacts, columns: Sequence[str] | None, num_rows: int, kept: tuple[str, ...]
-    ) -> Iterator[Any]:
+    def runs(self, facts: GroupFacts, columns: Sequence[str] | None, num_rows: int) -> Iterator[Any]:
+        """Yield the rows of a batch, so many at a time."""
         read, (begin, end) = import_pyarrow().ipc.read_record_batch, facts.spans[0]
         with self.damage(f"batch {facts.group}"):
             whole = read(import_pyarrow().py_buffer(self.file.bytes_at(begin, end - begin)), self._own_schema)

@@ -7,6 +7,7 @@ Format: https://parquet.apache.org/docs/file-format.
 
 import hashlib
 import os
+import shutil
 import stat
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 
 from streamdata.errors import ShardError, SourceError, shown
 from streamdata.io.file_cache import FileCache, FileVersion, version_of
-from streamdata.io.one_pass import byte_source
+from streamdata.io.one_pass import SourceFile, byte_source
 from streamdata.io.remote.addresses import NO_OPTIONS, StorageOptions
 from streamdata.io.storage import FileStamp, LocalShard, is_remote, local_path, stamp_of
 from streamdata.io.streams import open_stream
@@ -170,9 +171,8 @@ def _row_file(path: str, cache: FileCache, line_bytes: int) -> RowFile:
         version = version_of(path)  # before it is hashed: rows of another version may not get this digest
         name = cache.digest(path)
         make = partial(_convert_version, path, version, name, line_bytes)
-    # Under another limit than the usual one, lines are looked at anew.
-    is_usual = line_bytes == MAX_LINE_BYTES or _suffix(path) in PARQUET_SUFFIXES
-    stored = cache.get(f"rows/{name}{'' if is_usual else f'-{line_bytes}'}.arrows", make)
+    # Under another limit, lines are looked at anew.
+    stored = cache.get(f"rows/{name}-{line_bytes}.arrows", make)
     rows = StoredRows(stored, path)
     return RowFile(path, rows.digest, stored, len(rows))
 
@@ -181,10 +181,8 @@ def _convert_remote(url: str, stamp: FileStamp, cache: FileCache, line_bytes: in
     """Fetch a file, and convert it; its copy does not stay."""
     copy = target.with_name(f"{target.name}.copy{_suffix(url)}")
     try:
-        source = byte_source(url, stamp)
-        with copy.open("wb") as file:
-            for offset in range(0, stamp.size, _FETCH_BYTES):
-                file.write(source.read(min(_FETCH_BYTES, stamp.size - offset), offset))
+        with copy.open("wb") as file, SourceFile(byte_source(url, stamp)) as source:
+            shutil.copyfileobj(source, file, _FETCH_BYTES)
         convert(str(copy), target, cache.digest(str(copy)), name=url, line_bytes=line_bytes)
     finally:
         copy.unlink(missing_ok=True)

@@ -35,7 +35,6 @@ from streamdata.shards.readers import NO_FIELDS, DamagedRecordError, Record
 
 logger = logging.getLogger(__name__)
 _WORTH_A_DICTIONARY = 4  # times its bytes that a column comes to without: a cast of each row costs more than some bytes
-_FEW_PIECES = 8  # of a run: to take rows costs as much as so many slices
 _LOOK_AHEAD, _LOOK_AHEAD_BYTES = 8192, 16 << 20
 # As many rows become Python's objects at once as stay in a processor's cache: of fresh memory each page takes a fault.
 _STEP_ROWS, _STEP_BYTES = 1024, 512 << 10
@@ -291,10 +290,9 @@ class ParquetWindow:
         self._starts = self._ends - counts
         row_bytes = int(shards.row_bytes[groups].max(initial=1))
         self.look_ahead = max(1, min(_LOOK_AHEAD, _LOOK_AHEAD_BYTES // row_bytes))
-        self._asked: list[tuple[GroupRun, list[tuple[int, int]]]] = []
-        """Runs whose bytes were asked for, and where these begin and end."""
+        self._asked: dict[GroupRun, list[tuple[int, int]]] = {}
+        """Runs whose bytes were asked for and have not come, and where these begin and end."""
         self._coming: Iterator[tuple[GroupRun, list[tuple[int, memoryview]]]] = iter(())
-        self._awaited: set[GroupRun] = set()
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -316,31 +314,27 @@ class ParquetWindow:
         """The runs that some rows are of, in no order; the number of each row's run, and of the first row of each."""
         size = self._shards.run_rows[groups]
         keys = groups * MAX_COUNT + rows // size * size
-        if (keys == keys[0]).all():  # often; no sort is needed
-            firsts, run_of = np.zeros(1, np.int64), np.zeros(len(keys), np.int64)
-        else:
-            _, firsts, run_of = np.unique(keys, return_index=True, return_inverse=True)
+        _, firsts, run_of = np.unique(keys, return_index=True, return_inverse=True)
         at = zip(groups[firsts].tolist(), rows[firsts].tolist(), strict=True)
         return [self._shards.run_at(group, row) for group, row in at], run_of, firsts
 
     def spans_by_use(self, positions: Int64s) -> FileSpans:
         """The spans of remote files to request, in the order in which these positions need them."""
         shards, asked, spans = self._shards, self._shards.kept.get().asked, list[tuple[int, int, int]]()
-        runs, _, firsts = self._runs_at(*self._rows_at(positions)) if len(positions) else ([], None, np.zeros(0))
+        runs, _, firsts = self._runs_at(*self._rows_at(positions))
         for run in (runs[number] for number in np.argsort(firsts).tolist()):
             if not is_remote(shards.url_of(run.shard)):
                 continue
             if shards.fits and run in asked:  # its rows stay here
                 continue
             asked.add(run)
-            own = shards.facts[run.shard].spans
-            spans += [(int(shards.file_of[run.shard]), begin, end) for begin, end in own]
-            self._asked.append((run, own))
+            self._asked[run] = shards.facts[run.shard].spans
+            spans += [(int(shards.file_of[run.shard]), begin, end) for begin, end in self._asked[run]]
         return FileSpans(shards.urls, shards.stamps, np.array(spans, np.int64).reshape(-1, 3))
 
     def come(self, chunks: Iterator[Chunk | None]) -> None:
         """Set the chunks that will bring the requested spans."""
-        self._coming, self._awaited = self._arrivals(chunks), {run for run, spans in self._asked if spans}
+        self._coming = self._arrivals(chunks)
 
     def _arrivals(self, chunks: Iterator[Chunk | None]) -> Iterator[tuple[GroupRun, list[tuple[int, memoryview]]]]:
         """Each run that was asked for, with its pieces, as they come; a chunk is taken up when it is needed."""
@@ -350,11 +344,13 @@ class ParquetWindow:
             if chunk is not None  # else the window was not asked for
             for memory, offset in zip(*chunk.located(0, np.arange(chunk.begin, chunk.end)), strict=True)
         )
-        for run, spans in self._asked:
+        for run, spans in list(self._asked.items()):
             held = [(begin, piece[: end - begin]) for (begin, end), piece in zip(spans, pieces, strict=False)]
             if len(held) < len(spans):
-                return
+                break
+            del self._asked[run]
             yield run, held
+        self._asked.clear()  # if the window was not asked for after all
 
     def take(
         self,
@@ -402,13 +398,8 @@ class ParquetWindow:
 
     def _decoded(self, run: GroupRun) -> DecodedRun:
         """A run; what was asked for and comes before it is decoded as it comes."""
-        while run in self._awaited:
-            coming = next(self._coming, None)
-            if coming is None:  # the window was not asked for after all
-                self._awaited.clear()
-            else:
-                self._awaited.discard(coming[0])
-                self._shards.get(*coming)
+        while run in self._asked and (coming := next(self._coming, None)) is not None:
+            self._shards.get(*coming)
         return self._shards.get(run)
 
     def _records(self, batch: Any, files: Int64s, numbers: Int64s, empty: Record) -> list[Record]:
@@ -435,31 +426,17 @@ def gathered(runs: Sequence[DecodedRun], run_of: Int64s, rows: Int64s, schema: A
         rows: The number of each row in it, (n,).
         schema: Of the result.
     """
-    pyarrow, places = import_pyarrow(), None
-    starts = _starts(run_of, rows)
-    if len(starts) > 1 and len(runs) == 1:
-        return as_schema(runs[0].rows.take(pyarrow.array(rows)), schema)
-    if len(starts) > len(rows) // 2:  # shuffled: each run is gone through from its start, and the order made at the end
-        order = np.lexsort((rows, run_of))
-        places = np.empty_like(order)
-        places[order] = np.arange(len(order))
-        run_of, rows = run_of[order], rows[order]
-        starts = _starts(run_of, rows)
-    if places is not None and len(starts) > _FEW_PIECES * len(runs):
-        own = np.split(rows, np.searchsorted(run_of, np.arange(1, len(runs))))
-        pieces = [run.rows.take(pyarrow.array(some)) for run, some in zip(runs, own, strict=True)]
-    else:
-        counts = np.diff(starts, append=len(rows)).tolist()
-        of_pieces = zip(run_of[starts].tolist(), rows[starts].tolist(), counts, strict=True)
-        pieces = [runs[run].rows.slice(first, count) for run, first, count in of_pieces]
-    if not all(run.rows.schema.equals(schema) for run in runs):
-        pieces = [as_schema(piece, schema) for piece in pieces]
-    joined = pieces[0] if len(pieces) == 1 else pyarrow.concat_batches(pieces)
-    return joined if places is None else joined.take(pyarrow.array(places))
+    if len(runs) == 1:
+        return as_schema(_chosen(runs[0], rows), schema)
+    order = np.lexsort((rows, run_of))  # each run is gone through from its start, and the order made at the end
+    of_runs = np.split(rows[order], np.searchsorted(run_of[order], np.arange(1, len(runs))))
+    pieces = [as_schema(_chosen(run, some), schema) for run, some in zip(runs, of_runs, strict=True)]
+    joined = import_pyarrow().concat_batches(pieces)
+    return joined if (np.diff(order) == 1).all() else joined.take(import_pyarrow().array(np.argsort(order)))
 
 
-def _starts(run_of: Int64s, rows: Int64s) -> Int64s:
-    """Where rows begin that do not follow the row before them in its run."""
-    is_start = np.ones(len(rows), np.bool_)
-    is_start[1:] = (np.diff(run_of) != 0) | (np.diff(rows) != 1)
-    return np.flatnonzero(is_start)
+def _chosen(run: DecodedRun, rows: Int64s) -> Any:
+    """Rows of a run; where one follows the other, without a copy."""
+    if (np.diff(rows) == 1).all():
+        return run.rows.slice(rows[0] if len(rows) else 0, len(rows))
+    return run.rows.take(import_pyarrow().array(rows))
