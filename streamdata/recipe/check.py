@@ -7,7 +7,6 @@ nothing is imported: it is only looked whether they are there.
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final
@@ -15,28 +14,10 @@ from typing import Any, Final
 from streamdata.errors import shown
 from streamdata.recipe.limits import PIPE, refusal_of_command, refusal_of_limits, refusal_of_url, under_allow
 from streamdata.recipe.load import Recipe, RecipeFile, attributes, check_attributes, load_recipe
-from streamdata.recipe.named_source import (
-    FOR_ALL,
-    HOLDOUT_KEYS,
-    SizeWeight,
-    check_name,
-    for_all,
-    read_percent,
-    read_selection,
-)
+from streamdata.recipe.named_source import FOR_ALL, HOLDOUT_KEYS, check_name, for_all, read_percent, read_selection
 from streamdata.recipe.resolve import References
 from streamdata.recipe.signatures import Description, Type, describe, describe_elsewhere, refusal_of_value, type_of
-from streamdata.recipe.targets import (
-    MIXTURE,
-    PERMITTED,
-    TARGETS,
-    import_target,
-    is_inside,
-    is_own,
-    public_name,
-    refusal_of_name,
-    validated_allow,
-)
+from streamdata.recipe.targets import MIXTURE, PERMITTED, TARGETS, is_inside, is_own, refusal_of_name, validated_allow
 from streamdata.recipe.yaml_tree import UNKNOWN, Kind, Path, Problem, children
 
 MAX_PROBLEMS: Final = 1000
@@ -224,41 +205,19 @@ class _Check:
             message = f"expected a list of datasets, got {shown(datasets)}\n  Write '- target: …' for each."
             report(at, message, key=True, target=MIXTURE)
         names: dict[str, str] = {}
-        percents: dict[Path, object] = {}
+        percents: list[object] = []
         for index, child in children(datasets) if isinstance(datasets, list) else ():
             where = (*at, index)
             if not isinstance(child, dict) or not ("target" in child or "include" in child):
                 continue
-            percents[where] = self._source(file, where, names)
+            percents.append(self._source(file, where, names))
             below = [node for *_, node in file.mappings(where) if node.get("target") == MIXTURE]
             if params.get("cyclic", True) is True and any(_params_of(node).get("cyclic") is False for node in below):
                 message = "expected cyclic: true in a mixture within a cyclic one, got cyclic: false"
                 remedy = "Write 'cyclic: true' in it or 'cyclic: false' around it, or list its sources there."
                 report(where, f"{message}\n  {remedy}")
-        if percents and all(percent == 0 for percent in percents.values()):
+        if percents and all(percent == 0 for percent in percents):
             report(at, "expected a positive number as percent of some dataset, got 0 of all")
-        self._sizes(file, percents)
-
-    def _sizes(self, file: RecipeFile, percents: Mapping[Path, object]) -> None:
-        """Reports weights by tokens that nobody has counted, and weights by size beside others."""
-        sizes: dict[Path, str | None] = {}
-        for where, percent in percents.items():
-            if percent != 0 and not _holds_unknown(percent):
-                with suppress(ValueError):  # which was reported
-                    weight = read_percent(percent)
-                    sizes[where] = weight.by if isinstance(weight, SizeWeight) else None
-        of_size = next(filter(None, sizes.values()), None)
-        for where, by in sizes.items():
-            if of_size and by != of_size:
-                message = f"expected a percent by {of_size}, as beside it, got {shown(percents[where])}"
-                remedy = "Give all sources of a mixture a percent by size, counting one thing, or none."
-                file.locations.report(where, f"{message}\n  {remedy}")
-            target = public_name(str(file.mappings(where)[-1][2].get("target")))
-            if by == "tokens" and target is not None and target != MIXTURE:
-                built = import_target(target)
-                if isinstance(built, type) and not hasattr(built, "num_tokens"):
-                    message = f"percent is by tokens, and only token stores know how many they have, no {target} does"
-                    file.locations.report(where, f"{message}\n  Give numbers as percent.")
 
     def _source(self, file: RecipeFile, path: Path, names: dict[str, str] | None = None) -> object:
         """Checks what one source is called and weighs, and which part is read; without `names`, of a source alone.

@@ -7,7 +7,7 @@ shard, as far as its format allows. Records of both parts of a holdout are read,
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, repeat
 from os import PathLike
 from typing import Any, Final, NamedTuple
 
@@ -354,7 +354,7 @@ def _process(dataset: Any, reading: _Reading, read: Iterator[Record], cost: obje
         )
     if stream is not None:
         feed = Feed(pairs, (0, 0, 0, 0), lambda _, after: after, 0, reading, _STREAM_FUNCTION)
-        pairs = run_bursts(stream, feed, None)
+        pairs = zip(run_bursts(stream, feed, None), repeat(None), strict=False)
     try:
         for sample, _ in pairs:
             if isinstance(cost, str) and cost not in sample:
