@@ -88,7 +88,8 @@ def make_profile(
 
     Args:
         dataset: The mixture.
-        seconds: How long in all.
+        seconds: How long in all, or as long as the least that can be measured takes: a batch of each worker after its
+            first.
         workers: Numbers of DataLoader workers; None for 0, 1, 2, 4 … up to the cores.
         batch_size: Samples in a batch.
         step_time_s: What a step of the trainer takes, for one batch.
@@ -96,7 +97,7 @@ def make_profile(
         progressed: Told how far it is.
 
     Raises:
-        SourceError: Nothing was delivered in that time.
+        SourceError: The stream ends before that.
     """
     cores = len(os.sched_getaffinity(0))
     counts = sorted(set(counts_up_to(cores) if workers is None else workers))
@@ -109,8 +110,8 @@ def make_profile(
     best = max(rate.samples_per_s for rate in rates)
     if not best:
         raise SourceError(
-            f"profile: expected batches in {seconds:g} s, got none by {', '.join(map(str, counts))} workers\n"
-            "  Give it more --seconds, or a smaller --batch."
+            f"profile: expected more batches than the first of each worker, got none by {', '.join(map(str, counts))} "
+            "workers\n  The stream ends: give it more records, or a smaller --batch."
         )
     dataset.set_epoch(len(counts))
     progressed("numbers of workers measured", len(counts), len(counts) + 1)
@@ -136,7 +137,7 @@ def make_profile(
 
 
 def _rate(loader: DataLoader[Any], seconds: float, at_first: Callable[[], None] = lambda: None) -> Rate:
-    """Stream for so many seconds; `at_first` is called once there is a first batch, and time for more."""
+    """Stream for so many seconds; `at_first` is called once there is a first batch."""
     start = begun = time.perf_counter()
     first, samples, least = 0.0, 0, max(1, loader.num_workers)
     with warnings.catch_warnings(action="ignore"):  # passes are left before their end, on purpose
@@ -145,10 +146,10 @@ def _rate(loader: DataLoader[Any], seconds: float, at_first: Callable[[], None] 
             first = first or now - start
             if number >= least:  # workers start at a pace of their own
                 samples += len(batch) if isinstance(batch, list) else loader.batch_size or 1
-            if now > start + seconds:
-                break
             if number < least:
                 begun = now
+            elif now > start + seconds:
+                break
             if not number:
                 at_first()
     rate = samples / (time.perf_counter() - begun)

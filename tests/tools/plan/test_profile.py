@@ -145,9 +145,15 @@ def test_what_a_step_needs_is_told_of_what_was_measured():
     assert profile.stages[0].stage == PROCESS
     assert "Taking" in profile.advice
     assert profile_json(profile)["sources"][0].keys() == {"name", "process", "read"}
-    slow = MergedDataset([Numbers("a", 99, 1, single_process_fn=Taking(0.2, sleeps=True))])
-    with pytest.raises(SourceError, match="expected batches"):
-        make_profile(slow, seconds=0.1, workers=[0], batch_size=1)
+
+
+def test_the_least_that_can_be_measured_takes_as_long_as_it_takes():
+    """A batch after the first; a stream that ends before it is an error."""
+    slow = MergedDataset([Numbers("a", 99, 1, single_process_fn=Taking(0.1, sleeps=True))])
+    profile = make_profile(slow, seconds=0.01, workers=[0], batch_size=1)
+    assert 0 < profile.rates[0].samples_per_s <= 10
+    with pytest.raises(SourceError, match="The stream ends"):
+        make_profile(MergedDataset([Numbers("a", 3, 1)], cyclic=False), seconds=1, workers=[0], batch_size=8)
 
 
 def rated(*rates):
