@@ -25,14 +25,20 @@ from tests.io.servers import s3_server
 from tests.shard_files import write_jsonl, write_tars
 from tests.streams import Numbers, NumbersAhead, plain
 
-STALL_S, SLOW_S = 0.2, 0.7
+STALL_S = 0.5  # long enough that no other record takes it, on a busy machine either
+LIMIT_S = 60
 SEVEN = 7
+_log: list[Path] = []
+"""Where the test that runs has its log."""
 
 
 def sleeps_at_seven(value: int) -> None:
-    """Takes long for one record."""
+    """Takes long for one record: until it is in the log, or twice as long as it may where one is there already."""
     if value == SEVEN:
-        time.sleep(SLOW_S)
+        is_first = not _log[0].stat().st_size
+        until = time.monotonic() + (LIMIT_S if is_first else 2 * STALL_S)
+        while time.monotonic() < until and not (is_first and _log[0].stat().st_size):
+            time.sleep(0.01)
 
 
 class Slow(Numbers):
@@ -66,10 +72,10 @@ def slow_stream(records: Iterator[dict]) -> Iterator[dict]:
 
 
 def last_of_all(records: Iterator[dict]) -> Iterator[dict]:
-    """One sample of all, each of which takes a while, but none too long."""
+    """One sample of all, which takes long; no record does."""
     last: dict = {}
     for last in records:  # noqa: B007
-        time.sleep(STALL_S / 4)
+        time.sleep(STALL_S / 8)
     yield last
 
 
@@ -77,6 +83,7 @@ def last_of_all(records: Iterator[dict]) -> Iterator[dict]:
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The log of this process and of those that are forked from it."""
     monkeypatch.setattr(stalls, "_named", set())
+    _log[:] = [tmp_path / "log"]
     handler = logging.FileHandler(tmp_path / "log", delay=False)
     logging.getLogger("streamdata").addHandler(handler)
     yield tmp_path / "log"
@@ -106,7 +113,7 @@ def watching() -> set[threading.Thread]:
 def end(threads: set[threading.Thread]) -> bool:
     """Whether all end soon."""
     for thread in threads:
-        thread.join(10)
+        thread.join(LIMIT_S)
     return not any(thread.is_alive() for thread in threads)
 
 
@@ -173,7 +180,7 @@ def test_the_file_that_a_slow_store_does_not_send_is_named(tmp_path, monkeypatch
         options = {"endpoint": server.url, "anonymous": True}
         source = reader(f"s3://d/{kind}", storage_options=options, name="far", percent=1, shuffle_buffer=3)
         stream = iter(MergedDataset([source], stall_s=STALL_S))
-        server.delay_s = SLOW_S
+        server.delay_s = 2 * STALL_S
         next(stream)
     network().close()
     assert named_in(log) == [f"source 'far', {name}"]
@@ -182,9 +189,9 @@ def test_the_file_that_a_slow_store_does_not_send_is_named(tmp_path, monkeypatch
 def test_waiting_for_the_loop_is_no_stall(log) -> None:
     """A trainer that takes its time between two samples has not asked for one."""
     stream = iter(MergedDataset([Numbers("a", 12, single_process_fn=dict)], stall_s=STALL_S))
-    for _ in range(2):
-        next(stream)
-        time.sleep(2 * STALL_S)
+    next(stream)
+    time.sleep(2 * STALL_S)
+    next(stream)
     assert log.read_text() == ""
 
 
