@@ -11,17 +11,23 @@ import torch
 import torch.distributed as dist
 
 CONTEXT = multiprocessing.get_context("forkserver")
-LIMIT_S = 120
+LIMIT_S = 600  # of a machine on which others work too
 
 
 def run_on_ranks(folder: Path, function: Callable[[int], object], size: int = 2) -> list:
-    """What a function of the rank returns in as many processes, or its error as text."""
+    """What a function of the rank returns in as many processes, or the text of its ValueError.
+
+    Raises:
+        AssertionError: A rank raised anything else; the message has its traceback.
+    """
     processes = [CONTEXT.Process(target=serve, args=(folder, function, rank, size)) for rank in range(size)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(LIMIT_S)
         assert process.exitcode == 0
+    errors = [error.read_text() for rank in range(size) if (error := folder / f"error-of-{rank}").exists()]
+    assert not errors, "\n".join(errors)
     return [pickle.loads((folder / str(rank)).read_bytes()) for rank in range(size)]
 
 
@@ -52,10 +58,13 @@ def serve(folder: Path, function: Callable[[int], object], rank: int, size: int)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store-of-{size}", rank=rank, world_size=size)
+    result = None
     try:
         result = function(rank)
-    except Exception as error:
-        result = f"{type(error).__name__}: {error}" if isinstance(error, ValueError) else traceback.format_exc()
+    except ValueError as error:
+        result = f"{type(error).__name__}: {error}"
+    except Exception:
+        (folder / f"error-of-{rank}").write_text(traceback.format_exc())
     (folder / str(rank)).write_bytes(pickle.dumps(result))
     dist.barrier()
     dist.destroy_process_group()

@@ -1,7 +1,6 @@
 """The entry of a checkpoint: saved and loaded by torch.distributed.checkpoint, by other ranks than saved it."""
 
 import os
-import socket
 from collections import Counter
 from functools import partial
 
@@ -136,11 +135,11 @@ def test_a_checkpoint_from_before_the_first_batch_begins_at_the_start():
     assert Counter(taken(loader)) == EPOCH
 
 
-def accelerated(folder, port, rank) -> tuple:
+def accelerated(folder, rank) -> tuple:
     """As Accelerate's users write it."""
     # It asks for these, though there is a process group.
     os.environ |= {"LOCAL_RANK": str(rank), "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    os.environ |= {"MASTER_PORT": str(port), "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    os.environ |= {"MASTER_PORT": "0", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
@@ -150,6 +149,7 @@ def accelerated(folder, port, rank) -> tuple:
     accelerator.register_for_checkpointing(StreamState(loader))
     before = taken(loader, 3)
     accelerator.save_state(str(folder / "accelerated"))
+    accelerator.wait_for_everyone()  # for the main process to have written it
     after = taken(loader)
     accelerator.load_state(str(folder / "accelerated"))
     assert taken(loader) == after
@@ -159,10 +159,7 @@ def accelerated(folder, port, rank) -> tuple:
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_accelerate_carries_the_states_of_all_ranks(tmp_path, on_ranks):
     """It writes one file, of its main process; ranks read each record once through `prepare`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    found = on_ranks(partial(accelerated, tmp_path, port))
+    found = on_ranks(partial(accelerated, tmp_path))
     assert [files for _, _, files in found] == [["custom_checkpoint_0.pkl"]] * 2
     assert sum((Counter(before + after) for before, after, _ in found), Counter()) == EPOCH
     assert not dist.is_initialized()

@@ -1,7 +1,6 @@
 import multiprocessing
 import os
 import pickle
-import socket
 import sys
 from collections import Counter
 from functools import partial
@@ -12,7 +11,7 @@ import pytest
 
 from examples import elastic_loop
 from streamdata import MergedDataset, load_states
-from tests.ranks import CONTEXT, serve
+from tests.ranks import CONTEXT, LIMIT_S, serve
 from tests.streams import Numbers
 
 Record = tuple[str, int]
@@ -32,9 +31,9 @@ def train(checkpoints: str, num_steps: int, rank: int = 0) -> list[Record]:
     return [(sample["__datasetname__"], sample["value"]) for sample in seen]
 
 
-def main_as_single_rank(data: str, checkpoints: str, port: int) -> None:
+def main_as_single_rank(data: str, checkpoints: str) -> None:
     """What torchrun does."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "1"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
     sys.argv = ["elastic_loop.py", data, checkpoints, "3", "--workers", "0"]
     elastic_loop.main()
 
@@ -44,7 +43,7 @@ def finish(processes: list[multiprocessing.process.BaseProcess]) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(LIMIT_S)
     assert [process.exitcode for process in processes] == [0] * len(processes)
 
 
@@ -63,8 +62,5 @@ def test_other_ranks_go_on_where_the_last_ones_stood(tmp_path: Path) -> None:
 
 def test_the_script_runs(tmp_path: Path, demo_data: Path) -> None:
     """Over the demo's recipe, as torchrun starts it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    finish([CONTEXT.Process(target=main_as_single_rank, args=(str(demo_data), str(tmp_path), port))])
+    finish([CONTEXT.Process(target=main_as_single_rank, args=(str(demo_data), str(tmp_path)))])
     assert load_states(tmp_path).step == 3

@@ -1,7 +1,6 @@
 """Loaders that divide a stream among ranks once more: Accelerate's, and HF Trainer's through them."""
 
 import os
-import socket
 from collections import Counter
 from functools import partial
 from unittest.mock import patch
@@ -34,15 +33,15 @@ def read(loader) -> list | str:
         return str(error)
 
 
-def environment(rank: int, port: int) -> dict:
+def environment(rank: int) -> dict:
     """What a launcher sets, and Accelerate asks for."""
     of_rank = {"LOCAL_RANK": str(rank), "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    return {**of_rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    return {**of_rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}
 
 
-def through_accelerate(port: int, rank: int) -> dict:
+def through_accelerate(rank: int) -> dict:
     """What each way of wrapping gives; `whole` is with every rank reading the whole stream, `unchecked` as it was."""
-    os.environ |= environment(rank, port)
+    os.environ |= environment(rank)
     from accelerate import Accelerator, DataLoaderConfiguration
 
     found = {}
@@ -62,9 +61,9 @@ def through_accelerate(port: int, rank: int) -> dict:
     return found
 
 
-def through_trainer(folder: str, port: int, rank: int) -> dict:
+def through_trainer(folder: str, rank: int) -> dict:
     """What HF Trainer makes of a dataset that it is given."""
-    os.environ |= environment(rank, port)
+    os.environ |= environment(rank)
     from transformers import Trainer, TrainingArguments
 
     settings = TrainingArguments(folder, use_cpu=True, per_device_train_batch_size=2, report_to=[], max_steps=4)
@@ -72,17 +71,9 @@ def through_trainer(folder: str, port: int, rank: int) -> dict:
     return {"refused": read(trainer.get_train_dataloader())}
 
 
-@pytest.fixture
-def port():
-    """A free one."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def test_accelerate_must_not_divide_what_is_divided(on_ranks, port):
+def test_accelerate_must_not_divide_what_is_divided(on_ranks):
     """It lost half of the data without a word; where every rank reads the whole stream, it divides that rightly."""
-    found = on_ranks(partial(through_accelerate, port))
+    found = on_ranks(through_accelerate)
     for (kind, dispatches, *_), results in {key: [of_rank[key] for of_rank in found] for key in found[0]}.items():
         if kind == "refused":
             name = "DataLoaderDispatcher" if dispatches else "IterableDatasetShard"
@@ -93,9 +84,9 @@ def test_accelerate_must_not_divide_what_is_divided(on_ranks, port):
         assert kind == "whole" or len(counts) <= 16
 
 
-def test_trainer_must_not_divide_what_is_divided(tmp_path, on_ranks, port):
+def test_trainer_must_not_divide_what_is_divided(tmp_path, on_ranks):
     """It wraps by Accelerate, and says what to write."""
-    for found in on_ranks(partial(through_trainer, str(tmp_path / "out"), port)):
+    for found in on_ranks(partial(through_trainer, str(tmp_path / "out"))):
         assert "get_train_dataloader" in found["refused"]
 
 
