@@ -482,12 +482,12 @@ def test_workers_end_at_once_where_one_failed(tmp_path: Path) -> None:
     """In torch's frames the error holds itself, and with it the iterator, until a collection finds them."""
     dataset = make_dataset()
     dataset.datasets[1].single_process_fn = FailsOnce(tmp_path / "failed")
-    loader, others = make_loader(2, dataset=dataset), multiprocessing.active_children()
+    loader, others = make_loader(2, dataset=dataset), set(multiprocessing.active_children())
     gc.disable()
     try:
         with pytest.raises(OSError, match="the disk was away"):
             list(loader)
-        assert multiprocessing.active_children() == others
+        assert set(multiprocessing.active_children()) <= others
     finally:
         gc.enable()
 

@@ -215,7 +215,7 @@ def test_a_store_that_dies_while_many_shards_are_indexed_ends_the_start_within_o
         began = time.monotonic()
         with pytest.raises(DeadHostError, match="status 503"):
             JsonlShards(sorted(f"{server.url}/{name}" for name in server.objects))
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 20  # one deadline for each would be 50 s
         assert len(server.log) < 120 + 300
 
 

@@ -55,7 +55,8 @@ def test_lines_are_not_held_in_memory(tmp_path):
         return used
 
     heap_of("warm.jsonl", 10)
-    assert heap_of("large.jsonl", 20_000) < heap_of("small.jsonl", 200) + 4096
+    # The rows of the index would be 160 KB more; less than that other threads of this process may take meanwhile.
+    assert heap_of("large.jsonl", 20_000) < heap_of("small.jsonl", 200) + (64 << 10)
 
 
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):

@@ -153,18 +153,18 @@ def test_who_reads_or_says_nothing_does_not_hold_the_end():
 
     def respond(path, query):
         asked_for.release()
-        done.wait(20)
+        done.wait(60)
 
     with serving(respond) as server:
         port, path = parts(server)
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
         for waiting in clients[:2]:
             waiting.sendall(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
-            asked_for.acquire(timeout=5)
+            assert asked_for.acquire(timeout=60)
         started = time.monotonic()
         server.shutdown()
         server.server_close()
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 30  # not until those who hang go on
         PageServer(respond, port).server_close()
         done.set()
         for waiting in clients:

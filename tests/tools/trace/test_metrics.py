@@ -177,18 +177,21 @@ def test_on_a_device_what_has_come_counts_not_what_is_on_its_way() -> None:
 
 def test_a_server_ends_and_leaves_nothing() -> None:
     """Its thread and port, also where workers were forked since, who have its socket; twice is once."""
-    loader = make_loader(2)
+    loader, others = make_loader(2), set(threading.enumerate())
     server = metrics(loader, 0)
+    workers = set(multiprocessing.active_children())
     stream = iter(loader)
     next(stream)
+    workers = set(multiprocessing.active_children()) - workers
     server.close()
     server.close()
     with pytest.raises(urllib.error.URLError, match="refused"):
         fetched(server.port)
-    assert multiprocessing.active_children()
+    assert len(workers) == 2
+    assert all(worker.is_alive() for worker in workers)
     with metrics(loader, server.port) as again:
         assert parsed(fetched(again.port))["steps_total", "0"] == 1
-    assert not [thread for thread in threading.enumerate() if "serve_forever" in thread.name]
+    assert not [thread for thread in set(threading.enumerate()) - others if "serve_forever" in thread.name]
 
 
 def test_two_loaders_are_served_side_by_side() -> None:
