@@ -6,6 +6,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, takewhile
 from operator import itemgetter
 from typing import Self
@@ -110,7 +111,7 @@ class Run:
         tally = self.tallies[node.path] = Tally(node.path or "the top", max_bad, *counts)
         tally.note = None if self.place is None else self.place.noting(tally.name)
         if self.watch is not None:
-            tally.note = self.watch.noting(tally.note)
+            tally.note = self.watch.noting(tally.name, tally.note or (lambda _: None))
         return tally
 
 
@@ -176,6 +177,8 @@ class Leaf:
             share = math.prod(share_at(self._run.base.time) for share_at in self._above)
             upcoming = Upcoming(self._run.ahead, 1 / max(share, _LEAST_SHARE))
         task = ReadTask(self.path, self._run.lane, lane.order, self._tally, has_function, self._part, upcoming)
+        if (watch := self._run.watch) is not None:
+            task.noting = partial(watch.noting, self.path)
         if isinstance(self._lane.dealt.source, OwnStreamSource):
             task.stream = StreamStates(self._run.key.epoch_pass, at.position, at.stream)
         if self._run.from_window:
@@ -184,6 +187,8 @@ class Leaf:
             pairs = self._processed(lane, task, at)
         else:  # every record is a sample, and its position the whole cursor
             pairs = chain.from_iterable(map(itemgetter(1), lane.segments(task, at.position)))
+            if watch is not None:
+                pairs = watch.reading(self.path, pairs)
         return pairs if task.stream is None else task.stream.join(pairs)
 
     def _processed(self, lane: DealtLane, task: ReadTask, at: Cursor) -> Pairs:
@@ -230,7 +235,8 @@ class Leaf:
 
     def _fed(self, segments: Iterator[tuple[int, Records]]) -> Iterator[Records]:
         """The records that the stream function is given, or that are delivered where there is none."""
-        for given, found in segments:
+        for given, read in segments:
+            found = read if self._run.watch is None else self._run.watch.reading(self.path, read)
             records = found if self._skipping is None else self._skipping.filter(found, is_begun=given > 0)
             if self._single is not None:
                 yield call_per_record(self._single, records, given, self._tally, self._lane.dealt.source.start_of)

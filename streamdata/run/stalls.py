@@ -1,7 +1,7 @@
 """Records that take too long: `stall_s`, a lane's reading thread → a thread beside it → one warning for each record.
 
-The lane notes only since when it is at a record. Which one that is, and of which source, is asked once it takes too
-long, of the variables in the frames of the reading thread: so nothing of it is written down for the others.
+The lane notes what it is at in one attribute: a source that is being read, an index that a dataset was asked for, or a
+record that a function was given. Nothing is wrapped, and nothing noted, where `stall_s` is not set.
 """
 
 import logging
@@ -35,83 +35,81 @@ class StallWatch:
 
     def __init__(self, stall_s: float, lane: Lane) -> None:
         self._stall_s, self._lane = stall_s, lane
-        self._since: float | None = None
-        """When the present record began; None while the lane is asked for nothing."""
+        self._at: tuple[float, str, Any] | None = None
+        """Since when the lane is at what: a source, and a record, an index or several of it, None of what is being read
+        and not known yet. None while the lane is asked for nothing."""
         self._reader = 0
         """The thread that asks for it."""
         # No Event: a fork could leave its lock locked, and the process that was forked ends its copy of the lane, too.
         self._done = threading.Lock()
 
-    def noting(self, note: Callable[[Any], None] | None) -> Callable[[Any], None]:
-        """Returns a function to be called with each record that a process function is given, which calls `note`."""
+    def noting(self, source: str, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a function that notes a record, or an index, of a source before it is called."""
 
-        def noted(record: Any) -> None:
-            self._since = perf_counter()
-            if note is not None:
-                note(record)
+        def noted(what: Any) -> Any:
+            self._at = (perf_counter(), source, what)
+            return call(what)
 
         return noted
+
+    def reading(self, source: str, records: Iterator[Any]) -> Iterator[Any]:
+        """Pass a source's records on, each of which is being read until it comes."""
+        self._at = (perf_counter(), source, None)
+        for record in records:
+            yield record
+            self._at = (perf_counter(), source, None)
 
     def over(self, samples: Iterator[Any]) -> Iterator[Any]:
         """Pass a lane's samples on; the thread begins with the first one, and ends with the iterator."""
         self._done.acquire()
         threading.Thread(target=self._watch, name="streamdata stalls", daemon=True).start()
         try:
-            self._reader, self._since = threading.get_ident(), perf_counter()
+            self._reader, self._at = threading.get_ident(), (perf_counter(), "the top", None)
             for sample in samples:
-                self._since = None
+                self._at = None
                 yield sample
-                self._reader, self._since = threading.get_ident(), perf_counter()
+                self._reader, self._at = threading.get_ident(), (perf_counter(), "the top", None)
         finally:
-            self._since = None
+            self._at = None
             self._done.release()
 
     def _watch(self) -> None:
         seen = None
         while not self._done.acquire(timeout=min(max(self._stall_s / 4, 0.01), 1.0)):
-            since = self._since
-            if since is not None and since != seen and perf_counter() - since > self._stall_s:
-                seen = since
-                self._name(since)
+            at = self._at
+            if at is not None and at is not seen and perf_counter() - at[0] > self._stall_s:
+                seen = at
+                self._name(at)
 
-    def _name(self, since: float) -> None:
+    def _name(self, at: tuple[float, str, Any]) -> None:
         walked = traceback.walk_stack(sys._current_frames().get(self._reader))  # noqa: SLF001  what debuggers read
         stack = list(takewhile(lambda one: one[0].f_code is not StallWatch.over.__code__, walked))
-        name = printable(_described([frame for frame, _ in stack]))
+        since, source, what = at
+        what = _file_in([frame for frame, _ in stack]) if what is None else what
+        name = printable(f"source {shown(source)}, {_place(what)}")
         # It may have gone on meanwhile: then the stack is of another record.
-        if self._since != since or name in _named or len(_named) >= _MOST_NAMED:
+        if self._at is not at or name in _named or len(_named) >= _MOST_NAMED:
             return
         _named.add(name)
-        shown_frames = (one for one in reversed(stack) if not _is_of(one[0], "streamdata.mixing."))
+        shown_frames = (one for one in reversed(stack) if not _is_of(one[0], "streamdata.mixing.", __name__))
         text = "".join(traceback.StackSummary.extract(shown_frames).format()).rstrip()
         took = f"{perf_counter() - since:.3g} s by now (stall_s={self._stall_s:g})"
         lane = f"rank {self._lane.dp_rank}, worker {self._lane.worker}"
         logger.warning("%s: has taken %s on %s, which is at\n%s", name, took, lane, text)
 
 
-def _described(stack: Sequence[FrameType]) -> str:
-    """The source and record that a thread is at, by the variables of ours in its frames, the innermost first."""
-    sources: list[str] = []
-    records: list[Any] = []
-    for frame in stack:
-        match dict(frame.f_locals) if _is_of(frame, "streamdata.") else {}:
-            case {"self": object(_children=children), "i": int(i)}:
-                sources.append(children[i].path)
-            case {"feed": object(last=dict(found), tally=tally)}:
-                sources.append(tally.name)
-                records.append(found)
-            case (
-                {"url": str(found)} | {"request": object(url=str(found))} | {"file": object(url=str(found))}
-                | {"indices": found} | {"index": int(found)} | {"record": dict(found)}
-                | {"common": dict(found)} | {"task": object(fields=dict(found))}
-            ):  # fmt: skip
-                records.append(found)
-    found = records[0] if records else {}
-    if isinstance(found, dict):
-        found = f"{found[URL]}, key {found.get(KEY)}" if URL in found else f"index {found.get(INDEX, 'not known yet')}"
-    place = found if isinstance(found, str) else f"index {shown(found)}"
-    return f"source {shown(sources[0] if sources else 'the top')}, {place}"
+def _file_in(stack: Sequence[FrameType]) -> str | None:
+    """The file that a thread reads: the url that some object of ours has in its innermost frames."""
+    readers = (frame for frame in stack if _is_of(frame, "streamdata.io.", "streamdata.shards."))
+    urls = (getattr(value, "url", None) for frame in readers for value in frame.f_locals.values())
+    return next((url for url in urls if isinstance(url, str)), None)
 
 
-def _is_of(frame: FrameType, prefix: str) -> bool:
-    return str(frame.f_globals.get("__name__")).startswith(prefix)
+def _place(what: Any) -> str:
+    if isinstance(what, dict):
+        return f"{what[URL]}, key {what.get(KEY)}" if URL in what else f"index {what.get(INDEX, 'not known')}"
+    return "record not known yet" if what is None else what if isinstance(what, str) else f"index {shown(what)}"
+
+
+def _is_of(frame: FrameType, *prefixes: str) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith(prefixes)

@@ -178,6 +178,8 @@ class ReadTask:
         """Whether a `DamagedRecord` is passed on; else its error is raised."""
         self.on_epoch_end: Callable[[int], None] | None = None
         """Called with the epoch that was read to its end, before the next one begins or the stream ends."""
+        self.noting: Callable[[Callable[[Any], Any]], Callable[[Any], Any]] | None = None
+        """Makes of a function that gets records one that notes which ones; None where nobody wants to know."""
         self._ahead = 1
 
     def reading(self, order: BlockOrder) -> "ReadTask":

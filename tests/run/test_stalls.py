@@ -23,6 +23,7 @@ from streamdata.io.remote.network import _network, network
 from streamdata.run import stalls
 from tests.io.servers import s3_server
 from tests.shard_files import write_jsonl, write_tars
+from tests.sources.own_streams import Counting
 from tests.streams import Numbers, NumbersAhead, plain
 
 STALL_S = 0.5  # long enough that no other record takes it, on a busy machine either
@@ -56,6 +57,15 @@ class SlowAhead(NumbersAhead):
         for index in indices:
             sleeps_at_seven(index)
         return super().__getitems__(indices)
+
+
+class SlowIterable(Counting):
+    """Of another library: its number 7 comes late."""
+
+    def __iter__(self) -> Iterator[dict]:
+        for number in range(self.size):
+            sleeps_at_seven(number)
+            yield {"value": number}
 
 
 def slow_fn(record: dict) -> dict | None:
@@ -145,6 +155,13 @@ def test_what_is_read_next_is_named_not_what_a_function_had_last(log) -> None:
     read(Slow("slow", 12, process_fn=last_of_all))
     assert named_in(log) == ["source 'slow', index 7"]
     assert "in _singly" in log.read_text()
+
+
+def test_what_nobody_knows_yet_is_not_named_by_what_came_before(log) -> None:
+    """An iterable says nothing of what it is at; the function has had six records then."""
+    read(SlowIterable("slow", 12, process_fn=last_of_all))
+    assert named_in(log) == ["source 'slow', record not known yet"]
+    assert "in sleeps_at_seven" in log.read_text()
 
 
 def test_a_function_of_the_whole_is_named_as_the_top(log) -> None:

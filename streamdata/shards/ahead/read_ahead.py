@@ -383,7 +383,7 @@ class Upcoming:
         if load.asked_of is not read_ahead():  # a parent process asked for it, whose answers do not come here
             read_ahead().join(self._lane)
             read_ahead().ask(load, self._lane.now(), self._pace, now=True)
-        request = load.requests[number]  # by this name a stall finds the file
+        request = load.requests[number]  # whose url names the file where this takes long
         if not (request.sent.done() and request.sent.result().done()):
             self._has_waited = True
             with network().waiting():

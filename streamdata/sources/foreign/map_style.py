@@ -129,7 +129,7 @@ class MapStyleSource(Source):
             if ahead is None:
                 yield from self._singly(task, seed, positions)
             else:
-                yield from self._ahead(ahead, task, seed, positions)
+                yield from self._ahead(ahead if task.noting is None else task.noting(ahead), task, seed, positions)
 
     def _positions(self, task: ReadTask, epoch: int, number: int, blocks: Indices) -> Iterator[IndexedPosition]:
         """The records of the lane's blocks from number `number` on, none made before it is due."""
@@ -153,7 +153,7 @@ class MapStyleSource(Source):
         self, task: ReadTask, seed: int, positions: Iterable[IndexedPosition]
     ) -> Iterator[tuple[Record, Position]]:
         name, dp_rank, worker = task.fields.values()
-        get = self._dataset.__getitem__
+        get = self._dataset.__getitem__ if task.noting is None else task.noting(self._dataset.__getitem__)
         for index, after in positions:
             try:
                 item = get(index)
