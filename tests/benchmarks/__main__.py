@@ -71,7 +71,7 @@ def lines(rows: Iterable[Row]) -> Iterator[str]:
     """The table in Markdown, line by line as it is measured, then the rows in which a peer is ahead."""
     yield f"{machine()}; of works run by turns the best time of each, in brackets the least and most ratio of all turns"
     yield ""
-    yield "| work | reach | got | | from | times as fast as |"
+    yield "| work | reach | got | met | from | times as fast as |"
     yield "|---|---|---|---|---|---|"
     ahead = []
     for row in rows:

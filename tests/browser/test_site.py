@@ -12,7 +12,10 @@ import pytest
 pytest.importorskip("selenium", reason="selenium is not installed: make test-browser")
 pytest.importorskip("mkdocs", reason="mkdocs is not installed: make docs")
 ROOT = Path(__file__).parents[2]
-PAGES = ["index.html", "start/your-mixture.html", "guides/weights.html", "concepts/clock.html", "reference/api.html"]
+PAGES = [
+    *("index.html", "start/your-mixture.html", "guides/weights.html", "concepts/clock.html", "how-fast.html"),
+    "reference/api.html",
+]
 FOUND = ".md-search-result__item a"
 TAB, ENTER = "\ue004", "\ue007"
 
