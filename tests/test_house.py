@@ -135,10 +135,9 @@ def test_what_lanes_need_of_recipes_imports_no_omegaconf(python):
     assert python("-c", code).stdout.strip() == "False"
 
 
-@pytest.mark.parametrize("name", streamdata.__all__)
-def test_every_public_name_is_there(name):
+def test_every_public_name_is_there():
     """Lazily, and documented."""
-    assert getattr(streamdata, name).__doc__
+    assert [name for name in streamdata.__all__ if not getattr(streamdata, name).__doc__] == []
 
 
 def test_names_for_type_checkers_are_those_at_run_time():
