@@ -28,17 +28,20 @@ GROWTH = 1.05  # of this process's memory, before it is looked through for pages
 PRELOADED = [
     "torch._dynamo",
     "torch.distributed.checkpoint",
+    "transformers.models.auto.tokenization_auto",
     "streamdata.mixing",
     "streamdata.prepare",
     "tests.prepare.conftest",
 ]
 FIRST = {
-    *("test_benchmarks.py", "test_even_ranks.py", "test_hostile.py", "test_jsonl.py", "test_killed_run.py"),
-    *("test_lock_step.py", "test_main.py", "test_make_plan.py", "test_newcomer.py", "test_on_ray.py"),
-    *("test_open_files.py", "test_parquet.py", "test_passes.py", "test_plan.py", "test_random_jobs.py"),
-    *("test_pages.py", "test_read_ahead.py", "test_resume.py", "test_saved_rests.py", "test_saving.py"),
-    *("test_scheduled_mixtures.py", "test_segments.py", "test_stalls.py", "test_stateful_loader.py"),
-    *("test_stream_loader.py", "test_template_table.py", "test_traps.py", "test_worker_errors.py", "test_workers.py"),
+    *("test_benchmarks.py", "test_blend_rule.py", "test_damaged_records.py", "test_even_ranks.py", "test_hostile.py"),
+    *("test_jsonl.py", "test_killed_run.py", "test_local.py", "test_lock_step.py", "test_main.py"),
+    *("test_make_plan.py", "test_manifest.py", "test_mixed.py", "test_network.py", "test_on_ray.py"),
+    *("test_page_cache.py", "test_pages.py", "test_parquet.py", "test_pipeline.py", "test_plain_loop.py"),
+    *("test_processes.py", "test_random_jobs.py", "test_read_ahead.py", "test_real_processes.py", "test_resume.py"),
+    *("test_saving.py", "test_scheduled_mixtures.py", "test_segments.py", "test_stalls.py"),
+    *("test_stateful_loader.py", "test_stream_loader.py", "test_stream_state.py", "test_tar.py"),
+    *("test_template_table.py", "test_traps.py", "test_workers.py"),
 }
 """Files that take longest: of two processes that begin with them neither is left with one at the end."""
 # Examples of a property: few and the same each time in `make test`, many and others each time in `make test-long`.
