@@ -238,8 +238,9 @@ def test_no_worker_outlives_its_trainer(method, number, tmp_path):
 def test_a_stopped_worker_is_an_error_after_the_loaders_timeout(monkeypatch):
     """Without `timeout=` the trainer waits until it goes on, as under any DataLoader."""
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
-    batches = iter(loader(MergedDataset([Numbers("a", 50)]), "fork", 1, timeout=1))
+    batches = iter(loader(MergedDataset([Numbers("a", 50)]), "fork", 1, timeout=60))
     next(batches)
+    batches._timeout = 1  # no sooner: on a busy machine a worker takes a while to begin
     (worker,) = batches._workers
     os.kill(worker.pid, signal.SIGSTOP)
     with pytest.raises(RuntimeError, match="timed out after 1"):

@@ -92,7 +92,7 @@ def test_the_command_prints_the_url_and_ends_at_ctrl_c(tmp_path):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environment, **pipes) as process:
         url = process.stdout.readline().strip()
-        with urllib.request.urlopen(url, timeout=5) as page:  # noqa: S310  (our own)
+        with urllib.request.urlopen(url, timeout=60) as page:  # noqa: S310  (our own)
             assert b"<h1>Records 0 to" in page.read()
         process.send_signal(signal.SIGINT)
         more, error = process.communicate(timeout=60)

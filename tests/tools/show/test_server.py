@@ -45,7 +45,7 @@ def parts(server):
 def asked(server, path=None, method="GET", **headers):
     """A response, and its body as text."""
     port, own = parts(server)
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request(method, own if path is None else path, headers=headers)
     response = connection.getresponse()
     body = response.read().decode()
@@ -55,7 +55,7 @@ def asked(server, path=None, method="GET", **headers):
 
 def sent(server, text):
     """What comes back for bytes that no client library would send."""
-    with socket.create_connection(("127.0.0.1", parts(server)[0]), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", parts(server)[0]), timeout=60) as connection:
         connection.sendall(text.encode())
         return connection.makefile("rb").read().decode()
 
