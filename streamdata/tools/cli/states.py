@@ -82,7 +82,7 @@ def _sources(totals: "Totals") -> str:
     # What nothing was counted of has no column: a terminal is narrow.
     counts = [name for name in _COUNTS if any(getattr(source, name) for source in totals.sources)]
     columns = ["samples", "tokens", "epochs", "wanted", "achieved", "records", *counts]
-    table = totals_table(totals.sources, {"name": "source"} | {name: name for name in columns})
+    table = totals_table(totals.sources, columns)
     in_steps = f" in {totals.steps:,} steps" if totals.steps else ""  # which a run without our collate does not count
     return f"{table}\n{totals.samples:,} samples, {totals.tokens:,} tokens{in_steps}"
 

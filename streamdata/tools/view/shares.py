@@ -90,8 +90,7 @@ class Delivery:
 
     def table(self) -> str:
         """A table of wanted and achieved shares, a line for each source; with a note where a cost was weighed."""
-        titles = ("source", "wanted", "achieved", "drawn", "dropped", "bad")
-        columns = dict(zip(("name", "wanted", "achieved", "samples", "dropped", "bad"), titles, strict=True))
+        columns = ("wanted", "achieved", "samples", "dropped", "bad")
         costs = (f"wanted are shares of {cost}, achieved are shares of samples" for cost in self._costs)
         return "\n".join([totals_table(self.sources(), columns), *costs])
 

@@ -196,17 +196,18 @@ def report(states: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-def totals_table(sources: Sequence[SourceTotals], columns: Mapping[str, str]) -> str:
+def totals_table(sources: Sequence[SourceTotals], columns: Sequence[str]) -> str:
     """Show sums of sources in a table that fits the terminal, a line for each source.
 
     Args:
         sources: Of which a line is each.
-        columns: Attributes that are shown, each with its title.
+        columns: Attributes that are shown beside the name.
     """
     cells: dict[str, Callable[[Any], str]] = dict.fromkeys(("wanted", "achieved"), percent_text)
-    cells |= {"name": str, "epochs": lambda epochs: "not known" if epochs is None else f"{epochs:.4g}"}
+    cells["epochs"] = lambda epochs: "not known" if epochs is None else f"{epochs:.4g}"
     rows = [[cells.get(name, "{:,}".format)(getattr(source, name)) for name in columns] for source in sources]
-    return fitted([[*row, ""] for row in [columns.values(), *rows]])
+    named = [[source.name, *row, ""] for source, row in zip(sources, rows, strict=True)]
+    return fitted([["source", *columns, ""], *named])
 
 
 def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:

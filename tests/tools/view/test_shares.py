@@ -152,7 +152,7 @@ def test_lanes_add_up() -> None:
 def test_the_table_has_a_line_for_each_source() -> None:
     """With a header, in columns."""
     header, *lines = delivered(nested(), 2).table().splitlines()
-    assert header.split() == ["source", "wanted", "achieved", "drawn", "dropped", "bad"]
+    assert header.split() == ["source", "wanted", "achieved", "samples", "dropped", "bad"]
     assert [line.split()[0] for line in lines] == ["a", "inner.b", "inner.c"]
     assert lines[0].split()[1:] == ["25", "%", "25", "%", "5", "0", "0"]
 
