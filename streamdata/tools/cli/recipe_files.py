@@ -130,13 +130,10 @@ def _is_built(value: Any) -> bool:
 def _sidecars(params: Mapping[str, Any]) -> None:
     """Each tar of this machine has its sidecar; what is wrong with the path itself is said of that."""
     path, urls = params.get("path"), list[str]()
-    local = _local_and_remote(path)[0] if isinstance(path, str) else []
-    with suppress(OSError, ValueError):
-        urls = (
-            find_shards(local, _PATHS["streamdata.MetaDistributedWebDataset"], params.get("include_dirs")).urls
-            if local
-            else []
-        )
+    if isinstance(path, str):
+        with suppress(OSError, ValueError):
+            suffixes = _PATHS["streamdata.MetaDistributedWebDataset"]
+            urls = find_shards(_local_and_remote(path)[0], suffixes, params.get("include_dirs")).urls
     find_sidecars(urls, {})
 
 

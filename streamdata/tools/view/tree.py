@@ -32,23 +32,17 @@ _LEAST: Final = 6
 """Columns that a shortened cell keeps."""
 
 
-def columns() -> int:
-    """How wide the terminal is, or what `COLUMNS` says; 80 where there is none."""
-    return shutil.get_terminal_size().columns
-
-
 def paragraph(text: str) -> str:
-    """Wrap a text on one line, whatever is in it; further lines are indented."""
-    return textwrap.fill(
-        one_line(text), columns(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
+    """Wrap a text on one line, whatever is in it, to the terminal's width; further lines are indented."""
+    width = shutil.get_terminal_size().columns  # or what COLUMNS says; 80 where there is neither
+    return textwrap.fill(one_line(text), width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def fitted(rows: Sequence[Sequence[str]], flexible: Collection[int] = (0,)) -> str:
     """A table, as `table` aligns it, with cells below the titles of some columns shortened where it is too wide."""
     rows = [list(map(one_line, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    excess = sum(widths) + 2 * (len(widths) - 1 - (not widths[-1])) - columns()
+    excess = sum(widths) + 2 * (len(widths) - 1 - (not widths[-1])) - shutil.get_terminal_size().columns
     for _ in range(excess):
         widest = max(flexible, key=widths.__getitem__)
         widths[widest] = max(_LEAST, len(rows[0][widest]), widths[widest] - 1)
