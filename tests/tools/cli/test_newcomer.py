@@ -16,6 +16,7 @@ from tests.shard_files import write_tars
 BATCH = 4
 LEGS = ((2, 12, 10), (3, 9, 9))
 """Ranks, steps, and how many of them are saved, of each leg of the run: the first one is killed after its save."""
+RECORDS = {"pictures": 50, "notes": 60}
 
 
 def train(recipe, folder, ranks, steps, saved):
@@ -80,10 +81,39 @@ def test_each_number_is_what_the_loops_logged(streamdata, session, monkeypatch):
     logged = Counter(record["source"] for record in chain(*steps))
     state, numbers = printed("state", "saved"), report(load_states("saved"))
     assert (state["samples"], state["steps"]) == (numbers["samples"], numbers["steps"]) == (total, len(steps))
+    began = [(each["generation"], each["ranks"], each["workers"], each["step"]) for each in state["generations"]]
+    assert began == [(0, 2, 1, 0), (1, 3, 1, 10)]
+    assert (state["ranks"], state["workers"], state["passes"], state["missing"], state["idle"]) == (3, 1, [0], [], [])
     for source in state["sources"]:
-        name = source["name"]
-        assert source["samples"] == numbers[f"samples/{name}"] == logged[name]
-        assert source["epochs"] == pytest.approx(logged[name] / {"pictures": 50, "notes": 60}[name])
-        assert source["achieved"] == logged[name] / total
+        name = source.pop("name")
+        assert source == {what: numbers[f"{what}/{name}"] for what in source}
+        told = {what: source.pop(what) for what in ("samples", "records", "epochs", "wanted", "achieved")}
+        assert told == {
+            "samples": logged[name],
+            "records": logged[name],
+            "epochs": pytest.approx(logged[name] / RECORDS[name]),
+            "wanted": 0.5,
+            "achieved": logged[name] / total,
+        }
+        assert set(source.values()) == {0}  # no tokens, and nothing was dropped or filled up
+
+    assert (planned["samples"], planned["dp"], planned["lanes"], planned["batch"]) == (total, 2, 2, BATCH)
+    first_repeats = firsts_repeated(chain(*steps))
     for source in planned["sources"]:
-        assert source["samples"] == pytest.approx(logged[source["name"]], rel=0.02, abs=2)
+        name = source["name"]
+        assert (source["records"], source["share"]) == (RECORDS[name], 0.5)
+        assert source["samples"] == pytest.approx(logged[name], rel=0.02, abs=2)
+        assert source["epochs"] == pytest.approx(logged[name] / RECORDS[name], rel=0.02, abs=0.04)
+        # The plan is of one size; lanes that are dealt anew come to their second epochs a few batches apart.
+        assert source["first_repeat"] == pytest.approx(first_repeats[name], abs=3 * BATCH)
+
+
+def firsts_repeated(records):
+    """By source, the number of the first sample, from 1, whose record came before."""
+    seen, found = set(), {}
+    for number, record in enumerate(records, 1):
+        name = json.dumps(record)
+        if name in seen:
+            found.setdefault(record["source"], number)
+        seen.add(name)
+    return found
