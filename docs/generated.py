@@ -7,9 +7,10 @@ the drawings.
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 import yaml
 
@@ -110,7 +111,8 @@ def _of_target(name: str, target: Any) -> str:
     first = (inspect.getdoc(target) or "").partition("\n")[0]
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for parameter in inspect.signature(target).parameters.values():
-        default = "required" if parameter.default is parameter.empty else f"`{parameter.default!r}`"
+        default = f"`{getattr(parameter.default, '__name__', repr(parameter.default))}`"
+        default = "required" if parameter.default is parameter.empty else default
         what = documented.get(parameter.name, "")
         rows.append(f"| `{parameter.name}` | {_kind(parameter.annotation)} | {default} | {what} |")
     title = name.removeprefix("streamdata.")
@@ -131,16 +133,28 @@ def example(name: str, target: Any) -> str:
 
 
 def _kind(annotation: Any) -> str:
-    """A type as a cell of a table: without the modules that its names are from."""
+    """A type as a cell of a table: without the modules that its names are from, and of functions that they are such."""
     if annotation is inspect.Parameter.empty:
         return ""
-    return f"`{re.sub(r'[a-z_][a-z_.]*[.]', '', inspect.formatannotation(annotation))}`".replace("|", "\\|")
+    is_union = get_origin(annotation) in (Union, UnionType)
+    return f"`{' | '.join(map(_word, get_args(annotation) if is_union else (annotation,)))}`"
+
+
+def _word(kind: Any) -> str:
+    if get_origin(kind) is Callable:
+        return "function"
+    if get_origin(kind) is list and get_origin(get_args(kind)[0]) is Callable:
+        return "list of functions"
+    text = "None" if kind is NoneType else inspect.formatannotation(kind)
+    return re.sub(r"[a-z_][a-z_.]*[.]", "", text)
 
 
 def _arguments(text: str) -> Iterator[tuple[str, str]]:
     section = re.search(r"^Args:\n((?:(?: {4}.*)?\n?)*)", text, re.MULTILINE)
     for found in re.finditer(r"^ {4}\*{0,2}(\w+): (.*(?:\n {5,}\S.*)*)", section[1] if section else "", re.MULTILINE):
-        yield found[1], re.sub(r"\s+", " ", found[2]).replace("|", "\\|")
+        # A bar ends a cell, but within code, where a backslash before it would be shown.
+        parts = re.sub(r"\s+", " ", found[2]).split("`")
+        yield found[1], "`".join(part if number % 2 else part.replace("|", "\\|") for number, part in enumerate(parts))
 
 
 GENERATED = {"front": front, "api": api, "commands": commands, "recipe_keys": recipe_keys, **DRAWINGS}

@@ -135,7 +135,7 @@ def draw(whole: Sequence[Part], parts: Sequence[Part]) -> str:
         x, y = place.split(",")
         return f'<text x="{x}" y="{y}" {style}>{words}</text>'
 
-    font = 'font-family="sans-serif" font-size="12" fill="#333"'
+    font = 'font-family="sans-serif" font-size="15" fill="#333"'
     shapes = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 20} {top + height + 40}" {font}>',
         '<rect width="100%" height="100%" fill="#fff"/>',

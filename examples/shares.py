@@ -114,7 +114,7 @@ def draw_picture(run: Sequence[Stretch], counts: Sequence[Count]) -> str:
         return f'<text x="{x}" y="{y}" {style}>{words}</text>'
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 60} {top + height + 44}" {_FONT}>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 66} {top + height + 48}" {_FONT}>',
         '<rect width="100%" height="100%" fill="#fff"/>',
     ]
     for share in (0, 0.25, 0.5, 0.75):
@@ -129,11 +129,11 @@ def draw_picture(run: Sequence[Stretch], counts: Sequence[Count]) -> str:
         parts.append(line(wanted, f'stroke="{colour}"'))
         last = shares_at(run[-1].percents, end)[name]
         parts.append(text(point(end, last - 0.015), name, f'dx="6" fill="{colour}" font-weight="bold"'))
-    parts.append(text(f"{left + width / 2},{top + height + 36}", "samples that the job has drawn", _MIDDLE))
+    parts.append(text(f"{left + width / 2},{top + height + 40}", "samples that the job has drawn", _MIDDLE))
     return "\n".join([*parts, "</svg>\n"])
 
 
-_FONT = 'font-family="sans-serif" font-size="12" fill="#333"'
+_FONT = 'font-family="sans-serif" font-size="15" fill="#333"'
 _MIDDLE = 'text-anchor="middle"'
 
 

@@ -92,7 +92,9 @@ def test_reference_has_every_target_with_its_keys() -> None:
     """Each with a table; a required key is called so."""
     text = GENERATED["recipe_keys"]()
     assert all(f"\ntarget: {name}\n" in f"{text}\n" for name in TARGETS)
-    assert r"| `path` | `str \| Sequence[str]` | required |" in text
+    assert "| `path` | `str | Sequence[str]` | required |" in text
+    assert "| `cost` | `function | str | None` | `None` |" in text
+    assert "| `process_fn` | `function | list of functions | None` | `None` |" in text
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
