@@ -381,7 +381,8 @@ def join(tables: Sequence[StatesTable]) -> StatesTable:
     paths = {path: None for table in tables for path in table.paths}
     number = {path: index for index, path in enumerate(paths)}
     rows = np.concatenate([table.rows for table in tables])
-    rows["path"] = np.concatenate([np.array([number[p] for p in t.paths])[t.rows["path"]] for t in tables])
+    renumbered = [np.array([number[path] for path in table.paths])[table.rows["path"]] for table in tables]
+    rows["path"] = np.concatenate(renumbered)
     return _table(tuple(paths), rows, others)
 
 
