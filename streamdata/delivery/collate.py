@@ -25,11 +25,19 @@ from torch.utils.data import get_worker_info
 
 from streamdata.delivery.segments import Loan, can_lend, lend
 from streamdata.errors import shown
-from streamdata.fields import SAMPLES, STATES
+from streamdata.fields import CURSOR, SAMPLES, STATE, STATES
 from streamdata.run.lane_link import LaneLink
-from streamdata.states.cursor import number_batch
+from streamdata.states.cursor import links_of, number_batch, state_text
 
-Batch: TypeAlias = list[dict[str, Any]] | dict[str, Any]
+
+class StatedSamples(NamedTuple):
+    """Samples without the fields that hold states, and the text of their states, as `state_text` makes it."""
+
+    samples: list[dict[str, Any]]
+    state: str
+
+
+Batch: TypeAlias = list[dict[str, Any]] | dict[str, Any] | StatedSamples
 """Samples, or a dict of what was made of them."""
 
 ALIGNMENT: Final = 64
@@ -71,6 +79,33 @@ def mixed_collate(batch: Sequence[dict[str, Any]], possible_keys: Iterable[str] 
     return samples if get_worker_info() is None else pack(samples)
 
 
+def stated_collate(batch: Sequence[dict[str, Any]]) -> Any:
+    """Collates as `mixed_collate` does, for a reader that takes the states of a batch as a whole.
+
+    A worker makes their text, so that no cursors are sent: to pickle and unpickle these takes longer.
+
+    Returns:
+        The list itself in the main process. In a worker, an opaque parcel that unpickles as `StatedSamples`.
+    """
+    samples = listed("mixed_collate", batch)
+    number_batch(samples)
+    if get_worker_info() is None:
+        return samples
+    return pack(StatedSamples(without_states(samples), state_text(samples)), links_of(samples))
+
+
+def without_states(batch: Any) -> Any:
+    """Return a batch without the fields that hold states, at any depth of lists."""
+    if isinstance(batch, dict):
+        rest = dict(batch)  # and then without them: to choose among all fields takes three times as long
+        for name in (CURSOR, STATE, STATES):
+            rest.pop(name, None)
+        return rest
+    if isinstance(batch, list | tuple):
+        return type(batch)(map(without_states, batch))
+    return batch
+
+
 def listed(who: str, batch: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a batch's samples as a new list, for `who` to change.
 
@@ -110,8 +145,8 @@ def pack(batch: Batch, links: Sequence[LaneLink] = ()) -> Parcel:
     The queue's feeder thread would pickle later, and an error there is only printed, and the trainer waits forever.
 
     Args:
-        batch: Samples, which bring their lane's link along; or a dict of tensors, which does not.
-        links: What such a dict leaves out. The trainer hears them, and does not receive them.
+        batch: Samples, which bring their lane's link along; or what was made of them, which does not.
+        links: What a batch without cursors leaves out. The trainer hears them, and does not receive them.
     """
     packer = _Packer()
     try:
@@ -302,7 +337,7 @@ def _values(batch: Batch) -> Iterator[tuple[str, Any]]:
             for index, part in parts:
                 yield f"TensorCollate: {'' if index is None else f'sample {index}, '}field {shown(key)}", part
     else:
-        for index, sample in enumerate(batch):
+        for index, sample in enumerate(batch.samples if isinstance(batch, StatedSamples) else batch):
             for key, value in sample.items():
                 yield f"mixed_collate: sample {index}, key {shown(key)}", value
 

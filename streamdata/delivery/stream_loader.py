@@ -11,10 +11,11 @@ from typing import Any, Final, NoReturn
 
 from torch.utils.data import DataLoader
 
+from streamdata.delivery.collate import StatedSamples, mixed_collate, stated_collate, without_states
 from streamdata.delivery.even_ranks import MORE_PASSES, NUM_KEPT, EvenRanks, Received, dropped, filled, padded
 from streamdata.delivery.tensor_collate import TensorCollate
 from streamdata.errors import StateError, did_you_mean, listing, shown
-from streamdata.fields import CURSOR, STATE, STATES
+from streamdata.fields import STATE
 from streamdata.mixing.checks import checked_stall_s
 from streamdata.mixing.merged import top_of
 from streamdata.mixing.tree import tree_of
@@ -88,6 +89,7 @@ class StreamLoader:
             self.dataset.stall_s = checked_stall_s(stall_s, "StreamLoader")
         self.batch_size, self.num_workers = batch_size, num_workers
         self.steps_per_epoch, self.uneven = steps_per_epoch, uneven
+        collate = stated_collate if collate is mixed_collate else collate
         collate = partial(filled, collate, batch_size) if uneven == "pad" else collate
         self._options = {"num_workers": num_workers, "collate_fn": collate, **options}
         self._even = EvenRanks(dataset, batch_size, num_workers, "steps" if steps_per_epoch else uneven)
@@ -369,7 +371,7 @@ class StreamLoader:
             self.dataset.set_dataloader_states({})
             loader = DataLoader(self.dataset, self.batch_size, collate_fn=self._options["collate_fn"])
             batch = next(iter(loader))
-            repeated = _without_states(batch)
+            repeated = without_states(batch)
             self._filler = _samples_between(Progress({}), Progress(states_of_batch(batch)))
             self._set_present_states()
             self._dataloader = None
@@ -474,26 +476,16 @@ def _grown(before: Progress, after: Progress, name: str) -> dict[str, int]:
 
 
 def _received(batch: Any) -> Received:
+    if isinstance(batch, StatedSamples):
+        return Received(batch.samples, states_of_batch({STATE: batch.state}))
     try:
-        return Received(_without_states(batch), states_of_batch(batch))
+        return Received(without_states(batch), states_of_batch(batch))
     except StateError as error:
         error.add_note(
             "StreamLoader: the batch that collate made does not keep its samples' states\n"
             "  Give collate=TensorCollate(…) or mixed_collate."
         )
         raise
-
-
-def _without_states(batch: Any) -> Any:
-    """Return a batch without the fields that hold states, at any depth of lists."""
-    if isinstance(batch, dict):
-        rest = dict(batch)  # and then without them: to choose among all fields takes three times as long
-        for name in (CURSOR, STATE, STATES):
-            rest.pop(name, None)
-        return rest
-    if isinstance(batch, list | tuple):
-        return type(batch)(map(_without_states, batch))
-    return batch
 
 
 def _check_settings(batch_size: object, steps_per_epoch: object, uneven: str, options: Mapping[str, object]) -> None:

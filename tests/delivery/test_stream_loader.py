@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from streamdata import MergedDataset, StateError, StreamLoader, merge_states, mixed_collate, named
+from streamdata import MergedDataset, StateError, StreamLoader, merge_states, mixed_collate, named, to_state
 from streamdata.delivery.even_ranks import NUM_KEPT
 from streamdata.delivery.stream_loader import RecentStates
 from streamdata.states.table import LoadedStates, table_of
@@ -367,6 +367,25 @@ def test_batches_are_plain() -> None:
     (batch,) = islice(make_loader(collate=mixed_collate), 1)
     assert type(batch) is list
     assert sorted(batch[0]) == ["__datasetname__", "__dprank__", "__index__", "__seed__", "__workerid__", "data"]
+
+
+def test_lists_from_workers_and_their_states_are_those_of_a_stock_loader() -> None:
+    """Though no cursor comes with a sample; also what is pulled and not received yet."""
+    stock = DataLoader(make_dataset(cyclic=False), BATCH, num_workers=2, collate_fn=mixed_collate)
+    loader, states = make_loader(2, dataset=make_dataset(cyclic=False), collate=mixed_collate), {}
+    for number, (batch, whole) in enumerate(zip(loader, stock, strict=True), 1):
+        states.update(to_state(whole))
+        assert batch == [{name: value for name, value in sample.items() if name != "__cursor__"} for sample in whole]
+        assert dict(loader.state_after(number)) == states
+    assert number > 4
+
+
+def test_what_cannot_be_sent_is_named_by_its_sample() -> None:
+    """A worker says so at once, and nobody waits."""
+    dataset = MergedDataset([named([{"callback": lambda: None}] * 4, name="a", percent=1)])
+    loader = StreamLoader(dataset, 2, 1, collate=mixed_collate, multiprocessing_context="fork")
+    with pytest.raises(Exception, match="sample 0, key 'callback': a function that cannot be pickled"):
+        next(iter(loader))
 
 
 def keeps_no_state(batch: list[dict]) -> dict:
