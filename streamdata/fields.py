@@ -6,6 +6,7 @@ lane; `__seed__` is the seed of the source's order in its present epoch; `__url_
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from streamdata.errors import listing, shown
@@ -41,6 +42,7 @@ SET_HERE: Final = frozenset([DATASET_NAME, DP_RANK, WORKER_ID, SEED, URL, KEY, I
 """Fields that no JSONL row may bring along: streamdata sets them, and reads them again."""
 
 
+@lru_cache(maxsize=4096)  # asked of each field of each sample that is packed
 def is_reserved(name: object) -> bool:
     """Whether a field of this name would be streamdata's: it has two underscores at both ends."""
     return isinstance(name, str) and name.startswith("__") and name.endswith("__")
