@@ -249,7 +249,8 @@ class Listing(NamedTuple):
 class Client(Protocol):
     """Makes one attempt at a request to one kind of host; the caller retries.
 
-    Each method raises FailureError where a retry may succeed, ShardError where none can.
+    Each method raises FailureError where a retry may succeed, ShardError where none can. A client of hosts that can be
+    written to also has `put`, which writes an object in one step if its host can.
     """
 
     async def fetch(self, asked: Asked) -> Answer:
@@ -262,10 +263,6 @@ class Client(Protocol):
 
     async def list(self, asked: Asked) -> Listing:
         """The objects below a folder."""
-        ...
-
-    async def put(self, asked: Asked) -> None:
-        """Write the object in one step, if its host can."""
         ...
 
     async def close(self) -> None:

@@ -29,7 +29,6 @@ from streamdata.io.remote.requests import (
 from streamdata.io.remote.web_client import Prepared, WebClient
 
 _RENEWAL_S = 60.0
-_SAFE = "/~-._"
 _SPACE = "{*}"  # of names in answers: any
 
 
@@ -108,7 +107,7 @@ class S3Client(WebClient):
             root = f"https://s3.{region}.amazonaws.com/{bucket}"
         else:
             root = f"https://{bucket}.s3.{region}.amazonaws.com"
-        target = f"{root}/{query or quote(key, _SAFE)}"
+        target = f"{root}/{query or quote(key, '/~-._')}"
         signed = {} if self._options.anonymous else _signed(target, region, asked, settings.credentials)
         return Prepared(target, asked.headers() | signed, settings)
 

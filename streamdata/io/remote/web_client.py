@@ -86,9 +86,6 @@ class WebClient:
             [asked._replace(url=beside(asked.url, link)) for link in folders],
         )
 
-    async def put(self, asked: Asked) -> None:
-        raise AssertionError("web servers take no files")
-
     async def close(self) -> None:
         """Do nothing: the session belongs to whoever made it."""
 
