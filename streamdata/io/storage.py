@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from streamdata.errors import ShardError, note_place, without_secrets
 from streamdata.io.cache.cached import read_cached
+from streamdata.io.cache.page_cache import Memory
 from streamdata.io.remote.network import network
 from streamdata.io.remote.once import stat_once
 from streamdata.io.remote.requests import Answer, Listed, then
@@ -229,6 +230,15 @@ def stamp_of_answer(answer: Answer | Listed) -> FileStamp:
 
 def submit_range(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
     """Request bytes of a remote shard, of the version that was indexed; the future gives all, or a ShardError."""
+
+    def take(memory: Memory) -> bytes:
+        return memory if isinstance(memory, bytes) else memory[begin:end]
+
+    return then(submit_memory(url, begin, end, stamp), take)
+
+
+def submit_memory(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[Memory]":
+    """Request what `submit_range` does; the future may give a map of a shard that is in a cache."""
     kept = kept_as(url, stamp)
     if not kept.version:  # what is kept of another version would not be noticed
         return _submit(url, stamp, begin, end)
@@ -240,13 +250,13 @@ def kept_as(url: str, stamp: FileStamp) -> FileStamp:
     return FileStamp(stamp.size, held_version(url)) if stamp.version == ANY_VERSION else stamp
 
 
-def submit_question(url: str, stamp: FileStamp) -> "Future[bytes]":
+def submit_question(url: str, stamp: FileStamp) -> "Future[Memory]":
     """Ask the host whether a remote shard still has this stamp; the future gives a ShardError if not."""
     return _submit(url, stamp, 0, 1)
 
 
-def _submit(url: str, stamp: FileStamp, begin: int, end: int) -> "Future[bytes]":
-    def take(answer: Answer) -> bytes:
+def _submit(url: str, stamp: FileStamp, begin: int, end: int) -> "Future[Memory]":
+    def take(answer: Answer) -> Memory:
         data = checked_answer(url, stamp, answer)
         if len(data) != end - begin:
             raise cut_short(url, begin, end - begin, len(data))

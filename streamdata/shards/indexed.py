@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from streamdata.errors import ShardError, one_line
-from streamdata.io.cache.cached import Confirmations, has_cached, named_cache
+from streamdata.io.cache.cached import named_cache
 from streamdata.io.one_pass import ByteSource, byte_source
 from streamdata.io.remote.addresses import CacheSettings, keep_in
 from streamdata.io.remote.requests import Answer
@@ -24,16 +24,14 @@ from streamdata.io.storage import (
     check_shards,
     close_unused,
     is_remote,
-    kept_as,
     learn_versions,
     opened_shard,
     shared_versions,
     stamps_of,
-    submit_question,
 )
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import ReadBuffer, open_files
-from streamdata.shards.ahead.spans import FileSpans, read_spans, remote_pages
+from streamdata.shards.ahead.spans import FileSpans, read_spans
 from streamdata.shards.index.index_file import IndexDamageError, IndexFile, Rows
 from streamdata.shards.index.indexing import KINDS, IndexJob, build, headers_of, open_index
 from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, ManifestRows, RowRun
@@ -127,9 +125,6 @@ class IndexedFiles(ListedFacts):
         self.urls, self.kind, self._dtype, self.limits = urls, kind, KINDS[kind].dtype, limits
         self.names = list(map(str, urls))  # an address, which may hold secrets, gets into no sample
         self.cache: CacheSettings | None = None
-        self.confirmations = Confirmations()
-        self._learned: set[str] = set()
-        """The files whose version was asked for since it was last confirmed."""
         close_unused(urls)  # another version may have been opened before under these urls, by an earlier reader
         super().__init__(urls, kind, known.manifests)
         self._manifests = [rows for _, rows in known.manifests]
@@ -210,34 +205,15 @@ class IndexedFiles(ListedFacts):
         if self.has_remote:
             keep_in(cache, [*self.urls, *self.sidecar_urls])
 
-    def take_cached(self, files: Sequence[FileSpans]) -> bool:
-        """Whether the page cache holds all remote spans of `files`; if so, they will be read from it.
-
-        Of a shard whose first byte is among them its server is asked whether it is still of this version.
-        """
-        if named_cache(self.cache) is None:
-            return False
-        wanted = [shard for some in files for shard in remote_pages(some)]
-        # Of shards of which a manifest does not say it: their pages are kept by their versions.
-        self._learned |= learn_versions((url, stamp) for url, stamp, _, _ in wanted)
-        if not all(has_cached(url, *kept_as(url, stamp), pages) for url, stamp, pages, _ in wanted):
-            return False
-        for url, stamp, _, is_begun in wanted:
-            if not is_begun:
-                continue
-            if url in self._learned:  # it was asked in this pass
-                self._learned.remove(url)
-            else:
-                self.confirmations.add(submit_question(url, stamp))
-        return True
-
-    def confirm(self, *, wait: bool) -> None:
-        """Raise ShardError if a shard read from the cache has changed on its host, as far as answers have come.
-
-        Args:
-            wait: For what is not answered yet.
-        """
-        self.confirmations.check(wait=wait)
+    def learn(self, files: Sequence[FileSpans]) -> None:
+        """Ask for the versions of those shards of which no manifest says it: their pages are kept by these."""
+        if self._held is not None and named_cache(self.cache) is not None:
+            learn_versions(
+                (some.urls[shard], some.stamps[shard])
+                for some in files
+                for shard in np.unique(some.spans[:, 0]).tolist()
+                if is_remote(some.urls[shard])
+            )
 
     def identity(self) -> list[tuple[str, int]]:
         """The base name and number of records of each shard."""
@@ -305,18 +281,11 @@ class RecordBytes:
         self._kept: tuple[memoryview, Int64s] | None = None
         # A path is looked at once per window: on a network file system that may be a request, other than `fstat`.
         self._at_their_paths: set[int] = set()
-        self.is_cached = False
-        """Whether its bytes are taken from the page cache."""
 
     def bytes_of_shard(self, position: int) -> ByteSource:
         """The shard of a record, to look at some of its bytes alone."""
         shard = int(self.shards[position])
         return byte_source(self._files.urls[shard], self._files.stamps[shard])
-
-    def take_cached(self, spans: Sequence[FileSpans]) -> bool:
-        """Whether the page cache holds all remote spans of `spans`; if so, records will be read from it."""
-        self.is_cached = self.is_cached or self._files.take_cached(spans)
-        return self.is_cached
 
     def maps(self, spans: list[list[int]]) -> list[mmap.mmap]:
         """Map the local shard of each of these spans.
@@ -348,8 +317,8 @@ class RecordBytes:
             if keep:  # a run is one span
                 lasts = np.cumsum(runs.counts) - 1
                 spans = np.array((runs.shards, self.begins[lasts - runs.counts + 1], self.ends[lasts])).T
-            begun, known = (perf_counter(), getrusage(RUSAGE_THREAD)), self._at_their_paths
-            found = read_spans(files.urls, files.stamps, spans, self._buffer.lend, known, from_cache=self.is_cached)
+            begun = perf_counter(), getrusage(RUSAGE_THREAD)
+            found = read_spans(files.urls, files.stamps, spans, self._buffer.lend, self._at_their_paths)
             files.reads.end(*begun)
             if not keep:
                 return found

@@ -46,9 +46,6 @@ class Window(Protocol):
     def spans(self) -> list[FileSpans]:
         """The byte spans that `take` reads: of the window's records, and of their lines in sidecars."""
 
-    def take_cached(self) -> bool:
-        """Make `take` read from the page cache if it holds all remote bytes; return whether it does."""
-
     def take(
         self,
         positions: Sequence[int] | Int64s,
@@ -110,8 +107,8 @@ class IndexedShards(_Shards, Protocol):
     def is_slow(self) -> bool:
         """Whether the next window should be requested before it is needed; call it once per window."""
 
-    def confirm(self, *, wait: bool) -> None:
-        """Raise ShardError if a shard read from the cache has changed on its host; `wait` for all answers."""
+    def learn(self, files: Sequence[FileSpans]) -> None:
+        """Ask for the versions of those shards of which no manifest says it, and that a cache is to keep."""
 
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Window:
         """The window of the runs [first, first + count) of the shards, all three arrays of the same length."""

@@ -34,8 +34,6 @@ class Outcome(NamedTuple):
     """How often each record was read."""
     most_bytes: int
     """Of pages, at any moment that was looked at."""
-    temporaries: int
-    """Files left there that are no pages."""
 
 
 def _rank(rank: int, out: Path, passes: int, start_method: str, settings: dict[str, Any]) -> None:
@@ -79,7 +77,7 @@ def soak(folder: Path, *, records: int, start_method: str = "fork", bound: int =
     found = [
         Counter(n for rank in range(RANKS) for n in json.loads((folder / f"{p}.{rank}").read_text())) for p in (0, 1)
     ]
-    return Outcome(found, most, len(list(cache.glob("writing/*"))))
+    return Outcome(found, most)
 
 
 def _in_group(*arguments: Any) -> None:
@@ -90,9 +88,9 @@ def _in_group(*arguments: Any) -> None:
 
 def _bytes_below(folder: Path) -> int:
     size = 0
-    for path in folder.glob("*.page"):
+    for path in folder.glob("*.shard"):
         with suppress(FileNotFoundError):
-            size += path.stat().st_size
+            size += 512 * path.stat().st_blocks
     return size
 
 
@@ -106,7 +104,7 @@ def main() -> None:
             passes = [one == expected for one in found.passes]
             line = (
                 f"{method}: each record once {passes}, at most {found.most_bytes:,} bytes of {2 * _MIN_BYTES:,}, "
-                f"{found.temporaries} temporary files left, {time.monotonic() - begin:.1f} s"
+                f"{time.monotonic() - begin:.1f} s"
             )
             sys.stdout.write(f"{line}\n")
 

@@ -1,15 +1,19 @@
 """Shards on a server, through a cache: the same stream, and what is asked of the server."""
 
 import gzip
+import io
 import re
 from collections import Counter
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader
 
-from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, mixed_collate
+from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, ParquetDataset, mixed_collate
 from streamdata.errors import ShardError
 from streamdata.io.cache.cached import page_cache
 from streamdata.io.remote.addresses import _MIN_BYTES, Address, CacheSettings
@@ -117,6 +121,27 @@ def test_a_shard_that_was_replaced_is_an_error_of_the_next_pass(tmp_path):
         again = list(MergedDataset([source], cyclic=False))
         assert len(again) == len(first)
         assert all("LINE" in sample["text"] for sample in again)
+
+
+@pytest.mark.parametrize("kind", ["gz", "parquet"])
+def test_of_any_kind_a_shard_that_was_replaced_is_an_error_of_the_next_pass(tmp_path, kind):
+    """A compressed shard, and a file of row groups whose first page comes after a mark."""
+    rows, cache = [{"v": number} for number in range(6)], {"path": str(tmp_path / "cache"), "max_bytes": 10**8}
+    if kind == "gz":
+        make = JsonlIterableDataset
+        data = gzip.compress(b"".join(b'{"v": %d}\n' % row["v"] for row in rows), mtime=0)
+    else:
+        make = partial(ParquetDataset, max_open_bytes=1)
+        pq.write_table(pa.Table.from_pylist(rows), buffer := io.BytesIO())
+        data = buffer.getvalue()
+    name = f"0.{'jsonl.gz' if kind == 'gz' else kind}"
+    with http_server({name: data}) as server:
+        dataset = MergedDataset([make(f"{server.url}/{name}", name="s", percent=1.0, cache=cache)], cyclic=False)
+        for _ in range(2):
+            assert sorted(sample["v"] for sample in dataset) == list(range(6))
+        server.objects[name] = data[:-1] + bytes([data[-1] ^ 1])
+        with pytest.raises(ShardError, match="replaced"):
+            list(dataset)
 
 
 def test_workers_share_what_one_of_them_fetched(tmp_path):

@@ -5,5 +5,5 @@
 | `cached.py` | the caches of this process, by the settings of sources |
 | `page_cache.py` | what is read from pages, and what is fetched |
 | `room.py` | what its processes agree on: how full it is, who fetches a page, what is in use |
-| `pages.py` | the files, written once and checked when they are read |
+| `shard_file.py` | a shard's file: pages that are written once, and checked when they are read from a map |
 """

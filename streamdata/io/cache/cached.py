@@ -3,13 +3,12 @@
 import errno
 import logging
 import os
-from collections.abc import Iterable
 from concurrent.futures import Future
 from threading import Lock
 
 from streamdata.errors import SourceError
-from streamdata.io.cache.page_cache import Fetch, PageCache
-from streamdata.io.cache.pages import shard_key
+from streamdata.io.cache.page_cache import Fetch, Memory, PageCache
+from streamdata.io.cache.shard_file import shard_key
 from streamdata.io.remote.addresses import CACHE_VARIABLE, CacheSettings, bare_url, cache_of
 from streamdata.run.per_process import PerProcess
 
@@ -67,7 +66,7 @@ def cache_counts() -> list[PageCache]:
     return [cache for _, cache in list(_caches.get().values()) if cache is not None]
 
 
-def read_cached(url: str, size: int, version: int, begin: int, end: int, fetch: Fetch) -> "Future[bytes]":
+def read_cached(url: str, size: int, version: int, begin: int, end: int, fetch: Fetch) -> "Future[Memory]":
     """The bytes [begin, end) of a shard: through its page cache if it has one, else by `fetch`.
 
     Args:
@@ -81,52 +80,16 @@ def read_cached(url: str, size: int, version: int, begin: int, end: int, fetch: 
     cache = page_cache(cache_of(url))
     if cache is None:
         return fetch(begin, end)
-    return cache.read(_key(url, size, version), size, begin, end, fetch)
+    return cache.read(shard_key(bare_url(url), str(version), size), size, begin, end, fetch)
 
 
-def has_cached(url: str, size: int, version: int, pages: Iterable[int]) -> bool:
-    """Whether a shard's cache holds all of these pages now."""
-    cache = page_cache(cache_of(url))
-    return cache is not None and version != 0 and cache.has(_key(url, size, version), pages)
-
-
-def read_cached_into(url: str, size: int, version: int, pieces: list[tuple[int, int, memoryview]]) -> list[bool]:
-    """Fill each piece of memory from the shard's cache if it holds the bytes; return, for each, whether it did.
+def confirm(settings: CacheSettings | None, *, wait: bool) -> None:
+    """Raise ShardError if a shard that was read from the cache of these settings has changed on its host.
 
     Args:
-        url: Of the shard; size and version as in `read_cached`.
-        size: Of the shard.
-        version: Of the shard.
-        pieces: Begin, end and memory of each.
+        settings: Of a source.
+        wait: Also for answers that have not come yet.
     """
-    cache = page_cache(cache_of(url))
-    if cache is None or not version:
-        return [False] * len(pieces)
-    return cache.read_into(_key(url, size, version), size, pieces)
-
-
-class Confirmations:
-    """Pending checks that shards read from a cache are unchanged on their host: one per shard and pass.
-
-    The bytes read are of the indexed version in any case, so answers are not waited for. A copy in another
-    process begins empty.
-    """
-
-    def __init__(self) -> None:
-        self._asked: PerProcess[list[Future[bytes]]] = PerProcess(list)
-
-    def add(self, answer: "Future[bytes]") -> None:
-        """Add a pending check."""
-        self._asked.get().append(answer)
-
-    def check(self, *, wait: bool) -> None:
-        """Raise the error of any answered check; `wait` also waits for those that are pending."""
-        if not (asked := self._asked.made):
-            return
-        for answer in [answer for answer in asked if wait or answer.done()]:
-            asked.remove(answer)
-            answer.result()
-
-
-def _key(url: str, size: int, version: int) -> str:
-    return shard_key(bare_url(url), str(version), size)
+    cache = page_cache(settings)
+    if cache is not None:
+        cache.confirm(wait=wait)

@@ -4,9 +4,9 @@ One file holds how many bytes the pages take, and its bytes are locks, which the
 dies, and which a fork does not inherit: one for that sum; one for each page, held by whoever fetches it; and one for
 each folder of shards, shared by all who read from it.
 
-The sum is never too low. What a killed process had reserved stays in it until the bound is reached, and files are
-counted. Then those pages make room, the oldest first, that nobody will read: of folders that no process reads from, and
-of other versions of the shards that this process reads.
+The sum is never too low. What a killed process had reserved stays in it until the bound is reached, and the blocks of
+all files are counted. Then those shards make room, the oldest first, that nobody will read: of folders that no process
+reads from, and other versions of those that this process reads.
 
 An epoch reads everything once. So a node that reads all of a source can have no more hits in an epoch than it had pages
 at its start: no page makes room for another of the same source, and the hit rate is the cached fraction, the best there
@@ -20,18 +20,18 @@ import shutil
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from streamdata.io.cache.pages import FOLDER, PAGE_BYTES, SUFFIX, URL, VERSION, charge_of, file_size_of
+from streamdata.io.cache.shard_file import DISK_BLOCK, FOLDER, SUFFIX, URL, VERSION, charge_of
 
 _STATE: Final = struct.Struct("<qd")  # bytes that pages take, and when they were counted
 _COUNT_AGAIN_S: Final = 60.0
 _FREE_SHARE: Final = 10
 _SPARE_SHARE: Final = 64
-"""Where pages are removed, so much of the bound is made free: to look at all files may take a second."""
+"""Where shards are removed, so much of the bound is made free: to look at all files may take a second."""
 
 
 class Room:
@@ -46,18 +46,14 @@ class Room:
     """
 
     def __init__(self, folder: Path, max_bytes: int | None) -> None:
-        self._folder, self._writing = folder, folder / "writing"
-        self._writing.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
         self._versions: dict[str, str] = {}
         """The version of each shard that this process reads."""
         self._threads = threading.Lock()  # the locks of a process do not keep its own threads apart
         # It stays open: to close any descriptor of the file would let go of all locks of this process.
         self._fd = os.open(folder / "pages.lock", os.O_RDWR | os.O_CREAT, 0o666)
         with self._locked_sum():
-            for left in self._writing.iterdir():
-                if self.lock(left.name):  # who wrote it has died
-                    left.unlink(missing_ok=True)
-                    self.unlock(left.name)
             if not os.fstat(self._fd).st_size:
                 self._store(self._count()[0], 0.0)
             used, _ = self._state()
@@ -87,33 +83,37 @@ class Room:
     def may_fit(self, page_size: int) -> bool:
         """Whether a page of this size is likely to find room."""
         used, counted_at = self._state()
-        return used + _charge_of(page_size) <= self.max_bytes or abs(time.time() - counted_at) > _COUNT_AGAIN_S
+        return used + charge_of(page_size) <= self.max_bytes or abs(time.time() - counted_at) > _COUNT_AGAIN_S
 
-    def reserve(self, name: str, page_size: int) -> Path | None:
-        """Make room for a page whose lock the caller has; return its temporary file, or None if there is none.
+    def reserve(self, page_size: int, allocate: Callable[[], None]) -> bool:
+        """Make room for a page; return whether there is any.
+
+        Args:
+            page_size: Its bytes.
+            allocate: Takes the blocks on the disk, so that whoever counts them next finds them.
 
         Raises:
-            OSError: The directory cannot be written.
+            OSError: The directory cannot be written, or the disk is full.
         """
-        charge = _charge_of(page_size)
+        charge = charge_of(page_size)
         with self._locked_sum():
             if self._state()[0] + charge > self.max_bytes and self.may_fit(page_size):
                 self._make_room(charge)
             used, counted_at = self._state()
             if used + charge > self.max_bytes:
-                return None
+                return False
             # First the sum: whoever is killed between the two leaves too much in it, and not too little.
             self._store(used + charge, counted_at)
-            (temporary := self._writing / name).touch()
-            return temporary
+            allocate()
+            return True
 
     def _make_room(self, charge: int) -> None:
-        """Count what is there, and remove pages that nobody will read until some more fit."""
-        used, pages = self._count()
+        """Count what is there, and remove shards that nobody will read until some more fits."""
+        used, files = self._count()
         goal = self.max_bytes - max(charge, self.max_bytes // _SPARE_SHARE)
-        others = {name[FOLDER] for _, name, _ in pages} - {url[FOLDER] for url in self._versions}
+        others = {name[FOLDER] for _, name, _ in files} - {url[FOLDER] for url in self._versions}
         unused = {folder for folder in others if self.lock(folder)}
-        for _, name, size in sorted(pages):
+        for _, name, size in sorted(files):
             if used <= goal:
                 break
             if name[FOLDER] in unused or self._versions.get(name[URL], name[VERSION]) != name[VERSION]:
@@ -124,16 +124,11 @@ class Room:
         self._store(used, time.time())
 
     def _count(self) -> tuple[int, list[tuple[float, str, int]]]:
-        """The bytes that all pages take, and time, name and bytes of each that is published."""
-        # Those that are being written come first, as if they were whole: one that is published meanwhile counts twice.
-        used, pages = len(os.listdir(self._writing)) * _charge_of(PAGE_BYTES), []
+        """The bytes that all shards take, and when each was written last, its file's name and its bytes."""
         with os.scandir(self._folder) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):  # it was damaged, and is removed
-                    if entry.name.endswith(SUFFIX):
-                        status = entry.stat()
-                        pages.append((status.st_mtime, entry.name, charge_of(status.st_size)))
-        return used + sum(size for _, _, size in pages), pages
+            found = [(entry.stat(), entry.name) for entry in entries if entry.name.endswith(SUFFIX)]
+        files = [(status.st_mtime, name, status.st_blocks * 512 + DISK_BLOCK) for status, name in found]
+        return sum(size for _, _, size in files), files
 
     def _state(self) -> tuple[int, float]:
         used, counted_at = _STATE.unpack(os.pread(self._fd, _STATE.size, 0))
@@ -151,10 +146,6 @@ class Room:
                 yield
             finally:
                 fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
-
-
-def _charge_of(page_size: int) -> int:
-    return charge_of(file_size_of(page_size))
 
 
 def _byte_of(name: str) -> int:

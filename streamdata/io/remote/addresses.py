@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 from urllib.parse import unquote
 
 from streamdata.errors import did_you_mean, shown
-from streamdata.io.cache.pages import PAGE_BYTES, charge_of, file_size_of
+from streamdata.io.cache.shard_file import PAGE_BYTES, charge_of
 from streamdata.recipe.limits import refusal_of_directory
 from streamdata.recipe.named_source import default_of
 
 CACHE_VARIABLE: Final = "STREAMDATA_DATA_CACHE"
-_MIN_BYTES: Final = charge_of(file_size_of(PAGE_BYTES)) + (16 << 10)
+_MIN_BYTES: Final = charge_of(PAGE_BYTES) + (16 << 10)
 """A page with its checksums, and some for small shards: with less no large shard would be kept at all."""
 # Up to the last @ before the path. Where no port follows the colon, the password has a slash, ? or #, and ends later.
 _USERINFO = re.compile(r"(?<=://)(?:[^/?#]*@|[^/@?#:\[]+:(?![:/?#]|\d+(?:[/?#]|\Z)|\Z)\S{0,999}@)")

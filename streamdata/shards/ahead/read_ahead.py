@@ -22,15 +22,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from streamdata.errors import shown
+from streamdata.io.cache.page_cache import Memory
 from streamdata.io.remote.network import MAX_CONNECTIONS, connections_of_process, network
-from streamdata.io.storage import FileStamp, advise, is_remote, submit_range
+from streamdata.io.storage import FileStamp, advise, is_remote, submit_memory
 from streamdata.run.per_process import PerProcess
 from streamdata.shards.ahead.spans import read_spans
 from streamdata.shards.ahead.windows import Chunk, Load, PlannedWindow, Request, WindowPart
 
 _BYTES: Final = 256 << 20
 _VARIABLE: Final = "STREAMDATA_READ_AHEAD_BYTES"
-Submit = Callable[[str, int, int, FileStamp], "Future[bytes]"]
+Submit = Callable[[str, int, int, FileStamp], "Future[Memory]"]
 """Ask for the bytes of a shard from `begin` to `end`, of the version that was indexed; the answer has all of them."""
 _MOST_WINDOWS: Final = 256
 _MOST_LOADS: Final = 8  # in the queue of a source, of the largest size
@@ -80,10 +81,10 @@ def checked_bytes(read_ahead_bytes: Any) -> int:
     return value
 
 
-def _submit(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[bytes]":
+def _submit(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[Memory]":
     if is_remote(url):
-        return submit_range(url, begin, end, stamp)
-    answer: Future[bytes] = Future()  # of a source that has remote shards, too
+        return submit_memory(url, begin, end, stamp)
+    answer: Future[Memory] = Future()  # of a source that has remote shards, too
     memory, _ = read_spans([url], [stamp], np.array([[0, begin, end]]))
     answer.set_result(bytes(memory))
     return answer
@@ -159,7 +160,7 @@ class ReadAhead:
 
     def drop(self, loads: Sequence[Load]) -> None:
         """Let go of loads; what is not answered yet is cancelled."""
-        under_way: list[Future[bytes]] = []
+        under_way: list[Future[Memory]] = []
         with self._lock:  # of all of them, before a connection that becomes free takes what another one has waiting
             self._has_dropped |= any(request.is_waiting for load in loads for request in load.requests)
             for load in loads:
@@ -204,7 +205,7 @@ class ReadAhead:
         if request.is_dropped:
             future.cancel()
 
-    def _answered(self, _: "Future[bytes]") -> None:
+    def _answered(self, _: "Future[Memory]") -> None:
         with self._lock:
             self._num_under_way -= 1
         self.send()
@@ -378,7 +379,7 @@ class Upcoming:
         read_ahead().ask(load, due, self._pace, now=False)
         return True
 
-    def wait(self, load: Load, number: int) -> bytes:
+    def wait(self, load: Load, number: int) -> Memory:
         """Wait for a request of the present load; return its bytes."""
         if load.asked_of is not read_ahead():  # a parent process asked for it, whose answers do not come here
             read_ahead().join(self._lane)

@@ -1,6 +1,6 @@
-"""Spans of many shards: `shards, their versions, spans → one piece of memory`, or the cache's pages that hold them."""
+"""Spans of many shards: `shards, their versions, spans → one piece of memory`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import groupby
 from operator import itemgetter
@@ -8,15 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streamdata.io.cache.cached import read_cached_into
-from streamdata.io.cache.pages import PAGE_BYTES
 from streamdata.io.remote.network import network
 from streamdata.io.storage import (
     FileStamp,
     Int64s,
     cut_short,
     is_remote,
-    kept_as,
     opened_shard,
     submit_range,
 )
@@ -41,8 +38,6 @@ def read_spans(
     spans: Int64s,
     lend: Callable[[int], memoryview] | None = None,
     at_their_paths: set[int] | None = None,
-    *,
-    from_cache: bool = False,
 ) -> tuple[memoryview, Int64s]:
     """Read byte spans of files into one piece of memory; those that begin where the one before ends, together.
 
@@ -52,7 +47,6 @@ def read_spans(
         spans: Shard, begin and end of each span, (n, 3).
         lend: Returns memory of at least the bytes asked for; by default it is new.
         at_their_paths: Shards whose paths need not be looked at again; those that are found there join the set.
-        from_cache: Read what a cache has of remote shards straight from its pages.
 
     Returns:
         The memory, and where each span begins in it, (n,).
@@ -66,12 +60,7 @@ def read_spans(
     remote: list[_Piece] = []
     for shard, group in groupby(pieces, itemgetter(0)):  # one after the other, so that few files are open at once
         if is_remote(urls[shard]):
-            wanted = list(group)
-            if from_cache:
-                places = [(begin, end, memory[at : at + end - begin]) for _, begin, end, at in wanted]
-                found = read_cached_into(urls[shard], *kept_as(urls[shard], stamps[shard]), places)
-                wanted = [piece for piece, is_found in zip(wanted, found, strict=True) if not is_found]
-            remote += wanted
+            remote += group
         else:
             file, short = opened_shard(urls[shard]), list[tuple[int, int, int]]()
             for _, begin, end, at in group:
@@ -123,19 +112,3 @@ def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[
     finally:
         for _, future in waiting:
             future.cancel()
-
-
-def remote_pages(files: FileSpans) -> Iterator[tuple[str, FileStamp, list[int], bool]]:
-    """Yield the cache pages needed from each remote shard; of a span over many pages, only its first and last.
-
-    With the shard's url and stamp before them, and after them whether its first byte is needed.
-    """
-    urls, stamps, spans = files
-    spans = spans[spans[:, 1] < spans[:, 2]]
-    shards, begins, ends = spans.T
-    begun = set(shards[begins == 0].tolist())
-    most = int(ends.max(initial=0)) // PAGE_BYTES + 1
-    pages = np.unique([shards * most + begins // PAGE_BYTES, shards * most + (ends - 1) // PAGE_BYTES])
-    for shard, group in groupby(pages.tolist(), lambda page: page // most):
-        if is_remote(urls[shard]):
-            yield urls[shard], stamps[shard], [page % most for page in group], shard in begun

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from streamdata.io.cache.page_cache import Memory
 from streamdata.io.storage import FileStamp, Int64s
 from streamdata.shards.ahead.spans import FileSpans
 
@@ -124,7 +125,7 @@ class Request:
 
     def __init__(self, load: "Load", url: str, stamp: FileStamp, begin: int, end: int, first_use: int) -> None:
         self.load, self.url, self.stamp, self.begin, self.end, self.first_use = load, url, stamp, begin, end, first_use
-        self.sent: Future[Future[bytes]] = Future()
+        self.sent: Future[Future[Memory]] = Future()
         """Gives the future of its bytes, once it is sent."""
         self.is_sent = self.is_dropped = False
 
@@ -155,8 +156,8 @@ class Chunk:
         self._rows = np.zeros(int(part.window.order.max(initial=-1)) + 1, np.int64)
         self._rows[part.window.order[part.begin : part.end]] = np.arange(first, first + part.end - part.begin)
 
-    def located(self, which: int, chosen: Int64s) -> tuple[Iterator[bytes], list[int]]:
-        """The memory of each of these records, waited for one by one, and the offset of each in its memory.
+    def located(self, which: int, chosen: Int64s) -> Iterator[tuple[Memory, int]]:
+        """The memory of each of these records, waited for one by one, and where it begins there.
 
         Args:
             which: The number of their files in the window's.
@@ -175,7 +176,7 @@ class Load:
         wait: Waits for the request with a number.
     """
 
-    def __init__(self, parts: Sequence[WindowPart], max_bytes: int, wait: "Callable[[Load, int], bytes]") -> None:
+    def __init__(self, parts: Sequence[WindowPart], max_bytes: int, wait: "Callable[[Load, int], Memory]") -> None:
         self._parts, self._wait = parts, wait
         self.chunks: list[Chunk] = []
         self.num_records = 0
@@ -193,7 +194,7 @@ class Load:
         """Bytes of its requests that were sent."""
         self.is_present = False
         """Whether its records are being read."""
-        self._data: dict[int, bytes] = {}
+        self._held: dict[int, tuple[Memory, int]] = {}
 
     def _join(self, *, gaps: bool) -> None:
         files = self._parts[0].window.files
@@ -204,9 +205,8 @@ class Load:
             spans[:, which] = np.concatenate(of_parts)
             spans[:, which, 0] = spans[:, which, 0] * len(files) + which
         pieces, of_span, first_uses = coalesced(spans.reshape(-1, 3), gaps=gaps)
-        begins = np.array([begin for _, begin, _ in pieces] or [0], np.int64)
         self._of_span = of_span.reshape(self.num_records, len(files))
-        self._offsets = spans[:, :, 1] - begins[self._of_span]
+        self._begins = spans[:, :, 1]
         self.ranges: list[tuple[str, FileStamp, int, int, int]] = []
         """Url, version, begin and end of each request, in order of use, and the first record that needs it."""
         for (number, begin, end), first_use in zip(pieces, first_uses, strict=True):
@@ -220,29 +220,34 @@ class Load:
         self.asked_of, self.sent_bytes, self.is_present = asked_of, 0, False
         self.requests = [Request(self, *each) for each in self.ranges]
 
-    def forget(self) -> "list[Future[bytes]]":
+    def forget(self) -> "list[Future[Memory]]":
         """Drop its requests, and what they brought; return those that were sent."""
         requests, self.requests, self.asked_of = self.requests, [], None
-        self._data.clear()
+        self._held.clear()
         for request in requests:
             request.is_dropped = True
         return [request.sent.result() for request in requests if request.sent.done()]
 
-    def located(self, rows: Int64s, which: int) -> tuple[Iterator[bytes], list[int]]:
-        """Return what `Chunk.located` does, of records that are numbered in the load."""
-        return map(self._memory, self._of_span[rows, which].tolist()), self._offsets[rows, which].tolist()
+    def located(self, rows: Int64s, which: int) -> Iterator[tuple[Memory, int]]:
+        """Yield what `Chunk.located` does, of records that are numbered in the load."""
+        held = self._held
+        for number, begin in zip(self._of_span[rows, which].tolist(), self._begins[rows, which].tolist(), strict=True):
+            memory, first = held.get(number) or self._receive(number)
+            yield memory, begin - first
 
-    def memories(self) -> Iterator[bytes]:
+    def memories(self) -> Iterator[memoryview]:
         """Yield the bytes of each request, in order of use."""
-        return map(self._memory, range(len(self.ranges)))
+        for number, (_, _, begin, end, _) in enumerate(self.ranges):
+            memory, first = self._held.get(number) or self._receive(number)
+            yield memoryview(memory)[begin - first : end - first]
 
-    def _memory(self, number: int) -> bytes:
+    def _receive(self, number: int) -> tuple[Memory, int]:
+        """Wait for a request; return its memory, and the number of the file's byte at which that begins."""
         if number < 0:
-            return b""
-        data = self._data.get(number)
-        if data is None:
-            data = self._data[number] = self._wait(self, number)
-        return data
+            return b"", 0
+        memory = self._wait(self, number)
+        self._held[number] = memory, self.ranges[number][2] if isinstance(memory, bytes) else 0
+        return self._held[number]
 
 
 class ChunkBytes(io.RawIOBase):
@@ -261,7 +266,7 @@ class ChunkBytes(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if not self._rest:
-            self._rest = memoryview(next(self._data, b""))
+            self._rest = next(self._data, self._rest)
         size = min(len(buffer), len(self._rest))
         buffer[:size] = self._rest[:size]
         self._rest = self._rest[size:]

@@ -105,10 +105,6 @@ class JsonlWindow:
         """The byte spans of the window's rows."""
         return [self._bytes.file_spans]
 
-    def take_cached(self) -> bool:
-        """Make `take` read from the page cache if it holds all remote bytes; return whether it does."""
-        return self._bytes.take_cached(self.spans())
-
     def take(
         self,
         positions: Sequence[int] | Int64s,
@@ -167,9 +163,8 @@ def _blanks(rows: Rows) -> Int64s:
 
 def _lines_of(chunk: Chunk, chosen: Int64s, sizes: list[int], errors: list[Exception]) -> Iterator[memoryview]:
     """The lines of a chunk, up to the first one whose bytes do not come; the error is for after those before it."""
-    memories, begins = chunk.located(0, chosen)
     try:
-        for memory, begin, size in zip(memories, begins, sizes, strict=True):
+        for (memory, begin), size in zip(chunk.located(0, chosen), sizes, strict=True):
             yield memoryview(memory)[begin : begin + size]
     except Exception as error:  # whatever whoever fetches raises
         errors.append(error)

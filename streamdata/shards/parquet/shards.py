@@ -12,7 +12,6 @@ import numpy as np
 
 from streamdata.errors import ShardError
 from streamdata.fields import KEY, URL
-from streamdata.io.cache.cached import Confirmations, named_cache
 from streamdata.io.one_pass import byte_source
 from streamdata.io.remote.addresses import CacheSettings, keep_in
 from streamdata.io.storage import (
@@ -23,7 +22,6 @@ from streamdata.io.storage import (
     is_pipe,
     is_remote,
     opened_shard,
-    submit_question,
 )
 from streamdata.run.per_process import PerProcess, open_files
 from streamdata.shards.ahead.spans import FileSpans, read_spans
@@ -133,7 +131,7 @@ class ParquetShards:
         self.run_rows: Int64s = -(-rows // -(-rows // most))
         """Rows of each group that are decoded together, at most."""
         self.cache: CacheSettings | None = None
-        self._confirmations, self._has_warned = Confirmations(), False
+        self._has_warned = False
         self.kept = PerProcess(KeptRuns)
         # Half, so that the parts of a large run may be joined beside others, and windows that are over let go of.
         self._kept_bytes = max_open_bytes if self.fits else max_open_bytes // 2
@@ -147,9 +145,8 @@ class ParquetShards:
         """Whether row groups should be requested before they are needed."""
         return self.has_remote
 
-    def confirm(self, *, wait: bool) -> None:
-        """Raise ShardError if a file read from the cache has changed on its host."""
-        self._confirmations.check(wait=wait)
+    def learn(self, files: Sequence[FileSpans]) -> None:
+        """Do nothing: the versions of all files are known."""
 
     def identity(self) -> list[tuple[str, int]]:
         """The base name of each row group's file, and its number of rows."""
@@ -270,8 +267,6 @@ class ParquetShards:
     def _open(self, number: int) -> OpenParquet:
         url, stamp = self.urls[number], self.stamps[number]
         self._check_version(number)
-        if is_remote(url) and named_cache(self.cache) is not None:
-            self._confirmations.add(submit_question(url, stamp))
         return open_file(url, byte_source(url, stamp))
 
     def _check_version(self, number: int) -> None:
@@ -300,10 +295,6 @@ class ParquetWindow:
     def spans(self) -> list[FileSpans]:
         """Empty: `spans_by_use` gives the spans, by row group."""
         return []
-
-    def take_cached(self) -> bool:
-        """Always false: the cache is consulted for each span."""
-        return False
 
     def _rows_at(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """The group of each position, and the number of its row in it."""
@@ -342,7 +333,7 @@ class ParquetWindow:
             memoryview(memory)[offset:]
             for chunk in chunks
             if chunk is not None  # else the window was not asked for
-            for memory, offset in zip(*chunk.located(0, np.arange(chunk.begin, chunk.end)), strict=True)
+            for memory, offset in chunk.located(0, np.arange(chunk.begin, chunk.end))
         )
         for run, spans in list(self._asked.items()):
             held = [(begin, piece[: end - begin]) for (begin, end), piece in zip(spans, pieces, strict=False)]

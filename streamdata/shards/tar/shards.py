@@ -129,10 +129,6 @@ class TarWindow:
         """The byte spans of the window's records, and of their sidecar lines."""
         return [self._bytes.file_spans, *([self._lines.file_spans] if self._lines else [])]
 
-    def take_cached(self) -> bool:
-        """Make `take` read from the page cache if it holds all remote bytes; return whether it does."""
-        return self._bytes.take_cached(self.spans())
-
     def take(
         self,
         positions: Sequence[int] | Int64s,
@@ -153,16 +149,16 @@ class TarWindow:
     ) -> Iterator[Record]:
         chosen = np.asarray(positions[start : start + _MAX_LOOK_AHEAD], np.int64)
         urls, located, spans = self._urls, self._bytes, self._bytes.file_spans.spans[chosen].tolist()
-        memories: Iterable[Any]
+        places: Iterable[tuple[Any, int]]
         if chunk is not None:
-            memories, begins = chunk.located(0, chosen)
+            places = chunk.located(0, chosen)
         elif self._shards.mapped:
-            memories, begins = located.maps(spans), [begin for _, begin, _ in spans]
+            places = zip(located.maps(spans), [begin for _, begin, _ in spans], strict=True)
         else:
-            view, offsets = located.read(chosen, keep=self._is_kept and not located.is_cached)
-            memories, begins = repeat(view.obj), offsets.tolist()  # its slices are bytes, the view's would be views
-        rows = zip(memories, begins, spans, self._crcs[chosen].tolist(), strict=False)
-        for memory, begin, (shard, offset, stop), crc in rows:
+            view, offsets = located.read(chosen, keep=self._is_kept)
+            places = zip(repeat(view.obj), offsets.tolist())  # its slices are bytes, the view's would be views
+        rows = zip(places, spans, self._crcs[chosen].tolist(), strict=False)
+        for (memory, begin), (shard, offset, stop), crc in rows:
             end = begin + stop - offset
             record = plain_record(memory, begin, end, crc, urls[shard])
             record = record or self._reread(bytes(memory[begin:end]), urls[shard], offset, crc)
@@ -185,7 +181,7 @@ class TarWindow:
         """The records, each joined with its line of its shard's sidecar."""
         meta_names, by, urls = self._shards.meta_names, self._shards.sidecar_key, lines.file_spans.urls
         chosen = np.asarray(positions, np.int64)
-        own = lines.read(chosen, chunk, from_cache=self._bytes.is_cached)
+        own = lines.read(chosen, chunk)
         spans = lines.file_spans.spans[chosen].tolist()
         for record, (line, is_doubtful), (shard, offset, _) in zip(found, own, spans, strict=True):
             join(record, line or None, meta_names, by, urls[shard], offset, doubtful=is_doubtful)
@@ -223,24 +219,24 @@ class _SidecarLines:
         self._is_kept = int(rows["length"].sum(dtype=np.int64)) <= _KEPT_LINES_BYTES
         self._kept: list[_Line] = []
 
-    def read(self, chosen: Int64s, chunk: Chunk | None, *, from_cache: bool) -> list[_Line]:
+    def read(self, chosen: Int64s, chunk: Chunk | None) -> list[_Line]:
         """The lines of some records. Those of a window are read at once, unless they are too large."""
         spans = self.file_spans.spans
         if chunk is not None:
-            located = zip(*chunk.located(1, chosen), spans[chosen].tolist(), strict=False)
-            return _doubted([bytes(memory[at : at + end - begin]) for memory, at, (_, begin, end) in located])
+            located = zip(chunk.located(1, chosen), spans[chosen].tolist(), strict=False)
+            return _doubted([bytes(memory[at : at + end - begin]) for (memory, at), (_, begin, end) in located])
         if not self._is_kept:
-            return self._fetched(spans[chosen], from_cache=from_cache)
-        self._kept = self._kept or self._fetched(spans, from_cache=from_cache)
+            return self._fetched(spans[chosen])
+        self._kept = self._kept or self._fetched(spans)
         return list(map(self._kept.__getitem__, chosen.tolist()))
 
-    def _fetched(self, lines: Int64s, *, from_cache: bool) -> list[_Line]:
+    def _fetched(self, lines: Int64s) -> list[_Line]:
         urls, stamps, _ = self.file_spans
         begins, sizes = np.zeros(len(lines), np.int64), lines[:, 2] - lines[:, 1]
         # With the end of each line, so that lines side by side are one span.
         spans = lines[sizes > 0]
         spans[:, 2] = np.minimum(spans[:, 2] + len(b"\r\n"), self._sizes[spans[:, 0]])
-        memory, begins[sizes > 0] = read_spans(urls, stamps, spans, from_cache=from_cache)
+        memory, begins[sizes > 0] = read_spans(urls, stamps, spans)
         located = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
         return _doubted([bytes(memory[begin:end]) for begin, end in located])
 

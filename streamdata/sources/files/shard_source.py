@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.fields import CURSOR, SEED
+from streamdata.io.cache.cached import confirm
 from streamdata.io.remote.addresses import CacheSettings
 from streamdata.run import shuffled, stable_seed
 from streamdata.shards.ahead.windows import Chunk, PlannedWindow
@@ -130,7 +131,7 @@ class BlockSource(Source):
     def _takes(self, task: ReadTask, position: Position) -> Iterator[Iterator[tuple[Record, Position]]]:
         def next_epoch(epoch: int) -> int | None:
             if self.shards.has_remote:
-                self.shards.confirm(wait=True)
+                confirm(self.shards.cache, wait=True)
             return task.next_epoch(epoch)
 
         for start, blocks in walk(partial(self._windows, task.order), position, next_epoch):
@@ -143,7 +144,7 @@ class BlockSource(Source):
             for counts, records in self._read_window(task, opened, chunks):
                 yield zip(records, zip(repeat(epoch), repeat(window), counts, repeat(0), strict=False), strict=True)
             if self.shards.has_remote:
-                self.shards.confirm(wait=False)
+                confirm(self.shards.cache, wait=False)
 
     def _next(self, task: ReadTask, start: Position, blocks: Indices) -> tuple["OpenedWindow", Iterable[Chunk | None]]:
         """The window that begins there, and its chunks; None is the whole of it, which was not asked for."""
@@ -161,8 +162,8 @@ class BlockSource(Source):
         windows = self._walk(orders)
         for order, start, runs in self._asked_early(windows) if self.shards.has_remote else windows:
             opened = self._open(order, part, start, runs)
-            is_advice = not self.shards.has_remote
-            spans = [] if not is_advice and opened.window.take_cached() else opened.window.spans()
+            spans, is_advice = opened.window.spans(), not self.shards.has_remote
+            self.shards.learn(spans)
             yield PlannedWindow(start[:2], opened, spans, opened.positions, is_advice=is_advice)
 
     def _walk(self, orders: Iterator[OrderAt]) -> Iterator[_Unopened]:
