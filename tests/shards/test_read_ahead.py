@@ -200,4 +200,4 @@ def test_a_lane_that_is_dropped_leaves_no_requests_behind(store):
     for _ in range(3):
         entered(lane_of(1), 1.0, "gone")._lane.close()
     room.read_ahead().send()
-    assert room.read_ahead()._ahead == room.read_ahead()._present == []
+    assert room.read_ahead()._heaps == [[], []]

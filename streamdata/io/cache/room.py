@@ -131,8 +131,7 @@ class Room:
         return sum(size for _, _, size in files), files
 
     def _state(self) -> tuple[int, float]:
-        used, counted_at = _STATE.unpack(os.pread(self._fd, _STATE.size, 0))
-        return used, counted_at
+        return _STATE.unpack(os.pread(self._fd, _STATE.size, 0))
 
     def _store(self, used: int, counted_at: float) -> None:
         os.pwrite(self._fd, _STATE.pack(used, counted_at), 0)

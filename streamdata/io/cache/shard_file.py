@@ -63,7 +63,7 @@ class ShardFile(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Of the file."""
+        """The file's path."""
         return f"{self.folder}/{self.shard}{SUFFIX}"
 
     @property
@@ -144,13 +144,11 @@ class CachedShard:
         """The first page with a chunk of these bytes that is not what was written; each chunk is checked once."""
         # All at once, and now: a fault when a record is copied would hold the lock of the interpreter.
         self.memory.madvise(mmap.MADV_WILLNEED, begin - begin % mmap.PAGESIZE, end - begin)
-        last = -(-end // _CHUNK_BYTES)
-        number = self._checked.find(0, begin // _CHUNK_BYTES, last)
-        while number >= 0:
+        first, last = begin // _CHUNK_BYTES, -(-end // _CHUNK_BYTES)
+        while (number := self._checked.find(0, first, last)) >= 0:
             at, sum_at = number * _CHUNK_BYTES, self._size + number * _CHECKSUM_BYTES
             digest = xxh3_64_digest(self._view[at : min(self._size, at + _CHUNK_BYTES)], self._seed + number)
             if digest != self._view[sum_at : sum_at + _CHECKSUM_BYTES]:
                 return at // PAGE_BYTES
             self._checked[number] = 1
-            number = self._checked.find(0, number + 1, last)
         return None

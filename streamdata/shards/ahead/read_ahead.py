@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import count, islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -27,7 +28,7 @@ from streamdata.io.remote.network import MAX_CONNECTIONS, connections_of_process
 from streamdata.io.storage import FileStamp, advise, is_remote, submit_memory
 from streamdata.run.per_process import PerProcess
 from streamdata.shards.ahead.spans import read_spans
-from streamdata.shards.ahead.windows import Chunk, Load, PlannedWindow, Request, WindowPart
+from streamdata.shards.ahead.windows import Chunk, Load, PlannedWindow, Request
 
 _BYTES: Final = 256 << 20
 _VARIABLE: Final = "STREAMDATA_READ_AHEAD_BYTES"
@@ -36,7 +37,6 @@ Submit = Callable[[str, int, int, FileStamp], "Future[Memory]"]
 _MOST_WINDOWS: Final = 256
 _MOST_LOADS: Final = 8  # in the queue of a source, of the largest size
 _LOOK_S: Final = 0.05  # how often who waits for a request that is not sent looks whether it can be
-_SMALL_BYTES: Final = 1 << 20  # of a request on average: where it is less, more windows share them
 
 
 class AheadSettings(NamedTuple):
@@ -106,16 +106,12 @@ class ReadAhead:
         self.most_held_bytes = 0
         # Re-entrant: what is collected as garbage while it is held may be an iterator, which is then closed.
         self._lock = threading.RLock()
-        self._sending = threading.local()
+        self._thread = threading.local()
         self._lanes: list[LaneAhead] = []
         self._ahead_bytes = 0
         """Bytes of those that are held for loads that are not being read yet."""
-        self._present: list[tuple[float, int, Request]] = []
-        """A heap of requests of loads that are being read, the first due first; some were sent since, or dropped."""
-        self._ahead: list[tuple[float, int, Request]] = []
-        """A heap of requests of loads that were not being read when they were asked for."""
-        self._has_dropped = False
-        """Whether requests were dropped that are in the heaps."""
+        self._heaps: list[list[tuple[float, int, Load]]] = [[], []]
+        """Loads by when their next request is due: those that are not being read yet, and those that are."""
         self._numbers = count()
         self._num_under_way = 0
 
@@ -145,65 +141,59 @@ class ReadAhead:
         with self._lock:
             if load.asked_of is not self:
                 load.begin(self)
-                if load.is_advice:
-                    for request in load.requests:
-                        request.is_sent = True
-                        advise(request.url, request.begin, request.end)
+            load.due, load.pace = due, pace
             if now and not load.is_present:
                 load.is_present = True
                 self._ahead_bytes -= load.sent_bytes
-            for request in load.requests:
-                if request.is_waiting:
-                    entry = due + pace * request.first_use, next(self._numbers), request
-                    heappush(self._present if now else self._ahead, entry)
+            self._push(load)
         self.send()
+
+    def _push(self, load: Load) -> None:
+        if load.is_waiting:
+            heappush(self._heaps[load.is_present], (load.next_due, next(self._numbers), load))
 
     def drop(self, loads: Sequence[Load]) -> None:
         """Let go of loads; what is not answered yet is cancelled."""
         under_way: list[Future[Memory]] = []
         with self._lock:  # of all of them, before a connection that becomes free takes what another one has waiting
-            self._has_dropped |= any(request.is_waiting for load in loads for request in load.requests)
+            has_waiting = any(load.is_waiting for load in loads)
             for load in loads:
                 if load.asked_of is not self:  # one of a parent process is not this one's
                     continue
                 self.held_bytes -= load.sent_bytes
                 self._ahead_bytes -= 0 if load.is_present else load.sent_bytes
                 under_way += load.forget()
+            if has_waiting:  # a list in order is a heap
+                self._heaps = [sorted(entry for entry in heap if entry[2].is_waiting) for heap in self._heaps]
         # Others have room now, and send when they next ask, or look while they wait. Nothing is sent here: it may be a
         # collection of garbage, in a thread that holds the lock of the network, or of a cache.
-        own = self._sending
-        before, own.is_under_way = getattr(own, "is_under_way", False), True
-        try:
-            for future in under_way:  # outside: whoever is told of it may hold a lock, and ask for this one
+        for future in under_way:  # outside: whoever is told of it may hold a lock, and ask for this one
+            with self._alone():
                 future.cancel()
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Keep this thread from sending from within; yields whether it was not kept from it before."""
+        was_alone = getattr(self._thread, "is_alone", False)
+        self._thread.is_alone = True
+        try:
+            yield not was_alone
         finally:
-            own.is_under_way = before
+            self._thread.is_alone = was_alone
 
     def send(self) -> None:
         """Send what can be sent now; not from within itself, as for an answer that is there at once."""
-        own = self._sending
-        own.is_asked = True
-        if getattr(own, "is_under_way", False):
-            return
-        own.is_under_way = True
-        try:
-            while own.is_asked:
-                own.is_asked = False
-                while (request := self._next()) is not None:
-                    self._send_one(request)
-        finally:
-            own.is_under_way = False
-
-    def _send_one(self, request: Request) -> None:
-        try:
-            future = self._submit(request.url, request.begin, request.end, request.stamp)
-        except Exception as error:  # raised by the record that needs it
-            future = Future()
-            future.set_exception(error)
-        request.sent.set_result(future)
-        future.add_done_callback(self._answered)
-        if request.is_dropped:
-            future.cancel()
+        with self._alone() as may_send:
+            while may_send and (request := self._next()) is not None:
+                try:
+                    future = self._submit(request.url, request.begin, request.end, request.stamp)
+                except Exception as error:  # raised by the record that needs it
+                    future = Future()
+                    future.set_exception(error)
+                request.sent.set_result(future)
+                future.add_done_callback(self._answered)
+                if request.load.asked_of is not self:  # it was dropped meanwhile
+                    future.cancel()
 
     def _answered(self, _: "Future[Memory]") -> None:
         with self._lock:
@@ -214,34 +204,36 @@ class ReadAhead:
         """The request to be sent next; None where no more may be under way."""
         most = max((lane.settings.connections for lane in self._lanes), default=1)
         with self._lock:
-            if self._has_dropped:
-                self._has_dropped = False
-                for heap in self._present, self._ahead:
-                    heap[:] = [entry for entry in heap if entry[2].is_waiting]
-                    heapify(heap)
-            while self._num_under_way < most and (heaps := list(filter(self._may_go_on, (self._present, self._ahead)))):
-                _, _, request = heappop(min(heaps, key=itemgetter(0)))
-                size, load = request.size, request.load
-                if request.is_sent or request.is_dropped:  # perhaps just now, with an iterator that was collected
-                    continue
-                request.is_sent = True
+            while self._num_under_way < most:
+                ahead, present = self._heaps
+                heaps = [heap for heap in (ahead, present) if heap and (heap is present or self._has_room(heap[0][2]))]
+                if not heaps:
+                    return None
+                heap = min(heaps, key=itemgetter(0))
+                load = heappop(heap)[2]
+                if not load.is_waiting or load.is_present != (heap is present):
+                    continue  # perhaps just now, with an iterator that was collected
+                request = load.requests[load.num_sent]
+                size = request.end - request.begin
+                load.num_sent += 1
                 load.sent_bytes += size
                 self._ahead_bytes += 0 if load.is_present else size
                 self.held_bytes += size
                 self.most_held_bytes = max(self.most_held_bytes, self.held_bytes)
                 self.num_requests += 1
                 self._num_under_way += 1
+                self._push(load)
                 return request
             return None
 
-    def _may_go_on(self, heap: "list[tuple[float, int, Request]]") -> bool:
-        """Whether the first request of a heap may be sent, as far as memory goes."""
-        if not heap or heap is self._present:
-            return bool(heap)
-        request = heap[0][2]
+    def _has_room(self, load: Load) -> bool:
+        """Whether memory allows for the next request of a load ahead; one that is none any more takes none."""
+        if load.is_present or not load.is_waiting:
+            return True
+        request = load.requests[load.num_sent]
         # Beside a record that is larger than its source's share less is ahead.
         ahead_bytes = max(self._ahead_bytes, self.held_bytes - self.half())
-        return not request.is_waiting or ahead_bytes + request.size <= self.half()
+        return ahead_bytes + request.end - request.begin <= self.half()
 
 
 _read_ahead = PerProcess(ReadAhead)
@@ -340,13 +332,11 @@ class Upcoming:
         lane = self._lane
         while True:
             since = lane.now()
-            if not self._queue:
-                self._plan(since)
-            if not self._queue:
+            if not self._queue and not self._plan(since):
                 assert self._error is not None, "a window is due, and none was planned"
                 raise self._error
             load = self._queue[0]
-            read_ahead().ask(load, since, self._pace, now=True)
+            self._ask(load, since, now=True)
             self._fill(since)
             yield from load.chunks
             self._queue.popleft()
@@ -367,23 +357,26 @@ class Upcoming:
 
     def _plan(self, now: float) -> bool:
         """Queue the next load, if there is one; return whether there was."""
-        try:
-            load = next(self._loads, None)
-        except Exception as error:
-            self._error = error
-            return False
+        load = next(self._loads, None)
         if load is None:
             return False
         due = now + self._pace * sum(before.num_records for before in self._queue)
         self._queue.append(load)
-        read_ahead().ask(load, due, self._pace, now=False)
+        self._ask(load, due, now=False)
         return True
+
+    def _ask(self, load: Load, due: float, *, now: bool) -> None:
+        if not load.chunks[0].window.is_advice:
+            read_ahead().ask(load, due, self._pace, now=now)
+        elif not now:
+            for url, _, begin, end in load.ranges():
+                advise(url, begin, end)
 
     def wait(self, load: Load, number: int) -> Memory:
         """Wait for a request of the present load; return its bytes."""
         if load.asked_of is not read_ahead():  # a parent process asked for it, whose answers do not come here
             read_ahead().join(self._lane)
-            read_ahead().ask(load, self._lane.now(), self._pace, now=True)
+            self._ask(load, self._lane.now(), now=True)
         request = load.requests[number]  # whose url names the file where this takes long
         if not (request.sent.done() and request.sent.result().done()):
             self._has_waited = True
@@ -395,30 +388,28 @@ class Upcoming:
 
     def _planned(self, windows: Iterator[PlannedWindow]) -> Iterator[Load]:
         """Cut windows into loads, or join small ones: more where requests are small, or the queue is to be long."""
-        parts: list[WindowPart] = []
+        chunks: list[Chunk] = []
         try:
             for window in windows:
                 most = min(read_ahead().load_bytes(), window.max_load_bytes)
-                for part in window.parts(most):
-                    size = sum(one.num_bytes for one in [*parts, part])
-                    if parts and (size > most or not window.has_files_of(parts[0].window)):
-                        yield self._load(parts)
-                        parts = []
-                    parts.append(part)
-                    if len(parts) >= max(self._num_together, self._num_wanted // 2):
-                        yield self._load(parts)
-                        parts = []
-        except Exception:
-            if parts:  # they come before what cannot be made
-                yield self._load(parts)
-            raise
-        if parts:
-            yield self._load(parts)
+                for chunk in window.chunks(most):
+                    size = sum(one.num_bytes for one in [*chunks, chunk])
+                    if chunks and (size > most or not window.has_files_of(chunks[0].window)):
+                        yield self._load(chunks)
+                        chunks = []
+                    chunks.append(chunk)
+                    if len(chunks) >= max(self._num_together, self._num_wanted // 2):
+                        yield self._load(chunks)
+                        chunks = []
+        except Exception as error:
+            self._error = error
+        if chunks:  # they come before what cannot be made
+            yield self._load(chunks)
 
-    def _load(self, parts: list[WindowPart]) -> Load:
-        load = Load(parts, read_ahead().load_bytes(), self.wait)
+    def _load(self, chunks: list[Chunk]) -> Load:
+        load = Load(chunks, read_ahead().load_bytes(), self.wait)
         # The first window is alone, so that it is there soon. Then three times as many each time: who uses half of what
         # can come waits for a sixth of the time at most.
-        if len(load.ranges) > 1 and load.num_bytes < _SMALL_BYTES * len(load.ranges):
+        if load.has_small_requests:
             self._num_together = min(3 * self._num_together, _MOST_WINDOWS // 2)
         return load

@@ -19,6 +19,9 @@ MAX_REQUEST_BYTES: Final = 8 << 20
 """Bytes of several spans that are one request, at most; a span that is larger is one request, too."""
 
 
+_SMALL_BYTES: Final = 1 << 20
+
+
 class Requested(NamedTuple):
     """The requests into which spans were joined."""
 
@@ -89,19 +92,19 @@ class PlannedWindow(NamedTuple):
     """Whether its files are local, and the kernel is told to read them: its reader then reads them by itself, as where
     no file is named."""
 
-    def parts(self, max_bytes: int) -> "list[WindowPart]":
-        """Divide the window into parts of so many bytes at most; one record may have more."""
+    def chunks(self, max_bytes: int) -> "list[Chunk]":
+        """Divide the window into chunks of so many bytes at most; one record may have more."""
         sizes = np.zeros(len(self.order), np.int64)
         for file in self.files:
             _, begins, ends_of_spans = file.spans[self.order].T
             sizes += ends_of_spans - begins
         ends = np.cumsum(sizes)
-        parts, begin, before = [], 0, 0
+        chunks, begin, before = [], 0, 0
         while begin < len(ends):
             end = max(begin + 1, int(np.searchsorted(ends, before + max_bytes, side="right")))
-            parts.append(WindowPart(self, begin, end, int(ends[end - 1]) - before))
+            chunks.append(Chunk(self, begin, end, int(ends[end - 1]) - before))
             begin, before = end, int(ends[end - 1])
-        return parts or [WindowPart(self, 0, 0, 0)]
+        return chunks or [Chunk(self, 0, 0, 0)]
 
     def has_files_of(self, other: "PlannedWindow") -> bool:
         """Whether its shards are those of another window, so that both may share requests."""
@@ -109,52 +112,29 @@ class PlannedWindow(NamedTuple):
         return len(self.files) == len(other.files) and all(one.urls is its.urls for one, its in pairs)
 
 
-class WindowPart(NamedTuple):
-    """Records of a window, numbers `begin` up to `end` in order of use, and how many bytes they need."""
-
-    window: PlannedWindow
-    begin: int
-    end: int
-    num_bytes: int
-
-
-class Request:
-    """A request for a range of bytes of a file."""
-
-    __slots__ = ("begin", "end", "first_use", "is_dropped", "is_sent", "load", "sent", "stamp", "url")
-
-    def __init__(self, load: "Load", url: str, stamp: FileStamp, begin: int, end: int, first_use: int) -> None:
-        self.load, self.url, self.stamp, self.begin, self.end, self.first_use = load, url, stamp, begin, end, first_use
-        self.sent: Future[Future[Memory]] = Future()
-        """Gives the future of its bytes, once it is sent."""
-        self.is_sent = self.is_dropped = False
-
-    @property
-    def size(self) -> int:
-        """Its bytes."""
-        return self.end - self.begin
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it is still to be sent."""
-        return not (self.is_sent or self.is_dropped)
-
-
 class Chunk:
     """Records of a window whose bytes come with one load: numbers `begin` up to `end`, in order of use.
 
     Args:
-        part: The records.
-        load: The load.
-        first: How many records of it come before these.
+        window: The window.
+        begin: The first record.
+        end: After the last one.
+        num_bytes: How many bytes they need.
     """
 
-    def __init__(self, part: WindowPart, load: "Load", first: int) -> None:
-        self.window, self.begin, self.end, _ = part
-        self.load, self.is_last = load, part.end == len(part.window.order)
-        self.is_advice = part.window.is_advice or not part.window.files
-        self._rows = np.zeros(int(part.window.order.max(initial=-1)) + 1, np.int64)
-        self._rows[part.window.order[part.begin : part.end]] = np.arange(first, first + part.end - part.begin)
+    def __init__(self, window: PlannedWindow, begin: int, end: int, num_bytes: int) -> None:
+        self.window, self.begin, self.end, self.num_bytes = window, begin, end, num_bytes
+        self.is_last, self.is_advice = end == len(window.order), window.is_advice or not window.files
+
+    @property
+    def positions(self) -> Int64s:
+        """The positions of its records in the window."""
+        return self.window.order[self.begin : self.end]
+
+    def join(self, load: "Load", first: int) -> None:
+        """Have the records come with a load, as those from number `first` on."""
+        self.load, self._rows = load, np.zeros(int(self.window.order.max(initial=-1)) + 1, np.int64)
+        self._rows[self.positions] = np.arange(first, first + self.end - self.begin)
 
     def located(self, which: int, chosen: Int64s) -> Iterator[tuple[Memory, int]]:
         """The memory of each of these records, waited for one by one, and where it begins there.
@@ -166,66 +146,97 @@ class Chunk:
         return self.load.located(self._rows[chosen], which)
 
 
+class Request(NamedTuple):
+    """A request for a range of bytes of a file."""
+
+    load: "Load"
+    url: str
+    stamp: FileStamp
+    begin: int
+    end: int
+    first_use: int
+    """The number of the load's first record that needs it."""
+    sent: "Future[Future[Memory]]"
+    """Gives the future of its bytes, once it is sent."""
+
+
 class Load:
-    """Bytes that are asked for, held and let go of together: those of a part of a window, or of several windows.
+    """Bytes that are asked for, held and let go of together: those of a chunk of a window, or of several windows'.
 
     Args:
-        parts: What is read with it, in order of use; of windows that have the same files.
+        chunks: What is read with it, in order of use; of windows that have the same files.
         max_bytes: Spans that do not touch are joined only as long as all is not more than this, and never those of
             several windows: what lies between these was read just before, or is next.
         wait: Waits for the request with a number.
     """
 
-    def __init__(self, parts: Sequence[WindowPart], max_bytes: int, wait: "Callable[[Load, int], Memory]") -> None:
-        self._parts, self._wait = parts, wait
-        self.chunks: list[Chunk] = []
+    due = pace = 0.0
+    """The clock of its lane at which its first record is due, and how far that goes on for each record."""
+    is_present = False
+    """Whether its records are being read."""
+    asked_of: object = None
+    """Who sends its requests, and counts its bytes; None if nobody does."""
+    requests: Sequence[Request] = ()
+    """In order of use."""
+    num_sent = sent_bytes = 0
+    """How many of its requests were sent, and their bytes."""
+
+    def __init__(self, chunks: Sequence[Chunk], max_bytes: int, wait: "Callable[[Load, int], Memory]") -> None:
+        self.chunks, self._wait = chunks, wait
         self.num_records = 0
-        for part in parts:
-            self.chunks.append(Chunk(part, self, self.num_records))
-            self.num_records += part.end - part.begin
-        self._join(gaps=len(parts) == 1)
+        for chunk in chunks:
+            chunk.join(self, self.num_records)
+            self.num_records += chunk.end - chunk.begin
+        self._join(gaps=len(chunks) == 1)
         if self.num_bytes > max_bytes:
             self._join(gaps=False)
-        self.is_advice = parts[0].window.is_advice
-        self.requests: list[Request] = []
-        self.asked_of: object = None
-        """Who sends its requests, and counts its bytes; None if nobody does."""
-        self.sent_bytes = 0
-        """Bytes of its requests that were sent."""
-        self.is_present = False
-        """Whether its records are being read."""
         self._held: dict[int, tuple[Memory, int]] = {}
 
     def _join(self, *, gaps: bool) -> None:
-        files = self._parts[0].window.files
+        files = self.chunks[0].window.files
         # One row for each record, with a span for each of its files; these are told apart by their shards' numbers.
         spans = np.zeros((self.num_records, len(files), 3), np.int64)
         for which in range(len(files)):
-            of_parts = [one.window.files[which].spans[one.window.order[one.begin : one.end]] for one in self._parts]
-            spans[:, which] = np.concatenate(of_parts)
+            of_chunks = [chunk.window.files[which].spans[chunk.positions] for chunk in self.chunks]
+            spans[:, which] = np.concatenate(of_chunks)
             spans[:, which, 0] = spans[:, which, 0] * len(files) + which
-        pieces, of_span, first_uses = coalesced(spans.reshape(-1, 3), gaps=gaps)
-        self._of_span = of_span.reshape(self.num_records, len(files))
-        self._begins = spans[:, :, 1]
-        self.ranges: list[tuple[str, FileStamp, int, int, int]] = []
-        """Url, version, begin and end of each request, in order of use, and the first record that needs it."""
-        for (number, begin, end), first_use in zip(pieces, first_uses, strict=True):
-            shard, which = divmod(number, len(files))
-            own = files[which]
-            self.ranges.append((own.urls[shard], own.stamps[shard], begin, end, first_use // len(files)))
-        self.num_bytes = sum(end - begin for _, begin, end in pieces)
+        self._pieces, of_span, self._first_uses = coalesced(spans.reshape(-1, 3), gaps=gaps)
+        self._of_span, self._begins = of_span.reshape(self.num_records, len(files)), spans[:, :, 1]
+        self.num_bytes = sum(end - begin for _, begin, end in self._pieces)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has requests that are still to be sent."""
+        return self.num_sent < len(self.requests)
+
+    @property
+    def has_small_requests(self) -> bool:
+        """Whether it has several, which are small on average."""
+        return len(self._pieces) > 1 and self.num_bytes < _SMALL_BYTES * len(self._pieces)
+
+    @property
+    def next_due(self) -> float:
+        """When the next request is due."""
+        return self.due + self.pace * self.requests[self.num_sent].first_use
 
     def begin(self, asked_of: object) -> None:
         """Make its requests, none of which is sent."""
-        self.asked_of, self.sent_bytes, self.is_present = asked_of, 0, False
-        self.requests = [Request(self, *each) for each in self.ranges]
+        self.asked_of, self.num_sent, self.sent_bytes, self.is_present = asked_of, 0, 0, False
+        files = self.chunks[0].window.files
+        uses = [first_use // len(files) for first_use in self._first_uses]
+        self.requests = [Request(self, *one, use, Future()) for one, use in zip(self.ranges(), uses, strict=True)]
+
+    def ranges(self) -> Iterator[tuple[str, FileStamp, int, int]]:
+        """Yield url, version, begin and end of each request, in order of use."""
+        files = self.chunks[0].window.files
+        for number, begin, end in self._pieces:
+            shard, which = divmod(number, len(files))
+            yield files[which].urls[shard], files[which].stamps[shard], begin, end
 
     def forget(self) -> "list[Future[Memory]]":
         """Drop its requests, and what they brought; return those that were sent."""
-        requests, self.requests, self.asked_of = self.requests, [], None
+        requests, self.requests, self.asked_of = self.requests, (), None
         self._held.clear()
-        for request in requests:
-            request.is_dropped = True
         return [request.sent.result() for request in requests if request.sent.done()]
 
     def located(self, rows: Int64s, which: int) -> Iterator[tuple[Memory, int]]:
@@ -237,16 +248,16 @@ class Load:
 
     def memories(self) -> Iterator[memoryview]:
         """Yield the bytes of each request, in order of use."""
-        for number, (_, _, begin, end, _) in enumerate(self.ranges):
-            memory, first = self._held.get(number) or self._receive(number)
+        for number, (_, begin, end) in enumerate(self._pieces):
+            memory, first = self._receive(number)
             yield memoryview(memory)[begin - first : end - first]
 
     def _receive(self, number: int) -> tuple[Memory, int]:
-        """Wait for a request; return its memory, and the number of the file's byte at which that begins."""
+        """Wait for a request; return its memory, and which of the file's bytes is the first there."""
         if number < 0:
             return b"", 0
         memory = self._wait(self, number)
-        self._held[number] = memory, self.ranges[number][2] if isinstance(memory, bytes) else 0
+        self._held[number] = memory, self._pieces[number][1] if isinstance(memory, bytes) else 0
         return self._held[number]
 
 
