@@ -19,11 +19,11 @@ def _quiet():
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("first", [0, 20, *(pytest.param(first, marks=pytest.mark.long) for first in (40, 60, 80))])
+@pytest.mark.parametrize("first", range(0, 100, 20))
 def test_random_jobs_are_told_exactly_or_refused(first):
     """Over resumes, sizes, weights, batches, uneven ranks and states that were given up; a thousand by the script."""
-    compared = [check(seed, one_of=2) for seed in range(first, first + 20)]
-    assert sum(steps - refused for steps, refused in compared) > 200
+    compared = [check(seed, one_of=8) for seed in range(first, first + 20)]
+    assert sum(steps - refused for steps, refused in compared) > 60
 
 
 @pytest.mark.parametrize("seed", ONCE_WRONG)
