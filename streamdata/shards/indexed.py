@@ -2,10 +2,9 @@
 
 import logging
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from itertools import filterfalse, groupby
-from pathlib import Path
+from itertools import groupby
 from resource import RUSAGE_THREAD, getrusage, struct_rusage
 from time import perf_counter
 from typing import Final, NamedTuple
@@ -16,7 +15,7 @@ from streamdata.errors import ShardError, one_line
 from streamdata.io.cache.cached import named_cache
 from streamdata.io.one_pass import ByteSource, byte_source
 from streamdata.io.remote.addresses import CacheSettings, keep_in
-from streamdata.io.remote.requests import Answer
+from streamdata.io.remote.requests import GoneError
 from streamdata.io.storage import (
     NO_STAMP,
     Int64s,
@@ -32,9 +31,18 @@ from streamdata.io.storage import (
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import ReadBuffer, open_files
 from streamdata.shards.ahead.spans import FileSpans, read_spans
-from streamdata.shards.index.index_file import IndexDamageError, IndexFile, Rows
-from streamdata.shards.index.indexing import KINDS, IndexJob, build, headers_of, open_index
-from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, ManifestRows, RowRun
+from streamdata.shards.index.index_file import IndexDamageError, IndexFile, RowRuns, Rows
+from streamdata.shards.index.indexing import (
+    KINDS,
+    IndexJob,
+    ListedIndex,
+    build,
+    given_error,
+    headers_of,
+    index_url,
+    open_index,
+)
+from streamdata.shards.index.manifest import NOTHING_KNOWN, Known, ListedFacts
 from streamdata.shards.tar.sidecar import find_sidecars
 
 _LEAST: Final = 0.02
@@ -127,13 +135,13 @@ class IndexedFiles(ListedFacts):
         self.cache: CacheSettings | None = None
         close_unused(urls)  # another version may have been opened before under these urls, by an earlier reader
         super().__init__(urls, kind, known.manifests)
-        self._manifests = [rows for _, rows in known.manifests]
         unlisted: list[int] = np.flatnonzero(self.manifest_of < 0).tolist()
         different = {urls[shard]: ("", NO_STAMP) for shard in unlisted}
         unknown = [url for url in different if url not in known.stamps]
         stamps = {**known.stamps, **dict(zip(unknown, stamps_of(unknown), strict=True))}
         sidecars = find_sidecars(different, known.stamps) if has_sidecars else different
         self.jobs: dict[int, IndexJob] = {}
+        """The indexes that no manifest lists."""
         for shard in unlisted:
             url = urls[shard]
             job = self.jobs[shard] = IndexJob(kind, url, stamps[url], *sidecars[url], limits)
@@ -163,40 +171,34 @@ class IndexedFiles(ListedFacts):
 
         The row after a record's row marks where the record ends. Each shard's index is read once.
         """
-        shards = runs.shards.tolist()
+        if self.has_rows_in_stores:
+            self.prefetch_rows(*runs)  # of all shards, before those of the first are waited for
+        shards, pieces = runs.shards.tolist(), [b""] * len(runs.shards)
         bounds = list(zip(runs.firsts.tolist(), runs.counts.tolist(), strict=True))
-        pieces = [b""] * len(bounds)
-        if self._manifests:
-            for manifest, numbers, wanted in self._listed(runs.shards, bounds):
-                for number, piece in zip(numbers, manifest.read(wanted, self._dtype.itemsize), strict=True):
-                    pieces[number] = piece
-        unlisted = filterfalse(pieces.__getitem__, range(len(shards)))
-        for shard, group in groupby(sorted(unlisted, key=shards.__getitem__), shards.__getitem__):
-            numbers = list(group)
-            found = _read_rows(self.jobs[shard], list(map(bounds.__getitem__, numbers)))
-            for number, piece in zip(numbers, found, strict=True):
+        for shard, group in groupby(sorted(range(len(shards)), key=shards.__getitem__), shards.__getitem__):
+            numbers, job = list(group), self.jobs.get(shard) or self._listed_job(shard)
+            for number, piece in zip(numbers, _read_rows(job, list(map(bounds.__getitem__, numbers))), strict=True):
                 pieces[number] = piece
-        own = np.arange(int(runs.counts.sum())) + runs.per_record(np.arange(len(shards)))
+        own = np.arange(int(runs.counts.sum())) + runs.per_record(np.arange(len(pieces)))
         return np.frombuffer(b"".join(pieces), self._dtype), own
 
-    def _listed(
-        self, shards: Int64s, bounds: list[tuple[int, int]]
-    ) -> Iterator[tuple[ManifestRows, list[int], list[RowRun]]]:
-        """Yield for each manifest its rows, the numbers of the runs whose shards it knows, and where their rows are."""
-        manifest_of = self.manifest_of[shards]
-        offsets, counts = self.offsets[shards].tolist(), self.num_records[shards].tolist()
-        for manifest, rows in enumerate(self._manifests):
-            numbers = np.flatnonzero(manifest_of == manifest).tolist()
-            yield rows, numbers, [RowRun(offsets[number], counts[number], *bounds[number]) for number in numbers]
+    def _listed_job(self, shard: int) -> IndexJob:
+        """The index of a shard that a manifest lists."""
+        url = self.urls[shard]
+        place = index_url(url, self.kind, self.roots[int(self.manifest_of[shard])])
+        listed = ListedIndex(int(self.num_records[shard]), int(self.checks[shard]))
+        sidecar = self.sidecar_urls[shard], self.sidecar_stamps[shard]
+        return IndexJob(self.kind, url, self.stamps[shard], *sidecar, self.limits, place, listed)
 
-    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> list[Future[Answer]]:
-        """Request what `rows` will read from remote manifests, without waiting; return the requests."""
-        asked = []
-        if self._manifests:
-            runs = self.runs(shards, firsts, counts)
-            bounds = list(zip(runs.firsts.tolist(), runs.counts.tolist(), strict=True))
-            for rows, _, wanted in self._listed(runs.shards, bounds):
-                asked += rows.prefetch(wanted, self._dtype.itemsize)
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> list[Future[None]]:
+        """Request what `rows` will read from stores, without waiting; return the requests."""
+        asked = list[Future[None]]()
+        if not self.has_rows_in_stores:
+            return asked
+        for shard, first, count in zip(shards.tolist(), firsts.tolist(), counts.tolist(), strict=True):
+            if count and self.manifest_of[shard] >= 0:
+                index: IndexFile = open_files.get(self._listed_job(shard), open_index)
+                asked += index.ask_for([(first, count)])
         return asked
 
     def use_cache(self, cache: CacheSettings | None) -> None:
@@ -330,17 +332,23 @@ class RecordBytes:
         return memory, begins[chosen]
 
 
-def _read_rows(job: IndexJob, runs: Sequence[tuple[int, int]]) -> list[bytes]:
+def _read_rows(job: IndexJob, runs: RowRuns) -> list[bytes]:
     """The rows of each run (first, count), and the row after it, from an index that is built again if it is damaged."""
     try:
         rows: list[bytes] = open_files.get(job, open_index).runs(runs)
         return rows
     except IndexDamageError as damage:
+        if job.is_given:
+            raise given_error(job, damage) from damage
         logger.warning("index of '%s': %s; it is built again", one_line(job.url), damage)
+    except GoneError as error:
+        raise given_error(job, "got none") from error
     (built,) = build(job)
+    header = built.header
     open_files.forget(job)
     try:
-        rows = open_files.get(job, lambda _: IndexFile(Path(built.path), KINDS[job.kind].dtype)).runs(runs)
+        index = IndexFile(built.path, header.row_bytes, header.num_records, header.check)
+        rows = open_files.get(job, lambda _: index).runs(runs)
     except IndexDamageError as damage:
         raise ShardError(
             f"index of '{job.url}': just built, and yet {damage}\n  Check the disk that holds it."

@@ -157,6 +157,10 @@ class Listings:
         self.stamps: dict[str, FileStamp] = {}
         self._listed: dict[tuple[str, bool], list[Listed]] = {}
 
+    def sizes(self) -> dict[str, int]:
+        """The size of each file that the lists of hosts had, by url, also of those that are hidden."""
+        return {bare_url(file.url): file.size for found in self._listed.values() for file in found}
+
     def is_folder(self, url: str) -> bool:
         """Whether a folder exists at the url."""
         if not is_remote(url):

@@ -35,7 +35,7 @@ from streamdata.run.per_process import Recent
 from streamdata.shards.ahead.spans import FileSpans, read_spans
 from streamdata.shards.ahead.windows import MAX_REQUEST_BYTES, ChunkBytes
 from streamdata.shards.index.indexing import IndexJob, csv_kind, headers_of
-from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, ListedFacts, stamps_for, stamps_known
+from streamdata.shards.index.manifest import NOTHING_KNOWN, Known, ListedFacts, stamps_for, stamps_known
 from streamdata.shards.jsonl.csv_rows import csv_records
 from streamdata.shards.jsonl.lines import lines_of, place_of
 from streamdata.shards.jsonl.rows import doubtful_integers, parse_row, reserved_flaw

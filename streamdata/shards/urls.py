@@ -16,8 +16,8 @@ from streamdata.io.remote.hosts import canonical_url, kind_of
 from streamdata.io.remote.requests import DeadHostError, DeniedError
 from streamdata.io.storage import base_name, is_pipe, is_remote, local_path
 from streamdata.io.streams import check_allowed
-from streamdata.shards.index.manifest import SUFFIX, Manifest, folder_of
-from streamdata.shards.index.manifest_file import Known, Manifests
+from streamdata.shards.index.indexing import folder_of
+from streamdata.shards.index.manifest import SUFFIX, Known, Manifest, Manifests
 from streamdata.shards.listing import (
     JSON_SUFFIXES,
     JSONL_SUFFIXES,

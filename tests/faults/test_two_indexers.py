@@ -1,7 +1,5 @@
 """Several processes that index the same folder at once, one of which is killed."""
 
-import errno
-import logging
 import os
 import signal
 import time
@@ -11,9 +9,7 @@ from typing import Any
 
 import pytest
 
-import streamdata.shards.index.make_manifest as make_manifest_module
 from streamdata import MergedDataset, MetaDistributedWebDataset, named
-from streamdata.errors import ShardError
 from streamdata.shards.index import indexing
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from tests.shard_files import write_tars
@@ -71,56 +67,17 @@ def test_one_of_several_indexers_is_killed(folder: Path, tmp_path: Path, killed_
 def test_an_indexer_that_is_killed_is_gone_on_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it had indexed is not indexed again."""
     pid = start(index, folder)
-    cache = Path(os.environ["STREAMDATA_CACHE"]) / "indexes"
-    while len(list(cache.rglob("*.index"))) < 5:
+    while len(list(folder.glob(".*.index"))) < 5:
         time.sleep(0.001)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    kept = {path: path.stat().st_mtime_ns for path in cache.rglob("[!.]*.tar.index")}
+    kept = {path: path.stat().st_mtime_ns for path in folder.glob(".*.tar.index")}
     if (folder / "streamdata.manifest").exists():
         pytest.skip("it was faster than the kill")
-    monkeypatch.setattr("streamdata.shards.index.make_manifest.forget_cached", lambda _: None)
     index(folder)
     assert kept
     assert all(path.stat().st_mtime_ns == mtime for path, mtime in kept.items())
     read(folder)
-
-
-@pytest.fixture
-def deleting(monkeypatch: pytest.MonkeyPatch) -> Callable[[object, str], None]:
-    """Let an indexer that has published its manifest delete the cached indexes, after a function is called."""
-
-    def delete_after(module: object, name: str) -> None:
-        real: Callable[..., object] = getattr(module, name)
-        cache, times = Path(os.environ["STREAMDATA_CACHE"]), [2]
-
-        def call_and_delete(*args: object, **kwargs: object) -> object:
-            returned = real(*args, **kwargs)
-            found = list(cache.rglob("*.index")) if times[0] else []
-            times[0] -= bool(found)
-            for path in found:
-                path.unlink()
-            return returned
-
-        monkeypatch.setattr(module, name, call_and_delete)
-
-    return delete_after
-
-
-@pytest.mark.parametrize(
-    ("module", "name"), [(make_manifest_module, "build_missing"), (make_manifest_module, "find"), (indexing, "find")]
-)
-def test_a_manifest_is_whole_whatever_another_indexer_deletes(
-    folder: Path, tmp_path: Path, deleting: Callable[[object, str], None], module: object, name: str
-) -> None:
-    """Such as of the same shards, with its manifest elsewhere: indexes that are gone are built again."""
-    index(folder)
-    manifest = folder / "streamdata.manifest"
-    whole = manifest.read_bytes()
-    manifest.unlink()
-    deleting(module, name)
-    index(folder)
-    assert manifest.read_bytes() == whole
 
 
 def test_a_manifest_says_how_sidecars_join_though_the_first_attempt_failed(
@@ -143,47 +100,6 @@ def test_a_manifest_says_how_sidecars_join_though_the_first_attempt_failed(
     monkeypatch.setattr(indexing, "build_each", fail_first)
     index(folder)
     assert manifest.read_bytes() == whole
-
-
-def test_a_reader_goes_on_whatever_an_indexer_deletes(
-    folder: Path, deleting: Callable[[object, str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the moment at which it finds an index in the cache, and the one at which it opens that."""
-    # as where only the cache can be written
-    monkeypatch.setattr("streamdata.shards.index.indexing._beside", lambda _: None)
-    deleting(indexing, "find")
-    deleting(indexing, "find")
-    deleting(indexing, "build_missing")
-    read(folder)
-
-
-def test_an_index_that_is_always_deleted_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not an endless loop."""
-    monkeypatch.setattr("streamdata.shards.index.indexing._beside", lambda _: None)
-    real = indexing.IndexFile
-
-    def delete_and_open(path: Path, dtype: object) -> object:
-        path.unlink()
-        return real(path, dtype)
-
-    monkeypatch.setattr(indexing, "IndexFile", delete_and_open)
-    with pytest.raises(ShardError, match="built 8 times, and each time deleted by another process"):
-        read(folder)
-
-
-def test_a_cache_that_cannot_be_written_keeps_its_indexes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The manifest is there all the same."""
-
-    def refuse(path: Path, **_: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "streamdata"):
-        patch.setattr(Path, "unlink", refuse)
-        index(folder)
-    assert "stays in the cache: [Errno 30] Read-only file system" in caplog.text
-    read(folder)
 
 
 def test_one_manifest_has_one_lock_by_any_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import orjson
 import zstandard
 
 from streamdata import CsvDataset, JsonlIterableDataset, MetaDistributedWebDataset, StreamdataError
-from streamdata.shards.index import index_file, manifest
+from streamdata.shards.index import index_file
 from streamdata.shards.index.indexing import KINDS as INDEXES
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from streamdata.shards.jsonl.shards import JsonlShards
@@ -178,72 +178,28 @@ def with_sums_of_index(content: bytes) -> bytes:
     if len(head) < index_file.HEADER_BYTES - 4:
         return content
     row_bytes, count = struct.unpack_from("<I", head, 20)[0], struct.unpack_from("<Q", head, 56)[0]
-    body = content[index_file.HEADER_BYTES :]
-    rows = body[: (count + 1) * row_bytes] if count < len(body) else body
+    body, check = content[index_file.HEADER_BYTES :], zlib.crc32(head)
     step = max(1, index_file.CHUNK_ROWS * row_bytes)
-    sums = b"".join(struct.pack("<I", zlib.crc32(rows[at : at + step])) for at in range(0, len(rows), step))
-    return head + struct.pack("<I", zlib.crc32(head)) + rows + sums
+    rows = b"".join(body[at : at + step] for at in range(0, len(body), step + 4))
+    rows = rows[: (count + 1) * row_bytes] if count < len(body) else rows
+    chunks = (rows[at : at + step] for at in range(0, len(rows), step))
+    return head + struct.pack("<I", check) + b"".join(c + struct.pack("<I", zlib.crc32(c, check)) for c in chunks)
 
 
-def with_sums_of_manifest(content: bytes) -> bytes:
-    """A manifest whose checksums fit, but for those of its rows."""
-    layout = struct.Struct("<8sIIQQI")
-    if len(content) < manifest.HEADER_BYTES:
-        return content
-    magic, form, text, directory, size, _ = layout.unpack_from(content)
-    body = content[manifest.HEADER_BYTES : manifest.HEADER_BYTES + directory]
-    head = layout.pack(magic, form, text, directory, size, zlib.crc32(body))
-    return head + struct.pack("<I", zlib.crc32(head)) + content[manifest.HEADER_BYTES :]
+def with_sum_of_manifest(content: bytes) -> bytes:
+    """A manifest whose checksum fits."""
+    head, newline, body = content.partition(b"\n")
+    return head[:-8] + b"%08x" % zlib.crc32(body) + newline + body
 
 
-def _manifest_parsed(content: bytes) -> dict[str, Any]:
+def _manifest_parsed(content: bytes) -> Any:
     """What a sound manifest says."""
-    frame = manifest.decode_header("", content, len(content))
-    body = content[manifest.HEADER_BYTES : frame.rows_at]
-    text = orjson.loads(body[: frame.text])
-    num_names, num_files = frame.text + text["name_bytes"], text["files"]
-    ends = [int(number) for number in np.frombuffer(body, "<i8", 2 * num_files, num_names + text["tag_bytes"])]
-    at, indexes, rows = num_names + text["tag_bytes"] + 16 * num_files, {}, {}
-    for kind, (count, row_bytes) in text["indexes"].items():
-        table = np.frombuffer(body, manifest.ENTRY, count, at)
-        for one in table:  # indexes of several kinds have the same rows where these are equal
-            begin, num_records = int(one["offset"]), int(one["num_records"])
-            rows[begin] = [row_bytes, _rows_parsed(content[frame.rows_at + begin :], num_records, row_bytes)]
-        indexes[kind] = [list(one.item()) for one in table]
-        at += table.nbytes
-    names = body[frame.text : num_names].decode().split("\n")
-    in_order = [rows[at] for at in sorted(rows)]
-    return {"text": text, "names": names, "numbers": ends, "indexes": indexes, "rows": in_order}
-
-
-def _rows_parsed(content: bytes, num_records: int, row_bytes: int) -> list[int]:
-    step = index_file.CHUNK_ROWS * row_bytes
-    chunks = [content[at : at + step] for at in range(0, manifest.rows_bytes(num_records, row_bytes), step + 4)]
-    return np.frombuffer(b"".join(chunks)[: (num_records + 1) * row_bytes], "<u4").tolist()
-
-
-def _as_bytes(number: Any, num_bytes: int) -> bytes:
-    number = number if isinstance(number, int) else 0
-    return (number % (1 << 8 * num_bytes)).to_bytes(num_bytes, "little")
+    return orjson.loads(content.partition(b"\n")[2])
 
 
 def _manifest_dumped(tree: Any) -> bytes:
-    """A manifest that says this, with checksums that fit; where that cannot be written, one that says less."""
-    try:
-        text, indexes = tree["text"], sorted(tree["indexes"].items())
-        names = "\n".join(map(str, tree["names"])).encode("utf-8", "surrogateescape")
-        sizes = (4, 4, *[8] * 5)  # of the fields of an entry
-        fields = [field for _, entries in indexes for entry in entries for field in zip(entry, sizes, strict=False)]
-        body = b"".join(_as_bytes(*field) for field in [*((number, 8) for number in tree["numbers"]), *fields])
-        tables = [(b"".join(_as_bytes(number, 4) for number in row), size) for size, row in tree["rows"]]
-        rows = b"".join(manifest.encode_rows(*table) for table in tables)
-        said = orjson.dumps(text)
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError, struct.error):
-        said, names, body, rows = json.dumps(tree).encode(), b"", b"", b""
-    body = said + names + body
-    size = manifest.HEADER_BYTES + len(body) + len(rows)
-    head = struct.pack("<8sIIQQI", b"sdmanif\n", 1, len(said), len(body), size, zlib.crc32(body))
-    return head + struct.pack("<I", zlib.crc32(head)) + body + rows
+    """A manifest that says this, with a checksum that fits."""
+    return with_sum_of_manifest(b"streamdata manifest 2, CRC32 ........\n" + json.dumps(tree).encode())
 
 
 MANIFEST = (_manifest_parsed, _manifest_dumped)
@@ -285,8 +241,8 @@ def _index_kind(kind: str, name: str, sound: Callable[[], Iterable[Files]], shar
 
 _CSV_WORDS = (b'"', b'""', b",", b"\n", b"\r", b"\r\n", b'"\n",', b"\0", b"\xff", b"__url__,", b"a,a,a\n")
 _MANIFEST_LEAVES = (
-    "a.tar", "a.jsonl", "b.jsonl", "a.meta.jsonl", "../a.jsonl", "/etc/passwd", "pipe:true", "tar", "join", 8, 12, 512,
-    1024, 1536, 10**18,
+    "a.tar", "a.jsonl", "b.jsonl", "a.meta.jsonl", "../a.jsonl", "/etc/passwd", "pipe:true", "tar", "join", -1, 8, 12,
+    512, 10**18,
 )  # fmt: skip
 
 
@@ -319,12 +275,12 @@ KINDS = [
     _index_kind("jsonl", "a.jsonl", partial(_named, "a.jsonl", _lines), lambda url: JsonlShards([url])),
     Kind(
         "manifest-tar", "streamdata.manifest", lambda: [_listed(files) for files in _joined()],
-        partial(_read_listed, partial(MetaDistributedWebDataset, meta_names=["score"])), with_sums_of_manifest,
+        partial(_read_listed, partial(MetaDistributedWebDataset, meta_names=["score"])), with_sum_of_manifest,
         tree=MANIFEST, leaves=_MANIFEST_LEAVES, allowed=(StreamdataError, FileNotFoundError),
     ),
     Kind(
         "manifest-jsonl", "streamdata.manifest", lambda: [_listed({"a.jsonl": b"{}\n" * 700, "b.jsonl": _lines()[0]})],
-        partial(_read_listed, JsonlIterableDataset), with_sums_of_manifest,
+        partial(_read_listed, JsonlIterableDataset), with_sum_of_manifest,
         tree=MANIFEST, leaves=_MANIFEST_LEAVES, allowed=(StreamdataError, FileNotFoundError),
     ),
 ]  # fmt: skip

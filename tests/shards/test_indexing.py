@@ -126,7 +126,8 @@ def test_the_index_of_a_sidecar_that_cannot_be_read_is_built_again(write_tar, ca
 
 def test_an_index_in_the_cache_that_cannot_be_read_is_built_again(write_jsonl, tmp_path, cache, refuse, monkeypatch):
     """And is an error where the cache cannot be written, either."""
-    url = write_jsonl([{"a": 1}], "x" * 245 + ".jsonl")
+    url = write_jsonl([{"a": 1}])
+    monkeypatch.setattr(indexing, "_beside", lambda _: None)
     read_all(JsonlShards([url]))
     deny(monkeypatch, *indexes(cache))
     assert len(read_all(JsonlShards([url]))) == 1
@@ -181,10 +182,12 @@ def test_a_shard_that_is_a_fifo_is_an_error_that_names_it(tmp_path, write_jsonl)
         read_all(shards)
 
 
-def test_shards_with_very_long_names_are_indexed_in_the_cache(write_jsonl, cache):
+def test_shards_with_very_long_names_have_indexes_with_shorter_ones(write_jsonl, tmp_path, builds):
     """There is no room for a longer name beside them."""
-    assert len(read_all(JsonlShards([write_jsonl([{"a": 1}], "x" * 245 + ".jsonl")]))) == 1
-    assert len(indexes(cache)) == 1
+    urls = [write_jsonl([{"a": 1}], "x" * 245 + f"{number}.jsonl") for number in range(2)]
+    for _ in range(2):
+        assert len(read_all(JsonlShards(urls))) == 2
+    assert (builds, len(indexes(tmp_path))) == (urls, 2)
 
 
 @pytest.fixture

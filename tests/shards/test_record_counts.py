@@ -11,7 +11,7 @@ from streamdata.errors import ShardError
 from streamdata.io.remote.addresses import StorageOptions
 from streamdata.recipe.limits import ShardLimits
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
-from streamdata.shards.index.manifest_file import Known, open_manifest
+from streamdata.shards.index.manifest import Known, open_manifest
 from streamdata.shards.listing import JSONL_SUFFIXES
 from streamdata.shards.sequential import SequentialCsv, SequentialJsonl, SequentialTar
 from streamdata.shards.urls import find_shards

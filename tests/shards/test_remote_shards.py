@@ -16,7 +16,7 @@ from streamdata.io.remote.addresses import StorageOptions
 from streamdata.io.remote.requests import DeadHostError, DeniedError, GoneError
 from streamdata.io.storage import ANY_VERSION, FileStamp
 from streamdata.shards import sequential
-from streamdata.shards.index.manifest_file import Known
+from streamdata.shards.index.manifest import Known
 from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.listing import JSONL_SUFFIXES, TAR_SUFFIXES
 from streamdata.shards.sequential import SequentialJsonl, SequentialTar

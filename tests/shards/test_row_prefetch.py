@@ -1,6 +1,7 @@
-"""Index rows of a manifest in a store: asked for before the windows are opened that need them."""
+"""Rows of indexes in a store: asked for before the windows are opened that need them."""
 
 import os
+import shutil
 import signal
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -12,10 +13,12 @@ from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDa
 from streamdata.errors import ShardError
 from streamdata.io.remote.addresses import Address, StorageOptions
 from streamdata.io.remote.once import fetch_once
-from streamdata.shards.index import manifest, manifest_file, manifest_pages
+from streamdata.io.storage import LocalShard
+from streamdata.run.per_process import open_files
+from streamdata.shards.index import index_file
+from streamdata.shards.index.index_file import IndexFile
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
-from streamdata.shards.index.manifest import NAME
-from streamdata.shards.index.manifest_file import ManifestRows, RowRun, open_manifest
+from streamdata.shards.index.manifest import NAME, open_manifest
 from tests.io.servers import s3_server
 from tests.shard_files import write_jsonl, write_tars
 
@@ -25,38 +28,43 @@ class HeldBack:
 
     def __init__(self):
         self.requests, self.asked, self.num_waits = [], [], 0
+        self.wait = lambda: None  # what happens while somebody waits
 
-    def submit(self, url, begin, end, version):
+    def submit(self, url, begin, end):
         self.requests.append((begin, end))
-        self.asked.append((Future(), (url, begin, end, version)))
+        self.asked.append((Future(), (url, begin, end)))
         return self.asked[-1][0]
 
     @contextmanager
     def waiting(self):
         self.num_waits += 1
+        self.wait()
         yield
 
-    def answer_all(self):
-        for future, request in self.asked:
+    def answer_next(self):
+        future, request = self.asked.pop(0)
+        if future.set_running_or_notify_cancel():
             try:
                 future.set_result(fetch_once(*request))
             except ShardError as error:
                 future.set_exception(error)
-        self.asked.clear()
+
+    def answer_all(self):
+        while self.asked:
+            self.answer_next()
 
 
 @pytest.fixture
 def held(monkeypatch, tmp_path):
     """What rows are asked of; they lie in chunks of four, and pages of 64 bytes are fetched."""
-    for module in (manifest, manifest_file):
-        monkeypatch.setattr(module, "CHUNK_ROWS", 4)
-    for name, size in {"_HEAD_BYTES": 64, "_PAGE_BYTES": 64, "_WHOLE_BYTES": 0}.items():
-        monkeypatch.setattr(manifest_file if name == "_HEAD_BYTES" else manifest_pages, name, size)
+    monkeypatch.setattr(index_file, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(index_file, "_PAGE_BYTES", 64)
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "cache"))
+    open_files._values.clear()  # of other tests, whose indexes are the same
     found = HeldBack()
-    monkeypatch.setattr(manifest_pages, "network", lambda: found)
+    monkeypatch.setattr(index_file, "network", lambda: found)
     yield found
-    manifest_pages._under_way.forked()
+    index_file._under_way.forked()
 
 
 @pytest.fixture
@@ -69,6 +77,7 @@ def store(held, tmp_path):
         server.options = {"endpoint": server.url, "anonymous": True}
         for name in ("tars", "rows"):
             make_manifest(take_stock([f"s3://bucket/{name}"], options=StorageOptions(**server.options)))
+        shutil.rmtree(tmp_path / "cache")  # as on another node
         yield server
 
 
@@ -81,17 +90,11 @@ def source_of(store, name):
 
 
 @pytest.mark.parametrize("name", ["tars", "rows"])
-def test_a_lane_waits_for_no_rows_after_its_first_window(store, held, monkeypatch, name):
+def test_a_lane_waits_for_no_rows_after_its_first_window(store, held, name):
     """Though read-ahead opens more windows at once each time."""
     store.log.clear()
-    waited, real, records = [], manifest_pages.ManifestPages.wait_for, []
-
-    def wait_for(pages, spans):
-        waited.append(len(records))
-        held.answer_all()
-        real(pages, spans)
-
-    monkeypatch.setattr(manifest_pages.ManifestPages, "wait_for", wait_for)
+    records, waited = [], []
+    held.wait = lambda: (waited.append(len(records)), held.answer_all())
     source = source_of(store, name)
     source.max_epochs = 1
     for record in MergedDataset([source], cyclic=False, seed=3):
@@ -101,70 +104,90 @@ def test_a_lane_waits_for_no_rows_after_its_first_window(store, held, monkeypatc
     assert set(waited) == {0}
 
 
-def rows_of(store):
-    """The rows of the first shard of JSON lines, and one run of them."""
-    found, rows = open_manifest(Address(f"s3://bucket/rows/{NAME}", StorageOptions(**store.options)))
-    entry = found.directory.indexes["jsonl"][0]
-    return rows, RowRun(int(entry["offset"]), int(entry["num_records"]), 6, 9)
+@pytest.fixture
+def index(store, tmp_path):
+    """The index of the first shard of JSON lines, in a copy that has nothing yet."""
+    place = Address("s3://bucket/rows/.00000.jsonl.jsonl.index", StorageOptions(**store.options))
+    check = int(open_manifest(Address(f"s3://bucket/rows/{NAME}", place.options)).said.indexes["jsonl"]["check"][0])
+    store.log.clear()
+    return lambda: IndexFile(str(tmp_path / "copy.index"), 12, 200, check, place)
 
 
-def test_rows_that_are_under_way_or_there_are_not_asked_for_again(store, held):
+RUN = (6, 9)
+
+
+def test_rows_that_are_under_way_or_there_are_not_asked_for_again(store, held, index):
     """Side by side, pages are one request; what reads them waits for it, and asks for nothing."""
-    rows, run = rows_of(store)
-    rows.prefetch([run, run._replace(first=10), run], 12)
-    rows.prefetch([run], 12)
+    one = index()
+    one.ask_for([RUN, (10, 9), RUN])
+    index().ask_for([RUN])
     assert len(held.requests) == 1
     held.answer_all()
     store.log.clear()
-    rows.prefetch([run], 12)
-    (found,) = rows.read([run], 12)
+    assert one.ask_for([RUN]) == index().ask_for([RUN]) == []
+    (found,) = one.runs([RUN])
     assert (len(found), len(held.requests), store.log) == (10 * 12, 1, [])
 
 
-def test_what_does_not_come_is_an_error_where_it_is_read(store, held):
+def test_what_does_not_come_is_an_error_where_it_is_read(store, held, index):
     """Not before; and it may come when it is asked for again."""
-    rows, run = rows_of(store)
+    one = index()
     store.fault = lambda _: "403"
-    rows.prefetch([run], 12)
+    one.ask_for([RUN])
     held.answer_all()
     store.log.clear()
-    with pytest.raises(ShardError, match=rf"{NAME}.*403"):
-        rows.read([run], 12)
+    with pytest.raises(ShardError, match=r"00000\.jsonl\.jsonl\.index.*403"):
+        one.runs([RUN])
     assert held.num_waits == 1  # it is time that the reader waits
     assert store.log == []  # a dead store would be asked for two minutes more
     store.fault = lambda _: None
-    manifest_pages._under_way.forked()
-    assert len(rows.read([run], 12)[0]) == 10 * 12
+    held.wait = held.answer_all
+    assert len(one.runs([RUN])[0]) == 10 * 12
 
 
 def test_rows_that_nobody_will_read_are_cancelled(store, held, monkeypatch):
     """With the iterator that asked for them."""
-    monkeypatch.setattr(manifest_pages.ManifestPages, "wait_for", lambda pages, spans: None)  # they are fetched instead
+
+    def bring_whole_index(one, runs):
+        Path(one._path).write_bytes(fetch_once(one._origin, 0, 1 << 20).data)
+        one._file = LocalShard(one._path)
+        return one._unsound(runs)
+
+    monkeypatch.setattr(IndexFile, "_brought", bring_whole_index)  # so that nobody waits for what was asked for
     stream = iter(MergedDataset([source_of(store, "rows")], seed=3))
     next(stream)
     asked = [future for future, _ in held.asked]
     assert asked
     del stream
     assert all(future.cancelled() for future in asked)
-    assert not manifest_pages._under_way.made
 
 
-def test_a_forked_child_asks_for_what_its_parent_waits_for(store, held):
+def test_what_somebody_else_cancelled_is_asked_for_again(store, held, index):
+    """By whoever waits for it."""
+    (asked,) = index().ask_for([RUN])
+    assert asked.cancel()
+    held.wait = held.answer_all
+    assert len(index().runs([RUN])[0]) == 10 * 12
+    assert len(held.requests) == 2
+
+
+def test_a_forked_child_asks_for_what_its_parent_waits_for(store, held, index):
     """The parent's answer would not come there."""
-    rows, run = rows_of(store)
-    rows.prefetch([run], 12)
+    index().ask_for([RUN])
     child = os.fork()
     if not child:
         signal.alarm(30)
         try:
-            os._exit(len(rows.read([run], 12)[0]) != 10 * 12)
+            held.asked.clear()
+            held.wait = held.answer_all
+            os._exit(len(index().runs([RUN])[0]) != 10 * 12)
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_rows_of_a_local_manifest_are_not_asked_for(held, tmp_path):
+def test_rows_of_an_index_on_a_disk_are_not_asked_for(held, tmp_path):
     """They are there."""
-    (tmp_path / "x.manifest").write_bytes(bytes(10))
-    ManifestRows(str(tmp_path / "x.manifest"), None, 0).prefetch([RowRun(0, 1, 0, 1)], 8)
+    (tmp_path / "x.index").write_bytes(bytes(112))
+    assert IndexFile(str(tmp_path / "x.index"), 8, 1, 0).ask_for([(0, 1)]) == []
     assert held.requests == []

@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from streamdata import MergedDataset, MetaDistributedWebDataset, write_shards
-from streamdata.shards.index.manifest import NAME
-from streamdata.shards.index.manifest_file import open_manifest
+from streamdata.shards.index.manifest import NAME, open_manifest
 
 
 def samples(count, size=100):
@@ -24,7 +23,7 @@ def test_what_is_written_is_read_again_by_a_manifest(tmp_path, monkeypatch):
     pattern = str(tmp_path / "out/{:03d}.tar")
     urls = write_shards(samples(7), pattern, max_records=3, sidecar=["score", "text"])
     assert urls == [pattern.format(number) for number in range(3)]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+    assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == sorted(
         [NAME, *(f"00{n}{end}" for n in range(3) for end in (".tar", ".meta.jsonl"))]
     )
     monkeypatch.setattr("streamdata.shards.index.indexing.build_each", None)
@@ -48,7 +47,7 @@ def test_no_shard_is_larger_than_it_may_be_and_none_smaller_than_it_need(tmp_pat
     sizes = [700, 5000, 9000, 100, 30000, 1, 1, 60000, 4000]
     data = [{"__key__": str(number), "x": bytes(size)} for number, size in enumerate(sizes)]
     urls = write_shards(data, str(tmp_path / "{}.tar"), max_bytes=max_bytes)
-    counts = open_manifest(str(tmp_path / NAME))[0].directory.indexes["tar"]["num_records"].tolist()
+    counts = open_manifest(str(tmp_path / NAME)).said.indexes["tar"]["num_records"].tolist()
     for url, count in zip(urls, counts, strict=True):
         assert os.path.getsize(url) <= max_bytes or count == 1
     for number, url in enumerate(urls[1:]):

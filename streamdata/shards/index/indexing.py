@@ -11,6 +11,7 @@ import errno
 import hashlib
 import logging
 import os
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,7 +23,8 @@ import numpy as np
 from streamdata.errors import ShardError, one_line
 from streamdata.io.file_cache import cache_directory, locked
 from streamdata.io.one_pass import SourceFile, byte_source
-from streamdata.io.storage import NO_STAMP, FileStamp, check_stamp, is_remote, local_path
+from streamdata.io.remote.addresses import beside
+from streamdata.io.storage import ANY_VERSION, NO_STAMP, FileStamp, check_stamp, is_remote, local_path
 from streamdata.io.streams import open_stream
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.processes import ProcessError, processes
@@ -62,7 +64,7 @@ def csv_kind(delimiter: str) -> str:
     return _CSV + delimiter.encode().hex()
 
 
-COUNT_KINDS: Final = (*map(csv_kind, ["", *map(chr, range(128))]), "n-jsonl", "n-tar")
+COUNT_KINDS: Final = frozenset((*map(csv_kind, ["", *map(chr, range(128))]), "n-jsonl", "n-tar"))
 """The kinds of indexes that say how many records there are, as `noted`, and not where: their one row is empty."""
 
 
@@ -86,6 +88,13 @@ def count_records(kind: str, url: str, stamp: FileStamp, ahead: int, limits: Sha
     return Contents(np.zeros(1, np.uint8), 0, 0, noted=count)
 
 
+class ListedIndex(NamedTuple):
+    """An index as a manifest lists it: how many records it has, and the CRC32 of its header."""
+
+    num_records: int
+    check: int
+
+
 class IndexJob(NamedTuple):
     """Identifies one index: its kind, the version of its shard and, for joins, of the sidecar.
 
@@ -98,6 +107,14 @@ class IndexJob(NamedTuple):
     sidecar: str = ""
     sidecar_stamp: FileStamp = NO_STAMP
     limits: ShardLimits = DEFAULT_LIMITS
+    place: str = ""
+    """Where the index is; "" for beside the shard, or in the cache."""
+    listed: ListedIndex | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the index came with the shard, from a store or a copy, and cannot be built again in its place."""
+        return self.listed is not None and (is_remote(self.place) or self.stamp.version == ANY_VERSION)
 
 
 class Found(NamedTuple):
@@ -131,22 +148,45 @@ KINDS = {
 }
 
 
-# As texts, like the urls: a `Path` keeps each part of each path in the interpreter's table of names, for ever.
+def folder_of(url: str) -> str:
+    """The folder of a file, with a final slash; "" for a file without a folder."""
+    return url[: url.rfind("/") + 1]
+
+
+def index_url(url: str, kind: str, roots: tuple[str, str] = ("", "")) -> str:
+    """Where the index of a shard is, if it is beside it: hidden, so that no glob takes it for a shard.
+
+    Args:
+        url: The shard.
+        kind: Of the index.
+        roots: A folder above the shard, and where the indexes of its shards are; they may be the same.
+    """
+    if roots[0] != roots[1]:
+        url = beside(roots[1], roots[1] + url[len(roots[0]) :])
+    # As texts, like the urls: a `Path` keeps each part of each path in the interpreter's table of names, for ever.
+    folder = folder_of(url)
+    name = url[len(folder) :]
+    if len(name) > _MAX_NAME_BYTES // 4 and len(os.fsencode(name)) > _MAX_NAME_BYTES:
+        name = _digest(name)
+    return beside(url, f"{folder}.{name}.{kind}.index")
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(os.fsencode(text), digest_size=16).hexdigest()
+
+
 def _beside(job: IndexJob) -> str | None:
-    """Where the index may be beside the shard: hidden, so that no glob takes it for a shard."""
-    if is_remote(job.url):
-        return None
-    path = os.path.abspath(local_path(job.url))
-    name = os.path.basename(path)
-    if len(os.fsencode(name)) > _MAX_NAME_BYTES:
-        return None
-    return os.path.join(os.path.dirname(path), f".{name}.{job.kind}.index")
+    """Where the index of a job may be kept for all nodes; None for a store's shard that has no place for it."""
+    place = job.place or index_url(job.url, job.kind)
+    return None if is_remote(place) else os.path.abspath(local_path(place))
 
 
 def _cached(job: IndexJob) -> str:
-    """Where the index may be in the cache."""
-    where = job.url if is_remote(job.url) else str(Path(local_path(job.url)).absolute())
-    name = hashlib.blake2b(os.fsencode(where), digest_size=16).hexdigest()
+    """Where the index may be in the cache; of a store's shard by its version, since it may be a copy with holes."""
+    name = _digest(job.url if is_remote(job.url) else os.path.abspath(local_path(job.url)))
+    if is_remote(job.url):
+        version = job.listed if job.stamp.version == ANY_VERSION else (job.stamp, job.sidecar_stamp)
+        name += f".{zlib.crc32(repr(version).encode()):08x}"
     return f"{cache_directory()}/indexes/{name[:2]}/{name}.{job.kind}.index"
 
 
@@ -166,7 +206,9 @@ def find(job: IndexJob) -> Found | None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except IndexDamageError as damage:
-            logger.warning("index '%s': %s; it is built again", one_line(path), damage)
+            # In the cache that of a store's shard may be a copy with holes.
+            level = logging.DEBUG if is_remote(job.url) else logging.WARNING
+            logger.log(level, "index '%s': %s; it is built again", one_line(path), damage)
             continue
         except OSError as error:
             if error.errno in _NO_DESCRIPTORS:  # it says nothing of the index, and no shard could be read either
@@ -185,48 +227,55 @@ def find(job: IndexJob) -> Found | None:
     return None
 
 
-def open_index(job: IndexJob, *, is_kept_beside: bool = True) -> IndexFile:
+def open_index(job: IndexJob) -> IndexFile:
     """Open an index; build it if it is missing.
 
     Raises:
-        ShardError: The shard is damaged, or another one, or its index is deleted as often as it is built.
+        ShardError: The shard is damaged, or another one; or the index is missing where it came with the shard.
         IndexDamageError: The file found is not a valid index.
     """
-    for _ in range(_MAX_OPENINGS):
-        found = find(job)
-        if found is None:
-            check_stamp(job.url, job.stamp)
-            (found,) = build(job, is_kept_beside=is_kept_beside)
+    row_bytes, listed = KINDS[job.kind].dtype.itemsize, job.listed
+    if listed is not None and is_remote(job.place):
+        return IndexFile(_cached(job), row_bytes, listed.num_records, listed.check, job.place)
+    if listed is not None:
         try:
-            return IndexFile(Path(found.path), KINDS[job.kind].dtype)
-        except FileNotFoundError:
-            logger.debug("index '%s': another process has deleted it", one_line(found.path))
-    raise ShardError(
-        f"index of '{job.url}': built {_MAX_OPENINGS} times, and each time deleted by another process\n"
-        f"  See what deletes files below '{cache_directory()}'."
+            return IndexFile(job.place, row_bytes, listed.num_records, listed.check)
+        except FileNotFoundError as error:
+            if job.is_given:
+                raise given_error(job, "got none") from error
+    if (found := find(job)) is None:
+        check_stamp(job.url, job.stamp)
+        (found,) = build(job)
+    return IndexFile(found.path, row_bytes, found.header.num_records, found.header.check)
+
+
+def given_error(job: IndexJob, got: object) -> ShardError:
+    """Make the error for an index that came with its shard and is missing or damaged."""
+    return ShardError(
+        f"index '{job.place}': expected the index of '{job.url}' that the manifest lists, {got}\n"
+        "  Copy it again, with the manifest, or delete it and make both again: streamdata index FOLDER."
     )
 
 
-def build(*jobs: IndexJob, is_kept_beside: bool = True, ahead: int = 0) -> list[Found]:
-    """Build and publish all these indexes of one shard in a single pass.
+def build(*jobs: IndexJob, ahead: int = 0) -> list[Found]:
+    """Build and publish all these indexes of one shard in a single pass, beside it or in the cache.
 
     Args:
         jobs: The indexes.
-        is_kept_beside: Whether they may be written beside the shard; else they are written in the cache.
         ahead: What fetches chunks of a remote shard early.
 
     Raises:
         ShardError: The shard is damaged, or it changed meanwhile; those that could be built are published.
     """
     built = []
-    for found in build_each(*jobs, is_kept_beside=is_kept_beside, ahead=ahead):
+    for found in build_each(*jobs, ahead=ahead):
         if isinstance(found, ShardError):
             raise found
         built.append(found)
     return built
 
 
-def build_each(*jobs: IndexJob, is_kept_beside: bool = True, ahead: int = 0) -> list[Found | ShardError]:
+def build_each(*jobs: IndexJob, ahead: int = 0) -> list[Found | ShardError]:
     """Build indexes as `build` does, and return the error in place of each one that fails."""
     contents = _contents(jobs, ahead)
     # After reading, since a file that was replaced meanwhile may have been read in parts of two versions.
@@ -235,27 +284,27 @@ def build_each(*jobs: IndexJob, is_kept_beside: bool = True, ahead: int = 0) -> 
         if not is_remote(url):  # there each answer was of the version asked for
             check_stamp(url, stamp)
     return [
-        found if isinstance(found, ShardError) else _publish(which, found, is_kept_beside=is_kept_beside)
+        found if isinstance(found, ShardError) else _publish(which, found)
         for which, found in zip(jobs, contents, strict=True)
     ]
 
 
-def _publish(job: IndexJob, contents: Contents, *, is_kept_beside: bool) -> Found:
+def _publish(job: IndexJob, contents: Contents) -> Found:
     """Write an index beside its shard if it may be there, else, or where that fails, in the cache."""
     stamps, kind = (job.stamp, job.sidecar_stamp), KINDS[job.kind]
     header = IndexHeader(job.kind, kind.dtype.itemsize, stamps, len(contents.rows) - 1, *contents[1:])
-    parts, beside, cached = encode(header, contents.rows), _beside(job) if is_kept_beside else None, _cached(job)
+    parts, own, cached = encode(header, contents.rows), _beside(job), _cached(job)
     failures = []
-    for path in filter(None, (beside, cached)):  # tried, not asked: access bits say little about root and mounts
+    for path in filter(None, (own, cached)):  # tried, not asked: access bits say little about root and mounts
         try:
-            if path == cached:
+            if path == cached or job.place:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
             publish(Path(path), parts, is_checked=True)
             return Found(path, header)
         except OSError as failure:
             failures.append(failure)
     raise ShardError(
-        f"index '{cached}': cannot be written, neither beside its shard ({beside}) nor in the cache: "
+        f"index '{cached}': cannot be written, neither beside its shard ({own}) nor in the cache: "
         f"{'; '.join(map(str, failures))}\n  Set STREAMDATA_CACHE to a directory that can be written, with room."
     ) from failures[-1]
 
@@ -288,18 +337,8 @@ def _contents(jobs: Sequence[IndexJob], ahead: int) -> list[Contents | ShardErro
     return found
 
 
-def forget_cached(job: IndexJob) -> None:
-    """Delete an index from the cache, once it is kept elsewhere."""
-    try:
-        Path(_cached(job)).unlink(missing_ok=True)
-    except OSError as error:  # a cache that is shared may be read-only
-        logger.info("index '%s' stays in the cache: %s", one_line(_cached(job)), one_line(error))
-
-
 Tasks = list[tuple[IndexJob, ...]]
 """The indexes of each shard, which are built in one pass over it."""
-Work = Callable[..., tuple[IndexJob, ...]]
-"""Indexes a shard; returns what cannot be built though the shard could be read."""
 Report = Callable[[tuple[IndexJob, ...]], object]
 
 
@@ -333,7 +372,6 @@ def build_missing(
     jobs: Sequence[IndexJob],
     *,
     num_processes: int | None = None,
-    is_kept_beside: bool = True,
     report: Report = lambda _: None,
 ) -> set[IndexJob]:
     """Build indexes of many shards in parallel; return those that fail although their shards can be read.
@@ -343,11 +381,9 @@ def build_missing(
     Args:
         jobs: The indexes.
         num_processes: How many; by default one for each core.
-        is_kept_beside: Whether they may be written beside their shards; else they are written in the cache.
         report: Called with the jobs of each shard that was indexed.
     """
     tasks = by_shard(jobs)
-    work = partial(_build_quietly, is_kept_beside=is_kept_beside)
     remote, local = ([task for task in tasks if is_remote(task[0].url) is kind] for kind in (True, False))
     size = sum(max(task[0].stamp.size, _SHARD_BYTES) for task in local)
     count = min(num_processes or len(os.sched_getaffinity(0)), len(local), _MAX_PROCESSES)
@@ -356,20 +392,20 @@ def build_missing(
         logger.info("indexing %d remote shards", len(remote))
         at_once = min(_MAX_REQUESTS, len(remote))
         with ThreadPoolExecutor(at_once) as threads:
-            in_threads = partial(work, ahead=_MAX_REQUESTS // at_once)
+            in_threads = partial(_build_quietly, ahead=_MAX_REQUESTS // at_once)
             for task, failed in zip(remote, threads.map(in_threads, remote), strict=True):
                 unbuilt.update(failed)
                 report(task)
     if count > 1 and size >= _MIN_BYTES:
         logger.info("indexing %d shards of %d MB with %d processes", len(local), size >> 20, count)
-        local = _build_in_processes(local, count, work, report, unbuilt)
+        local = _build_in_processes(local, count, report, unbuilt)
     for task in local:
-        unbuilt.update(work(task))
+        unbuilt.update(_build_quietly(task))
         report(task)
     return unbuilt
 
 
-def _build_in_processes(tasks: Tasks, count: int, work: Work, report: Report, unbuilt: set[IndexJob]) -> Tasks:
+def _build_in_processes(tasks: Tasks, count: int, report: Report, unbuilt: set[IndexJob]) -> Tasks:
     """Build indexes; return what is left where processes died."""
     waiting = sorted(
         tasks, key=lambda task: -task[0].stamp.size
@@ -377,7 +413,7 @@ def _build_in_processes(tasks: Tasks, count: int, work: Work, report: Report, un
     left: Tasks = []
     for _ in range(_MAX_DEATHS):
         try:
-            with processes(work, count) as team:
+            with processes(_build_quietly, count) as team:
                 for task, failed in team.run(tuple(waiting)):
                     waiting.remove(task)
                     unbuilt.update(failed)
@@ -390,12 +426,10 @@ def _build_in_processes(tasks: Tasks, count: int, work: Work, report: Report, un
     return left + waiting
 
 
-def _build_quietly(
-    task: tuple[IndexJob, ...], _: object = None, *, is_kept_beside: bool, ahead: int = 0
-) -> tuple[IndexJob, ...]:
+def _build_quietly(task: tuple[IndexJob, ...], _: object = None, *, ahead: int = 0) -> tuple[IndexJob, ...]:
     """Index a shard; return what cannot be built though the shard could be read."""
     try:
-        built = build_each(*task, is_kept_beside=is_kept_beside, ahead=ahead)
+        built = build_each(*task, ahead=ahead)
     except Exception as error:  # whatever it is, the caller meets it again
         logger.debug("index of %s: %s", one_line(task[0].url), one_line(error))
         return ()

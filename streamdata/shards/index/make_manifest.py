@@ -1,15 +1,14 @@
-"""Making manifests: `patterns → inventory → indexes, many at a time → one manifest beside the shards, or where told`.
+"""Making manifests: `patterns → inventory → indexes, many at a time → their list beside the shards, or where told`.
 
-What an earlier manifest says of shards that are the same is taken from it; indexes that are built are kept in the cache
-until the manifest is there, so that a run that was killed goes on where it was.
+What an earlier manifest says of shards that are the same is taken from it. Indexes are built where they are to be, or
+for a store in the cache, and then written there: a run that was killed goes on where it was.
 """
 
-import hashlib
 import logging
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +17,8 @@ import numpy as np
 from streamdata.errors import ShardError, one_line, printable, shown
 from streamdata.io.file_cache import locked
 from streamdata.io.remote.addresses import NO_OPTIONS, Address, StorageOptions, bare_url, beside
-from streamdata.io.remote.once import check_can_put, list_once, put_once
-from streamdata.io.remote.requests import DeniedError
+from streamdata.io.remote.once import check_can_put, put_once
 from streamdata.io.storage import (
-    NO_STAMP,
     FileStamp,
     is_pipe,
     is_remote,
@@ -30,38 +27,31 @@ from streamdata.io.storage import (
     version_of_stamp,
 )
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
-from streamdata.run.publish import publish_made
-from streamdata.shards.index.index_file import IndexDamageError, IndexHeader
+from streamdata.run.publish import publish
+from streamdata.shards.index.index_file import IndexHeader, index_bytes
 from streamdata.shards.index.indexing import (
+    COUNT_KINDS,
     JOIN,
     KINDS,
     IndexJob,
     build,
     build_missing,
     find,
-    forget_cached,
-    open_index,
+    folder_of,
+    index_url,
     sidecar_kind,
 )
 from streamdata.shards.index.manifest import (
     ENTRY,
     NAME,
-    NO_FILE,
-    Directory,
-    Manifest,
-    encode_directory,
-    encode_rows,
-    folder_of,
-    place_of,
-    rows_bytes,
-)
-from streamdata.shards.index.manifest_file import (
-    ROW_SIZES,
     Known,
-    ManifestRows,
+    Manifest,
     Manifests,
-    RowRun,
+    ShardList,
+    encode_list,
+    indexes_root,
     open_manifest,
+    place_of,
     stamps_for,
 )
 from streamdata.shards.listing import (
@@ -77,6 +67,7 @@ from streamdata.shards.tar.sidecar import SIDECAR_KEYS
 from streamdata.shards.urls import as_listed, expand_home, find_shards
 
 logger = logging.getLogger(__name__)
+_MAX_REQUESTS = 16  # of indexes that are written to a store, or compared, at the same time
 
 
 class Inventory(NamedTuple):
@@ -87,6 +78,16 @@ class Inventory(NamedTuple):
     suffixes: tuple[str, ...]  # of which these are all below the root
     stamps: dict[str, FileStamp]  # by url, of shards and sidecars
     sidecars: dict[str, str]  # by tar
+    listed: Mapping[str, int]  # sizes of all files that a store lists below the root; empty if it was not asked
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether the manifest is in the folder of the shards."""
+        return folder_of(self.target) == self.root
+
+    def place(self, url: str, kind: str) -> str:
+        """Where the index of a shard is to be."""
+        return index_url(url, kind, (self.root, indexes_root(self.target, self.root, is_beside=self.is_beside)))
 
 
 def take_stock(paths: Sequence[str], target: str | None = None, options: StorageOptions = NO_OPTIONS) -> Inventory:
@@ -108,16 +109,16 @@ def take_stock(paths: Sequence[str], target: str | None = None, options: Storage
     is_whole = len(paths) == 1 and not is_glob(folder) and folder not in urls and listings.is_folder(folder)
     root = as_listed(with_slash(folder)) if is_whole else _common_folder(urls)
     candidates = {url: sidecars_of(url) for url in urls if url.endswith(TAR_SUFFIXES)}
-    there = _those_there([o for url, others in candidates.items() if url not in known for o in others], known)
+    there = {**known, **stamps_there(o for url, own in candidates.items() if url not in known for o in own)}
     sidecars = {url: next((other for other in others if other in there), "") for url, others in candidates.items()}
     sidecars = {url: sidecar for url, sidecar in sidecars.items() if sidecar}
     files = sorted({*urls, *sidecars.values()})  # each an address, if it takes one: a list's own urls are none
-    found = stamps_for(files, Known(stamps=known))
+    found = stamps_for(files, Known(stamps=there))
     stamps = {url: found[url] for url in files}
     target = Address(target, options) if target and is_remote(target) else target
-    return Inventory(
-        target or beside(urls[0], root + NAME), beside(urls[0], root), suffixes if is_whole else (), stamps, sidecars
-    )
+    target = target or beside(urls[0], root + NAME)
+    suffixes, listed = (suffixes, listings.sizes()) if is_whole else ((), {})
+    return Inventory(target, beside(urls[0], root), suffixes, stamps, sidecars, listed)
 
 
 def _shards_of(
@@ -162,22 +163,6 @@ def _common_folder(urls: Sequence[str]) -> str:
     return root
 
 
-def _those_there(urls: Sequence[str], known: dict[str, FileStamp]) -> set[str]:
-    """Find the files that there are, of these and of known ones; what shows of others meanwhile is known then.
-
-    Remote folders are listed; where that is not possible, as of some web servers, each file is asked for.
-    """
-    if not any(map(is_remote, urls)):
-        return {*known, *(url for url in urls if os.path.isfile(local_path(url)))}
-    found: set[str] = set()
-    for folder in sorted({folder_of(url) for url in urls}):
-        try:
-            found |= {bare_url(file.url) for file in list_once(beside(urls[0], folder), deep=False)}
-        except (FileNotFoundError, DeniedError):
-            known.update(stamps_there(url for url in urls if folder_of(url) == folder))
-    return {*known, *(url for url in urls if url in found)}
-
-
 _JOINS = tuple(map(sidecar_kind, (None, *SIDECAR_KEYS)))
 
 
@@ -193,14 +178,15 @@ class IndexProgress(NamedTuple):
 Report = Callable[[IndexProgress], object]
 
 
-class _Index(NamedTuple):
-    """An index on its way into a manifest."""
+class _Listed(NamedTuple):
+    """An index as a manifest will list it: counts as in its header, and the CRC32 of that."""
 
-    header: IndexHeader
-    content: Hashable  # the same where the rows are
-    rows: Callable[[], bytes]  # in chunks with their CRCs
-    file: str
-    sidecar: str
+    job: IndexJob
+    num_records: int
+    skipped: int
+    first_skipped: int
+    noted: int
+    check: int
 
 
 def make_manifest(
@@ -233,35 +219,37 @@ def make_manifest(
             got = "a folder" if os.path.isdir(place) else "no permission" if folder.is_dir() else "no such folder"
             raise ShardError(f"manifest '{stock.target}': expected to write it there, got {got}\n  Look at its folder.")
     with locked("manifest", place):
+        old = _earlier(stock)
         wanted = [job._replace(limits=limits) for job in _jobs(stock)]
-        old = _earlier(stock.target)
-        whole, kept = _completed(stock, old, {(job.url, job.kind, job.sidecar) for job in wanted})
-        jobs = [job for job in wanted if (job.url, job.kind) not in kept]
-        if old is not None and not jobs:
-            is_whole = bool(stock.suffixes) and set(stock.suffixes) == set(old[0].directory.suffixes)
-            if is_whole and old[0].urls == sorted(stock.stamps) and not differences(stock, old[0]):
-                report(IndexProgress(0, 0, 0, 0))
-                return stock.target
+        kept = {} if old is None else _kept(stock, old, wanted)
+        jobs = [job for job in wanted if job not in kept]
         unbuilt = _build(jobs, report, num_processes)
-        _publish(whole, [*kept.values(), *_built(jobs, unbuilt)])
-        for job in jobs:
-            forget_cached(job)
+        built = list(_built(jobs, unbuilt))
+        _upload(stock, [one.job for one in built])
+        _publish(stock, [*kept.values(), *built], old)
     return stock.target
 
 
 def _jobs(stock: Inventory) -> list[IndexJob]:
     """The indexes of all shards, compressed ones counted; those of a tar's sidecar for all that its keys may be."""
     jobs = []
-    for url, stamp in stock.stamps.items():
+
+    def add(kind: str, url: str, sidecar: str = "") -> None:
+        # What is for a store is built in the cache.
+        place = "" if is_remote(stock.target) else stock.place(url, kind)
+        joined = (sidecar, stock.stamps[sidecar]) if sidecar else ()
+        jobs.append(IndexJob(kind, url, stock.stamps[url], *joined)._replace(place=place))
+
+    for url in stock.stamps:
         assert url.endswith((*TAR_SUFFIXES, *JSONL_SUFFIXES)), f"no kind of index for {url}"
         if is_sequential(url):
-            jobs.append(IndexJob("n-tar" if url.endswith(TAR_SUFFIXES) else "n-jsonl", url, stamp))
+            add("n-tar" if url.endswith(TAR_SUFFIXES) else "n-jsonl", url)
         elif url.endswith(".tar"):
-            jobs.append(IndexJob("tar", url, stamp))
-            if sidecar := stock.sidecars.get(url):
-                jobs += [IndexJob(kind, url, stamp, sidecar, stock.stamps[sidecar]) for kind in _JOINS]
+            add("tar", url)
+            for kind in _JOINS if url in stock.sidecars else ():
+                add(kind, url, stock.sidecars[url])
         elif not url.endswith(".meta.jsonl"):
-            jobs.append(IndexJob("jsonl", url, stamp))
+            add("jsonl", url)
     return jobs
 
 
@@ -277,10 +265,10 @@ def _build(jobs: Sequence[IndexJob], report: Report, num_processes: int | None) 
         done = done._replace(shards=done.shards + 1, bytes=done.bytes + task[0].stamp.size)
         report(done)
 
-    return build_missing(missing, num_processes=num_processes, is_kept_beside=False, report=note)
+    return build_missing(missing, num_processes=num_processes, report=note)
 
 
-def _built(jobs: Sequence[IndexJob], unbuilt: set[IndexJob]) -> Iterator[_Index]:
+def _built(jobs: Sequence[IndexJob], unbuilt: set[IndexJob]) -> Iterator[_Listed]:
     """The indexes of the jobs. Those of sidecars that join by no such key are left out; a source says why."""
     unjoined = []
     for job in jobs:
@@ -288,10 +276,8 @@ def _built(jobs: Sequence[IndexJob], unbuilt: set[IndexJob]) -> Iterator[_Index]
             unjoined += [job.sidecar] if job.kind == JOIN else []
             continue
         # What failed is tried once more, and raises what is wrong; what was built may have been deleted since.
-        header = (find(job) or build(job, is_kept_beside=False)[0]).header
-        # Equal rows are known by a hash: what the keys of a sidecar are makes no difference mostly.
-        content = hashlib.blake2b(_rows_of(job), digest_size=16).digest() if job.sidecar else job.kind
-        yield _Index(header, (job.url, content), partial(_rows_of, job), job.url, job.sidecar)
+        header: IndexHeader = (find(job) or build(job)[0]).header
+        yield _Listed(job, *header[3:], header.check)
     if unjoined:
         logger.warning(
             "manifest: %d sidecars do not tell which lines are of which records, the first '%s'; the manifest does not "
@@ -300,113 +286,92 @@ def _built(jobs: Sequence[IndexJob], unbuilt: set[IndexJob]) -> Iterator[_Index]
         )  # fmt: skip
 
 
-def _rows_of(job: IndexJob) -> bytes:
-    """The rows of an index file, as a manifest has them."""
-    dtype = KINDS[job.kind].dtype
-    try:
-        index = open_index(job, is_kept_beside=False)
-        (rows,) = index.runs([(0, index.header.num_records)])
-    except IndexDamageError as damage:
-        found = find(job)
-        remedy = f"Delete '{found.path}', and run" if found else "Run"
-        raise ShardError(f"index of '{job.url}': {damage}\n  {remedy} streamdata index again.") from damage
-    return encode_rows(rows, dtype.itemsize)
+def _upload(stock: Inventory, jobs: Sequence[IndexJob]) -> None:
+    """Write indexes from the cache to the store that is to have them. A count is in the manifest alone."""
+
+    def put(job: IndexJob) -> None:
+        put_once(stock.place(job.url, job.kind), Path((find(job) or build(job)[0]).path))
+
+    if is_remote(stock.target):
+        with _saying_where_else(), ThreadPoolExecutor(_MAX_REQUESTS) as threads:
+            for _ in threads.map(put, [job for job in jobs if job.kind not in COUNT_KINDS]):
+                pass
 
 
-def _earlier(target: str) -> tuple[Manifest, ManifestRows] | None:
-    """The manifest that is there; one that is damaged is made anew."""
+def _earlier(stock: Inventory) -> Manifest | None:
+    """The manifest that is there; one that is damaged is made anew.
+
+    Raises:
+        ShardError: It lists all of the folder, of which only some shards are to be indexed.
+    """
     try:
-        found = open_manifest(target)
+        found = open_manifest(stock.target)
     except ShardError as damage:
         if isinstance(damage.__cause__, OSError):  # it may be as good as it was, and say more than this one would
             raise
         logger.warning("%s\n  It is made anew.", damage)
         return None
+    if found is not None and found.said.suffixes and not stock.suffixes and found.root == stock.root:
+        raise ShardError(
+            f"manifest '{stock.target}': it lists all shards of its folder, expected to index all of them, got "
+            f"{len(stock.stamps)} files\n  Run streamdata index {one_line(stock.root)}, which reads only what is new."
+        )
     # What was made for another place says of no file here which version it was.
-    return None if found is None or found[0].is_copy else found
+    return None if found is None or found.is_copy else found
 
 
-def _completed(
-    stock: Inventory, old: tuple[Manifest, ManifestRows] | None, wanted: set[tuple[str, str, str]]
-) -> tuple[Inventory, dict[tuple[str, str], _Index]]:
-    """The files with those others that an earlier manifest has; and by url and kind what it has of indexes that stay.
-
-    Files are complete where the manifest lists a whole folder of which only some were looked at: the others stay as
-    they were. Of files that were looked at indexes stay that are wanted, and of the same versions.
-    """
-    if old is None:
-        return stock, {}
-    manifest, whole = old[0], stock
-    if not stock.suffixes and manifest.root == stock.root:
-        all_stamps = dict(sorted({**manifest.stamps, **stock.stamps}.items()))
-        whole = stock._replace(stamps=all_stamps, suffixes=manifest.directory.suffixes)
-    urls, stamps, kept = [*manifest.urls, ""], [*manifest.stamps.values(), NO_STAMP], {}
-    for kind, entries in manifest.directory.indexes.items():
-        for file, own, num_records, skipped, first_skipped, noted, offset in entries.tolist():
-            joined = -1 if own == NO_FILE else own
-            url, sidecar, known = urls[file], urls[joined], (stamps[file], stamps[joined])
-            is_wanted = (url, kind, sidecar) in wanted or url not in stock.stamps
-            if is_wanted and whole.stamps.get(url) == known[0] and whole.stamps.get(sidecar, known[1]) == known[1]:
-                header = IndexHeader(kind, ROW_SIZES[kind], known, num_records, skipped, first_skipped, noted)
-                read = partial(_kept_rows, old[1], RowRun(offset, num_records, 0, num_records), ROW_SIZES[kind])
-                kept[url, kind] = _Index(header, (url, "kept", offset), read, url, sidecar)
-    return whole, kept
+def _kept(stock: Inventory, old: Manifest, wanted: Sequence[IndexJob]) -> dict[IndexJob, _Listed]:
+    """Find the indexes that an earlier manifest lists, of the same versions, where they are still there."""
+    said = {one.job[:5]: one for one in _listed_in(old)}
+    found = ((job, said[job[:5]]) for job in wanted if job[:5] in said)
+    return {job: one for job, one in found if _is_there(stock, one)}
 
 
-def _kept_rows(rows: ManifestRows, run: RowRun, row_bytes: int) -> bytes:
-    """The rows of an index in an earlier manifest."""
-    (found,) = rows.read([run], row_bytes)
-    return encode_rows(found, row_bytes)
+def _listed_in(manifest: Manifest) -> Iterator[_Listed]:
+    """The indexes that a manifest lists."""
+    urls, stamps = manifest.urls, list(manifest.stamps.values())
+    for kind, entries in manifest.said.indexes.items():
+        for file, sidecar, *counts in entries.tolist():
+            joined = (urls[sidecar], stamps[sidecar]) if sidecar >= 0 else ()
+            yield _Listed(IndexJob(kind, urls[file], stamps[file], *joined), *counts)
 
 
-def _publish(stock: Inventory, indexes: Sequence[_Index]) -> None:
+def _is_there(stock: Inventory, one: _Listed) -> bool:
+    """Whether an index is where it is listed, as far as that can be told without reading it."""
+    place = stock.place(one.job.url, one.job.kind)
+    size = index_bytes(one.num_records, KINDS[one.job.kind].dtype.itemsize)
+    if one.job.kind in COUNT_KINDS or (is_remote(place) and not (stock.listed and stock.is_beside)):
+        return True
+    if is_remote(place):
+        return stock.listed.get(place) == size
+    path = local_path(place)
+    return os.path.isfile(path) and os.path.getsize(path) == size
+
+
+def _publish(stock: Inventory, indexes: Sequence[_Listed], old: Manifest | None) -> None:
     urls = sorted(stock.stamps)
-    numbers = {url: number for number, url in enumerate(urls)}
-    kinds: dict[str, list[_Index]] = {}
-    for index in indexes:
-        kinds.setdefault(index.header.kind, []).append(index)
-    at, tables, in_order = 0, {}, []
-    offsets: dict[Hashable, int] = {}
-    for kind, members in sorted(kinds.items()):
-        members.sort(key=lambda index: numbers[index.file])
-        table = np.zeros(len(members), ENTRY)
-        for row, index in enumerate(members):
-            header = index.header
-            if index.content not in offsets:
-                offsets[index.content] = at
-                at += rows_bytes(header.num_records, header.row_bytes)
-                in_order.append(index)
-            sidecar = numbers[index.sidecar] if index.sidecar else NO_FILE
-            table[row] = (numbers[index.file], sidecar, *header[3:], offsets[index.content])
-        tables[kind] = table
+    numbers = {url: number for number, url in enumerate(urls)} | {"": -1}
+    kinds: dict[str, list[tuple[int, ...]]] = {}
+    for job, *counts in indexes:
+        kinds.setdefault(job.kind, []).append((numbers[job.url], numbers[job.sidecar], *counts))
     sizes, versions = np.array([stock.stamps[url] for url in urls], np.int64).reshape(-1, 2).T
     tags = [version_of_stamp(url, stock.stamps[url]) for url in urls]  # what the host calls versions, if anything
-    is_beside = folder_of(stock.target) == stock.root
-    directory = Directory(
-        place_of(stock.root), is_beside, stock.suffixes, [url[len(stock.root) :] for url in urls],
-        tags if any(tags) else [], sizes, versions, tables,
+    said = ShardList(
+        place_of(stock.root), stock.is_beside, stock.suffixes,
+        [url[len(stock.root) :] for url in urls], tags if any(tags) else [], sizes, versions,
+        {kind: np.array(sorted(rows), ENTRY) for kind, rows in sorted(kinds.items())},
     )  # fmt: skip
-    _write(stock.target, encode_directory(directory, ROW_SIZES, at), (index.rows() for index in in_order))
-
-
-def _write(target: str, head: bytes, rows: Iterable[bytes]) -> None:
-    """Publish a manifest in one step."""
-
-    def write(temporary: Path) -> None:
-        with temporary.open("xb") as file:
-            file.write(head)
-            file.writelines(rows)
-
-    if not is_remote(target):
-        publish_made(Path(local_path(target)), write)
+    data = encode_list(said)
+    if old is not None and encode_list(old.said) == data:
+        return
+    if not is_remote(stock.target):
+        publish(Path(local_path(stock.target)), [data])
         return
     from tempfile import TemporaryDirectory
 
-    with TemporaryDirectory() as folder:
-        temporary = Path(folder, NAME)
-        write(temporary)
-        with _saying_where_else():
-            put_once(target, temporary)
+    with TemporaryDirectory() as folder, _saying_where_else():
+        Path(folder, NAME).write_bytes(data)
+        put_once(stock.target, Path(folder, NAME))
 
 
 @contextmanager
@@ -436,4 +401,5 @@ def differences(stock: Inventory, manifest: Manifest) -> list[str]:
             lines.append(f"{url}: expected {expected.size} bytes, got {got.size}")
         elif expected.version != got.version and not manifest.is_copy:
             lines.append(f"{url}: it was modified, expected version {expected.version}, got {got.version}")
-    return lines
+    missing = (one.job for one in _listed_in(manifest) if not _is_there(stock, one))
+    return lines + [f"{job.url}: its index '{job.kind}' is missing, or of another size" for job in missing]

@@ -1,68 +1,77 @@
-"""The manifest of shards: which there are, of which size and version, and the rows of all their indexes, in one file.
+"""Manifests: `folder → its shards with their sizes, versions and numbers of records, in one file; nothing is listed`.
 
-`folder → its manifest → urls, sizes, versions, numbers of records; runs of records → chunks of rows, when needed`
+A manifest is a list and nothing else: where records lie is in the indexes, each beside its shard (see `index_file`), or
+below a folder beside the manifest where that is elsewhere. The file is a line with the format and the CRC32 of what
+follows; then, in JSON, the place for which it was made, suffixes, and columns: names of files, sizes, versions, tags
+(what their server calls versions), and for each kind of index a row per shard (`ENTRY`).
 
-Layout, little-endian: a header (`_HEADER`: magic, format version, bytes of the text, of the directory and of the whole
-file, CRC32 of the directory; then the CRC32 of the header), the directory, the rows. The directory is a text (JSON: the
-place for which it was made, suffixes, how many of what follow), the names and the tags of the files (UTF-8, a line
-each), their sizes and versions (int64), and for each kind of index what it says of the shards (`ENTRY`). The rows of an
-index lie in chunks of 512 with a CRC32 after each, so that any run of records is one read.
-
-A manifest comes with the data, from anywhere: nothing in it is believed that could lead out of its folder or beyond its
-own end, and where the rows point is checked where they are used.
+A manifest comes with the data, from anywhere: nothing in it is believed that could lead out of its folder.
 """
 
+import errno
+import logging
 import os
-import struct
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from operator import lt
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-from streamdata.errors import ShardError, shown
+from streamdata.errors import ShardError, one_line, shown
+from streamdata.io.one_pass import fetch_many
 from streamdata.io.remote.addresses import Address, beside
 from streamdata.io.remote.hosts import canonical_url
-from streamdata.io.storage import ANY_VERSION, FileStamp, Int64s, is_pipe, is_remote, local_path
-from streamdata.shards.index.index_file import CHUNK_ROWS
+from streamdata.io.remote.network import network
+from streamdata.io.remote.once import fetch_once
+from streamdata.io.remote.requests import DeniedError, RangesIgnoredError
+from streamdata.io.storage import (
+    ANY_VERSION,
+    FileStamp,
+    Int64s,
+    Stamps,
+    is_pipe,
+    is_remote,
+    local_path,
+    note_version,
+    opened,
+    stamps_of,
+)
+from streamdata.run.per_process import open_files
+from streamdata.shards.index.indexing import folder_of
 
+logger = logging.getLogger(__name__)
 NAME = "streamdata.manifest"
 SUFFIX = ".manifest"
-NO_FILE = 2**32 - 1
-ENTRY = np.dtype(
-    [("file", "<u4"), ("sidecar", "<u4")]
-    + [(name, "<i8") for name in ("num_records", "skipped", "first_skipped", "noted", "offset")]
-)  # fmt: skip
-"""The entry of a manifest for the index of one shard; its rows begin at `offset` from the end of the directory."""
-_MAGIC = b"sdmanif\n"
-_FORMAT = 1
-_HEADER = struct.Struct("<8sIIQQI")
-_CRC = struct.Struct("<I")
-HEADER_BYTES = _HEADER.size + _CRC.size
-MAX_DIRECTORY_BYTES = 4 << 30
-_MAX_RECORDS = 1 << 48
+_MAGIC = b"streamdata manifest 2, CRC32 "
+_CRC_DIGITS = 8
+_HEAD_BYTES = 1 << 20  # of a remote one, fetched before its size is known
+MAX_BYTES = 4 << 30
+_MAX_RECORDS = 1 << 34  # of a shard
+_CLOSED = (errno.EACCES, errno.EPERM, errno.ELOOP)
 _JOIN = "join"  # begins the kinds of indexes of shards with their sidecars
-_OUTSIDE = {
-    b"/": (b"\n/", b"/\n", b"//", b"/./", b"/../", b"/.\n", b"/..\n"),
-    b"\n.": (b"\n./", b"\n../", b"\n.\n", b"\n..\n"),
-    **{wrong: (wrong,) for wrong in (b"\n\n", b"\npipe:", b"::", b"\0", b"\r", b"\\")},
-}
-"""Texts that no list of relative names, a line each, has in it, by what they have in common: where a list has none of
-that, it is not looked through for each. `::` would chain file systems."""
-
+_OUTSIDE = re.compile(r"\n(?=\n|/|pipe:|\.{1,2}[/\n])|/(?=\n|/|\.{1,2}[/\n])|::|[\0\r\\]")
+"""Texts that no list of relative names has, a line each between two others. `::` would chain file systems."""
+ENTRY = np.dtype(
+    [(name, "<i8") for name in ("file", "sidecar", "num_records", "skipped", "first_skipped", "noted", "check")]
+)
+_ENTRY_COLUMNS = ENTRY.itemsize // 8
+"""An index as a manifest lists it: the number of its shard, of its shard's sidecar (-1 without one), counts as in its
+header, and the CRC32 of that."""
 Entries = npt.NDArray[np.void]
 
 
 class ManifestError(ShardError):
-    """A manifest is damaged, or is not the version that was opened."""
+    """A manifest is damaged, or of another format."""
 
 
-class Directory(NamedTuple):
-    """The directory of a manifest: everything except the index rows."""
+class ShardList(NamedTuple):
+    """The content of a manifest."""
 
     place: str  # the folder for which it was made
     is_beside: bool  # whether the names are those of files beside the manifest, wherever that is; else below `place`
@@ -74,125 +83,57 @@ class Directory(NamedTuple):
     indexes: dict[str, Entries]  # by kind, sorted by file
 
 
-def rows_bytes(num_records: int, row_bytes: int) -> int:
-    """The size of an index's rows: one more row than records, and a CRC32 per chunk."""
-    return (num_records + 1) * row_bytes + _CRC.size * (num_records // CHUNK_ROWS + 1)
-
-
-def encode_rows(rows: bytes, row_bytes: int) -> bytes:
-    """Encode the rows of an index in chunks, each with its CRC32."""
-    step = CHUNK_ROWS * row_bytes
-    chunks = (rows[at : at + step] for at in range(0, len(rows), step))
-    return b"".join(part for chunk in chunks for part in (chunk, _CRC.pack(zlib.crc32(chunk))))
-
-
-def encode_directory(directory: Directory, row_sizes: dict[str, int], num_bytes: int) -> bytes:
-    """Encode the header and directory of a manifest.
-
-    Args:
-        directory: What it says.
-        row_sizes: Bytes of a row, by kind of index.
-        num_bytes: Of all rows.
+def encode_list(said: ShardList) -> bytes:
+    """Encode a manifest.
 
     Raises:
         ShardError: A name cannot be kept.
     """
-    names = _lines(directory.names)
-    wrong = _outside(names) or (b"\n" if names.count(b"\n") >= max(1, len(directory.names)) else None)
-    if wrong:
-        framed = ((name, name.encode("utf-8", "surrogateescape")) for name in directory.names)
-        name = next((name for name, own in framed if wrong in (own if wrong == b"\n" else b"\n%b\n" % own)), "")
-        raise ShardError(
-            f"manifest of '{directory.place}': expected plain names of files, got {shown(name)}\n  Rename the file."
-        )
-    tags = _lines(directory.tags)
-    text = orjson.dumps({
-        "place": directory.place, "beside": directory.is_beside, "suffixes": directory.suffixes,
-        "files": len(directory.names), "name_bytes": len(names), "tag_bytes": len(tags),
-        "indexes": {kind: [len(entries), row_sizes[kind]] for kind, entries in sorted(directory.indexes.items())},
-    })  # fmt: skip
-    columns = [directory.sizes.astype("<i8"), directory.versions.astype("<i8")]
-    tables = [entries for _, entries in sorted(directory.indexes.items())]
-    body = b"".join([text, names, tags, *(column.tobytes() for column in (*columns, *tables))])
-    size = HEADER_BYTES + len(body) + num_bytes
-    header = _HEADER.pack(_MAGIC, _FORMAT, len(text), len(body), size, zlib.crc32(body))
-    return header + _CRC.pack(zlib.crc32(header)) + body
-
-
-def _lines(names: Sequence[str]) -> bytes:
-    return "\n".join(names).encode("utf-8", "surrogateescape")
-
-
-def _outside(names: bytes) -> bytes | None:
-    """Find what in the names could lead out of their folder, or is no name of a file."""
-    if not names:
-        return None
-    framed = b"\n" + names + b"\n"
-    possible = (wrong for common, several in _OUTSIDE.items() if common in framed for wrong in several)
-    return next((wrong for wrong in possible if wrong in framed), None)
-
-
-class ManifestFrame(NamedTuple):
-    """The lengths of the parts of a manifest."""
-
-    text: int
-    directory: int
-    size: int
-    crc: int
-
-    @property
-    def rows_at(self) -> int:
-        """The offset of the rows in the file."""
-        return HEADER_BYTES + self.directory
-
-
-def decode_header(url: str, head: bytes, size: int) -> ManifestFrame:
-    """Read the lengths of a manifest's parts from its header.
-
-    Args:
-        url: The manifest, for messages.
-        head: Its beginning.
-        size: Bytes of the file.
-
-    Raises:
-        ManifestError: The bytes are not a manifest's header, or damaged; or the file has another size.
-    """
-    if len(head) < HEADER_BYTES:
-        raise _damaged(url, f"at least {HEADER_BYTES} bytes", f"{len(head)}")
-    magic, version, text, directory, own_size, crc = _HEADER.unpack_from(head)
-    if (magic, version) != (_MAGIC, _FORMAT):
-        raise _damaged(url, f"the format {_MAGIC!r} {_FORMAT}", f"{shown(magic)} {version}")
-    if zlib.crc32(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
-        raise _damaged(url, "a header that fits its CRC32", "another")
-    frame = ManifestFrame(text, directory, own_size, crc)
-    if not text <= directory <= MAX_DIRECTORY_BYTES or frame.rows_at > own_size:
-        raise _damaged(url, f"a text and a directory within {own_size} bytes", f"{text} and {directory} bytes")
-    if own_size != size:
-        raise ManifestError(
-            f"manifest '{url}': expected {own_size} bytes, got {size}\n"
-            "  It was cut short: copy it again, or make it again: streamdata index FOLDER."
-        )
-    return frame
-
-
-def decode_directory(url: str, frame: ManifestFrame, body: bytes, row_sizes: dict[str, int]) -> Directory:
-    """Decode the directory of a manifest.
-
-    Args:
-        url: The manifest, for messages.
-        frame: Of its header.
-        body: Its directory.
-        row_sizes: Bytes of a row, by kind of index; other kinds are passed over.
-
-    Raises:
-        ManifestError: It is damaged, or says what cannot be.
-    """
-    if len(body) != frame.directory or zlib.crc32(body) != frame.crc:
-        raise _damaged(url, f"a directory of {frame.directory} bytes that fits its CRC32", f"{len(body)} other bytes")
     try:
-        return _Decoder(body, frame, row_sizes).directory()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # whatever a stranger wrote there
-        raise _damaged(url, "a directory as this version writes it", f"{type(error).__name__}: {error}") from error
+        if wrong := _outside(said.names):
+            raise ValueError(f"a name with {shown(wrong)}")
+        indexes = {kind: table.view("<i8").reshape(-1, _ENTRY_COLUMNS).tolist() for kind, table in said.indexes.items()}
+        columns = {"sizes": said.sizes.tolist(), "versions": said.versions.tolist(), "indexes": indexes}
+        body = orjson.dumps({**said._asdict(), **columns})
+    except (ValueError, TypeError) as error:  # such as of a name that is no UTF-8
+        raise ShardError(
+            f"manifest of {shown(said.place)}: expected plain names of files, in UTF-8, got {error}\n  Rename the file."
+        ) from error
+    return _head(body) + body
+
+
+def _head(body: bytes) -> bytes:
+    return _MAGIC + f"{zlib.crc32(body):0{_CRC_DIGITS}x}\n".encode()
+
+
+def _outside(names: Sequence[str]) -> str | None:
+    """Find what in the names could lead out of their folder, or is no name of a file."""
+    framed = "\n".join(["", *names, ""]) if names else ""
+    if framed.count("\n") > len(names) + 1:
+        return "\n"
+    found = _OUTSIDE.search(framed)
+    return framed[found.start() : found.end() + 1] if found else None
+
+
+def decode_list(url: str, data: bytes) -> ShardList:
+    """Decode a manifest.
+
+    Args:
+        url: The manifest, for messages.
+        data: All of it.
+
+    Raises:
+        ManifestError: It is of another format, damaged, or says what cannot be.
+    """
+    head, _, body = data.partition(b"\n")
+    if not data.startswith(_MAGIC):
+        raise _damaged(url, f"a file that begins with {_MAGIC!r}", shown(data[: len(_MAGIC)]))
+    if head + b"\n" != _head(body):
+        raise _damaged(url, "a list that fits its CRC32", f"{len(body)} other bytes")
+    try:
+        return _checked_list(orjson.loads(body))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:  # whatever a stranger wrote there
+        raise _damaged(url, "a list as this version writes it", f"{type(error).__name__}: {error}") from error
 
 
 def _damaged(url: str, expected: str, got: str) -> ManifestError:
@@ -202,74 +143,41 @@ def _damaged(url: str, expected: str, got: str) -> ManifestError:
     )
 
 
-class _Decoder:
-    """Takes a directory apart. Raises ValueError, KeyError or TypeError where it is not one."""
-
-    def __init__(self, body: bytes, frame: ManifestFrame, row_sizes: dict[str, int]) -> None:
-        self._body, self._at = body, frame.text
-        self._row_sizes, self._num_bytes = row_sizes, frame.size - frame.rows_at
-        self._text = orjson.loads(body[: frame.text])
-
-    def directory(self) -> Directory:
-        text = self._text
-        num_files = _whole(text["files"])
-        place, is_beside, suffixes = text["place"], text["beside"], text["suffixes"]
-        if not (isinstance(place, str) and isinstance(is_beside, bool) and all(isinstance(s, str) for s in suffixes)):
-            raise ValueError("a place, or suffixes, of another type")
-        names = self._names(_whole(text["name_bytes"]), num_files)
-        tags = self._take(_whole(text["tag_bytes"])).decode("utf-8", "surrogateescape")
-        sizes, versions = (np.frombuffer(self._take(8 * num_files), "<i8") for _ in range(2))
-        if num_files and int(sizes.min()) < 0:
-            raise ValueError("a file of less than 0 bytes")
-        indexes = {}
-        for kind, (count, row_bytes) in sorted(text["indexes"].items()):
-            entries = np.frombuffer(self._take(ENTRY.itemsize * _whole(count)), ENTRY)
-            if self._row_sizes.get(kind) == row_bytes:
-                self._check(entries, row_bytes, num_files, has_sidecars=kind.startswith(_JOIN))
-                indexes[kind] = entries
-        if self._at != len(self._body):
-            raise ValueError(f"{len(self._body) - self._at} bytes more")
-        tag_list = tags.split("\n") if tags else []
-        if len(tag_list) not in (0, num_files):
-            raise ValueError(f"{len(tag_list)} tags")
-        return Directory(place, is_beside, tuple(suffixes), names, tag_list, sizes, versions, indexes)
-
-    def _take(self, size: int) -> bytes:
-        part = self._body[self._at : self._at + size]
-        if len(part) != size:
-            raise ValueError(f"{len(part)} bytes where {size} should be")
-        self._at += size
-        return part
-
-    def _names(self, size: int, count: int) -> list[str]:
-        joined = self._take(size)
-        names = joined.decode("utf-8", "surrogateescape").split("\n") if joined else []
-        if len(names) != count or (wrong := _outside(joined)):
-            raise ValueError(
-                f"{len(names)} names of {count} files" if len(names) != count else f"{shown(wrong)} in a name"
-            )
-        if not all(map(lt, names, names[1:])):
-            raise ValueError("names that are not sorted, or not different")
-        return names
-
-    def _check(self, entries: Entries, row_bytes: int, num_files: int, *, has_sidecars: bool) -> None:
-        """Raise unless all entries are of files that are there, and of rows within the manifest."""
-        files, sidecars = entries["file"].astype(np.int64), entries["sidecar"].astype(np.int64)
-        counts, offsets = entries["num_records"], entries["offset"]
-        ends = offsets + (counts + 1) * row_bytes + _CRC.size * (counts // CHUNK_ROWS + 1)
-        is_sound = (
-            (files < num_files) & (sidecars < num_files if has_sidecars else sidecars == NO_FILE)
-            & (counts >= 0) & (counts < _MAX_RECORDS) & (offsets >= 0) & (offsets <= self._num_bytes)
-            & (ends <= self._num_bytes) & (entries["skipped"] >= 0) & (entries["noted"] >= 0)
-        )  # fmt: skip
-        if not is_sound.all() or not (files[1:] > files[:-1]).all():
-            raise ValueError("an index of what is not there")
+def _checked_list(said: Any) -> ShardList:
+    place, is_beside, suffixes, names, tags = (said[name] for name in ShardList._fields[:5])
+    if not (isinstance(place, str) and isinstance(is_beside, bool)):
+        raise ValueError("a place of another type")
+    if wrong := _outside(names):
+        raise ValueError(f"{shown(wrong)} in a name")
+    if not all(map(lt, names, names[1:])):
+        raise ValueError("names that are not sorted, or not different")
+    sizes, versions = (_whole_numbers(said[name], (len(names),)) for name in ("sizes", "versions"))
+    if len(tags) not in (0, len(names)) or not all(isinstance(text, str) for text in (*tags, *suffixes)):
+        raise ValueError("tags or suffixes that are none")
+    if (sizes < 0).any():
+        raise ValueError("a file of less than 0 bytes")
+    indexes = {kind: _checked_entries(kind, said["indexes"][kind], sizes) for kind in sorted(said["indexes"])}
+    return ShardList(place, is_beside, tuple(suffixes), names, tags, sizes, versions, indexes)
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{shown(value)} where a number should be")
-    return value
+def _checked_entries(kind: str, said: Any, sizes: Int64s) -> Entries:
+    """Check the rows of a kind of index: each is of files that are there."""
+    found = _whole_numbers(said, (len(said), _ENTRY_COLUMNS)).view(ENTRY).reshape(-1)
+    files, sidecars, counts, checks = (found[name] for name in ("file", "sidecar", "num_records", "check"))
+    num_files = len(sizes)
+    is_joined = (sidecars >= 0) & (sidecars < num_files) if kind.startswith(_JOIN) else sidecars == -1
+    is_sound = (files >= 0) & (files < num_files) & is_joined & (counts >= 0) & (counts < _MAX_RECORDS)
+    is_sound &= (found["skipped"] >= 0) & (found["noted"] >= 0) & (checks >= 0) & (checks < 1 << 32)
+    if not is_sound.all() or not (files[1:] > files[:-1]).all() or (counts > sizes[files]).any():
+        raise ValueError("an index of what is not there")
+    return found
+
+
+def _whole_numbers(said: Any, shape: tuple[int, ...]) -> Int64s:
+    table = np.array(said)
+    if said and (table.shape != shape or table.dtype != np.int64):
+        raise ValueError(f"a table of {table.dtype}, {table.shape}, where whole numbers, {shape}, should be")
+    return table.astype(np.int64).reshape(shape)
 
 
 def place_of(folder: str) -> str:
@@ -279,9 +187,11 @@ def place_of(folder: str) -> str:
     return os.path.realpath(local_path(folder))
 
 
-def folder_of(url: str) -> str:
-    """The folder of a file, with a final slash; "" for a file without a folder."""
-    return url[: url.rfind("/") + 1]
+def _is_same_place(one: str, other: str) -> bool:
+    """Whether two places are the same; that of a bucket is, too, where a web server gives the bucket."""
+    web, store = sorted((one, other), key=lambda place: not place.startswith(("http://", "https://")))
+    is_bucket = web.startswith("http") and not store.startswith("http") and "://" in store
+    return one == other or (is_bucket and web.endswith("/" + store.partition("://")[2]))
 
 
 class Manifest:
@@ -289,33 +199,35 @@ class Manifest:
 
     Args:
         url: The manifest.
-        directory: What it says.
+        said: What it says.
 
     Attributes:
         root: What its names are added to.
+        indexes_root: What they are added to for the names of their indexes.
         is_copy: Whether it was made for another place: the files' versions are not those that it says.
 
     Raises:
         ManifestError: The manifest names a forbidden path, such as one outside of its folder.
     """
 
-    def __init__(self, url: str, directory: Directory) -> None:
-        self.url, self.directory = url, directory
+    def __init__(self, url: str, said: ShardList) -> None:
+        self.url, self.said = url, said
         self._last: tuple[Sequence[str], Int64s] | None = None
-        root = folder_of(url) if directory.is_beside else directory.place.rstrip("/") + "/"
-        self.root = beside(url, root) if directory.is_beside or is_remote(root) else root
-        self.is_copy = directory.is_beside and place_of(self.root) != directory.place
+        root = folder_of(url) if said.is_beside else said.place.rstrip("/") + "/"
+        self.root = beside(url, root) if said.is_beside or is_remote(root) else root
+        self.indexes_root = indexes_root(url, self.root, is_beside=said.is_beside)
+        self.is_copy = said.is_beside and not _is_same_place(place_of(self.root), said.place)
         is_foreign = is_pipe(self.root) or "::" in self.root or (is_remote(url) and not is_remote(self.root))
-        if not directory.is_beside and is_foreign:
-            raise _damaged(url, "a place as remote as it is itself", repr(directory.place))
+        if not said.is_beside and is_foreign:
+            raise _damaged(url, "a place as remote as it is itself", repr(said.place))
 
     @cached_property
     def urls(self) -> list[str]:
         """The urls of all files, sidecars included."""
         root = self.root
         if isinstance(root, Address):
-            return [beside(root, root + name) for name in self.directory.names]
-        return [root + name for name in self.directory.names]
+            return [beside(root, root + name) for name in self.said.names]
+        return [root + name for name in self.said.names]
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -325,18 +237,18 @@ class Manifest:
     @cached_property
     def stamps(self) -> dict[str, FileStamp]:
         """The stamps of all files by url, as the manifest gives them."""
-        columns = self.directory.sizes.tolist(), self.directory.versions.tolist()
+        columns = self.said.sizes.tolist(), self.said.versions.tolist()
         return dict(zip(self.urls, map(FileStamp, *columns), strict=True))
 
     @cached_property
     def versions(self) -> Int64s:
         """The versions of the files that readers must expect."""
-        own = self.directory.versions
+        own = self.said.versions
         return np.full_like(own, ANY_VERSION) if self.is_copy else own
 
     def shards(self, suffixes: tuple[str, ...], but: str) -> list[str]:
         """The urls of all files that end in one of `suffixes`, except those that end in `but`."""
-        names, urls = self.directory.names, self.urls
+        names, urls = self.said.names, self.urls
         files = [file for file, name in enumerate(names) if name.endswith(suffixes) and not name.endswith(but)]
         found = list(map(urls.__getitem__, files))
         self._last = found, np.array(files, np.int64)
@@ -348,3 +260,177 @@ class Manifest:
             numbers = self.numbers
             self._last = urls, np.array([numbers.get(url, -1) for url in urls], np.int64)
         return self._last[1]
+
+
+def indexes_root(url: str, root: str, *, is_beside: bool) -> str:
+    """The folder to which names of shards are added for their indexes, by a manifest and the folder of its shards."""
+    return root if is_beside else beside(url, url.removesuffix(SUFFIX) + ".indexes/")
+
+
+def open_manifest(url: str) -> Manifest | None:
+    """Open a manifest; None if there is none, or if its server refuses or ignores ranges.
+
+    Raises:
+        ManifestError: It is damaged, is no regular file, or may not be read: without it the list might be another.
+        OSError: A local disk fails.
+    """
+    try:
+        if is_remote(url):
+            data = _fetched(url)
+        else:
+            open_files.forget(url)  # another may lie there now than when an earlier reader opened it
+            file = opened(url)
+            data = file.read(min(file.size, MAX_BYTES), 0)
+    except (FileNotFoundError, NotADirectoryError, DeniedError, RangesIgnoredError):
+        return None  # some servers say so of what is not there
+    except (OSError, ShardError) as error:
+        if is_remote(url) or (not isinstance(error, ShardError) and error.errno not in _CLOSED):
+            raise  # the disk's error, or the system's
+        # It was made to be believed: the folder is not listed in its place.
+        raise ManifestError(
+            f"manifest '{url}': expected a regular file that can be read, got {error}\n"
+            "  Let this user read it, or delete it: without it, the folder is listed."
+        ) from error
+    return Manifest(url, decode_list(url, data))
+
+
+def _fetched(url: str) -> bytes:
+    with network().waiting():
+        answer = fetch_once(url, 0, _HEAD_BYTES)
+    size = min(answer.size, MAX_BYTES)
+    if not answer.data.startswith(_MAGIC) or size <= len(answer.data):
+        return answer.data
+    (rest,) = fetch_many(url, [(len(answer.data), size)], answer.version)
+    return answer.data + rest
+
+
+class Known(NamedTuple):
+    """Facts about files known before they are asked for: from manifests, and from listings of hosts."""
+
+    manifests: Sequence[Manifest] = ()
+    stamps: Mapping[str, FileStamp] = MappingProxyType({})
+
+
+NOTHING_KNOWN = Known()
+
+
+class Manifests:
+    """Opens manifests of folders, each once.
+
+    Args:
+        is_used: Whether they are; else there are none.
+    """
+
+    def __init__(self, *, is_used: bool = True) -> None:
+        self._is_used = is_used
+        self._found: dict[str, Manifest | None] = {}
+        self.used: dict[str, Manifest] = {}
+        """The manifests whose shards are among what was found, by url."""
+
+    def at(self, url: str) -> Manifest | None:
+        """The manifest at a url."""
+        if not self._is_used:
+            return None
+        if url not in self._found:
+            self._found[url] = open_manifest(url)
+        return self._found[url]
+
+    def use(self, manifest: Manifest) -> None:
+        """Record that shards of this manifest are read."""
+        if manifest.url in self.used:
+            return
+        self.used[manifest.url] = manifest
+        said = manifest.said
+        if not manifest.is_copy and said.tags:  # requests for the files say which version is meant
+            for (url, stamp), tag in zip(manifest.stamps.items(), said.tags, strict=True):
+                note_version(url, stamp, tag)
+        if manifest.is_copy:
+            logger.warning(
+                "manifest '%s' was made for '%s', and was copied: sizes and checksums are compared, and the versions "
+                "of shards are those that are met first; `streamdata index %s` notes them",
+                *map(one_line, (manifest.url, said.place, manifest.root)),
+            )  # fmt: skip
+
+    def whole(self, folder: str, suffixes: Sequence[str]) -> Manifest | None:
+        """The manifest that lists all shards with these suffixes below a folder (with its slash); None without one."""
+        manifest = self.at(beside(folder, folder + NAME))
+        return manifest if manifest and set(suffixes) <= set(manifest.said.suffixes) else None
+
+    def naming(self, url: str, top: str) -> Manifest | None:
+        """The manifest that lists a file: in the folder `top`, in the file's own folder, or between the two."""
+        folder = own = folder_of(url)
+        folders = [top] if own.startswith(top) and top else []
+        while len(folder) > len(top):
+            folders.append(folder)
+            folder = folder[: folder.rfind("/", 0, -1) + 1]
+        for folder in folders or [own]:
+            if (manifest := self.at(beside(url, folder + NAME))) and url in manifest.numbers:
+                return manifest
+        return None
+
+
+class ListedFacts:
+    """Facts that manifests give on shards and their indexes of one kind, as columns; `manifest_of` is -1 for none.
+
+    Args:
+        urls: The shards.
+        kind: Of their indexes.
+        manifests: What they are looked up in; the first that has the index counts.
+    """
+
+    def __init__(self, urls: Sequence[str], kind: str, manifests: Sequence[Manifest]) -> None:
+        count = len(urls)
+        self.manifest_of: Int64s = np.full(count, -1, np.int64)
+        columns = np.zeros((9, count), np.int64)
+        self.num_records, self.skipped, self.first_skipped, self.noted, self.checks = columns[:5]
+        self.stamps, self.sidecar_stamps = Stamps(*columns[5:7]), Stamps(*columns[7:])
+        self.sidecar_urls, self.is_remote = [""] * count, [False] * count
+        self.roots: list[tuple[str, str]] = []
+        """The folders to which each manifest's names are added, for files and for their indexes."""
+        self.has_rows_in_stores = False
+        for number, manifest in enumerate(manifests):
+            self.roots.append((manifest.root, manifest.indexes_root))
+            self.has_rows_in_stores |= is_remote(manifest.indexes_root)
+            if kind in manifest.said.indexes:
+                self._take(number, manifest, manifest.said.indexes[kind], manifest.files_of(urls))
+
+    def _take(self, number: int, manifest: Manifest, entries: Entries, files: Int64s) -> None:
+        """Take in what a manifest says of the shards, which are these of its files; -1 stands for none of them."""
+        said = manifest.said
+        by_file = np.full(len(said.names) + 1, -1, np.int64)
+        by_file[entries["file"]] = np.arange(len(entries))
+        of_shard = by_file[files]  # -1 is the last, which is no file's
+        (shards,) = np.nonzero((of_shard >= 0) & (self.manifest_of < 0))
+        own = entries[of_shard[shards]]
+        self.manifest_of[shards] = number
+        for name in ("num_records", "skipped", "first_skipped", "noted", "check"):
+            column = self.checks if name == "check" else getattr(self, name)
+            column[shards] = own[name]
+        self.stamps.sizes[shards] = said.sizes[own["file"]]
+        self.stamps.versions[shards] = manifest.versions[own["file"]]
+        for shard in shards.tolist() if is_remote(manifest.root) else ():
+            self.is_remote[shard] = True
+        if (own["sidecar"] >= 0).any():
+            self.sidecar_stamps.sizes[shards] = said.sizes[own["sidecar"]]
+            self.sidecar_stamps.versions[shards] = manifest.versions[own["sidecar"]]
+            urls = manifest.urls
+            for shard, file in zip(shards.tolist(), own["sidecar"].tolist(), strict=True):
+                self.sidecar_urls[shard] = urls[file]
+
+
+def stamps_known(urls: Sequence[str], known: Known) -> dict[str, FileStamp]:
+    """The known stamps of files, in the order of `urls`."""
+    stamps = {url: known.stamps[url] for url in urls if url in known.stamps}
+    for manifest in known.manifests:
+        files = manifest.files_of(urls)
+        own = [url for url, file in zip(urls, files.tolist(), strict=True) if file >= 0]
+        said = Stamps(manifest.said.sizes, manifest.versions)
+        stamps = dict(zip(own, map(said.__getitem__, files[files >= 0].tolist()), strict=True)) | stamps
+    return stamps
+
+
+def stamps_for(urls: Sequence[str], known: Known) -> dict[str, FileStamp]:
+    """The stamps of files; hosts are asked for those that are not known."""
+    stamps = stamps_known(urls, known)
+    unknown = [url for url in urls if url not in stamps]
+    return {**stamps, **dict(zip(unknown, stamps_of(unknown), strict=True))}

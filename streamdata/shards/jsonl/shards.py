@@ -15,7 +15,7 @@ from streamdata.run.per_process import ReadBuffer
 from streamdata.shards.ahead.spans import FileSpans
 from streamdata.shards.ahead.windows import Chunk
 from streamdata.shards.index.index_file import Rows
-from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known
+from streamdata.shards.index.manifest import NOTHING_KNOWN, Known
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
 from streamdata.shards.jsonl.lines import BLANK, ELEMENT, line_too_long, place_of, too_many_blanks
 from streamdata.shards.jsonl.rows import Flaw, integer_flaw, reserved_flaw, syntax_flaw

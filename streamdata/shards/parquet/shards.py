@@ -26,7 +26,7 @@ from streamdata.io.storage import (
 from streamdata.run.per_process import PerProcess, open_files
 from streamdata.shards.ahead.spans import FileSpans, read_spans
 from streamdata.shards.ahead.windows import Chunk
-from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known, stamps_for
+from streamdata.shards.index.manifest import NOTHING_KNOWN, Known, stamps_for
 from streamdata.shards.parquet.file import MAX_COUNT, OpenParquet, common_schema, open_file, read_footer
 from streamdata.shards.parquet.values import VALUE_BYTES, as_schema, import_pyarrow, named_bytes, values_of
 from streamdata.shards.readers import NO_FIELDS, DamagedRecordError, Record

@@ -10,14 +10,13 @@ import numpy as np
 
 from streamdata.fields import KEY, URL
 from streamdata.io.remote.addresses import CacheSettings
-from streamdata.io.remote.requests import Answer
 from streamdata.io.storage import Int64s
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import ReadBuffer
 from streamdata.shards.ahead.spans import FileSpans, read_spans
 from streamdata.shards.ahead.windows import Chunk
 from streamdata.shards.index.indexing import sidecar_kind
-from streamdata.shards.index.manifest_file import NOTHING_KNOWN, Known
+from streamdata.shards.index.manifest import NOTHING_KNOWN, Known
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete, misplaced
 from streamdata.shards.jsonl.lines import line_too_long
 from streamdata.shards.jsonl.rows import doubtful_integers
@@ -84,7 +83,7 @@ class TarShards(IndexedFiles):
         """The window of the runs [first, first + count) of the shards."""
         return TarWindow(self, self.runs(shards, firsts, counts))
 
-    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> list[Future[Answer]]:
+    def prefetch_rows(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> list[Future[None]]:
         """Request the remote index rows of a window without waiting; return the requests."""
         asked = super().prefetch_rows(shards, firsts, counts)
         if self.sidecars is not None:

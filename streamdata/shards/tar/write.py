@@ -12,8 +12,8 @@ from streamdata.errors import names_text, shown
 from streamdata.fields import KEY, is_reserved
 from streamdata.io.storage import is_pipe, is_remote, local_path
 from streamdata.run.publish import make_directory, publish_written, temporary_beside
+from streamdata.shards.index.indexing import folder_of
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
-from streamdata.shards.index.manifest import folder_of
 from streamdata.shards.listing import META_SUFFIX
 from streamdata.shards.tar.headers import BLOCK, padded
 

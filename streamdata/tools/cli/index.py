@@ -1,4 +1,4 @@
-"""`streamdata index`: shards → one manifest that lists them, with all their indexes; or what differs from it."""
+"""`streamdata index`: shards → an index of each, and a manifest that lists them; or what differs from it."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from streamdata.recipe.limits import ShardLimits
     from streamdata.shards.index.make_manifest import IndexProgress, Inventory
     from streamdata.shards.index.manifest import Manifest
-    from streamdata.shards.index.manifest_file import ManifestRows
 
 
 def index(
@@ -36,7 +35,7 @@ def index(
         int | None, count("Bytes of the largest member of a tar allowed; by default 1 GiB.")
     ] = None,
 ) -> None:
-    """Write a manifest of shards, or bring it up to date: a run then lists and indexes nothing."""
+    """Write a manifest of shards and their indexes, or bring them up to date: a run then lists and indexes nothing."""
     if output is not None and not output.endswith(".manifest"):
         raise typer.BadParameter(f"expected a name that ends in .manifest, got {shown(output)}", param_hint="--output")
     from streamdata.io.remote.addresses import checked_options
@@ -51,8 +50,8 @@ def index(
 
         wrong: list[str] = []
         for stock in stocks:
-            manifest, rows = _opened(stock.target)
-            lines = [*differences(stock, manifest), *rows.damages(manifest)]
+            manifest = _opened(stock.target)
+            lines = differences(stock, manifest)
             say("\n".join([*lines, f"{stock.target}: {f'{len(lines)} differ' if lines else 'nothing differs'}"]))
             wrong += lines
         raise typer.Exit(1 if wrong else 0)
@@ -76,17 +75,16 @@ def _index(stock: "Inventory", num_processes: int | None, limits: "ShardLimits")
             ticker.tick(lambda: line, done.bytes, done.total_bytes)
 
         made = make_manifest(stock, report, num_processes, limits)
-    directory = _opened(made)[0].directory
+    said = _opened(made).said
     # What of an index says how many records its shard has, by kind.
     counted = {"jsonl": "num_records", "tar": "num_records", **dict.fromkeys(COUNT_KINDS, "noted")}
-    indexes = directory.indexes
-    records = sum(int(indexes[kind][column].sum()) for kind, column in counted.items() if kind in indexes)
-    size = int(directory.sizes.sum()) / 1e6
-    say(f"{made}: {len(directory.names):,} files, {size:,.1f} MB, {records:,} records")
+    records = sum(int(said.indexes[kind][column].sum()) for kind, column in counted.items() if kind in said.indexes)
+    size = int(said.sizes.sum()) / 1e6
+    say(f"{made}: {len(said.names):,} files, {size:,.1f} MB, {records:,} records")
 
 
-def _opened(url: str) -> "tuple[Manifest, ManifestRows]":
-    from streamdata.shards.index.manifest_file import open_manifest
+def _opened(url: str) -> "Manifest":
+    from streamdata.shards.index.manifest import open_manifest
 
     found = open_manifest(url)
     if found is None:

@@ -63,14 +63,17 @@ def test_check_names_each_shard_that_differs(streamdata: Streamdata, tmp_path: P
 
 
 def test_a_manifest_that_is_damaged_is_named_by_check(streamdata: Streamdata, tmp_path: Path) -> None:
-    """Its rows with their shard; index makes it anew."""
+    """And an index that is missing or cut short; index makes each anew."""
     folder = Path(write_tars(tmp_path / "tars", [3], sidecars=False))
     streamdata("index", folder)
     path = folder / "streamdata.manifest"
     data = path.read_bytes()
-    path.write_bytes(data[:-9] + b"x" + data[-8:])
-    done = streamdata("index", "--check", folder)
-    assert (done.exit_code, "00000.tar: its index 'tar' in the manifest is damaged" in done.stdout) == (1, True)
+    for damage in (Path.unlink, lambda index: index.write_bytes(index.read_bytes()[:-1])):
+        damage(folder / ".00000.tar.tar.index")
+        done = streamdata("index", "--check", folder)
+        assert (done.exit_code, "00000.tar: its index 'tar' is missing" in done.stdout) == (1, True)
+        assert streamdata("index", folder).exit_code == 0
+        assert streamdata("index", "--check", folder).exit_code == 0
     path.write_bytes(data[:40] + b"x" + data[41:])
     done = streamdata("index", "--check", folder)
     assert (done.exit_code, "error: manifest" in done.stderr) == (1, True)
@@ -127,11 +130,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectSer
 
 
 def test_a_manifest_is_published_beside_the_shards_in_a_store(streamdata: Streamdata, store: ObjectServer) -> None:
-    """By one request, signed by what the profile says; a second index reads the list and the manifest alone."""
+    """After the indexes, signed by what the profile says; a second index reads the list and the manifest alone."""
     settings = ("--endpoint", store.url, "--profile", "ours", "--region", "eu-1")
     done = streamdata("index", "s3://bucket/d", *settings)
     assert (done.exit_code, "s3://bucket/d/streamdata.manifest: 4 files" in done.stdout) == (0, True), done.output
-    assert [one.path for one in store.log if one.method == "PUT"] == ["bucket/d/streamdata.manifest"]
+    written = [one.path.removeprefix("bucket/d/") for one in store.log if one.method == "PUT"]
+    kinds = ("join", "join-id", "join-key", "tar")
+    assert set(written[:-1]) == {f".0000{n}.tar.{kind}.index" for n in range(2) for kind in kinds}
+    assert written[-1] == "streamdata.manifest"
     assert all("/eu-1/s3/" in one.headers["authorization"] for one in store.log)
     store.log.clear()
     assert streamdata("index", "s3://bucket/d", *settings).exit_code == 0
