@@ -195,10 +195,13 @@ class IndexedFiles(ListedFacts):
         asked = list[Future[None]]()
         if not self.has_rows_in_stores:
             return asked
+        wanted: dict[int, list[tuple[int, int]]] = {}
         for shard, first, count in zip(shards.tolist(), firsts.tolist(), counts.tolist(), strict=True):
             if count and self.manifest_of[shard] >= 0:
-                index: IndexFile = open_files.get(self._listed_job(shard), open_index)
-                asked += index.ask_for([(first, count)])
+                wanted.setdefault(shard, []).append((first, count))
+        for shard, runs in wanted.items():
+            index: IndexFile = open_files.get(self._listed_job(shard), open_index)
+            asked += index.ask_for(runs)
         return asked
 
     def use_cache(self, cache: CacheSettings | None) -> None:

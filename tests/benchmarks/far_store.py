@@ -66,7 +66,7 @@ def _serve(pipe: Any, place: str, delay: float, rate: float) -> None:
 
 def shards(directory: Path, records: int, record_bytes: int) -> Path:
     """Sixteen tars of records of one member, and their manifest."""
-    return cached(directory, f"remote-{records}-{record_bytes}", partial(_write, records=records, size=record_bytes))
+    return cached(directory, f"indexed-{records}-{record_bytes}", partial(_write, records=records, size=record_bytes))
 
 
 def _write(place: Path, records: int, size: int) -> None:

@@ -622,6 +622,39 @@ def test_with_its_manifest_a_store_is_asked_once_and_then_by_version(tars, store
         stream("s3://bucket/d", **options)
 
 
+def test_a_bucket_is_the_same_shards_through_another_endpoint(tars, store, monkeypatch, caplog):
+    """Of another store's API or of a web server: the versions are those that the manifest says, and no copy's."""
+    make_manifest(take_stock(["s3://bucket/d"], options=StorageOptions(**options_for(store))))
+    expected = stream(tars, meta_names=["score"])[0]
+    with s3_server(store.objects) as other:
+        for path, options in (
+            ("s3://bucket/d", {"storage_options": options_for(other)}),
+            (f"{other.url}/bucket/d", {}),
+        ):
+            monkeypatch.setattr(storage, "_versions", {})
+            other.log.clear()
+            found = stream(path, meta_names=["score"], **options)[0]
+            assert [{**r, "__url__": r["__url__"].replace(path, tars)} for r in found] == expected
+            assert all("if-match" in one.headers for one in other.log if one.path.endswith((".tar", ".jsonl")))
+            assert "was copied" not in caplog.text
+        other.objects["bucket/d/00003.tar"] = other.objects["bucket/d/00003.tar"][:-1] + b"\1"
+        with pytest.raises(ShardError, match=r"(?s)00003\.tar.*412"):
+            stream(f"{other.url}/bucket/d")
+
+
+def test_a_start_over_many_shards_of_a_bucket_takes_two_requests(store, monkeypatch):
+    """Nothing is listed, and no index is asked for; the manifest is larger than the first request for it."""
+    names = [f"{number:06d}.tar" for number in range(20_000)]
+    table = np.zeros(len(names), ENTRY)
+    table["file"], table["sidecar"], table["num_records"] = np.arange(len(names)), -1, 2
+    sizes, tags = np.full(len(names), 10240), [f'"{number:032x}"' for number in range(len(names))]
+    said = ShardList("s3://bucket/many", True, TAR_SUFFIXES, names, tags, sizes, sizes, {"tar": table})
+    store.objects[f"bucket/many/{NAME}"] = encode_list(said)
+    source = MetaDistributedWebDataset("s3://bucket/many", storage_options=options_for(store), name="s", percent=1)
+    assert source.num_records == 40_000
+    assert [one[:2] for one in requests(store)] == [("GET", NAME)] * 2
+
+
 @pytest.fixture
 def web(tars):
     """A web server that lists nothing and has the same shards, with a manifest that was made on the disk."""

@@ -36,7 +36,7 @@ _HEADER = struct.Struct("<8s8sIIQqQqQQQQ")
 _CRC = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CRC.size
 CHUNK_ROWS = 512
-_PAGE_BYTES = 1 << 16
+_PAGE_BYTES = 96 << 10
 """How much of an index in a store is asked for where a row is wanted, at most: whole chunks, of the same places for all
 processes of the node."""
 
