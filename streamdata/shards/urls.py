@@ -102,7 +102,8 @@ def find_shards(
             or a pipe is named where the environment does not allow commands.
         ManifestError: A manifest is damaged.
     """
-    search, found = _Search(suffixes, options, manifests or Manifests(), listings or Listings()), list[_Found]()
+    manifests, listings = manifests or Manifests(options), listings or Listings()
+    search, found = _Search(suffixes, options, manifests, listings), list[_Found]()
     patterns = chain(zip(_listed(path), repeat(False)), zip(_listed(include_dirs or ()), repeat(True)))
     for pattern, is_folder in patterns:
         try:

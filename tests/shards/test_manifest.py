@@ -655,6 +655,19 @@ def test_a_start_over_many_shards_of_a_bucket_takes_two_requests(store, monkeypa
     assert [one[:2] for one in requests(store)] == [("GET", NAME)] * 2
 
 
+def test_a_bucket_that_cannot_be_written_has_its_indexes_beside_a_manifest_elsewhere(tars, store, tmp_path, cache):
+    """Though they were in the cache before; on other nodes nothing is built, and no index is asked for."""
+    options, store.fault = options_for(store), lambda one: "403" if one.method == "PUT" else None
+    expected = stream("s3://bucket/d", storage_options=options, meta_names=["score"])[0]
+    stock = take_stock(["s3://bucket/d"], str(tmp_path / "x.manifest"), StorageOptions(**options))
+    made = make_manifest(stock)
+    assert sum(path.name.endswith((".tar.index", ".join.index")) for path in (tmp_path / "x.indexes").iterdir()) == 8
+    forget(cache)
+    store.log.clear()
+    assert stream(made, storage_options=options, meta_names=["score"])[0] == expected
+    assert {Path(one.path).suffix for one in store.log} <= {".tar", ".jsonl"}
+
+
 @pytest.fixture
 def web(tars):
     """A web server that lists nothing and has the same shards, with a manifest that was made on the disk."""

@@ -67,7 +67,7 @@ from streamdata.shards.tar.sidecar import SIDECAR_KEYS
 from streamdata.shards.urls import as_listed, expand_home, find_shards
 
 logger = logging.getLogger(__name__)
-_MAX_REQUESTS = 16  # of indexes that are written to a store, or compared, at the same time
+_MAX_REQUESTS = 16  # of indexes that are written at the same time
 
 
 class Inventory(NamedTuple):
@@ -225,7 +225,7 @@ def make_manifest(
         jobs = [job for job in wanted if job not in kept]
         unbuilt = _build(jobs, report, num_processes)
         built = list(_built(jobs, unbuilt))
-        _upload(stock, [one.job for one in built])
+        _put(stock, [one.job for one in built])
         _publish(stock, [*kept.values(), *built], old)
     return stock.target
 
@@ -286,16 +286,20 @@ def _built(jobs: Sequence[IndexJob], unbuilt: set[IndexJob]) -> Iterator[_Listed
         )  # fmt: skip
 
 
-def _upload(stock: Inventory, jobs: Sequence[IndexJob]) -> None:
-    """Write indexes from the cache to the store that is to have them. A count is in the manifest alone."""
+def _put(stock: Inventory, jobs: Sequence[IndexJob]) -> None:
+    """Write indexes that were built or found elsewhere to where they are to be. A count is in the manifest alone."""
 
     def put(job: IndexJob) -> None:
-        put_once(stock.place(job.url, job.kind), Path((find(job) or build(job)[0]).path))
+        place, found = stock.place(job.url, job.kind), find(job) or build(job)[0]
+        if is_remote(place):
+            put_once(place, Path(found.path))
+        elif (path := os.path.abspath(local_path(place))) != found.path:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            publish(Path(path), [Path(found.path).read_bytes()], is_checked=True)
 
-    if is_remote(stock.target):
-        with _saying_where_else(), ThreadPoolExecutor(_MAX_REQUESTS) as threads:
-            for _ in threads.map(put, [job for job in jobs if job.kind not in COUNT_KINDS]):
-                pass
+    with _saying_where_else(), ThreadPoolExecutor(_MAX_REQUESTS) as threads:
+        for _ in threads.map(put, [job for job in jobs if job.kind not in COUNT_KINDS]):
+            pass
 
 
 def _earlier(stock: Inventory) -> Manifest | None:

@@ -25,7 +25,7 @@ import orjson
 
 from streamdata.errors import ShardError, one_line, shown
 from streamdata.io.one_pass import fetch_many
-from streamdata.io.remote.addresses import Address, beside
+from streamdata.io.remote.addresses import NO_OPTIONS, Address, StorageOptions, beside
 from streamdata.io.remote.hosts import canonical_url
 from streamdata.io.remote.network import network
 from streamdata.io.remote.once import fetch_once
@@ -200,6 +200,7 @@ class Manifest:
     Args:
         url: The manifest.
         said: What it says.
+        options: Of the host of its shards, where it is on a disk and they are not.
 
     Attributes:
         root: What its names are added to.
@@ -210,11 +211,12 @@ class Manifest:
         ManifestError: The manifest names a forbidden path, such as one outside of its folder.
     """
 
-    def __init__(self, url: str, said: ShardList) -> None:
+    def __init__(self, url: str, said: ShardList, options: StorageOptions = NO_OPTIONS) -> None:
         self.url, self.said = url, said
         self._last: tuple[Sequence[str], Int64s] | None = None
         root = folder_of(url) if said.is_beside else said.place.rstrip("/") + "/"
-        self.root = beside(url, root) if said.is_beside or is_remote(root) else root
+        where = url if said.is_beside or is_remote(url) or not is_remote(root) else Address(root, options)
+        self.root = beside(where, root)
         self.indexes_root = indexes_root(url, self.root, is_beside=said.is_beside)
         self.is_copy = said.is_beside and not _is_same_place(place_of(self.root), said.place)
         is_foreign = is_pipe(self.root) or "::" in self.root or (is_remote(url) and not is_remote(self.root))
@@ -267,7 +269,7 @@ def indexes_root(url: str, root: str, *, is_beside: bool) -> str:
     return root if is_beside else beside(url, url.removesuffix(SUFFIX) + ".indexes/")
 
 
-def open_manifest(url: str) -> Manifest | None:
+def open_manifest(url: str, options: StorageOptions = NO_OPTIONS) -> Manifest | None:
     """Open a manifest; None if there is none, or if its server refuses or ignores ranges.
 
     Raises:
@@ -291,7 +293,7 @@ def open_manifest(url: str) -> Manifest | None:
             f"manifest '{url}': expected a regular file that can be read, got {error}\n"
             "  Let this user read it, or delete it: without it, the folder is listed."
         ) from error
-    return Manifest(url, decode_list(url, data))
+    return Manifest(url, decode_list(url, data), options)
 
 
 def _fetched(url: str) -> bytes:
@@ -319,10 +321,11 @@ class Manifests:
 
     Args:
         is_used: Whether they are; else there are none.
+        options: Of hosts of shards.
     """
 
-    def __init__(self, *, is_used: bool = True) -> None:
-        self._is_used = is_used
+    def __init__(self, options: StorageOptions = NO_OPTIONS, *, is_used: bool = True) -> None:
+        self._is_used, self._options = is_used, options
         self._found: dict[str, Manifest | None] = {}
         self.used: dict[str, Manifest] = {}
         """The manifests whose shards are among what was found, by url."""
@@ -332,7 +335,7 @@ class Manifests:
         if not self._is_used:
             return None
         if url not in self._found:
-            self._found[url] = open_manifest(url)
+            self._found[url] = open_manifest(url, self._options)
         return self._found[url]
 
     def use(self, manifest: Manifest) -> None:
