@@ -3,7 +3,7 @@
 A manifest is a list and nothing else: where records lie is in the indexes, each beside its shard (see `index_file`), or
 below a folder beside the manifest where that is elsewhere. The file is a line with the format and the CRC32 of what
 follows; then, in JSON, the place for which it was made, suffixes, and columns: names of files, sizes, versions, tags
-(what their server calls versions), and for each kind of index a row per shard (`ENTRY`).
+(what their server calls versions), and for each kind of index what `ENTRY` has.
 
 A manifest comes with the data, from anywhere: nothing in it is believed that could lead out of its folder.
 """
@@ -11,7 +11,6 @@ A manifest comes with the data, from anywhere: nothing in it is believed that co
 import errno
 import logging
 import os
-import re
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -55,14 +54,17 @@ MAX_BYTES = 4 << 30
 _MAX_RECORDS = 1 << 34  # of a shard
 _CLOSED = (errno.EACCES, errno.EPERM, errno.ELOOP)
 _JOIN = "join"  # begins the kinds of indexes of shards with their sidecars
-_OUTSIDE = re.compile(r"\n(?=\n|/|pipe:|\.{1,2}[/\n])|/(?=\n|/|\.{1,2}[/\n])|::|[\0\r\\]")
+_OUTSIDE = (
+    *("\n/", "/\n", "//", "/./", "/../", "/.\n", "/..\n", "\n./", "\n../", "\n.\n", "\n..\n", "\n\n"),
+    *("\npipe:", "::", "\0", "\r", "\\"),
+)
 """Texts that no list of relative names has, a line each between two others. `::` would chain file systems."""
 ENTRY = np.dtype(
     [(name, "<i8") for name in ("file", "sidecar", "num_records", "skipped", "first_skipped", "noted", "check")]
 )
-_ENTRY_COLUMNS = ENTRY.itemsize // 8
 """An index as a manifest lists it: the number of its shard, of its shard's sidecar (-1 without one), counts as in its
 header, and the CRC32 of that."""
+_ENTRY_COLUMNS = ENTRY.itemsize // 8
 Entries = npt.NDArray[np.void]
 
 
@@ -92,7 +94,8 @@ def encode_list(said: ShardList) -> bytes:
     try:
         if wrong := _outside(said.names):
             raise ValueError(f"a name with {shown(wrong)}")
-        indexes = {kind: table.view("<i8").reshape(-1, _ENTRY_COLUMNS).tolist() for kind, table in said.indexes.items()}
+        tables = {kind: table.view("<i8").reshape(-1, _ENTRY_COLUMNS) for kind, table in said.indexes.items()}
+        indexes = {kind: table.T.tolist() for kind, table in tables.items()}
         columns = {"sizes": said.sizes.tolist(), "versions": said.versions.tolist(), "indexes": indexes}
         body = orjson.dumps({**said._asdict(), **columns})
     except (ValueError, TypeError) as error:  # such as of a name that is no UTF-8
@@ -111,8 +114,7 @@ def _outside(names: Sequence[str]) -> str | None:
     framed = "\n".join(["", *names, ""]) if names else ""
     if framed.count("\n") > len(names) + 1:
         return "\n"
-    found = _OUTSIDE.search(framed)
-    return framed[found.start() : found.end() + 1] if found else None
+    return next((wrong for wrong in _OUTSIDE if wrong in framed), None)
 
 
 def decode_list(url: str, data: bytes) -> ShardList:
@@ -161,8 +163,9 @@ def _checked_list(said: Any) -> ShardList:
 
 
 def _checked_entries(kind: str, said: Any, sizes: Int64s) -> Entries:
-    """Check the rows of a kind of index: each is of files that are there."""
-    found = _whole_numbers(said, (len(said), _ENTRY_COLUMNS)).view(ENTRY).reshape(-1)
+    """Check what is said of a kind of index: each is of files that are there."""
+    columns = _whole_numbers(said, (_ENTRY_COLUMNS, len(said[0])))
+    found = np.ascontiguousarray(columns.T).view(ENTRY).reshape(-1)
     files, sidecars, counts, checks = (found[name] for name in ("file", "sidecar", "num_records", "check"))
     num_files = len(sizes)
     is_joined = (sidecars >= 0) & (sidecars < num_files) if kind.startswith(_JOIN) else sidecars == -1
@@ -175,7 +178,7 @@ def _checked_entries(kind: str, said: Any, sizes: Int64s) -> Entries:
 
 def _whole_numbers(said: Any, shape: tuple[int, ...]) -> Int64s:
     table = np.array(said)
-    if said and (table.shape != shape or table.dtype != np.int64):
+    if table.shape != shape or (table.size and table.dtype != np.int64):
         raise ValueError(f"a table of {table.dtype}, {table.shape}, where whole numbers, {shape}, should be")
     return table.astype(np.int64).reshape(shape)
 
