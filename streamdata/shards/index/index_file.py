@@ -160,7 +160,7 @@ class IndexFile:
             IndexDamageError: A row is not as it was published.
             ShardError: The store does not give them.
         """
-        wrong = self._unsound(runs)
+        wrong = self._unsound(runs) if 0 in self._checked else []
         if wrong and self._origin:
             wrong = self._brought(runs)
         if wrong:
