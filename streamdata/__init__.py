@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from streamdata.chats.prompts import prompt_collate as prompt_collate
     from streamdata.delivery.collate import GroupCollate as GroupCollate
     from streamdata.delivery.collate import mixed_collate as mixed_collate
+    from streamdata.delivery.losses import by_name as by_name
+    from streamdata.delivery.losses import loss_by_source as loss_by_source
     from streamdata.delivery.sampler import ResumableDistributedSampler as ResumableDistributedSampler
     from streamdata.delivery.stream_loader import StreamLoader as StreamLoader
     from streamdata.delivery.stream_state import StreamState as StreamState
@@ -120,6 +122,8 @@ _MODULES = {
     "Pad": "delivery.tensor_collate",
     "to_float": "delivery.tensor_collate",
     "GroupCollate": "delivery.collate",
+    "loss_by_source": "delivery.losses",
+    "by_name": "delivery.losses",
     "prompt_collate": "chats.prompts",
     "collate_fn": "chats.prompts",
     "dpo_collate": "stores.datasets.record_datasets",

@@ -2,14 +2,18 @@
 
 `__datasetname__` is the path of names below the top level, joined by dots; `__dprank__` and `__workerid__` name the
 lane; `__seed__` is the seed of the source's order in its present epoch; `__url__` and `__key__` (shards) or
-`__index__` (map-style) name the record.
+`__index__` (map-style) name the record, and `__record__` does so in numbers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Final
+from itertools import chain
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from streamdata.errors import listing, shown
+
+if TYPE_CHECKING:
+    import torch
 
 DATASET_NAME: Final = "__datasetname__"
 DP_RANK: Final = "__dprank__"
@@ -19,15 +23,32 @@ URL: Final = "__url__"
 KEY: Final = "__key__"
 INDEX: Final = "__index__"
 
+RecordId: TypeAlias = tuple[int, int, int, int]
+"""The number of a source among `source_names`; epoch; number of a record in the source; number of a sample among all
+that were made of the record."""
+
+RECORD: Final = "__record__"
+"""In a sample: the `RecordId` of the record that it was made of."""
+
+NO_RECORD: Final[RecordId] = (-1, -1, -1, -1)
+"""Stands for padding where it counts as a document."""
+
+SOURCE_IDS: Final = "source_ids"
+"""In a packed row, or a batch that is a dict of tensors: the source of each document. Not private, see `provenance`."""
+RECORD_IDS: Final = "record_ids"
+"""Beside `SOURCE_IDS`: the record of each document."""
+
 CURSOR: Final = "__cursor__"
-"""Private, and of two types. In a record that process functions see: its index in the source, an int. In a sample that
-is delivered: a tuple of entries, see `streamdata.states.cursor`."""
+"""Private: where the stream stands after a sample, a tuple of entries; see `streamdata.states.cursor`."""
 
 STATES: Final = "__states__"
 """In an output of a `customized_yield_fn`: the entries of all that was pulled for it, dropped samples included."""
 
 TOKEN_FIELDS: Final = ("input_ids", "tokens")
 """Token ids of a sample, by the names that all that makes or packs tokens gives them. Not private."""
+
+IGNORED_LABEL: Final = -100
+"""The target where there is nothing to predict: what `torch.nn.functional.cross_entropy` ignores by default."""
 
 SAMPLES: Final = "samples"
 """The samples of a group, in the one that `GroupByLength` gives."""
@@ -38,8 +59,28 @@ STATE: Final = "__state__"
 PADDING: Final = "__padding__"
 """In a batch of `StreamLoader(uneven="pad")`: whether a sample only fills the batch up, bool (B,)."""
 
-SET_HERE: Final = frozenset([DATASET_NAME, DP_RANK, WORKER_ID, SEED, URL, KEY, INDEX, STATES])
+SET_HERE: Final = frozenset([DATASET_NAME, DP_RANK, WORKER_ID, SEED, URL, KEY, INDEX, RECORD, STATES])
 """Fields that no JSONL row may bring along: streamdata sets them, and reads them again."""
+
+
+def provenance(records: Sequence[RecordId | None]) -> "dict[str, torch.Tensor]":
+    """Make the fields that say of which records documents are.
+
+    Args:
+        records: The record of each document; None where nobody knows, as outside of a stream.
+
+    Returns:
+        `source_ids`, int64 (documents,), and `record_ids`, int64 (documents, 3): epoch, record, sample. Nothing where
+        one is not known.
+    """
+    import numpy as np
+    import torch
+
+    if not records or None in records:
+        return {}
+    known = cast("Sequence[RecordId]", records)
+    ids = np.fromiter(chain.from_iterable(known), np.int64, 4 * len(known)).reshape(-1, 4)
+    return {SOURCE_IDS: torch.from_numpy(ids[:, 0]), RECORD_IDS: torch.from_numpy(ids[:, 1:])}
 
 
 @lru_cache(maxsize=4096)  # asked of each field of each sample that is packed

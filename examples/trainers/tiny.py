@@ -57,8 +57,8 @@ class TinyModel(nn.Module):
         self.folder = folder
         self.embedding, self.head = nn.Embedding(VOCABULARY, 16), nn.Linear(16, VOCABULARY)
 
-    def forward(self, input_ids: Tensor, row: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the loss, and note the rows where it is trained."""
+    def forward(self, input_ids: Tensor, row: Tensor, labels: Tensor | None = None, **ids: Tensor) -> dict[str, Tensor]:
+        """Return the loss, and note the rows where it is trained; `ids` say of which records they are."""
         if self.training:
             note(self.folder, *row.tolist())
         logits = self.head(self.embedding(input_ids[:, :-1]))

@@ -14,6 +14,7 @@
 | `tensor_collate.py` | batches as dicts of tensors |
 | `even_ranks.py` | as many batches on every rank of a finite stream |
 | `stream_loader.py` | the loader, and the states after each of its last batches |
+| `losses.py` | the loss of each source |
 | `to_device.py` | batches that are moved to a device ahead |
 | `stream_state.py` | the states of all ranks in a checkpoint |
 | `sampler.py` | a resumable sampler of map-style datasets |

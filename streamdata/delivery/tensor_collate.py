@@ -14,7 +14,17 @@ from torch.utils.data import get_worker_info
 
 from streamdata.delivery.collate import listed, pack
 from streamdata.errors import did_you_mean, shown
-from streamdata.fields import CURSOR, DATASET_NAME, STATE, STATES, is_reserved
+from streamdata.fields import (
+    CURSOR,
+    DATASET_NAME,
+    RECORD,
+    RECORD_IDS,
+    SOURCE_IDS,
+    STATE,
+    STATES,
+    is_reserved,
+    provenance,
+)
 from streamdata.states.cursor import links_of, number_batch, state_text
 
 _WHO: Final = "TensorCollate"
@@ -79,12 +89,16 @@ class TensorCollate:
     has in every row one value for each token is joined alike, and filled up at its end if it has a `Pad`. Where the
     rule for `cu_seqlens` itself is not "stack", rows stay apart.
 
+    `source_ids` int64 (documents,) and `record_ids` int64 (documents, 3) say what the batch is made of, row after row:
+    a sample is one document, a packed row as many as it has; see `PackTokens`.
+
     The fields `__…__` of streamdata are left out, unless they are named. Tensors share one buffer in the trainer:
     clone one that you keep for long.
 
     Args:
         fields: The rules of fields, by name. Each that is not dropped must be in every sample.
         default: The rule of all other fields: "stack", "list" or "drop".
+        provenance: Whether there are `source_ids` and `record_ids`.
 
     Raises:
         ValueError: A rule is unknown; in a batch, a field that some samples lack, or that differs in shape, dtype or
@@ -92,15 +106,22 @@ class TensorCollate:
     """
 
     def __init__(
-        self, fields: Mapping[str, Rule] | None = None, default: Literal["stack", "list", "drop"] = "stack"
+        self,
+        fields: Mapping[str, Rule] | None = None,
+        default: Literal["stack", "list", "drop"] = "stack",
+        *,
+        provenance: bool = True,
     ) -> None:
         self._fields = dict(fields or {})
-        self._default = default
+        self._default, self._provenance = default, provenance
         for name in (CURSOR, STATES, STATE):
             if name in self._fields:
                 raise ValueError(
                     f"{_WHO}: {shown(name)} has no rule: what it says is in {STATE!r}\n  Remove it from fields."
                 )
+        for name in (SOURCE_IDS, RECORD_IDS):
+            if name in self._fields:
+                raise ValueError(f"{_WHO}: {shown(name)} has no rule\n  To leave it out, give provenance=False.")
         if isinstance(default, Pad):
             raise ValueError(f"{_WHO}: expected default to be one of {_RULES}, got {default}\n  Pad fields by name.")
         rules = {"default": default, **{f"fields[{shown(name)}]": rule for name, rule in self._fields.items()}}
@@ -125,7 +146,7 @@ class TensorCollate:
         bounds: _Column | None = None
         for name in dict.fromkeys(chain(chain.from_iterable(samples), self._fields)):
             rule = self._fields.get(name, "drop" if is_reserved(name) else self._default)
-            if rule != "drop":
+            if rule != "drop" and name not in (SOURCE_IDS, RECORD_IDS):
                 columns.append(_Column(name, rule, samples))
                 bounds = columns[-1] if (name, rule) == (_BOUNDS, "stack") else bounds
         lengths, run_on = (None, None) if bounds is None else bounds.run_on()
@@ -135,10 +156,24 @@ class TensorCollate:
                 f"says that the rows have {lengths} tokens, but no field has so many values",
                 f'Give rows that are not padded, or keep them apart with fields={{{_BOUNDS!r}: "list"}}.',
             )
+        if self._provenance:
+            collated |= _documents(samples)
         if any(isinstance(sample.get(CURSOR), tuple) for sample in samples):
             number_batch(samples)
             collated[STATE] = state_text(samples)
         return collated if get_worker_info() is None else pack(collated, links_of(samples))
+
+
+def _documents(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """The provenance of a batch: of samples, or of the documents of packed rows; nothing where one does not say."""
+    records: list[Any] = []
+    for sample in samples:
+        if SOURCE_IDS in sample:
+            ids = torch.cat([sample[SOURCE_IDS][:, None], sample[RECORD_IDS]], 1)
+            records += ids.tolist()
+        else:  # of one record: also the documents of a window of a store
+            records += [sample.get(RECORD)] * (len(sample[_BOUNDS]) - 1 if _BOUNDS in sample else 1)
+    return provenance(records)
 
 
 def to_float(batch: Mapping[str, Any]) -> dict[str, Any]:

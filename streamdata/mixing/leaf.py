@@ -4,10 +4,10 @@
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, takewhile
+from itertools import chain, count, takewhile
 from operator import itemgetter
 from typing import Self
 
@@ -67,6 +67,8 @@ class Run:
     base: Base
     deals: Deals
     tree: Tree
+    numbers: Mapping[str, int]
+    """By path, of the sources of records."""
     skips: Skips
     from_window: bool = False
     header: str = ""
@@ -95,6 +97,7 @@ class Run:
             base=progress.base(epoch_pass),
             deals=deals,
             tree=tree,
+            numbers=dict(zip(tree.sources, count(), strict=False)),
             skips=skips,
         )
 
@@ -176,7 +179,8 @@ class Leaf:
         if self._reads_ahead:  # makes windows before they are needed; its pace shows only when some were read
             share = math.prod(share_at(self._run.base.time) for share_at in self._above)
             upcoming = Upcoming(self._run.ahead, 1 / max(share, _LEAST_SHARE))
-        task = ReadTask(self.path, self._run.lane, lane.order, self._tally, has_function, self._part, upcoming)
+        number = self._run.numbers[self.path]
+        task = ReadTask(self.path, number, self._run.lane, lane.order, self._tally, self._part, upcoming)
         if (watch := self._run.watch) is not None:
             task.noting = partial(watch.noting, self.path)
         if isinstance(self._lane.dealt.source, OwnStreamSource):

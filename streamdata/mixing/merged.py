@@ -26,7 +26,7 @@ from streamdata.mixing.lane_iterator import LaneIterator
 from streamdata.mixing.lengths import check_lengths, lengths_text
 from streamdata.mixing.meter import own_traffic
 from streamdata.mixing.reading import Reading
-from streamdata.mixing.tree import MixtureSettings, tree_of
+from streamdata.mixing.tree import MixtureSettings, name_record, tree_of
 from streamdata.recipe.named_source import PART_NAMES, Percent, default_of
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.lane_link import Traffic, note_deal, noted_deal, times_of, traffic_of
@@ -405,6 +405,27 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             ahead=ahead_settings(self.read_ahead_bytes, self.connections),
             stall_s=self.stall_s,
         )
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """The sources of records by their dotted names, sorted; `source_ids` of batches are numbers of these."""
+        return tuple(sorted(node.path for node in tree_of(self).leaves()))
+
+    def describe_record(self, source: int | str, record_id: Sequence[int]) -> dict[str, Any]:
+        """Look up which record a document is.
+
+        Args:
+            source: Its number, as in `source_ids`, or its name.
+            record_id: A row of `record_ids`: epoch, record, output.
+
+        Returns:
+            `url` and `key` of a record of a shard; `index` in a map-style dataset.
+
+        Raises:
+            ValueError: There is no such source, or no such record in it.
+            SourceError: It is another library's iterable, whose records nobody can look up.
+        """
+        return name_record(tree_of(self), source, record_id)
 
     def check_length(self, required: float) -> list[dict[str, Any]]:
         """Compute how often a run of `required` samples of this mixture reads each source.

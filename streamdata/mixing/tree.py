@@ -6,7 +6,8 @@
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import SourceError, shown
+from streamdata.errors import SourceError, listing, shown
 from streamdata.mixing.schedule import Shares
 from streamdata.recipe.named_source import LEAST, MOST, NamedSource, SizeWeight, Weight, plain_number, read_percent
 from streamdata.sources import MapStyleSource, Source
@@ -182,12 +183,15 @@ class Node:
         orders: dict[str, str] = {}
         weights: dict[str, Weight] = {}
         cuts: dict[str, BlockCut] = {}
+        sources: list[str] = []
         for node in self.walk():  # parents before children
             orders[node.path] = node.order
             weights |= node.weights
-            if not node.is_mixture and not isinstance(node.source, OwnStreamSource):
-                cuts[node.path] = node.cut
-        return Tree(orders, weights, cuts)
+            if not node.is_mixture:
+                sources.append(node.path)
+                if not isinstance(node.source, OwnStreamSource):
+                    cuts[node.path] = node.cut
+        return Tree(orders, weights, cuts, sorted(sources))
 
     def anomalies(self) -> dict[str, dict[str, int]]:
         """Counts of what the sources' shards hold that is not a whole record, by path and kind."""
@@ -243,6 +247,22 @@ def num_in(node: Node, what: str) -> int | None:
         return None
     # As many as a part has on average: to count them, all would be looked at.
     return int(count) if node.part is None else max(1, round(count * node.part.share))
+
+
+def name_record(top: Node, source: int | str, record_id: Sequence[int]) -> dict[str, Any]:
+    """Look up which record a document is; see `MergedDataset.describe_record`."""
+    nodes = {node.path: node for node in top.leaves()}
+    names = sorted(nodes)
+    name = names[source] if not isinstance(source, str) and 0 <= source < len(names) else str(source)
+    if name not in nodes:
+        expected = f"one of {listing(names)}, or their numbers"
+        raise ValueError(f"describe_record: expected as source {expected}, got {shown(source)}")
+    found, (_, number, _) = nodes[name].source, map(int, record_id)
+    assert found is not None, "a leaf"
+    if number >= 0:  # of padding it is -1
+        with suppress(IndexError, StopIteration):
+            return found.identify(number)
+    raise ValueError(f"describe_record: source {shown(name)} has no record {number}")
 
 
 def _of_size(child: Node, weight: SizeWeight) -> float:

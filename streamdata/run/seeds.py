@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import names_text
-from streamdata.fields import CURSOR, INDEX, KEY, SEED, URL
+from streamdata.fields import CURSOR, INDEX, KEY, RECORD, SEED, URL
 
 
 def stable_seed(*parts: object) -> int:
@@ -180,15 +180,18 @@ def record_rng(record: Mapping[str, Any]) -> "np.random.Generator":  # NumPy imp
     Raises:
         ValueError: The record does not come from a source of a MergedDataset.
     """
-    if SEED not in record or not (record.keys() & {INDEX, URL, CURSOR}):
+    if SEED not in record or not (record.keys() & {INDEX, URL, RECORD}):
         raise ValueError(
             "record_rng: expected a record as it was given to a process function, got the fields "
             f"{names_text(record)}\n"
             "  Call it before fields whose names begin with '__' are removed."
         )
-    identity = record.get(INDEX, record.get(CURSOR))
-    if not isinstance(identity, int):
-        # A sample of a merged stream: its cursor says where the lane stands, not which record it is.
+    if INDEX in record:
+        identity = record[INDEX]
+    elif RECORD in record and CURSOR not in record:
+        identity = record[RECORD][2]
+    else:
+        # A sample of a merged stream, which may be another one of the same record.
         # The shard's file name alone: shards may be moved to another directory or bucket between runs.
         identity = (PurePosixPath(record.get(URL, "")).name, record.get(KEY))
     return np.random.Generator(np.random.PCG64(stable_seed(record[SEED], identity)))

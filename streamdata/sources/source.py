@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import SourceError, StateError, shown
-from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, STATES, URL, WORKER_ID
+from streamdata.errors import SourceError, StateError, names_text, shown
+from streamdata.fields import DATASET_NAME, DP_RANK, INDEX, KEY, RECORD, STATES, URL, WORKER_ID
 from streamdata.run import Lane
 from streamdata.shards.ahead.read_ahead import Upcoming
 from streamdata.shards.readers import DamagedRecordError
@@ -71,9 +71,18 @@ class Source(ABC):
     def read(self, task: "ReadTask", position: Position) -> Iterator[tuple[Record, Position]]:
         """Yield each record from `position` on, with the position after it, until the order ends.
 
-        A record carries the fields of `streamdata.fields`, and where `task.with_indices` its index in the
-        source. Positions count all records; where there is a `task.part`, those of the other one are not read.
+        A record carries the fields of `streamdata.fields`. Positions count all records; where there is a `task.part`,
+        those of the other one are not read.
         """
+
+    def identify(self, number: int) -> Record:
+        """Name a record by its number in the source, from 0: `url` and `key`, or `index`.
+
+        Raises:
+            IndexError, StopIteration: There is no such record.
+            SourceError: Nobody can look it up.
+        """
+        raise SourceError("expected a source whose records can be looked up, got another library's iterable")
 
     def anomalies(self) -> dict[str, int]:
         """Counts, by kind, of what is known before reading not to be a whole record."""
@@ -145,10 +154,10 @@ class ReadTask:
 
     Args:
         name: The source's path of names.
+        number: Of the source among those of the tree, sorted by path.
         lane: Who reads.
         order: The lane's blocks.
         tally: Where the source's failures are counted.
-        with_indices: Whether a process function will see the records (and may ask for their indices in the source).
         part: Which records are read; None for all.
         upcoming: Makes windows before they are needed; None where that is off.
     """
@@ -156,14 +165,14 @@ class ReadTask:
     def __init__(
         self,
         name: str,
+        number: int,
         lane: Lane,
         order: BlockOrder,
         tally: Tally,
-        with_indices: bool,
         part: Part | None = None,
         upcoming: Upcoming | None = None,
     ) -> None:
-        self.name, self.order, self.tally, self.with_indices, self.part = name, order, tally, with_indices, part
+        self.name, self.number, self.order, self.tally, self.part = name, number, order, tally, part
         self.upcoming = upcoming
         self.later: Callable[[], Iterator[OrderAt]] = lambda: iter(())
         """Returns the orders that the lane reads after this one has ended."""
@@ -281,10 +290,19 @@ def check_position(name: str, what: str, got: int, last: int) -> None:
         )
 
 
+def place_of(record: Record | DamagedRecordError) -> Record:
+    """Name a record of a shard: `url` and `key`."""
+    if isinstance(record, DamagedRecordError):
+        return {"url": record.url, "key": record.key}
+    return {"url": str(record[URL]), "key": record[KEY]}
+
+
 def describe_record(record: object) -> str:
     """Identify a record in a message: by url and key, or by index."""
     if not isinstance(record, dict):
         return "a record without fields"
     if URL in record:
         return f"{record[URL]}, key {shown(record.get(KEY))}"
-    return f"index {record[INDEX]}" if INDEX in record else f"record {record.get(CURSOR)}"
+    if INDEX in record:
+        return f"index {record[INDEX]}"
+    return f"record {record[RECORD][2]}" if RECORD in record else f"a record with {names_text(record)}"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from streamdata.errors import StateError, names_text, shown
-from streamdata.fields import CURSOR, SAMPLES, STATES, is_reserved
+from streamdata.fields import CURSOR, RECORD, RECORD_IDS, SAMPLES, SOURCE_IDS, STATES, is_reserved, provenance
 from streamdata.sources.source import Sample, describe_record
 from streamdata.text.packing import checked_counts
 from streamdata.text.plan import Plan, plan_alike, plan_alike_head, plan_bfd, plan_bfd_head
@@ -306,7 +306,7 @@ def _told(value: object) -> str:
     return type(value).__name__ if shape is None else f"{type(value).__name__} {dtype} {tuple(shape)}"
 
 
-_MADE_HERE: Final = ("cu_seqlens", "position_ids")
+_MADE_HERE: Final = ("cu_seqlens", "position_ids", SOURCE_IDS, RECORD_IDS)
 
 
 class PackTokens(Lookahead):
@@ -318,6 +318,9 @@ class PackTokens(Lookahead):
     - `field`, the samples' token ids joined, (n,) with n at most `max_tokens`;
     - `cu_seqlens` int32 (documents + 1,), where documents begin in it, and n;
     - `position_ids` int64 (n,), from 0 at each document's start;
+    - `source_ids` int64 (documents,), the number of each document's source in `MergedDataset.source_names`; and
+      `record_ids` int64 (documents, 3): epoch, number of the record in its source, and of the sample among all that
+      were made of the record, from 0 (see `MergedDataset.describe_record`);
     - each other field with one value per token (labels, masks), joined in the same way. A field counts as one if its
       length equals that of the token ids in all samples of the burst that have it;
     - all other fields (media, texts) as a list with one entry for each document, None where it has none;
@@ -369,7 +372,13 @@ class PackTokens(Lookahead):
         marks = np.array([0, *accumulate(sizes)], np.int32)
         longest = np.arange(max(sizes))
         positions = np.concatenate([longest[:size] for size in sizes])
-        return {**row, "cu_seqlens": torch.from_numpy(marks), "position_ids": torch.from_numpy(positions)}
+        documents = provenance([piece.sample.get(RECORD) for piece in pieces])
+        return {
+            **row,
+            "cu_seqlens": torch.from_numpy(marks),
+            "position_ids": torch.from_numpy(positions),
+            **documents,
+        }
 
     def _joined(self, name: str, pieces: Sequence[TokenPiece]) -> torch.Tensor:
         values: list[Any] = [piece.sample.get(name) for piece in pieces]

@@ -18,15 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StateError, shown
-from streamdata.fields import lacks
+from streamdata.fields import IGNORED_LABEL, NO_RECORD, RECORD, lacks, provenance
 from streamdata.text.tokenizer import end_token, tokenize, tokenizer_fingerprint
 from streamdata.text.truncation import check_choice, check_positive
 
 if TYPE_CHECKING:
     import torch
-
-IGNORED_LABEL: Final = -100
-"""The target where there is nothing to predict: what `torch.nn.functional.cross_entropy` ignores by default."""
 
 Int64s = npt.NDArray[np.int64]
 Labels = Literal["unshifted", "shifted"]
@@ -45,6 +42,8 @@ class PackedRow(NamedTuple):
     """How many of `tokens` are the stream's; padding follows."""
     num_documents: int
     """How many documents have come to their end since the row before."""
+    records: list[Any]
+    """The row's documents, in sequence, by what `add` was given for each."""
 
 
 class RowPacker:
@@ -63,6 +62,7 @@ class RowPacker:
         self._row_length = row_length
         self._end_token = end_token
         self._held: deque[Int64s] = deque()
+        self._records: deque[Any] = deque()
         self._num_tokens = -skip
         self._taken = skip
         self._num_ended = 0
@@ -72,11 +72,12 @@ class RowPacker:
         """How many of the last documents are still needed, empty ones among them; and tokens of the first in rows."""
         return {"rewind": len(self._held), "offset": self._taken}
 
-    def add(self, tokens: Int64s) -> None:
+    def add(self, tokens: Int64s, record: Any = None) -> None:
         """Appends a document.
 
         Args:
             tokens: Shape (n,), n ≥ 0, without an end token.
+            record: What its rows are to say of it.
 
         Raises:
             ValueError: It is the first one and shorter than what was to be skipped.
@@ -88,6 +89,7 @@ class RowPacker:
                 "  The documents differ from those that were packed before; start afresh."
             )
         self._held.append(document)
+        self._records.append(record)
         self._num_tokens += len(document)
         self._release()
 
@@ -100,7 +102,7 @@ class RowPacker:
         if self._num_tokens <= (0 if is_end else self._row_length):
             return None
         num_tokens = min(self._num_tokens, self._row_length)
-        pieces = self._cut(num_tokens)
+        pieces, records = self._cut(num_tokens)
         lengths = [len(piece) for piece in pieces] + [self._row_length - num_tokens]
         missing = np.full(lengths[-1], self._end_token, dtype=np.int64)
         tokens = np.concatenate([*pieces, missing])
@@ -110,23 +112,25 @@ class RowPacker:
             targets[num_tokens - 1] = self._held[0][self._taken]
         position_ids = positions(np.array(lengths))
         ended, self._num_ended = self._num_ended, 0
-        return PackedRow(tokens, targets, targets != IGNORED_LABEL, position_ids, num_tokens, ended)
+        return PackedRow(tokens, targets, targets != IGNORED_LABEL, position_ids, num_tokens, ended, records)
 
-    def _cut(self, num_tokens: int) -> list[Int64s]:
-        """Removes the next tokens, as one piece per document."""
+    def _cut(self, num_tokens: int) -> tuple[list[Int64s], list[Any]]:
+        """Removes the next tokens, as one piece per document, each with what was given with the document."""
         self._num_tokens -= num_tokens
-        pieces = []
+        pieces, records = [], []
         while num_tokens:
             piece = self._held[0][self._taken : self._taken + num_tokens]
             pieces.append(piece)
+            records.append(self._records[0])
             num_tokens -= len(piece)
             self._taken += len(piece)
             self._release()
-        return pieces
+        return pieces, records
 
     def _release(self) -> None:
         while self._held and self._taken >= len(self._held[0]):
             self._taken -= len(self._held.popleft())
+            self._records.popleft()
             self._num_ended += 1
 
 
@@ -150,6 +154,9 @@ class TextJsonlProcessFnBuilder:
       token;
     - `position_ids` int64, from 0 at each document's start and each row's start (padding counts as a document);
     - `labels` int64, on request only, since trainers define them in two ways.
+
+    And of its documents, each of which begins where `position_ids` is 0: `source_ids` int64 (documents,) and
+    `record_ids` int64 (documents, 3), as those of `PackTokens`; -1 of padding.
 
     Its state holds how many of the last records are still needed, and where in the first of them the next row begins.
 
@@ -196,7 +203,7 @@ class TextJsonlProcessFnBuilder:
 
     def _rows(self, packer: RowPacker, records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for record in records:
-            packer.add(self._tokens(record))
+            packer.add(self._tokens(record), record.get(RECORD))
             while (row := packer.next_row()) is not None:
                 yield self._sample(row)
         if (row := packer.next_row(is_end=True)) is not None:
@@ -207,11 +214,14 @@ class TextJsonlProcessFnBuilder:
 
         arrays = row._asdict()
         num_tokens, self.num_ended = arrays.pop("num_tokens"), arrays.pop("num_documents")
+        records = arrays.pop("records")
         if self.labels == "shifted":
             arrays["labels"] = row.target_ids.copy()
         elif self.labels == "unshifted":
             arrays["labels"] = np.where(np.arange(len(row.tokens)) < num_tokens, row.tokens, IGNORED_LABEL)
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+        if num_tokens < len(row.tokens):
+            records.append(NO_RECORD)
+        return {name: torch.from_numpy(array) for name, array in arrays.items()} | provenance(records)
 
     def num_tokens(self, record: dict[str, Any]) -> int:
         """The number of row tokens that a record becomes, including its end-of-sequence token."""

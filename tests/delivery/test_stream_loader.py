@@ -363,10 +363,11 @@ def test_states_set_on_the_dataset_are_those_resumed_from() -> None:
 def test_batches_are_plain() -> None:
     """Without the states that they brought; a list keeps the samples' other fields."""
     (batch,) = islice(make_loader(), 1)
-    assert list(batch) == ["data"]
+    assert list(batch) == ["data", "source_ids", "record_ids"]
     (batch,) = islice(make_loader(collate=mixed_collate), 1)
     assert type(batch) is list
-    assert sorted(batch[0]) == ["__datasetname__", "__dprank__", "__index__", "__seed__", "__workerid__", "data"]
+    ours = ["__datasetname__", "__dprank__", "__index__", "__record__", "__seed__", "__workerid__"]
+    assert sorted(batch[0]) == [*ours, "data"]
 
 
 def test_lists_from_workers_and_their_states_are_those_of_a_stock_loader() -> None:

@@ -234,7 +234,7 @@ def test_defaults_hold_for_fields_without_a_rule() -> None:
 def test_our_own_fields_are_dropped_but_for_the_state() -> None:
     """One that is named is kept: a loss per source needs its name."""
     samples = list(islice(rows(), 4))
-    assert list(PADDED(samples)) == ["tokens", "number", "text", "__state__"]
+    assert list(PADDED(samples)) == ["tokens", "number", "text", "source_ids", "record_ids", "__state__"]
     named = TensorCollate(fields={"tokens": "drop", "__datasetname__": "list"})(samples)
     assert named["__datasetname__"] == [sample["__datasetname__"] for sample in samples]
 

@@ -48,12 +48,12 @@ class RowGroupSource(BlockSource):
             yield PlannedWindow(start[:2], opened, [spans] if len(spans.spans) else [], np.arange(len(spans.spans)))
 
     def _read_window(
-        self, task: ReadTask, opened: OpenedWindow, chunks: Iterable[Chunk | None]
+        self, task: ReadTask, epoch: int, opened: OpenedWindow, chunks: Iterable[Chunk | None]
     ) -> Iterator[tuple[Iterable[int], Iterator[Record]]]:
         window: ParquetWindow = opened.window  # type: ignore[assignment]
         # Each chunk is taken up when the first group that it brings is due, and let go of when that is decoded.
         window.come(iter(chunks))
-        return super()._read_window(task, opened, (None,))
+        return super()._read_window(task, epoch, opened, (None,))
 
     def _holds(
         self, part: Part, positions: Indices, shards: Indices, firsts: Indices, counts: Indices

@@ -8,16 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import SourceError, shown
-from streamdata.fields import CURSOR, SEED
+from streamdata.fields import RECORD, SEED
 from streamdata.io.cache.cached import confirm
 from streamdata.io.storage import Int64s
 from streamdata.run import shuffled, stable_seed
 from streamdata.shards.ahead.windows import MAX_REQUEST_BYTES, ChunkBytes, PlannedWindow
 from streamdata.shards.readers import DamagedRecordError, SequentialShards
 from streamdata.sources.order.blocks import BlockOrder, Part, describe_content, shard_seeds
-from streamdata.sources.source import OrderAt, ReadTask, Record, Source, check_position, walk
+from streamdata.sources.source import OrderAt, ReadTask, Record, Source, check_position, place_of, walk
 from streamdata.states.cursor import Position
 
+_RECORD_BITS = 40
+"""Records of earlier shards are not counted: a record is numbered from its shard's number, shifted by so many bits."""
 _RECORDS_AT_ONCE = 256
 """Records of a shard, read from its start, of which it is computed at once whether they are of the part."""
 
@@ -55,6 +57,10 @@ class SequentialSource(Source):
         group = self.records_per_group if shuffle else 0
         shards = f"{self.num_blocks} shards {describe_content(self.shards)} from their start"
         return f"{self._kind}, {shards}, shuffle {shuffle}, groups of {group}"
+
+    def identify(self, number: int) -> Record:
+        shard, before = divmod(number, 1 << _RECORD_BITS)
+        return place_of(next(islice(self.shards.stream(shard), before, None)))
 
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
         without_records: set[int] = set()
@@ -101,9 +107,7 @@ class SequentialSource(Source):
                 task.num_found += 1
                 record = task.sound_or_damaged(records[index])
                 record.update(task.fields)
-                if task.with_indices:
-                    # The records of the shards before it are not counted; no shard has 2**40 of them.
-                    record[CURSOR] = (shard << 40) + group * size + index
+                record[RECORD] = (task.number, start[0], (shard << _RECORD_BITS) + group * size + index, 0)
                 yield record, after
         check_position(task.name, f"at record {taken} of {self.shards.urls[shard]}", taken, total)
 

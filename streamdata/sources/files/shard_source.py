@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.fields import CURSOR, SEED
+from streamdata.fields import RECORD, SEED
 from streamdata.io.cache.cached import confirm
 from streamdata.io.remote.addresses import CacheSettings
 from streamdata.run import shuffled, stable_seed
@@ -21,7 +21,7 @@ from streamdata.sources.alone import SourceAlone
 from streamdata.sources.files.sequential_source import SequentialSource as SequentialSource  # noqa: PLC0414  for others
 from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
 from streamdata.sources.order.blocks import BlockOrder, Part, describe_content, describe_cut, shard_seeds
-from streamdata.sources.source import OrderAt, ReadTask, Record, Source, check_position, walk
+from streamdata.sources.source import OrderAt, ReadTask, Record, Source, check_position, place_of, walk
 from streamdata.states.cursor import Position
 from streamdata.states.headers import UNIT, BlockCut
 
@@ -111,6 +111,12 @@ class BlockSource(Source):
         taken_first = self._order_inside(order, epoch, window, int(runs[2].sum()))[:taken]
         return int(np.count_nonzero(self._holds(part, taken_first, *runs)))
 
+    def identify(self, number: int) -> Record:
+        shard = int(np.searchsorted(self._record_ends, number, side="right"))
+        first = number - int(self._record_ends[shard] - self._records[shard])
+        (record,) = take_all(self.shards.window(np.array([shard]), np.array([first]), np.array([1])), np.arange(1))
+        return place_of(record)
+
     def block_of(self, shard: int, number: int) -> tuple[int, int]:
         """The block of a shard's record, and the record's number in the block."""
         before = int(self._block_ends[shard - 1]) if shard else 0
@@ -141,7 +147,7 @@ class BlockSource(Source):
             if taken:  # only a resume begins within a window
                 where = f"at record {taken} of window {window} in epoch {epoch}"
                 check_position(task.name, where, taken, len(opened.window))
-            for counts, records in self._read_window(task, opened, chunks):
+            for counts, records in self._read_window(task, epoch, opened, chunks):
                 yield zip(records, zip(repeat(epoch), repeat(window), counts, repeat(0), strict=False), strict=True)
             if self.shards.has_remote:
                 confirm(self.shards.cache, wait=False)
@@ -216,12 +222,14 @@ class BlockSource(Source):
         return OpenedWindow(opened, positions, afters, starts, counts)
 
     def _read_window(
-        self, task: ReadTask, opened: "OpenedWindow", chunks: Iterable[Chunk | None]
+        self, task: ReadTask, epoch: int, opened: "OpenedWindow", chunks: Iterable[Chunk | None]
     ) -> Iterator[tuple[Iterable[int], Iterator[Record]]]:
         """Read ahead: some records, and how many of the window are taken after each."""
         window, positions, afters, starts, counts = opened
         if task.part is not None:
             task.num_found += len(positions)
+        source, ends = task.number, np.cumsum(counts)
+        firsts = starts - ends + counts  # a record's position in the window is added to get its number in the source
         for chunk in chunks:
             done, stop = (0, len(positions)) if chunk is None else (chunk.begin, chunk.end)
             held = None if chunk is None or chunk.is_advice else chunk
@@ -233,11 +241,8 @@ class BlockSource(Source):
                     records = map(task.sound_or_damaged, take_all(window, some, task.fields, held))
                 else:
                     records = window.take(some, task.fields, held)
-                if task.with_indices:
-                    ends = np.cumsum(counts)
-                    runs = np.searchsorted(ends, some, side="right")
-                    records = _numbered(records, (starts[runs] + some - (ends - counts)[runs]).tolist())
-                yield afters[done:end], records
+                numbers = (firsts[np.searchsorted(ends, some, side="right")] + some).tolist()
+                yield afters[done:end], _numbered(records, source, epoch, numbers)
                 done = end
 
     def _order_inside(self, order: BlockOrder, epoch: int, window: int, size: int) -> Indices:
@@ -267,10 +272,10 @@ class BlockSource(Source):
         return shards, firsts, np.minimum(sizes, records - firsts)
 
 
-def _numbered(records: Iterator[Record], numbers: list[int]) -> Iterator[Record]:
-    """The records, each with its number in the whole source."""
+def _numbered(records: Iterator[Record], source: int, epoch: int, numbers: list[int]) -> Iterator[Record]:
+    """The records, each with what names it; one of a shard that is listed twice has a number for each copy."""
     for record, number in zip(records, numbers, strict=True):
-        record[CURSOR] = number  # from which record_rng seeds; a shard that is named twice has a number for each copy
+        record[RECORD] = (source, epoch, number, 0)
         yield record
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import SourceError, shown
-from streamdata.fields import DATASET_NAME, DP_RANK, INDEX, SEED, WORKER_ID
+from streamdata.fields import DATASET_NAME, DP_RANK, INDEX, RECORD, SEED, WORKER_ID
 from streamdata.recipe.named_source import SEED as SEED_PARTS
 from streamdata.recipe.named_source import PartRange, Span
 from streamdata.run import Permutation, stable_seed
@@ -90,6 +90,9 @@ class MapStyleSource(Source):
         parts = "" if self._parts is None else f", {self._parts}"
         return f"map-style, {self._num_all} records{of_what}{blocks}, shuffle {shuffle}{parts}"
 
+    def identify(self, number: int) -> Record:
+        return {"index": range(self._num_all)[number]}
+
     def start_of(self, after: Position) -> Position:
         epoch, window, taken, _ = after
         # After the last record of a block stands the start of the next one.
@@ -123,13 +126,13 @@ class MapStyleSource(Source):
         taken = position[2]
         check_position(task.name, f"at record {taken} of a block", taken, self.records_per_block - 1)
         for epoch, number, blocks in _chunks(task, position):
-            seed = task.order.seed(epoch)
+            task.fields[SEED] = task.order.seed(epoch)
             positions = islice(self._positions(task, epoch, number, blocks), taken, None)
             taken = 0
             if ahead is None:
-                yield from self._singly(task, seed, positions)
+                yield from self._singly(task, epoch, positions)
             else:
-                yield from self._ahead(ahead if task.noting is None else task.noting(ahead), task, seed, positions)
+                yield from self._ahead(ahead if task.noting is None else task.noting(ahead), task, epoch, positions)
 
     def _positions(self, task: ReadTask, epoch: int, number: int, blocks: Indices) -> Iterator[IndexedPosition]:
         """The records of the lane's blocks from number `number` on, none made before it is due."""
@@ -150,9 +153,10 @@ class MapStyleSource(Source):
         )
 
     def _singly(
-        self, task: ReadTask, seed: int, positions: Iterable[IndexedPosition]
+        self, task: ReadTask, epoch: int, positions: Iterable[IndexedPosition]
     ) -> Iterator[tuple[Record, Position]]:
-        name, dp_rank, worker = task.fields.values()
+        name, dp_rank, worker, seed = task.fields.values()
+        source = task.number
         get = self._dataset.__getitem__ if task.noting is None else task.noting(self._dataset.__getitem__)
         for index, after in positions:
             try:
@@ -161,13 +165,23 @@ class MapStyleSource(Source):
                     raise no_record(self._dataset, name)
             except (Exception, SystemExit) as error:  # a user's dataset may raise anything; the tally decides
                 if task.keeps_damaged:
-                    yield DamagedRecord(error, "__getitem__", **{**task.fields, SEED: seed, INDEX: index}), after
+                    record = (source, epoch, index, 0)
+                    yield DamagedRecord(error, "__getitem__", **{**task.fields, INDEX: index, RECORD: record}), after
                 else:
                     task.tally.fail(error, f"index {index}", "__getitem__")
                 continue
             item = fields_of(item, name)
+            record = (source, epoch, index, 0)
             yield (
-                {**item, DATASET_NAME: name, DP_RANK: dp_rank, WORKER_ID: worker, SEED: seed, INDEX: index},
+                {
+                    **item,
+                    DATASET_NAME: name,
+                    DP_RANK: dp_rank,
+                    WORKER_ID: worker,
+                    SEED: seed,
+                    INDEX: index,
+                    RECORD: record,
+                },
                 after,
             )
 
@@ -175,7 +189,7 @@ class MapStyleSource(Source):
         self,
         get: Callable[[list[int]], Sequence[Any]],
         task: ReadTask,
-        seed: int,
+        epoch: int,
         positions: Iterator[IndexedPosition],
     ) -> Iterator[tuple[Record, Position]]:
         while some := list(islice(positions, task.grow(_LOOK_AHEAD))):
@@ -189,14 +203,15 @@ class MapStyleSource(Source):
                     indices,
                     shown(error),
                 )
-                yield from self._singly(task, seed, some)
+                yield from self._singly(task, epoch, some)
             else:
                 _check_items(items, indices, task.name)
                 for (index, after), item in zip(some, items, strict=True):
                     if item is None and not self._takes_none:
                         task.tally.fail(no_record(self._dataset, task.name), f"index {index}", "__getitems__")
                         continue
-                    yield {**fields_of(item, task.name), **task.fields, SEED: seed, INDEX: index}, after
+                    record = (task.number, epoch, index, 0)
+                    yield {**fields_of(item, task.name), **task.fields, INDEX: index, RECORD: record}, after
 
 
 def _check_items(items: object, indices: list[int], name: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from torch.utils.data._utils import worker as torch_worker
 
 from streamdata.errors import SourceError, StateError, shown, text_of
-from streamdata.fields import CURSOR, SEED
+from streamdata.fields import RECORD, SEED
 from streamdata.run import Lane, stable_seed
 from streamdata.sources.foreign.named import is_of_grain
 from streamdata.sources.functions.starts import is_stateful
@@ -232,8 +232,7 @@ class OwnStreamSource(Source):
             states.note((epoch, 0, taken), stream.state())
             task.num_found += 1
             record = {**fields_of(item, task.name), **task.fields}
-            if task.with_indices:
-                record[CURSOR] = number * lane.count + lane.index  # as another lane has no record's
+            record[RECORD] = (task.number, epoch, number * lane.count + lane.index, 0)  # no other lane's is the same
             yield record, taken
         if not taken:
             self._check_empty(task, epoch, stream.num_pulled)

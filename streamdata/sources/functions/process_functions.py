@@ -18,7 +18,7 @@ import numpy as np
 from torch.utils.data import get_worker_info
 
 from streamdata.errors import StateError, shown, text_of
-from streamdata.fields import is_reserved
+from streamdata.fields import RECORD, is_reserved
 from streamdata.sources.functions.starts import fresh, is_stateful
 from streamdata.sources.functions.tally import Tally, raise_noted
 from streamdata.sources.source import DamagedRecord, Record, Sample, describe_record
@@ -90,7 +90,7 @@ def call_per_record(
             if number > skip:
                 # Behind the last output of a record stands the next record.
                 position = after if number == last else (*start_of(after)[:3], number)
-                yield complete(sample, record, what), position
+                yield complete(sample, record, what, number - 1), position
         if skip > last:
             raise StateError(
                 f"{what} gave {last} samples for {describe_record(record)} where it had given at least {skip}\n"
@@ -99,8 +99,8 @@ def call_per_record(
         skip = 0
 
 
-def complete(sample: object, record: Record, what: str) -> Sample:
-    """Copy a sample, and add the record's `__…__` fields that it lacks.
+def complete(sample: object, record: Record, what: str, output: int = 0) -> Sample:
+    """Copy a sample, and add the record's `__…__` fields that it lacks; it is the record's output of this number.
 
     Raises:
         TypeError: The output is not a dict.
@@ -112,6 +112,8 @@ def complete(sample: object, record: Record, what: str) -> Sample:
         )
     # Its state comes with them: a function that builds samples anew need not know of any field but its own.
     fields = {name: value for name, value in record.items() if is_reserved(name)}
+    if output and RECORD in record:
+        fields[RECORD] = (*record[RECORD][:3], output)
     return {**fields, **sample}
 
 
@@ -321,7 +323,7 @@ def run_bursts(function: StreamFns, feed: Feed[Any], state: FunctionState | None
         try:
             for sample in outputs:
                 if feed.count_output():
-                    yield complete(sample, feed.last, feed.what)
+                    yield complete(sample, feed.last, feed.what, feed.given - 1)
         except (Exception, SystemExit) as error:  # a user's function may raise anything; the tally decides
             if feed.error is not None:
                 raise

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from streamdata.errors import StoreError, shown
+from streamdata.fields import IGNORED_LABEL
 from streamdata.recipe.named_source import PartRange, Percent
 from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.stores.datasets.base_dataset import BaseDataset, Sample, positive
@@ -26,8 +27,6 @@ logger = logging.getLogger("streamdata")
 
 _ROWS_PER_CHUNK: Final = 512  # 4 KiB of offsets: one block of a file with sums
 TOKENS: Final = "sequence"
-NO_TARGET: Final = -100
-"""The target that torch's cross entropy passes over."""
 _MAX_SEED: Final = 2**32 - 1  # of numpy's RandomState
 _MASK: Final = "loss_mask"
 _POSITIONS: Final = "position_ids"
@@ -288,7 +287,7 @@ class WindowDataset(BaseDataset):
         return f"{cut}as megatron {[*samples.rule]} " if isinstance(samples, MegatronSamples) else cut
 
     def _samples(self, windows: WindowBegins) -> list[Sample]:
-        return self._samples_of(self._with_next(TOKENS, windows, NO_TARGET), windows.begins)
+        return self._samples_of(self._with_next(TOKENS, windows, IGNORED_LABEL), windows.begins)
 
     def _samples_of(self, tokens: Values, begins: Sequence[int] | None) -> list[Sample]:
         """The samples of windows with the token after each, (windows, window_size + 1), and where these begin."""

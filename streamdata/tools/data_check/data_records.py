@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, Self, get_args
 import numpy as np
 
 from streamdata.errors import StreamdataError, one_line, shown, text_of, without_secrets
-from streamdata.fields import CURSOR, INDEX, KEY, SET_HERE, URL
+from streamdata.fields import INDEX, KEY, RECORD, SET_HERE, URL
 from streamdata.io.storage import NO_STAMP, is_pipe, stamp_of, told_url
 from streamdata.io.streams import open_stream
 from streamdata.shards.jsonl.lines import lines_of, place_of
@@ -122,7 +122,7 @@ _NOT_READ: Final = "\n  What comes after it was not read."
 
 
 def shard_records(dataset: ShardDataset, note: Note) -> Iterator[Record]:
-    """The records of a source of one shard or several, in the order of the file; each has its number in `CURSOR`."""
+    """The records of a source of one shard or several, in the order of the file; each has its number in `RECORD`."""
     found: Iterator[Record]
     if isinstance(dataset, JsonlIterableDataset):
         shards: Any = dataset.source.shards
@@ -134,7 +134,7 @@ def shard_records(dataset: ShardDataset, note: Note) -> Iterator[Record]:
         found = _streamed(dataset.source.shards, note)
     sidecars = _Sidecars(dataset.source.shards)
     for number, record in enumerate(found):
-        record[CURSOR] = number
+        record[RECORD] = (0, 0, number, 0)
         sidecars.add(record)
         yield record
     sidecars.check(note)
@@ -150,7 +150,7 @@ def tar_records(tar: SequentialTar, told: str, note: Note) -> Iterator[Record]:
     """
     is_told = told.startswith(f"shard '{tar.urls[0]}': offset ")
     for number, record in enumerate(_streamed(tar, (lambda *_: None) if is_told else note)):
-        yield record | {CURSOR: number}
+        yield record | {RECORD: (0, 0, number, 0)}
 
 
 def map_style_records(dataset: Any, first: int, last: int, name: str, note: Note) -> Iterator[Record]:
@@ -169,7 +169,7 @@ def streamed_records(dataset: Any, name: str, note: Note) -> Iterator[Record]:
     number = 0
     try:
         for item in dataset:
-            yield _record_of(item, dataset, name) | {CURSOR: number}
+            yield _record_of(item, dataset, name) | {RECORD: (0, 0, number, 0)}
             number += 1
     except (Exception, SystemExit) as error:  # whatever its code raises
         note("damaged", f"record {number}, and all after it: {described(error)}")

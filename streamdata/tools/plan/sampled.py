@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, SEED, TOKEN_FIELDS, URL, WORKER_ID
+from streamdata.fields import CURSOR, DATASET_NAME, DP_RANK, INDEX, KEY, RECORD, SEED, TOKEN_FIELDS, URL, WORKER_ID
 from streamdata.io.storage import Int64s
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.mixture import Mixture, cost_function
@@ -224,7 +224,9 @@ def _records(node: Node, num_records: int, tally: Tally) -> Iterator[Pair]:
             shards = np.searchsorted(ends, chosen, side="right")
             window = source.shards.window(shards, chosen - (ends - counts)[shards], np.ones_like(chosen))
             rows = zip(chosen.tolist(), take_all(window, np.arange(len(chosen))), strict=True)
-            found = (one if isinstance(one, DamagedRecordError) else {**one, CURSOR: row} for row, one in rows)
+            found = (
+                one if isinstance(one, DamagedRecordError) else {**one, RECORD: (0, 0, row, 0)} for row, one in rows
+            )
         case SequentialSource() as source:
             found = (record for shard in range(source.num_blocks) for record in source.shards.stream(shard))
         case source if hasattr(source, "num_records"):
@@ -236,7 +238,7 @@ def _records(node: Node, num_records: int, tally: Tally) -> Iterator[Pair]:
         if isinstance(record, DamagedRecordError):
             tally.fail(record, describe_record({URL: record.url, KEY: record.key}), "reading")
         else:
-            yield {CURSOR: number, **record, **fields}, (0, 0, number, 0)
+            yield {RECORD: (0, 0, number, 0), **record, **fields}, (0, 0, number, 0)
 
 
 def _chosen(num_records: int, most: int, num_runs: int) -> Int64s:

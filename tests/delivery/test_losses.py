@@ -1,0 +1,143 @@
+"""The loss of each source: equal to a loop over tokens, for batches of any kind, weighted or not, over ranks."""
+
+import math
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import distributed
+
+from streamdata import PackTokens, Pad, TensorCollate, by_name, loss_by_source
+from tests.ranks import run_on_ranks
+
+NUM_SOURCES = 4
+
+
+def sample(rng: random.Random, length: int) -> dict:
+    """A document with its record, as it comes out of a stream."""
+    ids = torch.tensor([rng.randrange(99) for _ in range(length)])
+    record = (rng.randrange(NUM_SOURCES), 0, rng.randrange(99), 0)
+    return {"input_ids": ids, "target_ids": ids.clone(), "__record__": record}
+
+
+def packed(rng: random.Random) -> list[dict]:
+    """Rows of whole documents."""
+    documents = [sample(rng, rng.randint(1, 9)) for _ in range(rng.randint(1, 12))]
+    return list(PackTokens(16, lookahead=rng.randint(1, 9))(documents))
+
+
+def gapless(rng: random.Random) -> list[dict]:
+    """Rows of one length without bounds, the last one padded."""
+    rows = []
+    for _ in range(rng.randint(1, 4)):
+        lengths = [length for length in (rng.randint(1, 6), rng.randint(0, 5)) if length]
+        lengths.append(12 - sum(lengths))
+        found = [sample(rng, length) for length in lengths]
+        positions = torch.cat([torch.arange(length) for length in lengths])
+        records = torch.tensor([one["__record__"] for one in found])
+        row = {"input_ids": torch.cat([one["input_ids"] for one in found]), "position_ids": positions}
+        row["target_ids"] = row["input_ids"].clone()
+        rows.append({**row, "source_ids": records[:, 0], "record_ids": records[:, 1:]})
+    rows[-1]["source_ids"][-1] = -1
+    rows[-1]["target_ids"][-lengths[-1] :] = -100
+    return rows
+
+
+def batch_of(kind: str, rng: random.Random) -> dict:
+    """A batch, and of it in `expected` the source of each token."""
+    if kind == "padded":
+        samples = [sample(rng, rng.randint(1, 9)) for _ in range(rng.randint(1, 5))]
+        batch = TensorCollate(fields={"input_ids": Pad(), "target_ids": Pad(-100)})(samples)
+        length = batch["input_ids"].shape[1]
+        batch["expected"] = [one["__record__"][0] for one in samples for _ in range(length)]
+        return batch
+    rows = packed(rng) if kind == "packed" else gapless(rng)
+    pad = Pad(multiple_of=rng.choice([1, 8])) if kind == "packed" else "stack"
+    targets = Pad(-100, multiple_of=pad.multiple_of) if kind == "packed" else "stack"
+    batch = TensorCollate(fields={"input_ids": pad, "target_ids": targets, "position_ids": pad})(rows)
+    expected = []
+    for row in rows:
+        bounds = row.get("cu_seqlens", torch.cat([(row["position_ids"] == 0).nonzero()[:, 0], torch.tensor([12])]))
+        for source, (begin, end) in zip(row["source_ids"].tolist(), pairwise(bounds.tolist()), strict=True):
+            expected += [source] * (end - begin)
+    batch["expected"] = expected + [-1] * (batch["input_ids"].numel() - len(expected))
+    return batch
+
+
+def in_a_loop(losses: torch.Tensor, batch: dict) -> tuple[list[float], list[float]]:
+    """The same, token by token."""
+    sums, counts = [0.0] * NUM_SOURCES, [0.0] * NUM_SOURCES
+    shape = losses.shape
+    masks = batch.get("loss_mask", batch["target_ids"] != -100 if "target_ids" in batch else torch.ones(shape))
+    weights = batch.get("loss_weight", torch.ones(shape))
+    columns = (losses, masks, weights)
+    for source, loss, mask, weight in zip(batch["expected"], *(one.flatten().tolist() for one in columns), strict=True):
+        if mask:
+            sums[source] += loss * weight
+            counts[source] += weight
+    return sums, counts
+
+
+@pytest.mark.parametrize("kind", ["padded", "packed", "gapless"])
+@pytest.mark.parametrize("trained", ["mask", "targets", "all"])
+def test_sums_equal_a_loop_over_tokens(kind, trained) -> None:
+    """Whatever says which tokens are trained; with weights in every second batch; infinite where not trained."""
+    for seed in range(12):
+        rng = random.Random(seed)
+        batch = batch_of(kind, rng)
+        shape = batch["input_ids"].shape
+        losses = torch.rand(shape)
+        if trained == "mask":
+            batch["loss_mask"] = (torch.rand(shape) < 0.6) & (batch["target_ids"] != -100)
+            losses[~batch["loss_mask"]] = math.inf
+        elif trained == "targets":
+            losses[batch["target_ids"] == -100] = math.nan
+        elif -1 in batch["expected"]:
+            continue  # padding is of no source: something has to say that it is not trained
+        else:
+            del batch["target_ids"]
+        if seed % 2:
+            batch["loss_weight"] = torch.rand(shape)
+        sums, counts = loss_by_source(losses.requires_grad_(), batch, NUM_SOURCES)
+        assert (sums.dtype, sums.shape, counts.dtype) == (torch.float64, (NUM_SOURCES,), torch.float64)
+        assert not sums.requires_grad
+        wanted = in_a_loop(losses.detach(), batch)
+        torch.testing.assert_close(sums, torch.tensor(wanted[0], dtype=torch.float64))
+        torch.testing.assert_close(counts, torch.tensor(wanted[1], dtype=torch.float64))
+        means = by_name(sums, counts, ["a", "b", "c", "d"])
+        assert means == {
+            name: pytest.approx(total / count) for name, total, count in zip("abcd", *wanted, strict=True) if count
+        }
+
+
+def rank_sums(rank: int) -> list:
+    """What a rank gets of its own batch, and over all."""
+    batch = batch_of("packed", random.Random(rank))
+    losses = torch.rand(batch["input_ids"].shape, generator=torch.Generator().manual_seed(rank))
+    own = loss_by_source(losses, batch, NUM_SOURCES)
+    return [torch.stack(one) for one in (own, loss_by_source(losses, batch, NUM_SOURCES, distributed.group.WORLD))]
+
+
+def test_a_group_sums_over_its_ranks(tmp_path) -> None:
+    """To the same on each."""
+    found = run_on_ranks(tmp_path, rank_sums, 3)
+    total = sum(own for own, _ in found)
+    for _, over_all in found:
+        torch.testing.assert_close(over_all, total)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    """Losses of a model that shifts, means, and batches that do not say what they are of."""
+    batch = batch_of("padded", random.Random(0))
+    losses = torch.rand(batch["input_ids"].shape)
+    with pytest.raises(ValueError, match="pad a 0"):
+        loss_by_source(losses[:, :-1], batch, NUM_SOURCES)
+    with pytest.raises(ValueError, match="before any mean"):
+        loss_by_source(losses.mean(), batch, NUM_SOURCES)
+    with pytest.raises(ValueError, match="without provenance=False"):
+        loss_by_source(losses, {"target_ids": batch["target_ids"]}, NUM_SOURCES)
+    rows = batch_of("gapless", random.Random(1))
+    del rows["position_ids"]
+    with pytest.raises(ValueError, match="where documents begin"):
+        loss_by_source(torch.rand(rows["input_ids"].shape), rows, NUM_SOURCES)
