@@ -5,10 +5,11 @@ lane; `__seed__` is the seed of the source's order in its present epoch; `__url_
 `__index__` (map-style) name the record, and `__record__` does so in numbers.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from streamdata.errors import listing, shown
 
@@ -33,10 +34,18 @@ RECORD: Final = "__record__"
 NO_RECORD: Final[RecordId] = (-1, -1, -1, -1)
 """Stands for padding where it counts as a document."""
 
+WEIGHT: Final = "__weight__"
+"""Beside it, where some source has a `weight_field`: how much the record's tokens count in the loss, a float."""
+
 SOURCE_IDS: Final = "source_ids"
 """In a packed row, or a batch that is a dict of tensors: the source of each document. Not private, see `provenance`."""
 RECORD_IDS: Final = "record_ids"
 """Beside `SOURCE_IDS`: the record of each document."""
+DOCUMENT_WEIGHTS: Final = "document_weights"
+"""Beside `SOURCE_IDS`, where some source has a `weight_field`: the weight of each document."""
+PROVENANCE: Final = (SOURCE_IDS, RECORD_IDS, DOCUMENT_WEIGHTS)
+LOSS_WEIGHT: Final = "loss_weight"
+"""The weight of each token: that of its document."""
 
 CURSOR: Final = "__cursor__"
 """Private: where the stream stands after a sample, a tuple of entries; see `streamdata.states.cursor`."""
@@ -59,28 +68,33 @@ STATE: Final = "__state__"
 PADDING: Final = "__padding__"
 """In a batch of `StreamLoader(uneven="pad")`: whether a sample only fills the batch up, bool (B,)."""
 
-SET_HERE: Final = frozenset([DATASET_NAME, DP_RANK, WORKER_ID, SEED, URL, KEY, INDEX, RECORD, STATES])
+SET_HERE: Final = frozenset([DATASET_NAME, DP_RANK, WORKER_ID, SEED, URL, KEY, INDEX, RECORD, WEIGHT, STATES])
 """Fields that no JSONL row may bring along: streamdata sets them, and reads them again."""
 
 
-def provenance(records: Sequence[RecordId | None]) -> "dict[str, torch.Tensor]":
+def provenance(documents: Sequence[Mapping[str, Any]]) -> "dict[str, torch.Tensor]":
     """Make the fields that say of which records documents are.
 
     Args:
-        records: The record of each document; None where nobody knows, as outside of a stream.
+        documents: The sample or record of each.
 
     Returns:
-        `source_ids`, int64 (documents,), and `record_ids`, int64 (documents, 3): epoch, record, sample. Nothing where
-        one is not known.
+        `source_ids`, int64 (documents,), and `record_ids`, int64 (documents, 3): epoch, record, sample. And
+        `document_weights` float32 (documents,), if they have weights. Nothing where one does not say of which record it
+        is, as outside of a stream.
     """
     import numpy as np
     import torch
 
-    if not records or None in records:
+    try:
+        records = list(map(itemgetter(RECORD), documents))
+    except KeyError:
         return {}
-    known = cast("Sequence[RecordId]", records)
-    ids = np.fromiter(chain.from_iterable(known), np.int64, 4 * len(known)).reshape(-1, 4)
-    return {SOURCE_IDS: torch.from_numpy(ids[:, 0]), RECORD_IDS: torch.from_numpy(ids[:, 1:])}
+    ids = np.fromiter(chain.from_iterable(records), np.int64, 4 * len(records)).reshape(-1, 4)
+    found = {SOURCE_IDS: torch.from_numpy(ids[:, 0]), RECORD_IDS: torch.from_numpy(ids[:, 1:])}
+    if WEIGHT in documents[0]:
+        found[DOCUMENT_WEIGHTS] = torch.tensor([document[WEIGHT] for document in documents])
+    return found
 
 
 @lru_cache(maxsize=4096)  # asked of each field of each sample that is packed

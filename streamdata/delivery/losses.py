@@ -45,8 +45,13 @@ def loss_by_source(
         is_trained = torch.ones_like(values, dtype=torch.bool)
     weights = weights * is_trained
     values = torch.where(is_trained, values, 0.0) * weights
-    # Padding is of no source, -1, and not trained; tokens behind the last document are padding.
-    sources = _sources(losses, batch).clamp(min=0)
+    if SOURCE_IDS not in batch:
+        raise ValueError(
+            f"loss_by_source: expected a batch with {SOURCE_IDS!r}, got one with {names_text(batch)}\n"
+            "  Collate with TensorCollate(), without provenance=False."
+        )
+    # Padding is of no source, -1, and not trained.
+    sources = batch[SOURCE_IDS].to(device)[documents_of(losses, batch)].clamp(min=0)
     both = values.new_zeros(2, num_sources).index_add_(1, sources, torch.stack([values, weights]))
     if group is not None:
         distributed.all_reduce(both, group=group)
@@ -75,27 +80,27 @@ def _of_tokens(batch: Mapping[str, Any], name: str, num_tokens: int) -> Tensor:
     return values.reshape(-1)
 
 
-def _sources(losses: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """The source of each token, int64 (tokens,)."""
-    if SOURCE_IDS not in batch:
-        raise ValueError(
-            f"loss_by_source: expected a batch with {SOURCE_IDS!r}, got one with {names_text(batch)}\n"
-            "  Collate with TensorCollate(), without provenance=False."
-        )
-    device, num_tokens = losses.device, losses.numel()
-    ids: Tensor = batch[SOURCE_IDS].to(device)
-    num_rows = losses.shape[0] if losses.dim() > 1 else 1
+def documents_of(tokens: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    """The document of each token, int64 (tokens,): its number in `source_ids`.
+
+    Args:
+        tokens: Shape (B, T) or (T,), of any dtype.
+        batch: Says where documents begin: by `cu_seqlens`, by its rows if each is a document, or by `position_ids`.
+
+    Raises:
+        ValueError: It does not.
+    """
+    device, num_tokens, num_documents = tokens.device, tokens.numel(), len(batch[SOURCE_IDS])
+    num_rows = tokens.shape[0] if tokens.dim() > 1 else 1
     if isinstance(bounds := batch.get(_BOUNDS), Tensor):
         ends = bounds[1:].to(device)
-        documents = torch.searchsorted(ends, torch.arange(num_tokens, device=device, dtype=ends.dtype), right=True)
-        documents = documents.clamp(max=len(ids) - 1)
-    elif len(ids) == num_rows:
-        documents = torch.arange(num_rows, device=device).repeat_interleave(num_tokens // num_rows)
-    elif _POSITIONS in batch:  # rows without gaps: a document begins wherever these are 0
-        documents = (_of_tokens(batch, _POSITIONS, num_tokens).to(device) == 0).cumsum(0) - 1
-    else:
-        raise ValueError(
-            f"loss_by_source: expected {num_rows} documents, one for each row of losses, got {len(ids)}\n"
-            f"  Keep {_BOUNDS!r} or {_POSITIONS!r} in the batch: they say where documents begin."
-        )
-    return ids[documents]
+        found = torch.searchsorted(ends, torch.arange(num_tokens, device=device, dtype=ends.dtype), right=True)
+        return found.clamp(max=num_documents - 1)  # what follows the last one is padding
+    if num_documents == num_rows:
+        return torch.arange(num_rows, device=device).repeat_interleave(num_tokens // num_rows)
+    if _POSITIONS in batch:  # rows without gaps: a document begins wherever these are 0
+        return (_of_tokens(batch, _POSITIONS, num_tokens).to(device) == 0).cumsum(0) - 1
+    raise ValueError(
+        f"loss of sources: expected {num_rows} documents, one for each row, got {num_documents}\n"
+        f"  Keep {_BOUNDS!r} or {_POSITIONS!r} in the batch: they say where documents begin."
+    )

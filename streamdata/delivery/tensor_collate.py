@@ -13,15 +13,18 @@ import torch
 from torch.utils.data import get_worker_info
 
 from streamdata.delivery.collate import listed, pack
-from streamdata.errors import did_you_mean, shown
+from streamdata.delivery.losses import documents_of
+from streamdata.errors import did_you_mean, names_text, shown
 from streamdata.fields import (
     CURSOR,
     DATASET_NAME,
-    RECORD,
-    RECORD_IDS,
+    DOCUMENT_WEIGHTS,
+    LOSS_WEIGHT,
+    PROVENANCE,
     SOURCE_IDS,
     STATE,
     STATES,
+    TOKEN_FIELDS,
     is_reserved,
     provenance,
 )
@@ -90,7 +93,8 @@ class TensorCollate:
     rule for `cu_seqlens` itself is not "stack", rows stay apart.
 
     `source_ids` int64 (documents,) and `record_ids` int64 (documents, 3) say what the batch is made of, row after row:
-    a sample is one document, a packed row as many as it has; see `PackTokens`.
+    a sample is one document, a packed row as many as it has; see `PackTokens`. So do `document_weights` float32
+    (documents,), where some source has a `weight_field`, of how much each counts in the loss.
 
     The fields `__…__` of streamdata are left out, unless they are named. Tensors share one buffer in the trainer:
     clone one that you keep for long.
@@ -98,7 +102,9 @@ class TensorCollate:
     Args:
         fields: The rules of fields, by name. Each that is not dropped must be in every sample.
         default: The rule of all other fields: "stack", "list" or "drop".
-        provenance: Whether there are `source_ids` and `record_ids`.
+        provenance: Whether there are `source_ids`, `record_ids` and `document_weights`.
+        loss_weights: Add `loss_weight` float32, of the shape of `input_ids` (or `tokens`): of each token the weight of
+            its document, 1 where it has none.
 
     Raises:
         ValueError: A rule is unknown; in a batch, a field that some samples lack, or that differs in shape, dtype or
@@ -111,15 +117,16 @@ class TensorCollate:
         default: Literal["stack", "list", "drop"] = "stack",
         *,
         provenance: bool = True,
+        loss_weights: bool = False,
     ) -> None:
         self._fields = dict(fields or {})
-        self._default, self._provenance = default, provenance
+        self._default, self._provenance, self._loss_weights = default, provenance, loss_weights
         for name in (CURSOR, STATES, STATE):
             if name in self._fields:
                 raise ValueError(
                     f"{_WHO}: {shown(name)} has no rule: what it says is in {STATE!r}\n  Remove it from fields."
                 )
-        for name in (SOURCE_IDS, RECORD_IDS):
+        for name in PROVENANCE:
             if name in self._fields:
                 raise ValueError(f"{_WHO}: {shown(name)} has no rule\n  To leave it out, give provenance=False.")
         if isinstance(default, Pad):
@@ -144,9 +151,10 @@ class TensorCollate:
             raise ValueError(f"{_WHO}: expected at least one sample, got none\n  Leave empty batches out.")
         columns: list[_Column] = []
         bounds: _Column | None = None
-        for name in dict.fromkeys(chain(chain.from_iterable(samples), self._fields)):
+        names = dict.fromkeys(chain(chain.from_iterable(samples), self._fields))
+        for name in names:
             rule = self._fields.get(name, "drop" if is_reserved(name) else self._default)
-            if rule != "drop" and name not in (SOURCE_IDS, RECORD_IDS):
+            if rule != "drop" and name not in PROVENANCE:
                 columns.append(_Column(name, rule, samples))
                 bounds = columns[-1] if (name, rule) == (_BOUNDS, "stack") else bounds
         lengths, run_on = (None, None) if bounds is None else bounds.run_on()
@@ -156,24 +164,39 @@ class TensorCollate:
                 f"says that the rows have {lengths} tokens, but no field has so many values",
                 f'Give rows that are not padded, or keep them apart with fields={{{_BOUNDS!r}: "list"}}.',
             )
+        documents = _documents(samples, names) if self._provenance or self._loss_weights else {}
+        if self._loss_weights and LOSS_WEIGHT not in collated:
+            collated[LOSS_WEIGHT] = _loss_weights(collated | documents)
         if self._provenance:
-            collated |= _documents(samples)
+            collated |= documents
         if any(isinstance(sample.get(CURSOR), tuple) for sample in samples):
             number_batch(samples)
             collated[STATE] = state_text(samples)
         return collated if get_worker_info() is None else pack(collated, links_of(samples))
 
 
-def _documents(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+def _documents(samples: list[dict[str, Any]], names: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The provenance of a batch: of samples, or of the documents of packed rows; nothing where one does not say."""
-    records: list[Any] = []
+    if names.keys().isdisjoint((SOURCE_IDS, _BOUNDS)):
+        return provenance(samples)
+    rows = []
     for sample in samples:
-        if SOURCE_IDS in sample:
-            ids = torch.cat([sample[SOURCE_IDS][:, None], sample[RECORD_IDS]], 1)
-            records += ids.tolist()
-        else:  # of one record: also the documents of a window of a store
-            records += [sample.get(RECORD)] * (len(sample[_BOUNDS]) - 1 if _BOUNDS in sample else 1)
-    return provenance(records)
+        own = {name: sample[name] for name in PROVENANCE if name in sample}
+        # Else it is of one record, as all documents of a window of a store are.
+        rows.append(own or provenance([sample] * (len(sample[_BOUNDS]) - 1 if _BOUNDS in sample else 1)))
+    return {name: torch.cat([row[name] for row in rows]) for name in PROVENANCE if all(name in row for row in rows)}
+
+
+def _loss_weights(batch: Mapping[str, Any]) -> torch.Tensor:
+    """The weight of each token of a batch."""
+    tokens = next((batch[name] for name in TOKEN_FIELDS if isinstance(batch.get(name), torch.Tensor)), None)
+    if tokens is None or SOURCE_IDS not in batch:
+        raise ValueError(
+            f"{_WHO}: loss_weights: expected samples of a stream with a tensor under one of {TOKEN_FIELDS}, got "
+            f"{names_text(batch)}\n  Give token ids a rule that makes one tensor of them, such as Pad()."
+        )
+    weights = batch.get(DOCUMENT_WEIGHTS)
+    return torch.ones(tokens.shape) if weights is None else weights[documents_of(tokens, batch)].view(tokens.shape)
 
 
 def to_float(batch: Mapping[str, Any]) -> dict[str, Any]:

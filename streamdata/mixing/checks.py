@@ -107,6 +107,12 @@ def _check_numbers(dataset: Any) -> None:
             f"expected a whole number of epochs from 1 on as max_epochs, got {shown(max_epochs)}\n"
             "  Without it the number of epochs is not bounded."
         )
+    weight_field, kind = getattr(dataset, "weight_field", None), None if isinstance(dataset, MixtureSettings) else str
+    if weight_field is not None and type(weight_field) is not kind:
+        raise ValueError(
+            f"expected the name of a field of its records as weight_field, got {shown(weight_field)}\n"
+            "  It is an attribute of sources, not of mixtures; leave it out where all records count alike."
+        )
     for name in FACTORS:
         value = getattr(dataset, name, None)
         # webdataset's pipelines say -1 where they do not know; others have a method of that name.

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count, takewhile
+from numbers import Real
 from operator import itemgetter
-from typing import Self
+from typing import Any, Self
 
 from streamdata.errors import StateError, shown
+from streamdata.fields import WEIGHT
 from streamdata.mixing.control import WorkerPlace
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.tree import Node
@@ -144,6 +146,8 @@ class Leaf:
         self._lane = run.deals.lane(node, run.lane.index)
         self._part, self._is_left_out = node.part, run.skips.of(node.path)
         self._skipping: Skipping | None = None
+        # Where one source has weights, all have: a batch of any of them has the same fields.
+        self._has_weights, self._weight_field = bool(run.tree.weight_fields), run.tree.weight_fields.get(node.path)
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
         self._stream: StreamFns | None = getattr(node.dataset, "process_fn", None)
         self._tally.counts_outputs = hasattr(self._stream, "num_ended") and is_stateful(self._stream)
@@ -190,7 +194,8 @@ class Leaf:
         if has_function or self._tally.max_bad or self._is_left_out is not None:
             pairs = self._processed(lane, task, at)
         else:  # every record is a sample, and its position the whole cursor
-            pairs = chain.from_iterable(map(itemgetter(1), lane.segments(task, at.position)))
+            segments = lane.segments(task, at.position)
+            pairs = chain.from_iterable(map(itemgetter(1), self._weighed(segments) if self._has_weights else segments))
             if watch is not None:
                 pairs = watch.reading(self.path, pairs)
         return pairs if task.stream is None else task.stream.join(pairs)
@@ -215,7 +220,8 @@ class Leaf:
         self._feed: Feed[Position] | None = None
         task.on_epoch_end = self._end_epoch
         self._skipping = self._skip(at.left_out)
-        records = chain.from_iterable(self._fed(lane.segments(task, at.position)))
+        segments = lane.segments(task, at.position)
+        records = chain.from_iterable(self._fed(self._weighed(segments) if self._has_weights else segments))
         if self._stream is not None:
             outputs = self._bursts(self._stream, records, at)
         else:
@@ -237,6 +243,10 @@ class Leaf:
         digest = self._run.skips.digest(self.path)
         return Skipping(self._is_left_out, digest, self._tally, None if self._stream is None else left_out)
 
+    def _weighed(self, segments: Iterator[tuple[int, Records]]) -> Iterator[tuple[int, Records]]:
+        """The segments, their records with weights."""
+        return ((given, _with_weights(records, self._weight_field, self.path)) for given, records in segments)
+
     def _fed(self, segments: Iterator[tuple[int, Records]]) -> Iterator[Records]:
         """The records that the stream function is given, or that are delivered where there is none."""
         for given, read in segments:
@@ -253,7 +263,8 @@ class Leaf:
         """The rest of the burst of another lane: the function is fed exactly its records, and sees their end."""
         assert self._stream is not None, "a source without a stream function has no bursts"
         self._skipping = self._skip(burst.left_out)
-        records: Records = chain.from_iterable(self._fed(lane.section(task, burst)))
+        section = lane.section(task, burst)
+        records: Records = chain.from_iterable(self._fed(self._weighed(section) if self._has_weights else section))
         if burst.outputs:
             end = burst.end
             records = takewhile(lambda pair: pair[1] <= end, records)
@@ -317,3 +328,17 @@ def _sound(records: Records, tally: Tally, *, counts: bool) -> Records:
 
 def _latest(_: Position, after: Position) -> Position:
     return after
+
+
+def _with_weights(records: Records, field: str | None, path: str) -> Records:
+    """Give each record the weight that a field says, 1 where there is none."""
+    for record, after in records:
+        weight: Any = 1.0 if field is None else record.get(field, 1.0)
+        if not isinstance(weight, Real) or weight is True or not 0 <= float(weight) < math.inf:
+            raise ValueError(
+                f"source {shown(path)}: expected a number from 0 on in its weight_field {shown(field)}, got "
+                f"{shown(weight)} at {describe_record(record)}\n"
+                "  Mend the record, or leave its field out: then it counts as 1."
+            )
+        record[WEIGHT] = float(weight)
+        yield record, after

@@ -32,6 +32,7 @@ ATTRIBUTES: Final[dict[str, Type]] = {
     **dict.fromkeys(("max_bad", "records_per_block"), type_of(int)),
     "length": type_of(float | None),
     "max_epochs": type_of(int | None),
+    "weight_field": type_of(str | None),
     "process_fn": type_of(Callable | list[Callable] | None),  # type: ignore[type-arg]  # any of them
     "single_process_fn": type_of(Callable | None),
 }

@@ -37,6 +37,8 @@ class NamedSource:
         single_process_fn: A function of one record, called first.
         max_bad: How many failures and damaged records are skipped and counted, per lane; 0 where it is not set.
         max_epochs: How often it is read at most; where it is not set, without end.
+        weight_field: The field of a record that says how much its tokens count in the loss, a number from 0 on; 1 where
+            a record lacks it. It becomes `document_weights` beside `source_ids`, see `PackTokens` and `TensorCollate`.
         length: How many of its units there are, for `print_dataset_length_stats`, such as samples or tokens.
         length_multiplier: What `length` is multiplied by there; 1 where it is not set.
         length_divisor: What it is divided by, such as the tokens of a sample; 1 where it is not set.

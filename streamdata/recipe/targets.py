@@ -29,7 +29,7 @@ OWN: Final = "streamdata"
 MIXTURE: Final = f"{OWN}.MergedDataset"
 _SOURCE: Final = (
     "name", "percent", "holdout", "length", "length_divisor", "length_multiplier", "max_bad", "max_epochs", "part",
-    "process_fn", "single_process_fn",
+    "process_fn", "single_process_fn", "weight_field",
 )  # fmt: skip
 _PARTS: Final = ("parts", "parts_by")
 _MAP_STYLE: Final = (*_SOURCE, *_PARTS, "records_per_block")

@@ -87,6 +87,8 @@ class Tree(NamedTuple):
     """For each source of records, how it is divided."""
     sources: Sequence[str] = ()
     """The paths of the sources of records, sorted; unknown of a tree that was read from states."""
+    weight_fields: Mapping[str, str] = {}
+    """The `weight_field` of each source that has one; unknown of a tree that was read from states."""
 
     def below(self, path: str) -> tuple[Mapping[str, str], Mapping[str, Weight]]:
         """The nodes and weights below a node."""

@@ -17,7 +17,16 @@ import numpy.typing as npt
 import torch
 
 from streamdata.errors import StateError, names_text, shown
-from streamdata.fields import CURSOR, RECORD, RECORD_IDS, SAMPLES, SOURCE_IDS, STATES, is_reserved, provenance
+from streamdata.fields import (
+    CURSOR,
+    DOCUMENT_WEIGHTS,
+    LOSS_WEIGHT,
+    PROVENANCE,
+    SAMPLES,
+    STATES,
+    is_reserved,
+    provenance,
+)
 from streamdata.sources.source import Sample, describe_record
 from streamdata.text.packing import checked_counts
 from streamdata.text.plan import Plan, plan_alike, plan_alike_head, plan_bfd, plan_bfd_head
@@ -306,7 +315,7 @@ def _told(value: object) -> str:
     return type(value).__name__ if shape is None else f"{type(value).__name__} {dtype} {tuple(shape)}"
 
 
-_MADE_HERE: Final = ("cu_seqlens", "position_ids", SOURCE_IDS, RECORD_IDS)
+_MADE_HERE: Final = ("cu_seqlens", "position_ids", *PROVENANCE)
 
 
 class PackTokens(Lookahead):
@@ -321,6 +330,7 @@ class PackTokens(Lookahead):
     - `source_ids` int64 (documents,), the number of each document's source in `MergedDataset.source_names`; and
       `record_ids` int64 (documents, 3): epoch, number of the record in its source, and of the sample among all that
       were made of the record, from 0 (see `MergedDataset.describe_record`);
+    - `document_weights` float32 (documents,), where some source has a `weight_field`;
     - each other field with one value per token (labels, masks), joined in the same way. A field counts as one if its
       length equals that of the token ids in all samples of the burst that have it;
     - all other fields (media, texts) as a list with one entry for each document, None where it has none;
@@ -345,10 +355,24 @@ class PackTokens(Lookahead):
             "truncate" its end, both counted in the state as `overlong`; "split" cuts it into whole rows and a rest,
             each of which is a document in its row.
         lookahead_bytes: Plan earlier, once the held samples reach this size, as samples with media may.
+        loss_weights: Add `loss_weight` float32 (n,): of each token the weight of its document, 1 where it has none.
 
     Raises:
         ValueError: A setting is out of range.
     """
+
+    def __init__(
+        self,
+        max_tokens: int,
+        lookahead: int = 1000,
+        field: str = "input_ids",
+        longer: Longer = "error",
+        *,
+        lookahead_bytes: int = 1 << 28,
+        loss_weights: bool = False,
+    ) -> None:
+        super().__init__(max_tokens, lookahead, field, longer, lookahead_bytes=lookahead_bytes)
+        self._loss_weights = loss_weights
 
     def _is_more_than_one(self) -> bool:
         return self._tokens > self._max_tokens
@@ -372,13 +396,12 @@ class PackTokens(Lookahead):
         marks = np.array([0, *accumulate(sizes)], np.int32)
         longest = np.arange(max(sizes))
         positions = np.concatenate([longest[:size] for size in sizes])
-        documents = provenance([piece.sample.get(RECORD) for piece in pieces])
-        return {
-            **row,
-            "cu_seqlens": torch.from_numpy(marks),
-            "position_ids": torch.from_numpy(positions),
-            **documents,
-        }
+        row |= {"cu_seqlens": torch.from_numpy(marks), "position_ids": torch.from_numpy(positions)}
+        documents = provenance([piece.sample for piece in pieces])
+        if self._loss_weights:
+            weights = documents.get(DOCUMENT_WEIGHTS, torch.ones(len(pieces)))
+            row[LOSS_WEIGHT] = weights.repeat_interleave(torch.tensor(sizes))
+        return row | documents
 
     def _joined(self, name: str, pieces: Sequence[TokenPiece]) -> torch.Tensor:
         values: list[Any] = [piece.sample.get(name) for piece in pieces]

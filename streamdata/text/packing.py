@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StateError, shown
-from streamdata.fields import IGNORED_LABEL, NO_RECORD, RECORD, lacks, provenance
+from streamdata.fields import IGNORED_LABEL, NO_RECORD, RECORD, WEIGHT, lacks, provenance
 from streamdata.text.tokenizer import end_token, tokenize, tokenizer_fingerprint
 from streamdata.text.truncation import check_choice, check_positive
 
@@ -203,7 +203,7 @@ class TextJsonlProcessFnBuilder:
 
     def _rows(self, packer: RowPacker, records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for record in records:
-            packer.add(self._tokens(record), record.get(RECORD))
+            packer.add(self._tokens(record), {name: record[name] for name in (RECORD, WEIGHT) if name in record})
             while (row := packer.next_row()) is not None:
                 yield self._sample(row)
         if (row := packer.next_row(is_end=True)) is not None:
@@ -220,7 +220,7 @@ class TextJsonlProcessFnBuilder:
         elif self.labels == "unshifted":
             arrays["labels"] = np.where(np.arange(len(row.tokens)) < num_tokens, row.tokens, IGNORED_LABEL)
         if num_tokens < len(row.tokens):
-            records.append(NO_RECORD)
+            records.append({RECORD: NO_RECORD, WEIGHT: 0.0})
         return {name: torch.from_numpy(array) for name, array in arrays.items()} | provenance(records)
 
     def num_tokens(self, record: dict[str, Any]) -> int:

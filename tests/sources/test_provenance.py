@@ -211,6 +211,89 @@ def test_batches_say_it_of_their_samples(folder) -> None:
     assert batch["source_ids"].tolist()[-2:] == [4, 4]
 
 
+class Rated(Numbers):
+    """Two of three records have a weight."""
+
+    def __getitem__(self, index: int) -> dict:
+        return {**super().__getitem__(index), **({"quality": index / 4} if index % 3 else {})}
+
+
+@pytest.mark.parametrize("where", ["source", "mixture"])
+def test_weights_of_documents_come_from_a_field_of_their_records(where) -> None:
+    """A record that lacks it counts as 1, as do those of other sources; each token has that of its document."""
+
+    def make() -> MergedDataset:
+        packer = PackTokens(16, lookahead=5, loss_weights=True)
+        fns = {"single_process_fn": tokenized, "process_fn": packer if where == "source" else None}
+        rated, plain = Rated("rated", 20, weight_field="quality", **fns), Numbers("plain", 9, **fns)
+        return MergedDataset([rated, plain], seed=2, customized_yield_fn=packer if where == "mixture" else None)
+
+    seen = set()
+    rows = list(islice(make(), 40))
+    for row in rows:
+        want = []
+        for (source, record, tokens), weight in zip(documents(row), row["document_weights"].tolist(), strict=True):
+            is_rated = make().source_names[source] == "rated" and record[1] % 3
+            assert weight == (record[1] / 4 if is_rated else 1.0)
+            want += [weight] * len(tokens)
+            seen.add((source, weight))
+        assert row["loss_weight"].dtype == row["document_weights"].dtype == torch.float32
+        assert row["loss_weight"].tolist() == want
+    assert len(seen) > 5
+    batch = TensorCollate()(rows[:2])
+    assert batch["document_weights"].tolist() == [weight for row in rows[:2] for weight in row["document_weights"]]
+    assert batch["loss_weight"].shape == batch["input_ids"].shape
+    assert_exact_resume(make, steps=8)
+
+
+@pytest.mark.parametrize("value", [-1, 1e400, "0.5", None, True])
+def test_what_is_no_weight_is_refused(value) -> None:
+    """With its record."""
+    source = named([{"q": 1.0}, {"q": value}], name="a", percent=1, weight_field="q")
+    with pytest.raises(ValueError, match=r"weight_field 'q', got .* at index 1"):
+        list(islice(MergedDataset([source]), 2))
+
+
+@pytest.mark.parametrize("value", [3, ["q"]])
+def test_a_weight_field_is_a_name(value) -> None:
+    """Of a source, not of a mixture."""
+    with pytest.raises(ValueError, match="weight_field"):
+        MergedDataset([Numbers("a", 3, weight_field=value)])
+    inner = MergedDataset([Numbers("a", 3)], name="inner", percent=1)
+    inner.weight_field = "q"
+    with pytest.raises(ValueError, match="not of mixtures"):
+        MergedDataset([inner])
+
+
+def test_a_collate_gives_each_token_its_weight() -> None:
+    """Of single samples, padded, and of windows; 1 where no source has weights."""
+    samples = [
+        {"input_ids": torch.arange(length), "__record__": (0, 0, length, 0), "__weight__": weight}
+        for length, weight in ((3, 0.5), (1, 2.0))
+    ]
+    collate = TensorCollate(fields={"input_ids": Pad()}, loss_weights=True)
+    batch = collate(samples)
+    assert batch["loss_weight"].tolist() == [[0.5] * 3, [2.0] * 3]
+    assert batch["document_weights"].tolist() == [0.5, 2.0]
+    for sample in samples:
+        del sample["__weight__"]
+    assert collate(samples)["loss_weight"].tolist() == [[1.0] * 3] * 2
+    windows = [
+        {
+            "input_ids": torch.arange(5),
+            "cu_seqlens": torch.tensor([0, 2, 5]),
+            "__record__": (0, 0, number, 0),
+            "__weight__": number / 2,
+        }
+        for number in (1, 3)
+    ]
+    batch = TensorCollate(loss_weights=True, provenance=False)(windows)
+    assert batch["loss_weight"].tolist() == [0.5] * 5 + [1.5] * 5
+    assert "document_weights" not in batch
+    with pytest.raises(ValueError, match="expected samples of a stream"):
+        collate([{"input_ids": torch.arange(3)}])
+
+
 def test_provenance_can_be_left_out(folder) -> None:
     """Of batches; where some samples do not say what they are of, no batch does."""
     packed = list(islice(make(folder, tokenized, PackTokens(16)), 3))

@@ -12,6 +12,7 @@ from streamdata.sources.source import Record, Sample
 _ATTRIBUTES: Final = (
     "holdout", "lanes", "length", "length_divisor", "length_multiplier", "max_bad", "max_epochs", "part", "parts",
     "parts_by", "process_fn", "records_per_block", "single_process_fn", "source_identity",
+    "weight_field",
 )  # fmt: skip
 
 
@@ -23,7 +24,8 @@ def named(dataset: Any, *, name: str, percent: Percent, **attributes: Any) -> An
         name: The source's name, without a ".".
         percent: Its weight, as a recipe has it: a number, a schedule or a size; weights need not add to 1.
         attributes: Any of `holdout`, `lanes`, `length`, `length_divisor`, `length_multiplier`, `max_bad`, `max_epochs`,
-            `part`, `parts`, `parts_by`, `process_fn`, `records_per_block`, `single_process_fn` and `source_identity`.
+            `part`, `parts`, `parts_by`, `process_fn`, `records_per_block`, `single_process_fn`, `source_identity` and
+            `weight_field`.
 
     Returns:
         The dataset itself with these attributes; one that takes no attributes, such as a list, is wrapped.
