@@ -18,7 +18,7 @@ from streamdata.sources.order.blocks import BlockOrder, Part, describe_content, 
 from streamdata.sources.source import OrderAt, ReadTask, Record, Source, check_position, place_of, walk
 from streamdata.states.cursor import Position
 
-_RECORD_BITS = 40
+RECORD_BITS = 40
 """Records of earlier shards are not counted: a record is numbered from its shard's number, shifted by so many bits."""
 _RECORDS_AT_ONCE = 256
 """Records of a shard, read from its start, of which it is computed at once whether they are of the part."""
@@ -59,7 +59,7 @@ class SequentialSource(Source):
         return f"{self._kind}, {shards}, shuffle {shuffle}, groups of {group}"
 
     def identify(self, number: int) -> Record:
-        shard, before = divmod(number, 1 << _RECORD_BITS)
+        shard, before = divmod(number, 1 << RECORD_BITS)
         return place_of(next(islice(self.shards.stream(shard), before, None)))
 
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
@@ -107,7 +107,7 @@ class SequentialSource(Source):
                 task.num_found += 1
                 record = task.sound_or_damaged(records[index])
                 record.update(task.fields)
-                record[RECORD] = (task.number, start[0], (shard << _RECORD_BITS) + group * size + index, 0)
+                record[RECORD] = (task.number, start[0], (shard << RECORD_BITS) + group * size + index, 0)
                 yield record, after
         check_position(task.name, f"at record {taken} of {self.shards.urls[shard]}", taken, total)
 

@@ -158,7 +158,9 @@ def _show_records(traced: "TracedStep", *, as_json: bool) -> None:
     how = "sought" if traced.how == "seek" else "read again"
     say(f"step {traced.step}: {len(traced.records)} records, {how} from {begin}")
     rows = [["source", "record"]]
-    for record in traced.records:
-        name = f"{record['url']}#{record['key']}" if "url" in record else f"{record['source']}#{record['index']}"
-        rows.append([record["source"], name])
+    for sample in traced.records:
+        for record in sample.get("documents", [sample]):
+            name = f"{record['url']}#{record['key']}" if "url" in record else f"{record['source']}#{record['index']}"
+            tokens = f", tokens {record['begin']} to {record['end'] - 1}" if "begin" in record else ""
+            rows.append([record["source"], f"{name}{tokens}"])
     say(fitted(rows, (0, 1)))

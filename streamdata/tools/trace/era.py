@@ -6,16 +6,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
 
-from streamdata.fields import DATASET_NAME, INDEX, KEY, URL
+from streamdata.errors import SourceError
+from streamdata.fields import DATASET_NAME, INDEX, KEY, RECORD_IDS, SOURCE_IDS, URL
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.leaf import Run
 from streamdata.mixing.lengths import count_samples
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.reading import lane_samples
-from streamdata.mixing.tree import Node, tree_of
+from streamdata.mixing.tree import Node, name_record, tree_of
 from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink
 from streamdata.sources import MapStyleSource
@@ -34,6 +35,27 @@ def record_of(sample: Sample) -> dict[str, Any]:
     if INDEX in sample or URL not in sample:
         return {"source": sample[DATASET_NAME], "index": sample.get(INDEX)}
     return {"source": sample[DATASET_NAME], "url": str(sample[URL]), "key": sample[KEY]}
+
+
+def documents_of(sample: Sample, top: Node) -> list[dict[str, Any]]:
+    """The documents of a packed row: their records, as of `record_of`, and the tokens [begin, end) of each."""
+    if SOURCE_IDS not in sample:
+        return []
+    if "cu_seqlens" in sample:
+        bounds = sample["cu_seqlens"].tolist()
+    else:  # rows without gaps
+        positions = sample["position_ids"]
+        bounds = [*(positions == 0).nonzero().flatten().tolist(), len(positions)]
+    names, found = sorted(node.path for node in top.leaves()), []
+    for source, record, span in zip(sample[SOURCE_IDS].tolist(), sample[RECORD_IDS], pairwise(bounds), strict=True):
+        if source < 0:  # padding
+            continue
+        try:
+            name = name_record(top, source, record)
+        except SourceError:  # another library's iterable
+            name = {"index": None}
+        found.append({"source": names[source], **name, "begin": span[0], "end": span[1]})
+    return found
 
 
 _FUNCTIONS: Final = ("single_process_fn", "process_fn", "max_bad")

@@ -12,13 +12,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from streamdata.fields import KEY
+from streamdata.fields import KEY, RECORD, RECORD_IDS, SAMPLES, SOURCE_IDS
 from streamdata.mixing.tree import Node
 from streamdata.shards.readers import DamagedRecordError, IndexedShards, take_all
 from streamdata.sources import MapStyleSource
+from streamdata.sources.files.sequential_source import RECORD_BITS, SequentialSource
 from streamdata.sources.files.shard_source import BlockSource
-from streamdata.sources.source import Sample
-from streamdata.tools.trace.era import Era, LaneBatches, Leg, OnProgress, RankStream, record_of
+from streamdata.sources.source import Record, Sample
+from streamdata.tools.trace.era import Era, LaneBatches, Leg, OnProgress, RankStream
 
 _FEW, _MANY = 64, 1 << 20
 _MAX_PASSED_OVER = 4
@@ -27,6 +28,8 @@ _MAX_EPOCHS = 64
 """Epochs of a source that are looked through for a record which may be of another part in each."""
 _AT_ONCE = 256
 
+Block = tuple[int, int]
+"""A block, and a record's number in it."""
 Place = tuple[int, int, int]
 """Epoch, window, and how many records of the window come before it."""
 
@@ -41,20 +44,11 @@ class WantedRecord:
     index: int | None = None
     is_known: bool = False
     """Whether some source has it, as far as can be seen without reading."""
-    _blocks: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    _found: dict[str, list[tuple[int, Block | None]]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         name = f"{self.url}#{self.key}" if self.url is not None else f"{self.source}#{self.index}"
         return repr(name)
-
-    def is_of(self, sample: Sample) -> bool:
-        """Whether a sample was made of it."""
-        record = record_of(sample)
-        if self.source not in (None, record["source"]):
-            return False
-        if self.url is None:
-            return bool(record.get("index") == self.index)
-        return record.get("url") == self.url and record.get("key") == self.key
 
     def sources(self, era: Era) -> Iterator[Node]:
         """Yield the sources that may have the record."""
@@ -66,20 +60,35 @@ class WantedRecord:
                 self.is_known = True
                 yield node
 
-    def blocks(self, node: Node) -> list[tuple[int, int]]:
-        """The record's block and its number in that, in each copy of its shard."""
-        if node.path not in self._blocks:
-            self._blocks[node.path] = list(self._find(node.source))
-        return self._blocks[node.path]
+    def blocks(self, node: Node) -> list[Block]:
+        """Where a source has the record, in each copy of its shard."""
+        return [block for _, block in self._in(node) if block is not None]
 
-    def _find(self, source: Any) -> Iterator[tuple[int, int]]:
+    def ids(self, era: Era) -> set[tuple[int, int]]:
+        """The record as `source_ids` and `record_ids` name it: its source, and its number there, of each copy."""
+        names = sorted(node.path for node in era.top.leaves())
+        return {(names.index(node.path), number) for node in self.sources(era) for number, _ in self._in(node)}
+
+    def _in(self, node: Node) -> list[tuple[int, Block | None]]:
+        if node.path not in self._found:
+            self._found[node.path] = list(self._find(node.source))
+        return self._found[node.path]
+
+    def _find(self, source: Any) -> Iterator[tuple[int, Block | None]]:
+        """The numbers of the record in a source, with its blocks, if these have numbered records."""
         if isinstance(source, MapStyleSource) and self.index is not None:
-            if (found := source.block_of(self.index)) is not None:
-                yield found
-        elif isinstance(source, BlockSource):
+            yield self.index, source.block_of(self.index)
+        elif isinstance(source, BlockSource | SequentialSource):
             for shard, url in enumerate(source.shards.urls):
-                if str(url) == self.url and (number := self._number(source.shards, shard)) is not None:
-                    yield source.block_of(shard, number)
+                if str(url) != self.url:
+                    continue
+                if isinstance(source, SequentialSource):
+                    keys = (_key_of(record) for record in source.shards.stream(shard))
+                    found = next((number for number, key in enumerate(keys) if key == self.key), None)
+                    yield from () if found is None else [((shard << RECORD_BITS) + found, None)]
+                elif (number := self._number(source.shards, shard)) is not None:
+                    first = int(source.shards.num_records[:shard].sum())
+                    yield first + number, source.block_of(shard, number)
 
     def _number(self, shards: IndexedShards, shard: int) -> int | None:
         """The number of a record in its shard: the key of a line says it, other shards are looked through."""
@@ -91,10 +100,22 @@ class WantedRecord:
             size = min(_AT_ONCE, total - first)
             window = shards.window(np.array([shard]), np.array([first]), np.array([size]))
             for number, record in enumerate(take_all(window, np.arange(size)), first):
-                key = record.key if isinstance(record, DamagedRecordError) else record[KEY]
-                if str(key) == self.key:
+                if _key_of(record) == self.key:
                     return number
         return None
+
+
+def _key_of(record: Record | DamagedRecordError) -> str:
+    return record.key if isinstance(record, DamagedRecordError) else str(record[KEY])
+
+
+def _records_in(sample: Sample) -> set[tuple[int, int]]:
+    """The records that a sample was made of: source, and number there."""
+    if SAMPLES in sample:
+        return set().union(*map(_records_in, sample[SAMPLES]))
+    if SOURCE_IDS in sample:
+        return set(zip(sample[SOURCE_IDS].tolist(), sample[RECORD_IDS][:, 1].tolist(), strict=True))
+    return {(sample[RECORD][0], sample[RECORD][2])}
 
 
 def batches_with(wanted: WantedRecord, leg: Leg, most: int, on_progress: OnProgress) -> Iterator[int]:
@@ -109,12 +130,12 @@ def batches_with(wanted: WantedRecord, leg: Leg, most: int, on_progress: OnProgr
     nodes = list(wanted.sources(leg.era))
     if not nodes or not (leg.own or leg.end is None):
         return
-    stream = RankStream(leg, on_progress)
+    stream, ids = RankStream(leg, on_progress), wanted.ids(leg.era)
     if stream.is_read:
         at_most = most if leg.end is None else leg.own
         for number, batch in zip(range(at_most), stream.batches(), strict=False):
             on_progress(number, at_most)
-            if any(map(wanted.is_of, batch)):
+            if any(ids & _records_in(sample) for sample in batch):
                 yield leg.first + number
                 if leg.end is None:
                     return
@@ -157,7 +178,7 @@ class _Sought:
             least += bisect_left(range(least, end), True, key=lambda samples: self._position(samples) > place)
             # It may be of another part than is read.
             sample = next(self._era.samples(self._lane.run, least - 1, bare=True), None)
-            is_there = sample is not None and self._wanted.is_of(sample)
+            is_there = sample is not None and bool(self._wanted.ids(self._era) & _records_in(sample))
             yield self._stream.number_of(self._lane, least - 1) if is_there else None
 
     def _position(self, samples: int) -> Place:

@@ -12,7 +12,7 @@ from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.source import Sample
 from streamdata.states.progress import Progress
 from streamdata.tools.trace.course import Course
-from streamdata.tools.trace.era import Leg, OnProgress, RankStream, record_of
+from streamdata.tools.trace.era import Leg, OnProgress, RankStream, documents_of, record_of
 from streamdata.tools.trace.find import WantedRecord, batches_with
 
 SEEK, READ = "seek", "read"
@@ -73,7 +73,9 @@ class TracedStep:
 
     Attributes:
         step: Its number, from 1.
-        records: What its batches are made of, by rank, then as delivered: `source`, and `url` and `key`, or `index`.
+        records: What its batches are made of, by rank, then as delivered: `source`, and `url` and `key`, or `index`; of
+            a packed row those of its last record, and of each of its `documents` the same, with its tokens, from
+            `begin` to before `end`.
         how: `seek` where what came before was counted, `read` where it was read.
         origin: The step of the states from which that began, of ranks the lowest.
     """
@@ -146,7 +148,12 @@ class Trace:
             step=step,
             how=READ if any(stream.is_read for stream in found) else SEEK,
             origin=self.steps.of(min(stream.leg.first for stream in found) - 1),
-            records=[record_of(sample) for batch in batches for sample in batch],
+            records=[
+                record_of(sample) | ({"documents": documents} if documents else {})
+                for stream, batch in zip(found, batches, strict=True)
+                for sample in batch
+                for documents in [documents_of(sample, stream.leg.era.top)]
+            ],
         )
 
     def batches(self, step: int, rank: int = 0) -> Iterator[tuple[int, list[Sample]]]:

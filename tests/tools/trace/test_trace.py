@@ -1,17 +1,31 @@
 """What a step was made of is what was delivered: random recipes, topologies and changes."""
 
+import gzip
 import logging
 import random
-from itertools import islice
+from itertools import islice, pairwise
+from pathlib import Path
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
-from streamdata import MergedDataset, StateError, StreamLoader, merge_states, mixed_collate, named, to_state
+from streamdata import (
+    JsonlIterableDataset,
+    MergedDataset,
+    PackTokens,
+    StateError,
+    StreamLoader,
+    merge_states,
+    mixed_collate,
+    named,
+    to_state,
+)
 from streamdata.tools.trace.era import record_of
 from streamdata.tools.trace.trace import Trace, count_steps
 from tests.elastic.worlds import Config, Leaf, Mix
 from tests.seeds import seeds
+from tests.shard_files import write_jsonl
 from tests.streams import Numbers
 from tests.tools.trace.jobs import SteppedJob, random_job
 
@@ -199,3 +213,49 @@ def test_batches_go_on_after_those_that_only_fill_up():
     assert [step for step, _ in told][:5] == [step for step in range(1, 7) if step != filler][:5]
     assert [[record_of(s) for s in batch] for _, batch in told][: filler - 1] == batches[1][: filler - 1]
     assert next(trace.batches(filler, 1))[0] == filler + 1
+
+
+@pytest.mark.parametrize("where", ["source", "mixture"])
+def test_the_documents_of_packed_rows_are_named_and_found(tmp_path, where):
+    """Each with its tokens, as the loop's batches had them; also one in the middle of a row."""
+    lines, zipped = (Path(write_jsonl(tmp_path / name, [5, 7])) for name in ("lines", "zipped"))
+    for file in zipped.iterdir():
+        Path(f"{file}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+
+    def tokenized(record):
+        return {"input_ids": torch.full((record["value"] % 4 + 1,), record["value"])}
+
+    def make():
+        packer = PackTokens(9, lookahead=4)
+        fns = {"single_process_fn": tokenized, "percent": 1, "process_fn": packer if where == "source" else None}
+        sources = [JsonlIterableDataset(str(folder), name=folder.name, **fns) for folder in (lines, zipped)]
+        sources.append(Numbers("map", 9, **fns))
+        return MergedDataset(sources, seed=1, customized_yield_fn=packer if where == "mixture" else None)
+
+    loader = StreamLoader(make(), 2)
+    logged = {}
+    for step, batch in enumerate(islice(loader, 8), 1):
+        bounds = pairwise(batch["cu_seqlens"].tolist())
+        logged[step] = list(
+            zip(batch["source_ids"].tolist(), batch["input_ids"][batch["cu_seqlens"][:-1]], bounds, strict=True)
+        )
+    dataset, trace = make(), Trace(make(), [loader.state_dict()])
+    assert dataset.source_names == ("lines", "map", "zipped")
+    came = {}
+    for step, want in logged.items():
+        records = trace.at(step).records
+        found = [document for record in records for document in record["documents"]]
+        assert [document["source"] for document in found] == [dataset.source_names[source] for source, *_ in want]
+        sizes = [document["end"] - document["begin"] for document in found]
+        assert sizes == [end - begin for *_, (begin, end) in want]
+        for document, (_, number, _) in zip(found, want, strict=True):
+            if "index" in document:
+                value, name = document["index"], f"{document['source']}#{document['index']}"
+            else:
+                value = int(document["key"]) + (5 if "00001" in document["url"] else 0)
+                name = f"{document['url']}#{document['key']}"
+            assert value == number
+            came.setdefault(name, []).append(step)
+    for name in random.Random(0).sample(sorted(came), 6):
+        assert [step for step in trace.find_named(name) if step <= 8] == sorted(set(came[name]))
