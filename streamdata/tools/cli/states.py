@@ -148,6 +148,7 @@ def trace(
 
 
 def _show_records(traced: "TracedStep", *, as_json: bool) -> None:
+    from streamdata.tools.trace.era import document_name
     from streamdata.tools.view.tree import fitted
 
     if as_json:
@@ -160,7 +161,6 @@ def _show_records(traced: "TracedStep", *, as_json: bool) -> None:
     rows = [["source", "record"]]
     for sample in traced.records:
         for record in sample.get("documents", [sample]):
-            name = f"{record['url']}#{record['key']}" if "url" in record else f"{record['source']}#{record['index']}"
             tokens = f", tokens {record['begin']} to {record['end'] - 1}" if "begin" in record else ""
-            rows.append([record["source"], f"{name}{tokens}"])
+            rows.append([record["source"], f"{document_name(record)}{tokens}"])
     say(fitted(rows, (0, 1)))

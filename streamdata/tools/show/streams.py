@@ -16,7 +16,7 @@ from typing import Any, Final
 from streamdata.chats.chat_dataset import ChatDataset
 from streamdata.chats.prompts import RLHFDataset
 from streamdata.errors import SourceError, listing, one_line, shown, text_of
-from streamdata.fields import DATASET_NAME, INDEX, KEY, URL
+from streamdata.fields import DATASET_NAME, INDEX, KEY, PROVENANCE, URL
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
 from streamdata.recipe.targets import import_target
@@ -33,6 +33,7 @@ from streamdata.tools.show.page import BrowsePages
 from streamdata.tools.show.reading import BrowseSteps, PagePlace, is_of
 from streamdata.tools.show.stored import tokenizer_of_store
 from streamdata.tools.show.tokens import TokenTexts, load_token_texts
+from streamdata.tools.trace.era import document_name, documents_of
 from streamdata.tools.trace.trace import Trace
 
 logger = logging.getLogger("streamdata")
@@ -147,7 +148,8 @@ class MixtureSamples:
         self, dataset: MergedDataset, place: Place, limits: Limits = ON_PAGE, tokenizer: str | None = None
     ) -> None:
         self._dataset, self._place, self._limits = dataset, place, limits
-        self._sources = {node.path: node.dataset for node in tree_of(dataset).leaves()}
+        self._top = tree_of(dataset)
+        self._sources = {node.path: node.dataset for node in self._top.leaves()}
         self._texts = {path: _tokenizer_of(source, tokenizer) for path, source in self._sources.items()}
         for source in self._sources.values():
             if (single := getattr(source, "single_process_fn", None)) is not None:
@@ -170,6 +172,10 @@ class MixtureSamples:
         texts = self._texts.get(path)
         if isinstance(texts, str | os.PathLike):
             texts = self._texts[path] = load_token_texts(os.fspath(texts))
+        fields = {name: value for name, value in sample.items() if name not in PROVENANCE}
+        if documents := documents_of(sample, self._top):
+            places = (f"tokens {one['begin']} to {one['end'] - 1}: {document_name(one)}" for one in documents)
+            fields["documents"] = "\n".join(places)
         of_record = FieldRenderer(replace(self._limits, chars=self._limits.chars // 2))
         shown_records = [
             ShownSample(number=at, where=_where(record), fields=of_record.of(record))
@@ -183,7 +189,7 @@ class MixtureSamples:
             url=str(sample.get(URL, "")),
             key=str(sample.get(KEY, "")),
             index=index if isinstance(index, int) else None,
-            fields=FieldRenderer(self._limits, texts).of(sample),
+            fields=FieldRenderer(self._limits, texts).of(fields),
             num_records=len(records),
             records=tuple(shown_records),
         )

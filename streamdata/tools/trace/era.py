@@ -37,7 +37,7 @@ def record_of(sample: Sample) -> dict[str, Any]:
     return {"source": sample[DATASET_NAME], "url": str(sample[URL]), "key": sample[KEY]}
 
 
-def documents_of(sample: Sample, top: Node) -> list[dict[str, Any]]:
+def documents_of(sample: Mapping[str, Any], top: Node) -> list[dict[str, Any]]:
     """The documents of a packed row: their records, as of `record_of`, and the tokens [begin, end) of each."""
     if SOURCE_IDS not in sample:
         return []
@@ -56,6 +56,11 @@ def documents_of(sample: Sample, top: Node) -> list[dict[str, Any]]:
             name = {"index": None}
         found.append({"source": names[source], **name, "begin": span[0], "end": span[1]})
     return found
+
+
+def document_name(record: Mapping[str, Any]) -> str:
+    """A record as `trace --find` takes it: URL#KEY, or SOURCE#INDEX."""
+    return f"{record['url']}#{record['key']}" if "url" in record else f"{record['source']}#{record['index']}"
 
 
 _FUNCTIONS: Final = ("single_process_fn", "process_fn", "max_bad")

@@ -6,7 +6,7 @@ from itertools import islice
 import torch
 from torch.utils.data import DataLoader
 
-from streamdata import MergedDataset, mixed_collate, to_state
+from streamdata import JsonlIterableDataset, MergedDataset, PackTokens, mixed_collate, to_state
 from streamdata.tools.show.streams import MixtureSamples, Place, delivered
 from tests.streams import Numbers, plain
 
@@ -96,3 +96,19 @@ def test_a_step_of_a_rank_is_what_it_was_given():
     ((step, _),) = islice(delivered(mixture(), Place(states=[states])), 1)
     assert step == 10
     assert len(list(islice(delivered(mixture(), Place(step=2, rank=1, dp_size=2, batch=3)), 4))) == 4
+
+
+def test_the_documents_of_a_row_are_named(tmp_path):
+    """With their tokens, in place of the numbers that batches carry."""
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"input_ids": [number] * 3}) + "\n" for number in range(4)))
+
+    def make():
+        source = JsonlIterableDataset(str(tmp_path), name="lines", percent=1, process_fn=PackTokens(6))
+        return MergedDataset([source], seed=1)
+
+    first, second = next(iter(make()))["input_ids"][[0, 3]].tolist()
+    (sample,) = MixtureSamples(make(), Place()).page("rows", 1).samples
+    fields = {field.name: field for field in sample.fields}
+    assert {"source_ids", "record_ids"}.isdisjoint(fields)
+    url = tmp_path / "a.jsonl"
+    assert fields["documents"].text == f"tokens 0 to 2: {url}#{first}\ntokens 3 to 5: {url}#{second}"
