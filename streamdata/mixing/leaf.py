@@ -147,7 +147,7 @@ class Leaf:
         self._part, self._is_left_out = node.part, run.skips.of(node.path)
         self._skipping: Skipping | None = None
         # Where one source has weights, all have: a batch of any of them has the same fields.
-        self._has_weights, self._weight_field = bool(run.tree.weight_fields), run.tree.weight_fields.get(node.path)
+        self._has_weights, self._weight_field = any(run.tree.sources.values()), run.tree.sources[node.path]
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
         self._stream: StreamFns | None = getattr(node.dataset, "process_fn", None)
         self._tally.counts_outputs = hasattr(self._stream, "num_ended") and is_stateful(self._stream)

@@ -183,18 +183,15 @@ class Node:
         orders: dict[str, str] = {}
         weights: dict[str, Weight] = {}
         cuts: dict[str, BlockCut] = {}
-        sources: list[str] = []
-        weight_fields: dict[str, str] = {}
+        sources: dict[str, str | None] = {}
         for node in self.walk():  # parents before children
             orders[node.path] = node.order
             weights |= node.weights
             if not node.is_mixture:
-                sources.append(node.path)
-                if field := getattr(node.dataset, "weight_field", None):
-                    weight_fields[node.path] = field
+                sources[node.path] = getattr(node.dataset, "weight_field", None)
                 if not isinstance(node.source, OwnStreamSource):
                     cuts[node.path] = node.cut
-        return Tree(orders, weights, cuts, sorted(sources), weight_fields)
+        return Tree(orders, weights, cuts, dict(sorted(sources.items())))
 
     def anomalies(self) -> dict[str, dict[str, int]]:
         """Counts of what the sources' shards hold that is not a whole record, by path and kind."""

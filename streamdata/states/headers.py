@@ -85,10 +85,8 @@ class Tree(NamedTuple):
     """For each node but the top, its weight in its parent: a number or a schedule."""
     cuts: Mapping[str, BlockCut] = {}
     """For each source of records, how it is divided."""
-    sources: Sequence[str] = ()
-    """The paths of the sources of records, sorted; unknown of a tree that was read from states."""
-    weight_fields: Mapping[str, str] = {}
-    """The `weight_field` of each source that has one; unknown of a tree that was read from states."""
+    sources: Mapping[str, str | None] = {}
+    """The `weight_field` of each source of records, sorted by path; unknown of a tree that was read from states."""
 
     def below(self, path: str) -> tuple[Mapping[str, str], Mapping[str, Weight]]:
         """The nodes and weights below a node."""

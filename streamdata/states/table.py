@@ -345,13 +345,12 @@ def _are_counts(counts: object, number: int) -> bool:
 
 
 def _fill_pulled(rows: Rows, cursors: Mapping[str, Mapping[str, Any]]) -> None:
-    pulled = {key: value["pulled"] for key, value in cursors.items() if "pulled" in value}
-    for key, position in pulled.items():
+    pulled = {row: (key, value["pulled"]) for row, (key, value) in enumerate(cursors.items()) if "pulled" in value}
+    for key, position in pulled.values():
         if not isinstance(position, list | tuple) or len(position) != len(POSITION):
             raise not_states(key, {"pulled": position}, "expected a position")
-    of = [row for row, value in enumerate(cursors.values()) if "pulled" in value]
     for number, name in enumerate(POSITION):
-        rows["pulled"][of, number] = _column(name, {key: position[number] for key, position in pulled.items()})
+        rows["pulled"][[*pulled], number] = _column(name, {key: position[number] for key, position in pulled.values()})
 
 
 def _column(name: str, values: Mapping[str, Any]) -> Column:
@@ -381,8 +380,7 @@ def join(tables: Sequence[StatesTable]) -> StatesTable:
     paths = {path: None for table in tables for path in table.paths}
     number = {path: index for index, path in enumerate(paths)}
     rows = np.concatenate([table.rows for table in tables])
-    renumbered = [np.array([number[path] for path in table.paths])[table.rows["path"]] for table in tables]
-    rows["path"] = np.concatenate(renumbered)
+    rows["path"] = np.concatenate([np.array([number[p] for p in t.paths])[t.rows["path"]] for t in tables])
     return _table(tuple(paths), rows, others)
 
 

@@ -201,7 +201,7 @@ def fresh_run(top: Node, lane: Lane, deals: Deals) -> Run:
     """Make what the nodes of a tree share in a lane of a run that begins."""
     # Nothing to compare with: a description of a source reads the names of all of its shards.
     weights = {path: weight for node in top.walk() if node.is_mixture for path, weight in node.weights.items()}
-    tree = Tree({node.path: "" for node in top.walk()}, weights, sources=sorted(node.path for node in top.leaves()))
+    tree = Tree({node.path: "" for node in top.walk()}, weights, sources={leaf.path: None for leaf in top.leaves()})
     return Run.at(Progress({}), 0, lane, deals, tree, Skips(None, {}))
 
 
