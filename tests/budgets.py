@@ -13,7 +13,7 @@ FILES_OF_A_FOLDER: Final = 14
 FILE_LINES: Final = 350
 """Code lines of a file."""
 
-WALKS: Final = {"first_batch": (52, 347), "later_batch": (14, 45), "recipe": (36, 201), "another_size": (41, 428)}
+WALKS: Final = {"first_batch": (52, 347), "later_batch": (14, 45), "recipe": (36, 201), "another_size": (41, 429)}
 """Files and functions that each walk touches, by `python -m tests.walks`. A later batch says of which
 records it is: two functions more."""
 

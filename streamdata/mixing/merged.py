@@ -26,7 +26,7 @@ from streamdata.mixing.lane_iterator import LaneIterator
 from streamdata.mixing.lengths import check_lengths, lengths_text
 from streamdata.mixing.meter import own_traffic
 from streamdata.mixing.reading import Reading
-from streamdata.mixing.tree import MixtureSettings, name_record, tree_of
+from streamdata.mixing.tree import MixtureSettings, name_record, source_names, tree_of
 from streamdata.recipe.named_source import PART_NAMES, Percent, default_of
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.lane_link import Traffic, note_deal, noted_deal, times_of, traffic_of
@@ -408,8 +408,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
 
     @property
     def source_names(self) -> tuple[str, ...]:
-        """The sources of records by their dotted names, sorted; `source_ids` of batches are numbers of these."""
-        return tuple(sorted(node.path for node in tree_of(self).leaves()))
+        """The dotted names of all sources of records, sorted; `source_ids` of batches are numbers of these."""
+        return tuple(source_names(self))
 
     def describe_record(self, source: int | str, record_id: Sequence[int]) -> dict[str, Any]:
         """Look up which record a document is.

@@ -183,7 +183,7 @@ class Node:
         orders: dict[str, str] = {}
         weights: dict[str, Weight] = {}
         cuts: dict[str, BlockCut] = {}
-        sources: dict[str, str | None] = {}
+        sources: dict[str, str | None] = dict.fromkeys(source_names(self.dataset, self.path))
         for node in self.walk():  # parents before children
             orders[node.path] = node.order
             weights |= node.weights
@@ -191,7 +191,7 @@ class Node:
                 sources[node.path] = getattr(node.dataset, "weight_field", None)
                 if not isinstance(node.source, OwnStreamSource):
                     cuts[node.path] = node.cut
-        return Tree(orders, weights, cuts, dict(sorted(sources.items())))
+        return Tree(orders, weights, cuts, sources)
 
     def anomalies(self) -> dict[str, dict[str, int]]:
         """Counts of what the sources' shards hold that is not a whole record, by path and kind."""
@@ -249,13 +249,22 @@ def num_in(node: Node, what: str) -> int | None:
     return int(count) if node.part is None else max(1, round(count * node.part.share))
 
 
+def source_names(mixture: MixtureSettings, path: str = "") -> list[str]:
+    """The paths of all sources of records in a mixture, sorted; of those that are left out, with percent 0, too."""
+    names: list[str] = []
+    for child in mixture.datasets:
+        below = f"{path}.{child.name}".lstrip(".")
+        names += source_names(child, below) if isinstance(child, MixtureSettings) else [below]
+    return sorted(names)
+
+
 def name_record(top: Node, source: int | str, record_id: Sequence[int]) -> dict[str, Any]:
     """Look up which record a document is; see `MergedDataset.describe_record`."""
     nodes = {node.path: node for node in top.leaves()}
-    names = sorted(nodes)
+    names = source_names(top.dataset)
     name = names[source] if not isinstance(source, str) and 0 <= source < len(names) else str(source)
     if name not in nodes:
-        expected = f"one of {listing(names)}, or their numbers"
+        expected = f"one of {listing(sorted(nodes))}, or their numbers"
         raise ValueError(f"describe_record: expected as source {expected}, got {shown(source)}")
     found, (_, number, _) = nodes[name].source, map(int, record_id)
     assert found is not None, "a leaf"

@@ -86,7 +86,8 @@ class Tree(NamedTuple):
     cuts: Mapping[str, BlockCut] = {}
     """For each source of records, how it is divided."""
     sources: Mapping[str, str | None] = {}
-    """The `weight_field` of each source of records, sorted by path; unknown of a tree that was read from states."""
+    """The `weight_field` of each source of records, sorted by path, those that are left out too; unknown of a tree that
+    was read from states."""
 
     def below(self, path: str) -> tuple[Mapping[str, str], Mapping[str, Weight]]:
         """The nodes and weights below a node."""

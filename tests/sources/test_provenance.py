@@ -312,6 +312,17 @@ def test_workers_send_it_along(folder) -> None:
         assert str(batches[0]) == str(batches[1]).replace("'__workerid__': 1", "'__workerid__': 0")
 
 
+def test_numbers_stay_where_a_source_is_left_out(folder) -> None:
+    """Its percent may be 0 in one run and not in another."""
+    dataset = make(folder, tokenized)
+    dataset.datasets[0].datasets[0].percent = dataset.datasets[1].percent = 0
+    assert dataset.source_names == NAMES
+    for sample in islice(dataset, 9):
+        assert NAMES[sample["__record__"][0]] == sample["__datasetname__"]
+    with pytest.raises(ValueError, match=r"one of inner\.rows, inner\.zipped, tars"):
+        dataset.describe_record("map", (0, 0, 0))
+
+
 def test_records_that_are_not_there_are_refused(folder) -> None:
     """With what there is."""
     dataset = make(folder)

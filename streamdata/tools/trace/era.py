@@ -16,7 +16,7 @@ from streamdata.mixing.leaf import Run
 from streamdata.mixing.lengths import count_samples
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.reading import lane_samples
-from streamdata.mixing.tree import Node, name_record, tree_of
+from streamdata.mixing.tree import Node, name_record, source_names, tree_of
 from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink
 from streamdata.sources import MapStyleSource
@@ -46,7 +46,7 @@ def documents_of(sample: Mapping[str, Any], top: Node) -> list[dict[str, Any]]:
     else:  # rows without gaps
         positions = sample["position_ids"]
         bounds = [*(positions == 0).nonzero().flatten().tolist(), len(positions)]
-    names, found = sorted(node.path for node in top.leaves()), []
+    names, found = source_names(top.dataset), []
     for source, record, span in zip(sample[SOURCE_IDS].tolist(), sample[RECORD_IDS], pairwise(bounds), strict=True):
         if source < 0:  # padding
             continue

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from streamdata.fields import KEY, RECORD, RECORD_IDS, SAMPLES, SOURCE_IDS
-from streamdata.mixing.tree import Node
+from streamdata.mixing.tree import Node, source_names
 from streamdata.shards.readers import DamagedRecordError, IndexedShards, take_all
 from streamdata.sources import MapStyleSource
 from streamdata.sources.files.sequential_source import RECORD_BITS, SequentialSource
@@ -66,7 +66,7 @@ class WantedRecord:
 
     def ids(self, era: Era) -> set[tuple[int, int]]:
         """The record as `source_ids` and `record_ids` name it: its source, and its number there, of each copy."""
-        names = sorted(node.path for node in era.top.leaves())
+        names = source_names(era.top.dataset)
         return {(names.index(node.path), number) for node in self.sources(era) for number, _ in self._in(node)}
 
     def _in(self, node: Node) -> list[tuple[int, Block | None]]:

@@ -112,3 +112,16 @@ def test_the_documents_of_a_row_are_named(tmp_path):
     assert {"source_ids", "record_ids"}.isdisjoint(fields)
     url = tmp_path / "a.jsonl"
     assert fields["documents"].text == f"tokens 0 to 2: {url}#{first}\ntokens 3 to 5: {url}#{second}"
+
+
+def test_documents_of_one_source_are_named_where_others_are_not_shown(tmp_path):
+    """Which are left out of the mixture then."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"input_ids": [1, 2]}) + "\n")
+    sources = [
+        JsonlIterableDataset(str(tmp_path / f"{name}.jsonl"), name=name, percent=1, process_fn=PackTokens(3))
+        for name in ("a", "b")
+    ]
+    (sample,) = MixtureSamples(MergedDataset(sources), Place(source="b")).page("rows", 1).samples
+    (text,) = [field.text for field in sample.fields if field.name == "documents"]
+    assert text == f"tokens 0 to 1: {tmp_path / 'b.jsonl'}#0"
