@@ -194,7 +194,7 @@ def test_a_mixture_told_the_time_is_told_it_again_after_its_parents_weights_chan
 
 
 def test_a_percent_of_zero_is_a_source_that_is_not_there():
-    """The very stream of a recipe without it, and of that of its states."""
+    """The very stream of a recipe without it, and of that of its states; but for the numbers that sources have."""
     streams = []
     for extra in ({}, {"gone": 0, "0th": 0.0}):
         states: dict = {}
@@ -202,7 +202,8 @@ def test_a_percent_of_zero_is_a_source_that_is_not_there():
         samples = list(islice(MergedDataset(sources, seed=2), 90))
         for sample in samples:
             states.update(to_state(sample))
-        streams.append(([plain(sample) for sample in samples], states))
+        without = [{**sample, "__record__": sample["__record__"][1:]} for sample in samples]
+        streams.append(([plain(sample) for sample in without], states))
     assert streams[0] == streams[1]
 
 
