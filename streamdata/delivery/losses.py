@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, distributed
 
 from streamdata.errors import names_text
-from streamdata.fields import IGNORED_LABEL, SOURCE_IDS
+from streamdata.fields import IGNORED_LABEL, SOURCE_IDS, TOKEN_FIELDS
 
 _BOUNDS, _POSITIONS = "cu_seqlens", "position_ids"
 
@@ -20,8 +20,9 @@ def loss_by_source(
     Args:
         losses: The loss of each target, of shape (B, T) or (T,): `losses[i]` is that of `target_ids[i]`. Of a model
             that shifts labels itself, and so gives T - 1, pad one 0 at the end.
-        batch: What `TensorCollate` made, or a row of `PackTokens`. Trained are tokens by its `loss_mask`; else those
-            whose `target_ids` are not -100; else all. Others do not count, whatever their loss is.
+        batch: What `TensorCollate` made, or a row of `PackTokens`. Trained are tokens by its `loss_mask`, aligned with
+            the losses (one of `input_ids`, such as that of chats, you move to the left by one); else those whose
+            `target_ids` are not -100; else all. Others do not count, whatever their loss is.
         num_sources: How many sources there are, `len(dataset.source_names)`.
         group: The processes over which to sum, `torch.distributed.group.WORLD` for all ranks. By default this one.
 
@@ -84,22 +85,37 @@ def documents_of(tokens: Tensor, batch: Mapping[str, Any]) -> Tensor:
     """The document of each token, int64 (tokens,): its number in `source_ids`.
 
     Args:
-        tokens: Shape (B, T) or (T,), of any dtype.
-        batch: Says where documents begin: by `cu_seqlens`, by its rows if each is a document, or by `position_ids`.
+        tokens: Shape (B, T), (T,) or (B * T,), of any dtype.
+        batch: Says where documents begin: by `cu_seqlens`, joined or a list with those of each row, which is padded at
+            its end; by its rows if each is a document; or by `position_ids`.
 
     Raises:
         ValueError: It does not.
     """
     device, num_tokens, num_documents = tokens.device, tokens.numel(), len(batch[SOURCE_IDS])
-    num_rows = tokens.shape[0] if tokens.dim() > 1 else 1
-    if isinstance(bounds := batch.get(_BOUNDS), Tensor):
-        ends = bounds[1:].to(device)
-        found = torch.searchsorted(ends, torch.arange(num_tokens, device=device, dtype=ends.dtype), right=True)
+    places, bounds = torch.arange(num_tokens, device=device), batch.get(_BOUNDS)
+    if not num_tokens:
+        return places
+    if isinstance(bounds, Tensor):
+        found = torch.searchsorted(bounds[1:].to(device, places.dtype), places, right=True)
         return found.clamp(max=num_documents - 1)  # what follows the last one is padding
+    ids = (batch[name] for name in TOKEN_FIELDS if isinstance(batch.get(name), Tensor))
+    shape = tokens.shape if tokens.dim() > 1 else next(ids, tokens).shape
+    num_rows = shape[0] if len(shape) > 1 else 1
+    length = num_tokens // num_rows
     if num_documents == num_rows:
-        return torch.arange(num_rows, device=device).repeat_interleave(num_tokens // num_rows)
+        return places // length
+    if isinstance(bounds, list) and len(bounds) == num_rows:
+        begins = torch.cat([torch.as_tensor(row)[:-1] + length * number for number, row in enumerate(bounds)])
+        return torch.searchsorted(begins.to(device, places.dtype), places, right=True) - 1
     if _POSITIONS in batch:  # rows without gaps: a document begins wherever these are 0
-        return (_of_tokens(batch, _POSITIONS, num_tokens).to(device) == 0).cumsum(0) - 1
+        begins = _of_tokens(batch, _POSITIONS, num_tokens) == 0
+        if begins.device.type == "cpu" and (num_begun := int(begins.sum())) != num_documents:
+            raise ValueError(
+                f"loss of sources: expected {num_documents} documents where {_POSITIONS!r} is 0, got {num_begun}\n"
+                f"  Keep {_BOUNDS!r} in the batch: the positions of padding may be 0, too."
+            )
+        return begins.to(device).cumsum(0) - 1
     raise ValueError(
         f"loss of sources: expected {num_rows} documents, one for each row, got {num_documents}\n"
         f"  Keep {_BOUNDS!r} or {_POSITIONS!r} in the batch: they say where documents begin."

@@ -111,6 +111,44 @@ def test_sums_equal_a_loop_over_tokens(kind, trained) -> None:
         }
 
 
+def rows_apart(rng: random.Random, bounds: str) -> dict:
+    """Packed rows that are padded, each by itself, and the source of each token."""
+    rows = packed(rng)
+    fields = {name: Pad(-100, multiple_of=8) for name in ("input_ids", "target_ids")}
+    batch = TensorCollate(fields={**fields, "cu_seqlens": bounds, "position_ids": Pad(multiple_of=8)})(rows)
+    expected = torch.full(batch["input_ids"].shape, -1)
+    for place, row in zip(expected, rows, strict=True):
+        sources = row["source_ids"].repeat_interleave(row["cu_seqlens"].diff())
+        place[: len(sources)] = sources
+    return {**batch, "expected": expected.flatten().tolist()}
+
+
+def test_rows_that_are_kept_apart_begin_documents_where_their_bounds_say() -> None:
+    """Whatever the positions of their padding are."""
+    for seed in range(12):
+        batch = rows_apart(random.Random(seed), "list")
+        losses = torch.rand(batch["input_ids"].shape)
+        for shape in (losses.shape, (-1,)):
+            found = torch.stack(loss_by_source(losses.reshape(shape), batch, NUM_SOURCES))
+            torch.testing.assert_close(found, torch.tensor(in_a_loop(losses, batch), dtype=torch.float64))
+
+
+def test_losses_of_padded_documents_may_be_flat() -> None:
+    """As a cross entropy over all tokens gives them."""
+    for seed in range(12):
+        batch = batch_of("padded", random.Random(seed))
+        losses = torch.rand(batch["input_ids"].shape)
+        found = torch.stack(loss_by_source(losses.flatten(), batch, NUM_SOURCES))
+        torch.testing.assert_close(found, torch.tensor(in_a_loop(losses, batch), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (3, 0)])
+def test_nothing_has_no_losses(shape) -> None:
+    """Of no source."""
+    batch = {"source_ids": torch.zeros(shape[0], dtype=torch.int64)}
+    assert not torch.stack(loss_by_source(torch.zeros(shape), batch, NUM_SOURCES)).any()
+
+
 def rank_sums(rank: int) -> list:
     """What a rank gets of its own batch, and over all."""
     batch = batch_of("packed", random.Random(rank))
@@ -141,3 +179,6 @@ def test_what_does_not_fit_is_refused() -> None:
     del rows["position_ids"]
     with pytest.raises(ValueError, match="where documents begin"):
         loss_by_source(torch.rand(rows["input_ids"].shape), rows, NUM_SOURCES)
+    padded = next(batch for seed in range(99) if -1 in (batch := rows_apart(random.Random(seed), "drop"))["expected"])
+    with pytest.raises(ValueError, match=r"where 'position_ids' is 0, got .*\n.* padding"):
+        loss_by_source(torch.rand(padded["input_ids"].shape), padded, NUM_SOURCES)
