@@ -93,7 +93,7 @@ def provenance(documents: Sequence[Mapping[str, Any]]) -> "dict[str, torch.Tenso
     ids = np.fromiter(chain.from_iterable(records), np.int64, 4 * len(records)).reshape(-1, 4)
     found = {SOURCE_IDS: torch.from_numpy(ids[:, 0]), RECORD_IDS: torch.from_numpy(ids[:, 1:])}
     if WEIGHT in documents[0]:
-        found[DOCUMENT_WEIGHTS] = torch.tensor([document[WEIGHT] for document in documents])
+        found[DOCUMENT_WEIGHTS] = torch.tensor([document[WEIGHT] for document in documents], dtype=torch.float32)
     return found
 
 

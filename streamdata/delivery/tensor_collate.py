@@ -196,7 +196,9 @@ def _loss_weights(batch: Mapping[str, Any]) -> torch.Tensor:
             f"{names_text(batch)}\n  Give token ids a rule that makes one tensor of them, such as Pad()."
         )
     weights = batch.get(DOCUMENT_WEIGHTS)
-    return torch.ones(tokens.shape) if weights is None else weights[documents_of(tokens, batch)].view(tokens.shape)
+    if weights is None:
+        return torch.ones(tokens.shape, dtype=torch.float32)
+    return weights[documents_of(tokens, batch)].view(tokens.shape)
 
 
 def to_float(batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -334,7 +334,7 @@ def _with_weights(records: Records, field: str | None, path: str) -> Records:
     """Give each record the weight that a field says, 1 where there is none."""
     for record, after in records:
         weight: Any = 1.0 if field is None else record.get(field, 1.0)
-        if not isinstance(weight, Real) or weight is True or not 0 <= float(weight) < math.inf:
+        if not isinstance(weight, Real) or isinstance(weight, bool) or not 0 <= float(weight) < math.inf:
             raise ValueError(
                 f"source {shown(path)}: expected a number from 0 on in its weight_field {shown(field)}, got "
                 f"{shown(weight)} at {describe_record(record)}\n"

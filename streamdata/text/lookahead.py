@@ -399,7 +399,7 @@ class PackTokens(Lookahead):
         row |= {"cu_seqlens": torch.from_numpy(marks), "position_ids": torch.from_numpy(positions)}
         documents = provenance([piece.sample for piece in pieces])
         if self._loss_weights:
-            weights = documents.get(DOCUMENT_WEIGHTS, torch.ones(len(pieces)))
+            weights = documents.get(DOCUMENT_WEIGHTS, torch.ones(len(pieces), dtype=torch.float32))
             row[LOSS_WEIGHT] = weights.repeat_interleave(torch.tensor(sizes))
         return row | documents
 

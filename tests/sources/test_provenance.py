@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 from pathlib import Path
@@ -50,6 +51,11 @@ def tokenized(record: dict) -> dict:
 def copied(record: dict) -> list[dict]:
     """As many samples as tokens; each tells which one it is."""
     return [{"input_ids": torch.tensor([number_of(record), place])} for place in range(number_of(record) % 3)]
+
+
+def copied_whole(record: dict) -> list[dict]:
+    """The same samples, each with the fields of the record."""
+    return [{**{name: record[name] for name in record if name.startswith("__")}, **sample} for sample in copied(record)]
 
 
 def make(
@@ -134,9 +140,10 @@ def test_each_document_of_a_row_is_of_the_record_that_is_named(folder, numbers, 
     assert all(len(found) == 1 for found in seen.values())
 
 
-def test_samples_of_one_record_are_numbered(folder, numbers) -> None:
+@pytest.mark.parametrize("function", [copied, copied_whole])
+def test_samples_of_one_record_are_numbered(folder, numbers, function) -> None:
     """From 0, those of which a function made none left out; in a batch, and where a stream function passes them on."""
-    dataset = make(folder, copied, iter)
+    dataset = make(folder, function, iter)
     for batch in islice(StreamLoader(dataset, 4, collate=TensorCollate()), 40):
         for source, record, ids in zip(
             batch["source_ids"], batch["record_ids"].tolist(), batch["input_ids"], strict=True
@@ -240,13 +247,18 @@ def test_weights_of_documents_come_from_a_field_of_their_records(where) -> None:
         assert row["loss_weight"].dtype == row["document_weights"].dtype == torch.float32
         assert row["loss_weight"].tolist() == want
     assert len(seen) > 5
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert next(iter(make()))["document_weights"].dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
     batch = TensorCollate()(rows[:2])
     assert batch["document_weights"].tolist() == [weight for row in rows[:2] for weight in row["document_weights"]]
     assert batch["loss_weight"].shape == batch["input_ids"].shape
     assert_exact_resume(make, steps=8)
 
 
-@pytest.mark.parametrize("value", [-1, 1e400, "0.5", None, True])
+@pytest.mark.parametrize("value", [-1, 1e400, math.nan, "0.5", None, True, False])
 def test_what_is_no_weight_is_refused(value) -> None:
     """With its record."""
     source = named([{"q": 1.0}, {"q": value}], name="a", percent=1, weight_field="q")

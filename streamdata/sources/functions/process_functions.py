@@ -90,7 +90,7 @@ def call_per_record(
             if number > skip:
                 # Behind the last output of a record stands the next record.
                 position = after if number == last else (*start_of(after)[:3], number)
-                yield complete(sample, record, what, number - 1), position
+                yield complete(sample, record, what, number - 1, is_of_it=True), position
         if skip > last:
             raise StateError(
                 f"{what} gave {last} samples for {describe_record(record)} where it had given at least {skip}\n"
@@ -99,8 +99,10 @@ def call_per_record(
         skip = 0
 
 
-def complete(sample: object, record: Record, what: str, output: int = 0) -> Sample:
+def complete(sample: object, record: Record, what: str, output: int = 0, *, is_of_it: bool = False) -> Sample:
     """Copy a sample, and add the record's `__…__` fields that it lacks; it is the record's output of this number.
+
+    Where it is known to be made of the record, it is so numbered also if it brings along the number of the record.
 
     Raises:
         TypeError: The output is not a dict.
@@ -112,9 +114,10 @@ def complete(sample: object, record: Record, what: str, output: int = 0) -> Samp
         )
     # Its state comes with them: a function that builds samples anew need not know of any field but its own.
     fields = {name: value for name, value in record.items() if is_reserved(name)}
-    if output and RECORD in record:
-        fields[RECORD] = (*record[RECORD][:3], output)
-    return {**fields, **sample}
+    completed = {**fields, **sample}
+    if output and RECORD in record and (is_of_it or RECORD not in sample):
+        completed[RECORD] = (*record[RECORD][:3], output)
+    return completed
 
 
 class Feed(Iterator[Record], Generic[StreamPosition]):
