@@ -157,7 +157,7 @@ def _show_records(traced: "TracedStep", *, as_json: bool) -> None:
         return
     begin = f"step {traced.origin} on" if traced.origin > 0 else "the start"
     how = "sought" if traced.how == "seek" else "read again"
-    say(f"step {traced.step}: {len(traced.records)} records, {how} from {begin}")
+    say(f"step {traced.step}: {len(traced.records)} samples, {how} from {begin}")
     rows = [["source", "record"]]
     for sample in traced.records:
         for record in sample.get("documents", [sample]):
