@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.nn.functional import pad
 
 from streamdata.errors import names_text
 from streamdata.fields import IGNORED_LABEL, SOURCE_IDS, TOKEN_FIELDS
@@ -20,9 +21,10 @@ def loss_by_source(
     Args:
         losses: The loss of each target, of shape (B, T) or (T,): `losses[i]` is that of `target_ids[i]`. Of a model
             that shifts labels itself, and so gives T - 1, pad one 0 at the end.
-        batch: What `TensorCollate` made, or a row of `PackTokens`. Trained are tokens by its `loss_mask`, aligned with
-            the losses (one of `input_ids`, such as that of chats, you move to the left by one); else those whose
-            `target_ids` are not -100; else all. Others do not count, whatever their loss is.
+        batch: What `TensorCollate` made, or a row of `PackTokens`. Trained are tokens by its `loss_mask`: that of
+            `target_ids`, or where there are none that of `input_ids`, as of chats, each of which is the target of the
+            one before it in its document; else those whose `target_ids` are not -100; else all. Others do not count,
+            whatever their loss is.
         num_sources: How many sources there are, `len(dataset.source_names)`.
         group: The processes over which to sum, `torch.distributed.group.WORLD` for all ranks. By default this one.
 
@@ -33,26 +35,28 @@ def loss_by_source(
     Raises:
         ValueError: The batch does not say what its tokens are of, or has another number of them.
     """
-    device, num_tokens = losses.device, losses.numel()
+    if SOURCE_IDS not in batch:
+        raise ValueError(
+            f"loss_by_source: expected a batch with {SOURCE_IDS!r}, got one with {names_text(batch)}\n"
+            "  Collate with TensorCollate(), without provenance=False."
+        )
+    device, num_tokens, documents = losses.device, losses.numel(), documents_of(losses, batch)
     values = losses.detach().reshape(-1).double()
     weights = torch.ones_like(values)
     if "loss_weight" in batch:
         weights = _of_tokens(batch, "loss_weight", num_tokens).to(device).double()
     if "loss_mask" in batch:
         is_trained = _of_tokens(batch, "loss_mask", num_tokens).to(device).bool()
+        if "target_ids" not in batch:
+            is_trained = pad(is_trained[1:] & (documents[1:] == documents[:-1]), (0, 1))
     elif "target_ids" in batch:
         is_trained = _of_tokens(batch, "target_ids", num_tokens).to(device) != IGNORED_LABEL
     else:
         is_trained = torch.ones_like(values, dtype=torch.bool)
     weights = weights * is_trained
     values = torch.where(is_trained, values, 0.0) * weights
-    if SOURCE_IDS not in batch:
-        raise ValueError(
-            f"loss_by_source: expected a batch with {SOURCE_IDS!r}, got one with {names_text(batch)}\n"
-            "  Collate with TensorCollate(), without provenance=False."
-        )
     # Padding is of no source, -1, and not trained.
-    sources = batch[SOURCE_IDS].to(device)[documents_of(losses, batch)].clamp(min=0)
+    sources = batch[SOURCE_IDS].to(device)[documents].clamp(min=0)
     both = values.new_zeros(2, num_sources).index_add_(1, sources, torch.stack([values, weights]))
     if group is not None:
         distributed.all_reduce(both, group=group)

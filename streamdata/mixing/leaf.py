@@ -333,7 +333,8 @@ def _latest(_: Position, after: Position) -> Position:
 def _with_weights(records: Records, field: str | None, path: str) -> Records:
     """Give each record the weight that a field says, 1 where there is none."""
     for record, after in records:
-        weight: Any = 1.0 if field is None else record.get(field, 1.0)
+        weight: Any = None if field is None else record.get(field)
+        weight = 1.0 if weight is None else weight  # a row of parquet lacks a value by null
         if not isinstance(weight, Real) or isinstance(weight, bool) or not 0 <= float(weight) < math.inf:
             raise ValueError(
                 f"source {shown(path)}: expected a number from 0 on in its weight_field {shown(field)}, got "

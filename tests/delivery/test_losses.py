@@ -182,3 +182,20 @@ def test_what_does_not_fit_is_refused() -> None:
     padded = next(batch for seed in range(99) if -1 in (batch := rows_apart(random.Random(seed), "drop"))["expected"])
     with pytest.raises(ValueError, match=r"where 'position_ids' is 0, got .*\n.* padding"):
         loss_by_source(torch.rand(padded["input_ids"].shape), padded, NUM_SOURCES)
+
+
+def test_a_mask_without_targets_is_of_the_tokens_themselves() -> None:
+    """As of chats: each trained token is the target of the one before it, in its document."""
+    row = packed(random.Random(3))[0]
+    del row["target_ids"]
+    row["loss_mask"] = torch.rand(row["input_ids"].shape) < 0.5
+    row["loss_mask"][0] = True  # nothing predicts it
+    batch = TensorCollate()([row])
+    losses = torch.rand(batch["input_ids"].shape)
+    sums, counts = loss_by_source(losses, batch, NUM_SOURCES)
+    want, number = torch.zeros(2, NUM_SOURCES, dtype=torch.float64), batch["source_ids"].tolist()
+    for source, (begin, end) in zip(number, pairwise(batch["cu_seqlens"].tolist()), strict=True):
+        for at in range(begin, end - 1):
+            if row["loss_mask"][at + 1]:
+                want[:, source] += torch.tensor([losses[at], 1.0], dtype=torch.float64)
+    torch.testing.assert_close(torch.stack([sums, counts]), want)
