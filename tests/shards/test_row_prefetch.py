@@ -171,6 +171,32 @@ def test_what_somebody_else_cancelled_is_asked_for_again(store, held, index):
     assert len(held.requests) == 2
 
 
+def test_a_copy_that_was_deleted_is_read_anew(store, held, index, tmp_path):
+    """Also what was read before of the old one: the new one has holes there."""
+    held.wait = held.answer_all
+    one = index()
+    before = one.runs([RUN])
+    (tmp_path / "copy.index").unlink()
+    index().runs([(150, 9)])  # another process makes a new copy
+    one.runs([(100, 9)])
+    assert one.runs([RUN]) == before
+
+
+def test_a_late_answer_of_another_index_changes_no_copy(store, held, index, tmp_path):
+    """Others have compared the rows that are there, and do not look at them again."""
+    index().ask_for([RUN])
+    late = held.asked.pop()
+    index_file._under_way.get().clear()  # as in another process
+    held.wait = held.answer_all
+    one = index()
+    before = one.runs([RUN])
+    name = "bucket/rows/.00000.jsonl.jsonl.index"
+    store.objects[name] = bytes(len(store.objects[name]))
+    held.asked.append(late)
+    held.answer_all()
+    assert one.runs([RUN]) == before
+
+
 def test_a_forked_child_asks_for_what_its_parent_waits_for(store, held, index):
     """The parent's answer would not come there."""
     index().ask_for([RUN])

@@ -191,13 +191,15 @@ class IndexFile:
             chunk, stop = first // CHUNK_ROWS, last // CHUNK_ROWS + 1
             while (chunk := checked.find(0, chunk, stop)) >= 0:
                 size = min(CHUNK_ROWS, self._num_records + 1 - chunk * CHUNK_ROWS) * self._row_bytes
-                data = self._file.read(size + _CRC.size, HEADER_BYTES + chunk * self._chunk_bytes)
-                if data[size:] == _CRC.pack(zlib.crc32(data[:size], self._check)):
+                if self._is_sound(self._file.read(size + _CRC.size, HEADER_BYTES + chunk * self._chunk_bytes)):
                     checked[chunk] = 1
                 else:
                     found.append(chunk)
                 chunk += 1
         return found
+
+    def _is_sound(self, chunk: bytes) -> bool:
+        return chunk[-_CRC.size :] == _CRC.pack(zlib.crc32(chunk[: -_CRC.size], self._check))
 
     def ask_for(self, runs: RowRuns) -> "list[Future[None]]":
         """Request the rows of these runs that are not there yet from the store, without waiting.
@@ -214,11 +216,25 @@ class IndexFile:
             step = self._page_chunks * self._chunk_bytes
             begin, end = HEADER_BYTES + together[0] * step, HEADER_BYTES + (together[-1] + 1) * step
             end = min(end, index_bytes(self._num_records, self._row_bytes))
-            one = then(network().submit(self._origin, begin, end), partial(_write, self._path, begin))
+            one = then(network().submit(self._origin, begin, end), partial(self._fill, begin))
             under_way.update(dict.fromkeys(((self._path, page) for page in together), one))
             one.add_done_callback(_came)
             asked.append(one)
         return asked
+
+    def _fill(self, offset: int, answer: Answer) -> None:
+        """Fill a hole of the copy. Others may do the same, with the same bytes; those of another index are dropped.
+
+        Another index may lie in the store by now, while others have compared the chunks that lie in this copy.
+        """
+        step, data = self._chunk_bytes, answer.data
+        if not all(self._is_sound(data[at : at + step]) for at in range(0, len(data), step)):
+            return
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.pwrite(fd, data, offset)
+        finally:
+            os.close(fd)
 
     def _pages(self, chunks: Iterable[int]) -> list[int]:
         return sorted({chunk // self._page_chunks for chunk in chunks})
@@ -238,17 +254,11 @@ class IndexFile:
                 except BaseException:
                     _forget(there)  # it can be asked for again
                     raise
-            self._file = LocalShard(self._path)  # meanwhile another process may have put the whole index there
+            # Another process may have put the whole index there, or a new copy, which lacks what was compared here.
+            before, self._file = self._file, LocalShard(self._path)
+            if not os.path.sameopenfile(before.fd, self._file.fd):
+                self._checked = bytearray(len(self._checked))
         return self._unsound(runs)
-
-
-def _write(path: str, offset: int, answer: Answer) -> None:
-    """Fill a hole of a copy. Others may do the same, with the same bytes."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-    try:
-        os.pwrite(fd, answer.data, offset)
-    finally:
-        os.close(fd)
 
 
 def _came(asked: "Future[None]") -> None:
