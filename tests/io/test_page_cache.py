@@ -361,6 +361,18 @@ def test_a_full_disk_means_no_caching_and_is_said_once(folder, caplog, monkeypat
     assert len(pages(folder)) == 1
 
 
+def test_of_a_shard_that_found_no_room_nothing_is_mapped(folder, monkeypatch):
+    """On a full tmpfs, to read a hole of a map ends the process."""
+    store, cache = Store(16 * MB), PageCache(str(folder), 64 * MB)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    store.read(cache, 1, 9)
+    assert [path.stat().st_size for path in folder.glob("*.shard")] == [0]
+
+
 def test_of_all_processes_of_a_node_one_says_it(folder, caplog):
     """As long as it lives."""
     cache = PageCache(str(folder), 64 * MB)

@@ -44,8 +44,8 @@ def pages_of(begin: int, end: int) -> range:
 
 
 def charge_of(page_size: int) -> int:
-    """The bytes by which a page counts towards the cache's bound: its blocks, and those of its checksums and mark."""
-    return (-(-page_size // DISK_BLOCK) + 3) * DISK_BLOCK
+    """The bytes by which a page counts towards the cache's bound: its blocks, and those of its checksums and marks."""
+    return (-(-page_size // DISK_BLOCK) + 4) * DISK_BLOCK
 
 
 class ShardFile(NamedTuple):
@@ -92,7 +92,8 @@ class ShardFile(NamedTuple):
             OSError: The disk is full, or failed.
         """
         begin = page * PAGE_BYTES
-        file.truncate(self.end)
+        # The marks have blocks before anybody maps the file: on a full tmpfs, to read a hole of a map ends the process.
+        os.posix_fallocate(file.fileno(), self.marks, self.end - self.marks)
         os.posix_fallocate(file.fileno(), begin, min(PAGE_BYTES, self.size - begin))
 
     def write(self, file: io.BufferedRandom, page: int, data: memoryview) -> None:
