@@ -180,6 +180,16 @@ def test_an_answer_that_has_not_come_is_looked_at_later(folder):
         cache.confirm(wait=False)
 
 
+def test_a_question_that_is_asked_meanwhile_is_not_forgotten(folder):
+    """Another thread may confirm while it is sent."""
+    store, cache, answer = Store(9), PageCache(str(folder), 64 * MB), Future()
+    store.read(cache, 0, 9)
+    answer.set_exception(ShardError("replaced"))
+    cache.read(store.key(), 9, 0, 9, lambda *_: (cache.confirm(wait=True), answer)[1])
+    with pytest.raises(ShardError, match="replaced"):
+        cache.confirm(wait=True)
+
+
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_damaged_page_is_fetched_again(folder, caplog, cut):
     """Said once, however many there are; a file that was cut short has no pages."""

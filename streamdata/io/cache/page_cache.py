@@ -8,6 +8,7 @@ import logging
 import mmap
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
@@ -54,7 +55,7 @@ class PageCache:
         self._threads, self._slots = threading.Lock(), threading.Semaphore(_MAX_FETCHED)
         self._fetched = set[str]()
         """The pages that this process fetches now."""
-        self._questions: list[Future[Memory]] = []
+        self._questions = deque[Future[Memory]]()
         """Whether shards whose beginning was read from pages are still of their versions."""
         if max_bytes is None:
             logger.info("cache '%s': at most %.1f GB, a tenth of what was free", path, self._room.max_bytes / 1e9)
@@ -95,11 +96,12 @@ class PageCache:
         Args:
             wait: Also for the answers that have not come yet.
         """
-        asked, self._questions = self._questions, []
-        self._questions += [answer for answer in asked if not (wait or answer.done())]
-        for answer in asked:
+        for _ in range(len(self._questions)):  # threads add to them meanwhile
+            answer = self._questions.popleft()
             if wait or answer.done():
                 answer.result()
+            else:
+                self._questions.append(answer)
 
     def _found(self, file: ShardFile, begin: int, end: int) -> mmap.mmap | None:
         """The map of a shard if it has these bytes."""
