@@ -2,9 +2,10 @@
 
 from typing import Final
 
-CODE_LINES: Final = {"core": 18_053, "beside": 6_534, "above": 7_690}
+CODE_LINES: Final = {"core": 18_083, "beside": 6_534, "above": 7_690}
 """Of the rooms of each floor (`tests/test_house.py`), by `python -m tests.count_code`. 33 more beside the core
-since packed rows say which records their documents are, and how much they count."""
+since packed rows say which records their documents are, and how much they count; 30 more in it for losses of rows that
+are kept apart or masked by their own tokens, and for copies of an index that another process deletes."""
 
 FILES: Final = 241
 """Of the package."""
@@ -13,7 +14,7 @@ FILES_OF_A_FOLDER: Final = 14
 FILE_LINES: Final = 350
 """Code lines of a file."""
 
-WALKS: Final = {"first_batch": (52, 347), "later_batch": (14, 45), "recipe": (36, 201), "another_size": (41, 429)}
+WALKS: Final = {"first_batch": (52, 348), "later_batch": (14, 45), "recipe": (36, 201), "another_size": (41, 429)}
 """Files and functions that each walk touches, by `python -m tests.walks`. A later batch says of which
 records it is: two functions more."""
 

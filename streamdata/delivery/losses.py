@@ -40,19 +40,20 @@ def loss_by_source(
             f"loss_by_source: expected a batch with {SOURCE_IDS!r}, got one with {names_text(batch)}\n"
             "  Collate with TensorCollate(), without provenance=False."
         )
-    device, num_tokens, documents = losses.device, losses.numel(), documents_of(losses, batch)
+    device, num_tokens = losses.device, losses.numel()
     values = losses.detach().reshape(-1).double()
     weights = torch.ones_like(values)
     if "loss_weight" in batch:
         weights = _of_tokens(batch, "loss_weight", num_tokens).to(device).double()
     if "loss_mask" in batch:
         is_trained = _of_tokens(batch, "loss_mask", num_tokens).to(device).bool()
-        if "target_ids" not in batch:
-            is_trained = pad(is_trained[1:] & (documents[1:] == documents[:-1]), (0, 1))
     elif "target_ids" in batch:
         is_trained = _of_tokens(batch, "target_ids", num_tokens).to(device) != IGNORED_LABEL
     else:
         is_trained = torch.ones_like(values, dtype=torch.bool)
+    documents = documents_of(losses, batch)
+    if "loss_mask" in batch and "target_ids" not in batch:
+        is_trained = pad(is_trained[1:] & (documents[1:] == documents[:-1]), (0, 1))
     weights = weights * is_trained
     values = torch.where(is_trained, values, 0.0) * weights
     # Padding is of no source, -1, and not trained.

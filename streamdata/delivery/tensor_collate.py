@@ -3,7 +3,7 @@
 `list of samples → one value for each field, and their states → one buffer (worker) → dict (trainer)`
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Any, Final, Literal, NoReturn, TypeAlias
@@ -189,15 +189,16 @@ def _documents(samples: list[dict[str, Any]], names: Mapping[str, Any]) -> dict[
 
 def _loss_weights(batch: Mapping[str, Any]) -> torch.Tensor:
     """The weight of each token of a batch."""
-    tokens = next((batch[name] for name in TOKEN_FIELDS if isinstance(batch.get(name), torch.Tensor)), None)
+    found: Iterator[torch.Tensor] = (batch[name] for name in TOKEN_FIELDS if name in batch)
+    tokens = next((ids for ids in found if isinstance(ids, torch.Tensor)), None)
     if tokens is None or SOURCE_IDS not in batch:
         raise ValueError(
             f"{_WHO}: loss_weights: expected samples of a stream with a tensor under one of {TOKEN_FIELDS}, got "
             f"{names_text(batch)}\n  Give token ids a rule that makes one tensor of them, such as Pad()."
         )
-    weights = batch.get(DOCUMENT_WEIGHTS)
-    if weights is None:
+    if DOCUMENT_WEIGHTS not in batch:
         return torch.ones(tokens.shape, dtype=torch.float32)
+    weights: torch.Tensor = batch[DOCUMENT_WEIGHTS]
     return weights[documents_of(tokens, batch)].view(tokens.shape)
 
 

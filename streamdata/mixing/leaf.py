@@ -335,7 +335,7 @@ def _with_weights(records: Records, field: str | None, path: str) -> Records:
     for record, after in records:
         weight: Any = None if field is None else record.get(field)
         weight = 1.0 if weight is None else weight  # a row of parquet lacks a value by null
-        if not isinstance(weight, Real) or isinstance(weight, bool) or not 0 <= float(weight) < math.inf:
+        if type(weight) is bool or not isinstance(weight, Real) or not 0 <= float(weight) < math.inf:
             raise ValueError(
                 f"source {shown(path)}: expected a number from 0 on in its weight_field {shown(field)}, got "
                 f"{shown(weight)} at {describe_record(record)}\n"

@@ -30,8 +30,8 @@ def test_a_path_and_a_bound():
         ({"path": "/c", "max_bytes": "1 GB"}, "expected a whole number of bytes as max_bytes"),
         ({"path": "/c", "max_bytes": True}, "expected a whole number"),
         ({"path": "/c", "max_bytes": 1.5e9 + 0.5}, "expected a whole number"),
-        ({"path": "/c", "max_bytes": 4096}, r"at least 4222976 \(one page of 4 MiB"),
-        ({"path": "/c", "max_bytes": 4 << 20}, r"at least 4222976 \(one page of 4 MiB"),
+        ({"path": "/c", "max_bytes": 4096}, r"at least 4227072 \(one page of 4 MiB"),
+        ({"path": "/c", "max_bytes": 4 << 20}, r"at least 4227072 \(one page of 4 MiB"),
     ],
 )
 def test_what_is_not_understood_is_an_error(value, message):
