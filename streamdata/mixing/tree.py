@@ -270,8 +270,16 @@ def name_record(top: Node, source: int | str, record_id: Sequence[int]) -> dict[
     assert found is not None, "a leaf"
     if number >= 0:  # of padding it is -1
         with suppress(IndexError, StopIteration):
-            return found.identify(number)
-    raise ValueError(f"describe_record: source {shown(name)} has no record {number}")
+            if (record := found.identify(number)) is not None:
+                return record
+            raise SourceError(
+                f"describe_record: source {shown(name)}: expected one whose records can be looked up, got another "
+                "library's iterable\n  Put what names a record into its samples."
+            )
+    raise ValueError(
+        f"describe_record: source {shown(name)}: expected the number of one of its records, got {number}\n"
+        "  Give a row of record_ids as this dataset gave it; -1 stands for padding."
+    )
 
 
 def _of_size(child: Node, weight: SizeWeight) -> float:

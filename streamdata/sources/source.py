@@ -75,14 +75,13 @@ class Source(ABC):
         those of the other one are not read.
         """
 
-    def identify(self, number: int) -> Record:
-        """Name a record by its number in the source, from 0: `url` and `key`, or `index`.
+    def identify(self, number: int) -> Record | None:
+        """Name a record by its number in the source, from 0: `url` and `key`, or `index`; None if nobody can.
 
         Raises:
             IndexError, StopIteration: There is no such record.
-            SourceError: Nobody can look it up.
         """
-        raise SourceError("expected a source whose records can be looked up, got another library's iterable")
+        return None
 
     def anomalies(self) -> dict[str, int]:
         """Counts, by kind, of what is known before reading not to be a whole record."""

@@ -346,7 +346,7 @@ def test_records_that_are_not_there_are_refused(folder) -> None:
             dataset.describe_record(number, (0, 0, 0))
     for name in NAMES:
         for number in (-1, 20, 1 << 50):
-            with pytest.raises(ValueError, match=f"'{name}' has no record {number}"):
+            with pytest.raises(ValueError, match=f"'{name}': expected the number of one of its records, got {number}"):
                 dataset.describe_record(name, (0, number, 0))
     own = MergedDataset([named(iter_numbers(), name="own", percent=1)])
     with pytest.raises(SourceError, match="another library's iterable"):
