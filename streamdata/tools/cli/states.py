@@ -158,9 +158,9 @@ def _show_records(traced: "TracedStep", *, as_json: bool) -> None:
     begin = f"step {traced.origin} on" if traced.origin > 0 else "the start"
     how = "sought" if traced.how == "seek" else "read again"
     say(f"step {traced.step}: {len(traced.records)} samples, {how} from {begin}")
-    rows = [["source", "record"]]
-    for sample in traced.records:
+    rows = [["source", "row", "record"]]
+    for row, sample in enumerate(traced.records):
         for record in sample.get("documents", [sample]):
             tokens = f", tokens {record['begin']} to {record['end'] - 1}" if "begin" in record else ""
-            rows.append([record["source"], f"{document_name(record)}{tokens}"])
-    say(fitted(rows, (0, 1)))
+            rows.append([record["source"], f"{row}", f"{document_name(record)}{tokens}"])
+    say(fitted(rows, (0, 2)))

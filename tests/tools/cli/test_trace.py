@@ -35,6 +35,15 @@ def test_the_records_of_each_step_are_one_document(streamdata, run):
     assert json.loads(streamdata("trace", recipe, path, "--step", 10**6, "--json").stdout)["from"] == 9
 
 
+def test_records_stand_beside_the_rows_of_the_batch(streamdata, run):
+    """Counted from 0, as the batch is."""
+    recipe, path, batches = run
+    _, title, *lines = streamdata("trace", recipe, path, "--step", 6).stdout.splitlines()
+    assert title.split() == ["source", "row", "record"]
+    found = [(source, row, record.partition("#")[2]) for source, row, record in map(str.split, lines)]
+    assert found == [(each["source"], str(row), each["key"]) for row, each in enumerate(batches[5])]
+
+
 def test_a_record_is_found(streamdata, run):
     """At the step that had it, and in words."""
     recipe, path, batches = run
