@@ -14,7 +14,7 @@ from streamdata import MergedDataset, errors, instantiate_from_yaml
 from streamdata.recipe.check import check_recipe
 from streamdata.recipe.targets import TARGETS, import_target
 from streamdata.tools.cli.main import app
-from tests.docs.pages import PAGES, ROOT, blocks_of
+from tests.docs.pages import PAGES, ROOT, blocks_of, matches, run_command
 from tests.io.servers import s3_server
 from tests.streams import Numbers, assert_exact_resume
 
@@ -119,31 +119,58 @@ def test_bars_show_each_peer_that_is_ahead() -> None:
     assert DRAWN["peers"]().count("#e8833a") == len(behind)
 
 
-def test_shards_of_the_guide_are_read_from_a_store(tmp_path, monkeypatch) -> None:
+STORES = "docs/guides/object-stores.md"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """The bucket of the guide, for whoever has the keys of the environment, which a process keeps.
+
+    The working directory has its files, and the recipe.
+    """
+    folder = tmp_path_factory.mktemp("store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, value in {"CACHE": str(folder / "indexes"), "DATA_CACHE": ""}.items():
+            patch.setenv(f"STREAMDATA_{name}", value)
+        for title in ("write.py", "store.yaml"):
+            Path(title).write_text(block(STORES, title), encoding="utf-8")
+        runpy.run_path("write.py")
+        for options in ([], ["--check"]):
+            assert CliRunner().invoke(app, ["index", "web", *options]).exit_code == 0
+        files = {f"my-bucket/web/{path.name}": path.read_bytes() for path in Path("web").iterdir()}
+        with s3_server(files) as server:
+            server.secret = "b"
+            for name, value in {"ENDPOINT_URL": server.url, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
+                patch.setenv(f"AWS_{name}", value)
+            yield server
+
+
+def test_shards_of_the_guide_are_read_from_a_store(store, tmp_path) -> None:
     """One request for the manifest, which is a copy, and then ranges; the cache lies where the recipe says."""
-    monkeypatch.chdir(tmp_path)
-    for name, value in {"CACHE": str(tmp_path / "indexes"), "DATA_CACHE": ""}.items():
-        monkeypatch.setenv(f"STREAMDATA_{name}", value)
-    page = "docs/guides/object-stores.md"
-    for title in ("write.py", "store.yaml"):
-        Path(title).write_text(block(page, title), encoding="utf-8")
-    runpy.run_path("write.py")
-    for options in ([], ["--check"]):
-        assert CliRunner().invoke(app, ["index", "web", *options]).exit_code == 0
-    files = {f"my-bucket/web/{path.name}": path.read_bytes() for path in Path("web").iterdir()}
-    with s3_server(files) as server:
-        for name, value in {
-            "AWS_ENDPOINT_URL": server.url,
-            "AWS_ACCESS_KEY_ID": "a",
-            "AWS_SECRET_ACCESS_KEY": "b",
-        }.items():
-            monkeypatch.setenv(name, value)
-        dataset = instantiate_from_yaml("store.yaml", variables={"disk": str(tmp_path / "pages")})
-        assert [request.path for request in server.log] == ["my-bucket/web/streamdata.manifest"]
-        samples = list(islice(dataset, 1000))
+    before = len(store.log)
+    dataset = instantiate_from_yaml("store.yaml", variables={"disk": str(tmp_path / "pages")})
+    assert [request.path for request in store.log[before:]] == ["my-bucket/web/streamdata.manifest"]
+    samples = list(islice(dataset, 1000))
     assert {sample["score"] for sample in samples} == {n / 10 for n in range(1000)}
-    assert {request.method for request in server.log} == {"GET"}
+    assert {request.method for request in store.log[before:]} == {"GET"}
     assert list((tmp_path / "pages").iterdir())
+
+
+def test_keys_and_addresses_are_tried_as_the_guide_says(store, tmp_path) -> None:
+    """Each command gives the output beside it; keys that the store refuses are an error that says so."""
+    recipe = f"store.yaml --var disk={tmp_path / 'pages'}"
+    shown = next(b.text for b in blocks_of(ROOT / STORES) if b.text.startswith("$ streamdata show store.yaml"))
+    for part in shown.removeprefix("$ ").split("\n$ "):
+        command, _, expected = part.partition("\n")
+        status, output = run_command(command.replace("store.yaml", recipe))
+        assert status == 0, output
+        assert matches(expected, output), output
+    store.secret = "another"
+    status, output = run_command(f"streamdata show {recipe} -n 1")
+    store.secret = "b"
+    assert status == 1
+    assert "credentials expired or no permission" in " ".join(output.split())
 
 
 def test_packer_of_the_guide_resumes_exactly(tmp_path) -> None:
