@@ -87,20 +87,26 @@ def provenance(documents: Sequence[Mapping[str, Any]]) -> "dict[str, torch.Tenso
     import torch
 
     try:
-        records = list(map(itemgetter(RECORD), documents))
+        numbers = chain.from_iterable(map(itemgetter(RECORD), documents))
+        ids = np.fromiter(numbers, np.int64, 4 * len(documents)).reshape(-1, 4)
     except KeyError:
         return {}
-    ids = np.fromiter(chain.from_iterable(records), np.int64, 4 * len(records)).reshape(-1, 4)
     found = {SOURCE_IDS: torch.from_numpy(ids[:, 0]), RECORD_IDS: torch.from_numpy(ids[:, 1:])}
     if WEIGHT in documents[0]:
-        found[DOCUMENT_WEIGHTS] = torch.tensor([document[WEIGHT] for document in documents], dtype=torch.float32)
+        found[DOCUMENT_WEIGHTS] = torch.from_numpy(np.array([document[WEIGHT] for document in documents], np.float32))
     return found
 
 
-@lru_cache(maxsize=4096)  # asked of each field of each sample that is packed
+@lru_cache(maxsize=4096)
 def is_reserved(name: object) -> bool:
     """Whether a field of this name would be streamdata's: it has two underscores at both ends."""
     return isinstance(name, str) and name.startswith("__") and name.endswith("__")
+
+
+@lru_cache(maxsize=4096)  # asked for each sample that is packed; most of a source have the same fields
+def own_names(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names that are not reserved."""
+    return tuple(name for name in fields if not is_reserved(name))
 
 
 def lacks(fields: Iterable[object], name: str) -> str:

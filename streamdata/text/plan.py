@@ -273,16 +273,16 @@ def _best_fit(counts: Integers, row_length: int) -> list[int]:
                 num_rows += opened
                 rooms.append(row_length)
             room = rooms[at]
-            each = min(room // size, left)
-            rows = rows_with[room][: left // each]
-            del rows_with[room][: len(rows)]
-            if not rows_with[room]:
-                del rows_with[room], rooms[at]
+            each = 1 if left == 1 else min(room // size, left)
+            rows, most = rows_with.pop(room), left // each
+            if len(rows) > most:
+                rows, rows_with[room] = rows[:most], rows[most:]
+            else:
+                del rooms[at]
             placed += rows * each
             left -= len(rows) * each
             room -= each * size
             if room not in rows_with:
-                rows_with[room] = []
                 insort(rooms, room)
-            rows_with[room] += rows
+            rows_with.setdefault(room, []).extend(rows)
     return placed
