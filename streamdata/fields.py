@@ -91,7 +91,8 @@ def provenance(documents: Sequence[Mapping[str, Any]]) -> "dict[str, torch.Tenso
         ids = np.fromiter(numbers, np.int64, 4 * len(documents)).reshape(-1, 4)
     except KeyError:
         return {}
-    found = {SOURCE_IDS: torch.from_numpy(ids[:, 0]), RECORD_IDS: torch.from_numpy(ids[:, 1:])}
+    # Copies, which lie in a row: to send those that do not takes a worker five times as long.
+    found = {SOURCE_IDS: torch.from_numpy(ids[:, 0].copy()), RECORD_IDS: torch.from_numpy(ids[:, 1:].copy())}
     if WEIGHT in documents[0]:
         found[DOCUMENT_WEIGHTS] = torch.from_numpy(np.array([document[WEIGHT] for document in documents], np.float32))
     return found

@@ -207,6 +207,8 @@ def test_batches_say_it_of_their_samples(folder) -> None:
     batch = collate(samples)
     assert torch.cat([batch["source_ids"][:, None], batch["record_ids"]], 1).tolist() == want
     assert batch["source_ids"].dtype == batch["record_ids"].dtype == torch.int64
+    assert batch["source_ids"].is_contiguous()  # so that a worker sends them as they lie
+    assert batch["record_ids"].is_contiguous()
     groups = make(folder, tokenized, GroupByLength(12, lookahead=6))
     for group in islice(groups, 9):
         batch = GroupCollate(collate)([group])
