@@ -372,6 +372,7 @@ class PackTokens(Lookahead):
         return self._tokens > self._max_tokens
 
     def _plan(self, sizes: npt.NDArray[np.int64], *, is_end: bool) -> Plan:
+        self._positions = np.arange(sizes.max(initial=0))  # each document's are the first of these
         return (plan_bfd if is_end else plan_bfd_head)(sizes, self._max_tokens)
 
     def _output(self, pieces: Sequence[TokenPiece], vectors: frozenset[str]) -> Sample:
@@ -388,8 +389,7 @@ class PackTokens(Lookahead):
         }
         sizes = [piece.end - piece.begin for piece in pieces]
         marks = np.array([0, *accumulate(sizes)], np.int32)
-        longest = np.arange(max(sizes))
-        positions = np.concatenate([longest[:size] for size in sizes])
+        positions = np.concatenate([self._positions[:size] for size in sizes])
         row |= {"cu_seqlens": torch.from_numpy(marks), "position_ids": torch.from_numpy(positions)}
         documents = provenance(samples)
         if self._loss_weights:
