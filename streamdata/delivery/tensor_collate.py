@@ -103,8 +103,8 @@ class TensorCollate:
         fields: The rules of fields, by name. Each that is not dropped must be in every sample.
         default: The rule of all other fields: "stack", "list" or "drop".
         provenance: Whether there are `source_ids`, `record_ids` and `document_weights`.
-        loss_weights: Add `loss_weight` float32, of the shape of `input_ids` (or `tokens`): of each token the weight of
-            its document, 1 where it has none.
+        loss_weights: Add `loss_weight` float32, of the shape of `input_ids` (or `tokens`): that of samples which have
+            one, as windows of a store may; else of each token the weight of its document, 1 where it has none.
 
     Raises:
         ValueError: A rule is unknown; in a batch, a field that some samples lack, or that differs in shape, dtype or
@@ -149,6 +149,10 @@ class TensorCollate:
         samples = listed(_WHO, batch)
         if not samples:
             raise ValueError(f"{_WHO}: expected at least one sample, got none\n  Leave empty batches out.")
+        if self._loss_weights and any(LOSS_WEIGHT in sample for sample in samples):
+            samples = [
+                {LOSS_WEIGHT: _loss_weights(sample | _documents([sample], sample)), **sample} for sample in samples
+            ]
         columns: list[_Column] = []
         bounds: _Column | None = None
         names = dict.fromkeys(chain(chain.from_iterable(samples), self._fields))
@@ -181,9 +185,10 @@ def _documents(samples: list[dict[str, Any]], names: Mapping[str, Any]) -> dict[
         return provenance(samples)
     rows = []
     for sample in samples:
-        own = {name: sample[name] for name in PROVENANCE if name in sample}
-        # Else it is of one record, as all documents of a window of a store are.
-        rows.append(own or provenance([sample] * (len(sample[_BOUNDS]) - 1 if _BOUNDS in sample else 1)))
+        own: dict[str, torch.Tensor] = {name: sample[name] for name in PROVENANCE if name in sample}
+        if SOURCE_IDS not in own:  # it is of one record, as all documents of a window of a store are
+            own = provenance([sample] * (len(sample[_BOUNDS]) - 1 if _BOUNDS in sample else 1)) | own
+        rows.append(own)
     return {name: torch.cat([row[name] for row in rows]) for name in PROVENANCE if all(name in row for row in rows)}
 
 

@@ -105,6 +105,9 @@ class PrepareConfig(_Strict):
     """Whether the tokenizer's end-of-sequence token follows each sequence of seq and sft."""
     domain_key: str | None = None
     """The field of a record that names the directory of its own below the output."""
+    weight_field: Annotated[str, Field(min_length=1)] | None = None
+    """The field of a record that says how much its tokens count in the loss, a number from 0 on; 1 where a record lacks
+    it. For seq and sft, in bin and h5."""
     format: Format = "bin"
     """Format of the store on disk; `auto` is bin."""
     max_tokens_per_shard: Annotated[int, Field(ge=1)] = 1 << 28
@@ -257,14 +260,16 @@ def _conflicts(config: PrepareConfig) -> _Found:
         yield ("packing",), f"expected 'none' for train_type {config.train_type}, got {shown(config.packing)}"
     if is_packed != (config.max_packed_len is not None):
         yield ("packing",), f"goes with max_packed_len, got {shown(config.packing)} and {config.max_packed_len}"
-    for name in ("position_ids", "end_of_document"):
+    for name in ("position_ids", "end_of_document", "weight_field"):
         if not is_streamed and getattr(config, name) not in (None, "none", False):
             yield (name,), f"goes with train_type seq or sft, got {shown(config.train_type)}"
     if config.packing == "bfd" and (config.max_seq_len is None or config.max_seq_len > (config.max_packed_len or 0)):
         expected = f"expected at most max_packed_len ({config.max_packed_len}) with packing 'bfd', which cuts nothing"
         yield ("max_seq_len",), f"{expected}, got {config.max_seq_len}\n  Set it, or use 'bfd_split'."
-    if config.format == "megatron" and (config.train_type != "seq" or is_packed or config.stored_positions() != "none"):
-        yield ("format",), "megatron holds the tokens of unpacked documents alone: train_type 'seq', no position ids"
+    is_plain = config.train_type == "seq" and not is_packed and config.stored_positions() == "none"
+    if config.format == "megatron" and not (is_plain and config.weight_field is None):
+        expected = "megatron holds the tokens of unpacked documents alone: train_type 'seq', no position ids or weights"
+        yield ("format",), f"{expected}\n  Write bin or h5."
     if config.train_type == "sft" and config.stored_positions() == "none":
         yield ("position_ids",), "expected doc_reset or continuous for train_type 'sft', which reads them, got 'none'"
     yield from _limit_conflicts(config)

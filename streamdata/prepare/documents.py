@@ -25,10 +25,11 @@ _SHORTENED = {"too_long": "more than max_seq_len", "nothing_to_train": "nothing 
 
 
 class Tokens(NamedTuple):
-    """A sequence: its ids, uint32 (n,), and which of them are trained, bool (n,)."""
+    """A sequence: its ids, uint32 (n,), which of them are trained, bool (n,), and how much they count in the loss."""
 
     ids: Ids
     train: Mask
+    weight: float = 1.0
 
 
 class TokenizedDocument(NamedTuple):
@@ -91,7 +92,10 @@ class DocumentMaker:
                     (one,), (other,) = found.values()
                     shared = shared_ids(one.ids, other.ids)
                     one.train[:shared] = other.train[:shared] = False
-                sequences = {name: [self._fitted(tokens, name) for tokens in rows] for name, rows in found.items()}
+                sequences = {
+                    name: [self._fitted(tokens, name)._replace(weight=extract.weight) for tokens in rows]
+                    for name, rows in found.items()
+                }
             except (BadRecordError, DroppedRecordError) as error:
                 failed(number, error)
             else:
@@ -137,7 +141,8 @@ def _joined(parts: list[Tokens]) -> Tokens:
     if len(parts) == 1:
         return parts[0]
     empty = Tokens(np.zeros(0, np.uint32), np.zeros(0, np.bool_))
-    return Tokens(*(np.concatenate(column) for column in zip(*(parts or [empty]), strict=True)))
+    parts = parts or [empty]
+    return Tokens(np.concatenate([part.ids for part in parts]), np.concatenate([part.train for part in parts]))
 
 
 def _chat_encoder(tokenizer: Any, section: Section) -> Callable[[ChatPart], Tokens]:

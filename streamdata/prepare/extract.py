@@ -76,12 +76,14 @@ class Extract(NamedTuple):
         sequences: The texts and chats of each source that has tokens.
         values: The numbers of each source of numbers.
         has_shared_beginning: Whether the tokens that both sides of a pair begin with are its prompt.
+        weight: How much its tokens count in the loss.
     """
 
     domain: str
     sequences: Sequences
     values: dict[str, list[float]]
     has_shared_beginning: bool = False
+    weight: float = 1.0
 
     def parts(self) -> Iterator[Part]:
         """The parts of all sequences."""
@@ -142,6 +144,8 @@ class Extractor:
                 raise DroppedRecordError("more than max_chars")
         if self._config.domain_key is not None:
             extract = extract._replace(domain=_domain(record, self._config.domain_key))
+        if self._config.weight_field is not None:
+            extract = extract._replace(weight=_weight(record, self._config.weight_field))
         for name, reason in (("sequence", "no tokens"), ("responses", "no responses")):
             if extract.sequences.get(name) == []:
                 raise DroppedRecordError(reason)
@@ -285,6 +289,14 @@ def _domain(record: Record, key: str) -> str:
         expected = f"expected a name of at most {_MAX_NAME_BYTES} bytes, got {len(name)}"
         raise BadRecordError("wrong type", "domain_key", expected)
     return name
+
+
+def _weight(record: Record, field: str) -> float:
+    value = field_of(record, field)
+    value = 1.0 if value is None else value  # a row of parquet lacks a value by null
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_NUMBER:
+        raise BadRecordError("wrong type", field, f"expected a number of float32 from 0 on, got {shown(value)}")
+    return float(value)
 
 
 def _chat(record: Record, section: Section, value: Any) -> ChatPart:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import PrepareError, shown
+from streamdata.fields import DOCUMENT_WEIGHTS
 from streamdata.prepare.config import STREAMED, PrepareConfig
 from streamdata.prepare.documents import TokenizedDocument, Tokens
 from streamdata.prepare.encode import vocabulary_size
@@ -45,11 +46,13 @@ class Block(NamedTuple):
     """Consecutive records: the values of all of them joined, per key, and the length of each.
 
     `documents`, for rows of one length, are the lengths of all documents in them, a row's padding counted as one.
+    `weights`, if they are stored, are those of all documents, float32 (documents,); padding has 0.
     """
 
     flat: dict[str, npt.NDArray[Any]]
     lengths: Int64s
     documents: Int64s | None
+    weights: npt.NDArray[np.float32] | None
 
 
 class Packer:
@@ -63,7 +66,7 @@ class Packer:
 
     def __init__(self, config: PrepareConfig, padding: int, counts: Counter[str]) -> None:
         self._packing, self._row, self._has_rows = config.packing, config.max_packed_len or 0, config.has_rows()
-        self._positions = config.stored_positions()
+        self._positions, self._has_weights = config.stored_positions(), config.weight_field is not None
         self._keys = SOURCES[config.train_type]["sequence"]
         self._padding, self._counts = padding, counts
         self._held: list[Tokens] = []
@@ -91,10 +94,11 @@ class Packer:
         lengths = np.array([len(tokens.ids) for tokens in held], np.int64)
         ids = np.concatenate([tokens.ids for tokens in held])
         train = np.concatenate([tokens.train for tokens in held])
+        weights = np.array([tokens.weight for tokens in held], np.float32)
         del held  # the arrays above are a second copy
         if self._packing == "none":
             self._counts["trained"] += int(np.count_nonzero(train))
-            yield self._block(ids, train, lengths, lengths)
+            yield self._block(ids, train, lengths, lengths, weights)
             return
         plan = _PLANS[self._packing](lengths, self._row)
         padding = plan.padding if self._has_rows else 0
@@ -106,9 +110,9 @@ class Packer:
         self._counts["trained"] += int(np.count_nonzero(train))
         step = max(1, BLOCK_TOKENS // self._row)
         for first in range(0, plan.num_rows, step):
-            yield self._rows(plan, first, min(first + step, plan.num_rows), starts, ids, train)
+            yield self._rows(plan, first, min(first + step, plan.num_rows), starts, ids, train, weights)
 
-    def _rows(self, plan: Plan, first: int, stop: int, starts: Int64s, ids: Any, train: Any) -> Block:
+    def _rows(self, plan: Plan, first: int, stop: int, starts: Int64s, ids: Any, train: Any, weights: Any) -> Block:
         """Rows `first` to `stop` of a plan over documents that begin at `starts`."""
         pieces = slice(int(plan.rows[first]), int(plan.rows[stop]))
         bounds = plan.rows[first : stop + 1] - plan.rows[first]
@@ -117,25 +121,27 @@ class Packer:
         filled = ends[bounds[1:]] - ends[bounds[:-1]]
         within = positions(sizes)
         source = np.repeat(starts[plan.document[pieces]] + plan.begin[pieces], sizes) + within
+        weights = weights[plan.document[pieces]]
         if not self._has_rows:
-            return self._block(ids[source], train[source], filled, sizes)
+            return self._block(ids[source], train[source], filled, sizes, weights)
         row_of = np.repeat(np.arange(stop - first), np.diff(bounds))
         target = np.repeat(row_of * self._row + ends[:-1] - ends[bounds[:-1]][row_of], sizes) + within
         out_ids = np.full((stop - first) * self._row, self._padding, ids.dtype)
         out_train = np.zeros(len(out_ids), np.bool_)
         out_ids[target], out_train[target] = ids[source], train[source]
-        documents = np.insert(sizes, bounds[1:], self._row - filled)
+        documents, weights = np.insert(sizes, bounds[1:], self._row - filled), np.insert(weights, bounds[1:], 0)
         lengths = np.full(stop - first, self._row, np.int64)
-        return self._block(out_ids, out_train, lengths, documents[documents > 0])
+        return self._block(out_ids, out_train, lengths, documents[documents > 0], weights[documents > 0])
 
-    def _block(self, ids: Any, train: Any, rows: Int64s, documents: Int64s) -> Block:
+    def _block(self, ids: Any, train: Any, rows: Int64s, documents: Int64s, weights: Any) -> Block:
         """The tokens of rows; where the store has none, its records are the documents."""
         flat = {self._keys.tokens: ids}
         if self._keys.mask is not None:
             flat[self._keys.mask] = train
         if self._positions != "none":
             flat["position_ids"] = positions(documents if self._positions == "doc_reset" else rows)
-        return Block(flat, rows, documents) if self._has_rows else Block(flat, documents, None)
+        weights = weights if self._has_weights else None
+        return Block(flat, rows, documents, weights) if self._has_rows else Block(flat, documents, None, weights)
 
 
 class Staging:
@@ -225,7 +231,11 @@ class Staging:
 
     def _write(self, domain: str, blocks: Iterator[Block]) -> None:
         for block in blocks:
-            self._writer(domain).extend(block.flat, block.lengths, documents=block.documents)
+            flat, lengths = dict(block.flat), dict.fromkeys(block.flat, block.lengths)
+            if block.weights is not None:
+                flat[DOCUMENT_WEIGHTS] = block.weights
+                lengths[DOCUMENT_WEIGHTS] = _documents_per_record(block)
+            self._writer(domain).extend(flat, lengths, documents=block.documents)
 
     def _append(self, document: TokenizedDocument) -> None:
         """Write the record of a pair or of rollouts."""
@@ -273,7 +283,16 @@ def store_keys(config: PrepareConfig, vocabulary: int) -> dict[str, str]:
     if config.stored_positions() != "none":
         max_length = config.max_packed_len or config.max_seq_len
         keys["position_ids"] = token_dtype(max_length - 1) if max_length else "uint32"
+    if config.weight_field is not None:
+        keys[DOCUMENT_WEIGHTS] = "float32"
     return keys
+
+
+def _documents_per_record(block: Block) -> Int64s:
+    if block.documents is None:
+        return np.ones_like(block.lengths)
+    lasts = np.searchsorted(np.cumsum(block.documents), np.cumsum(block.lengths))
+    return np.diff(lasts, prepend=-1)
 
 
 def sha256(path: Path) -> str:

@@ -8,8 +8,9 @@ That is the JSON in `meta.json`, and in the attribute `streamdata` of our h5 fil
 
 `records` and `items` (of keys whose records are lists) have either `data`, an array of count + 1 offsets from 0 to
 the end, or `length`, where all are equally long. `documents`, of packed rows, is the same with the `key` that they
-lie in. `data` names a file beside meta.json, or a dataset in the h5 file. `num_tokens` counts the values of the first
-key. Checksums are BLAKE2b of 128 bits over the little-endian values, in hex.
+lie in. The key `document_weights`, if there is one, has in each record a float for each document that the first key
+has there. `data` names a file beside meta.json, or a dataset in the h5 file. `num_tokens` counts the values of the
+first key. Checksums are BLAKE2b of 128 bits over the little-endian values, in hex.
 """
 
 import json

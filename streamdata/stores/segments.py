@@ -62,6 +62,14 @@ class Even:
         """Where run `index` begins and ends."""
         return index * self.length, (index + 1) * self.length
 
+    def spans(self, first: int, last: int, open_: Open) -> Int64s:
+        """Where runs first to last begin, and the end of the last, int64 (last - first + 1,)."""
+        return np.arange(first, last + 1, dtype=np.int64) * self.length
+
+    def number_at(self, position: int, open_: Open) -> int:
+        """The number of the run in which a position lies."""
+        return position // self.length
+
     def starts(self, begin: int, end: int, open_: Open) -> Int64s:
         """Where runs begin strictly between two positions, rising."""
         if not self.length:
@@ -124,12 +132,15 @@ class Offsets:
         Raises:
             StoreError: What is stored cannot be right.
         """
-        place, runs = partial(self.begin, opened=self._opened(open_)), range(self.count)
-        first = bisect_right(runs, begin, key=place)
-        starts = self.begins(first, bisect_left(runs, end, first, key=place), open_)
+        place, first = partial(self.begin, opened=self._opened(open_)), self.number_at(begin, open_) + 1
+        starts = self.begins(first, bisect_left(range(self.count), end, first, key=place), open_)
         if len(starts) and (int(starts[0]) <= begin or int(starts[-1]) >= end or bool((np.diff(starts) < 0).any())):
             raise self.damaged(first, int(starts[0]), int(starts[-1]))
         return np.unique(starts) if len(starts) > 1 else starts
+
+    def number_at(self, position: int, open_: Open) -> int:
+        """The number of the run in which a position lies."""
+        return bisect_right(range(self.count), position, key=partial(self.begin, opened=self._opened(open_))) - 1
 
     def begin(self, index: int, opened: Any) -> int:
         """Where run `index` begins, by the opened values; of the one after the last, its end."""

@@ -4,7 +4,7 @@ import logging
 import os
 import re
 from abc import ABC, abstractmethod
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, overload
 import numpy as np
 
 from streamdata.errors import StoreError, names_text, one_line, shown
+from streamdata.fields import DOCUMENT_WEIGHTS
 from streamdata.run import stable_seed
 from streamdata.run.per_process import open_files
 from streamdata.stores.dtypes import Int64s, Values, possible_train_types
-from streamdata.stores.segments import Column, Segment, Shard, StoredArray
+from streamdata.stores.segments import Column, Runs, Segment, Shard, StoredArray
 from streamdata.stores.stored_values import StoredValues
 
 if TYPE_CHECKING:  # imported where tensors are made: who looks at a record does not wait for it
@@ -279,16 +280,34 @@ class Store(ABC):
             StoreError: The store does not record its documents.
         """
         column, found = self.column(key), []
-        number = bisect_right(column.ends, begin)
-        while number < len(column.ends) and column.starts[number] < end:
-            start, documents = column.starts[number], column.segments[number].documents
-            if documents is None:
-                raise self.no_documents(key)
+        for number, documents, first, stop in self._documents(key, begin, end):
+            start = column.starts[number]
             found += [start] if start > begin else []
-            stop = min(end - start, column.segments[number].data.count)
-            found += (documents.starts(max(begin - start, 0), stop, self.values) + start).tolist()
-            number += 1
+            found += (documents.starts(first, stop, self.values) + start).tolist()
         return np.array(found, np.int64)
+
+    def loss_weights(self, key: str, begin: int, end: int) -> Values:
+        """The weight of each of the values [begin, end) of a key, float32 (end - begin,): that of its document.
+
+        Raises:
+            StoreError: The store has no weights of documents, or does not record these.
+        """
+        weights, found = self.column(DOCUMENT_WEIGHTS), [np.empty(0, np.float32)]
+        for number, documents, start, stop in self._documents(key, begin, end):
+            first, last = documents.number_at(start, self.values), documents.number_at(stop - 1, self.values) + 1
+            lengths = np.diff(documents.spans(first, last, self.values).clip(start, stop))
+            found.append(np.repeat(self.values(weights.segments[number].data)[first:last], lengths))
+        return np.concatenate(found, dtype=np.float32)
+
+    def _documents(self, key: str, begin: int, end: int) -> Iterator[tuple[int, Runs, int, int]]:
+        """Yields the number and the documents of each segment in a range, and which of its values are in it."""
+        column = self.column(key)
+        for number in range(bisect_right(column.ends, begin), bisect_left(column.starts, end)):
+            segment, start = column.segments[number], column.starts[number]
+            if segment.documents is None:
+                raise self.no_documents(key)
+            if segment.data.count:
+                yield number, segment.documents, max(begin - start, 0), min(end - start, segment.data.count)
 
     def no_documents(self, key: str) -> StoreError:
         """Make the error for a key whose documents' starts are not all recorded."""

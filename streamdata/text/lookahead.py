@@ -349,7 +349,8 @@ class PackTokens(Lookahead):
             "truncate" its end, both counted in the state as `overlong`; "split" cuts it into whole rows and a rest,
             each of which is a document in its row.
         lookahead_bytes: Plan earlier, once the held samples reach this size, as samples with media may.
-        loss_weights: Add `loss_weight` float32 (n,): of each token the weight of its document, 1 where it has none.
+        loss_weights: Add `loss_weight` float32 (n,): that of the sample where it has one, as a window of a store may;
+            else of each token the weight of its document, 1 where it has none.
 
     Raises:
         ValueError: A setting is out of range.
@@ -383,7 +384,8 @@ class PackTokens(Lookahead):
                 f"{describe_record(pieces[0].sample)}\n  Pack once, in the source or over the mixture."
             )
         samples = [piece.sample for piece in pieces]
-        columns = {name: [sample.get(name) for sample in samples] for name in names if name not in _MADE_HERE}
+        made = (*_MADE_HERE, LOSS_WEIGHT) if self._loss_weights else _MADE_HERE
+        columns = {name: [sample.get(name) for sample in samples] for name in names if name not in made}
         row = {
             name: self._joined(name, values, pieces) if name in vectors else values for name, values in columns.items()
         }
@@ -395,6 +397,10 @@ class PackTokens(Lookahead):
         if self._loss_weights:
             weights = documents.get(DOCUMENT_WEIGHTS, torch.ones(len(pieces), dtype=torch.float32))
             row[LOSS_WEIGHT] = torch.from_numpy(weights.numpy().repeat(sizes))  # torch takes ten times as long
+            for piece, begin in zip(pieces, marks.tolist(), strict=False):
+                if LOSS_WEIGHT in piece.sample:
+                    own = torch.as_tensor(piece.part(LOSS_WEIGHT))
+                    row[LOSS_WEIGHT][begin : begin + piece.end - piece.begin] = own
         return row | documents
 
     def _joined(self, name: str, values: list[Any], pieces: Sequence[TokenPiece]) -> torch.Tensor:

@@ -29,7 +29,7 @@ def make(tokenizer: str, config: dict, *records: dict) -> tuple[list[TokenizedDo
 def sequence(tokenizer: str, record: dict, **config: object) -> tuple[list[int], list[bool]]:
     """The ids of a record's only sequence, and which are trained."""
     (document,), _ = make(tokenizer, {"train_type": "sft", **config}, record)
-    ((ids, train),) = document.sequences["sequence"]
+    ((ids, train, _),) = document.sequences["sequence"]
     return ids.tolist(), train.tolist()
 
 

@@ -11,6 +11,7 @@ CONFIGS = sorted(Path(__file__).parents[2].joinpath("configs", "prepare").glob("
 TEXT = {"field": "text", "action": "train"}
 SEQ = {"train_type": "seq", "sections": [TEXT]}
 SFT = {"train_type": "sft", "sections": [TEXT]}
+DPO = {"train_type": "dpo", "sources": {"chosen": [TEXT], "rejected": [TEXT]}}
 
 
 def problems(config: dict) -> str:
@@ -50,6 +51,8 @@ def test_all_errors_are_told_at_once_with_their_places_and_guesses(tmp_path: Pat
         (SEQ | {"packing": "bfd", "max_packed_len": 8}, "expected at most max_packed_len (8) with packing 'bfd'"),
         (SEQ | {"format": "megatron", "packing": "simple", "max_packed_len": 8}, "format: megatron holds"),
         (SFT | {"format": "megatron"}, "format: megatron holds"),
+        (SEQ | {"format": "megatron", "weight_field": "q"}, "no position ids or weights\n  Write bin or h5."),
+        (DPO | {"weight_field": "q"}, "weight_field: goes with train_type seq or sft, got 'dpo'"),
         (SFT | {"position_ids": "none"}, "position_ids: expected doc_reset or continuous"),
         (SEQ | {"sections": [TEXT | {"action": "mask"}]}, "'sequence' has no mask: expected the action 'train'"),
         (SFT | {"sections": [TEXT | {"action": "value"}]}, "the action 'value' is for rewards"),

@@ -1,15 +1,22 @@
 import json
+import math
 import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pytest
+import torch
 
+from streamdata import MergedDataset, StreamLoader, TensorCollate
+from streamdata.delivery.losses import documents_of
 from streamdata.prepare import PrepareError, load_config, output
 from streamdata.prepare.encode import TextTokenizer
+from streamdata.prepare.finished_runs import verify
 from streamdata.prepare.inputs import Task, plan_tasks
 from streamdata.prepare.output import store_keys
 from streamdata.prepare.run_directory import RunDirectory
@@ -20,6 +27,7 @@ from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import PRETRAIN, documents, run, tree, write
 
 DOMAINS = PRETRAIN | {"domain_key": "kind"}
+SEQ = {"train_type": "seq", "sections": [{"field": "text", "action": "train"}]}
 SFT = {"train_type": "sft", "sections": [{"field": "text", "action": "train"}]}
 
 
@@ -177,3 +185,63 @@ def test_who_is_late_does_not_begin_a_run_that_has_ended(tokenizer: str, texts: 
     with worker(PRETRAIN, tokenizer, texts, tmp_path) as (made, (task,)), pytest.raises(FileNotFoundError):
         made.do(task, lambda _: shutil.rmtree(RunDirectory(tmp_path / "out").work))
     assert not RunDirectory(tmp_path / "out").work.exists()
+
+
+LETTERS = "abcdefghijklm"
+RATED = [{"text": letter * (3 + 5 * number % 11), "q": {"w": number / 4}} for number, letter in enumerate(LETTERS)]
+RATED[3]["q"]["w"], RATED[5] = None, {"text": RATED[5]["text"]}
+WEIGHTS = {letter: 1.0 if number in (3, 5) else number / 4 for number, letter in enumerate(LETTERS)}
+
+
+@pytest.mark.parametrize("store_format", ["bin", "h5"])
+@pytest.mark.parametrize(
+    ("config", "documents"),
+    [
+        (SEQ, True), (SEQ, False), (SEQ | {"packing": "simple", "max_packed_len": 16}, True),
+        (SFT | {"packing": "bfd", "max_packed_len": 32, "max_seq_len": 16}, True),
+        (SFT | {"packing": "bfd_split", "max_packed_len": 16}, False),
+    ],
+)  # fmt: skip
+def test_weights_of_documents_are_those_of_their_tokens(
+    tokenizer: str, tmp_path: Path, store_format: str, config: dict, documents: bool
+) -> None:
+    """In windows across documents, shards and rows; 1 where a record has none, and in stores without any."""
+    path = write(tmp_path / "rated.jsonl", RATED)
+    config = config | {"format": store_format, "task_bytes": 200, "max_tokens_per_shard": 40}
+    for name, more in (("rated", {"weight_field": "q.w"}), ("plain", {})):
+        run(config | more, tokenizer, path, tmp_path / name)
+    assert verify(tmp_path / "rated") == []
+    load = partial(DatasetFactory.load, config["train_type"], window_size=8, stride=3, documents=documents)
+    tokens = load_tokenizer(tokenizer)
+    letters = {tokens.convert_tokens_to_ids(letter): letter for letter in LETTERS}
+
+    def weights(window: torch.Tensor) -> list[float]:
+        return [WEIGHTS[letters[token]] if token in letters else 0 for token in window.tolist()]  # padding has 0
+
+    rated, plain = load(tmp_path / "rated", name="rated", percent=1), load(tmp_path / "plain", name="plain", percent=1)
+    seen = set()
+    for index, sample in enumerate(rated.__getitems__(range(len(rated)))):
+        assert sample["loss_weight"].dtype == torch.float32
+        assert sample["loss_weight"].tolist() == rated[index]["loss_weight"].tolist() == weights(sample["input_ids"])
+        seen |= set(sample["loss_weight"].tolist())
+        if documents:
+            firsts = sample["input_ids"][sample["cu_seqlens"][:-1].long()]
+            assert sample["document_weights"].tolist() == weights(firsts)
+    assert seen - {0.0} >= set(WEIGHTS.values()) - {0.0}
+    mixture = MergedDataset([rated, plain], seed=1)
+    for batch in islice(StreamLoader(mixture, 4, collate=TensorCollate(loss_weights=True)), 9):
+        windows = zip(batch["input_ids"].view(4, 8), batch["loss_weight"].view(4, 8), strict=True)
+        of = batch["source_ids"][documents_of(batch["input_ids"], batch)].view(4, 8)[:, 0]
+        for (window, found), source in zip(windows, of.tolist(), strict=True):
+            assert found.tolist() == (weights(window) if mixture.source_names[source] == "rated" else [1.0] * 8)
+
+
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, 1e39, "0.5", True, []])
+def test_what_is_no_weight_is_refused(tokenizer: str, tmp_path: Path, value: object) -> None:
+    """With its record, unless some may be bad."""
+    path = write(tmp_path / "a.jsonl", [{"text": "a", "q": 2}, {"text": "b", "q": value}])
+    config = SEQ | {"weight_field": "q"}
+    with pytest.raises(PrepareError, match=r"a\.jsonl:2: q: wrong type: expected a number of float32 from 0 on, got"):
+        run(config, tokenizer, path, tmp_path / "out")
+    assert run(config | {"max_bad": 1}, tokenizer, path, tmp_path / "other")["bad"] == {"wrong type": 1}
+    assert open_store(tmp_path / "other").array("document_weights", 0, 1).tolist() == [2.0]

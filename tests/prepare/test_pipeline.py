@@ -16,11 +16,12 @@ from tests.text.tiny_tokenizer import save_tiny_tokenizer
 
 SMALL = PRETRAIN | {"task_bytes": 4000}
 PACKED = SMALL | {"packing": "bfd_split", "max_packed_len": 64, "max_tokens_per_shard": 1000}
+WEIGHED = PACKED | {"weight_field": "id"}
 
 
 @pytest.mark.parametrize(
     "config",
-    [SMALL, PACKED, PACKED | {"format": "h5"}, SMALL | {"format": "megatron"}, SMALL | {"domain_key": "id"},
+    [SMALL, PACKED, WEIGHED | {"format": "h5"}, SMALL | {"format": "megatron"}, SMALL | {"domain_key": "id"},
      SMALL | {"backend": "gigatoken"}],
     ids=lambda config: "-".join(str(value) for key, value in config.items() if key not in SMALL) or "plain",
 )  # fmt: skip
@@ -39,8 +40,8 @@ def test_parts_merged_are_the_whole_run_byte_for_byte(tokenizer: str, texts: str
 
 def test_workers_write_the_same(tokenizer: str, texts: str, tmp_path: Path) -> None:
     """Whoever is first."""
-    whole = run(PACKED, tokenizer, texts, tmp_path / "one")
-    assert run(PACKED, tokenizer, texts, tmp_path / "two", workers=2) == whole
+    whole = run(WEIGHED, tokenizer, texts, tmp_path / "one")
+    assert run(WEIGHED, tokenizer, texts, tmp_path / "two", workers=2) == whole
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
 
 
@@ -101,7 +102,7 @@ def test_a_change_is_refused_unless_it_is_to_be_overwritten(
 
 @pytest.mark.parametrize(
     ("after", "config"),
-    [(0, PACKED), (3, PACKED), (1, PACKED | {"format": "h5"}), (1, SMALL | {"format": "megatron"})],
+    [(0, PACKED), (3, WEIGHED), (1, WEIGHED | {"format": "h5"}), (1, SMALL | {"format": "megatron"})],
     ids=["0-bin", "3-bin", "1-h5", "1-megatron"],
 )
 def test_an_interrupted_run_goes_on_where_it_was(

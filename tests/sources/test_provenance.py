@@ -309,6 +309,37 @@ def test_a_collate_gives_each_token_its_weight() -> None:
         collate([{"input_ids": torch.arange(3)}])
 
 
+@pytest.mark.parametrize("longer", ["split", "truncate"])
+def test_rows_keep_the_weights_that_samples_bring(longer) -> None:
+    """One for each token, as windows of a store bring them; others have that of their record."""
+    ids = [torch.arange(length) + 10 * length for length in (9, 2, 3, 5)]
+    own = [{"input_ids": each, "loss_weight": each / 2} for each in ids[:2]]
+    rated = [{"input_ids": each, "quality": len(each)} for each in ids[2:]]
+    sources = [named(own, name="own", percent=1), named(rated, name="rated", percent=1, weight_field="quality")]
+    packer = PackTokens(6, longer=longer, loss_weights=True)
+    found = {}
+    for row in MergedDataset(sources, seed=1, cyclic=False, customized_yield_fn=packer):
+        found |= dict(zip(row["input_ids"].tolist(), row["loss_weight"].tolist(), strict=True))
+    tokens = [token for each in ids for token in (each if longer == "split" else each[:6]).tolist()]
+    assert found == {token: token // 10 if token // 10 in (3, 5) else token / 2 for token in tokens}
+
+
+def test_batches_keep_the_weights_that_samples_bring() -> None:
+    """Beside samples, and rows, that have those of their documents."""
+    sample = {"input_ids": torch.arange(4), "__record__": (0, 0, 1, 0), "__weight__": 3.0}
+    window = {**sample, "loss_weight": torch.tensor([0.5, 0.5, 2, 2])}
+    batch = TensorCollate(loss_weights=True)([window, sample])
+    assert batch["loss_weight"].tolist() == [[0.5, 0.5, 2, 2], [3] * 4]
+    bounds = {"cu_seqlens": torch.tensor([0, 2, 4])}
+    row = {**sample, **bounds, "source_ids": torch.tensor([1, 1]), "document_weights": torch.tensor([0.0, 7.0])}
+    row["record_ids"] = torch.tensor([[0, 0, 0], [0, 1, 0]])
+    marked = {**window, **bounds, "document_weights": torch.tensor([0.5, 2.0])}
+    batch = TensorCollate(loss_weights=True)([row, marked])
+    assert batch["loss_weight"].tolist() == [0, 0, 7, 7, 0.5, 0.5, 2, 2]
+    assert batch["document_weights"].tolist() == [0, 7, 0.5, 2]
+    assert batch["source_ids"].tolist() == [1, 1, 0, 0]
+
+
 def test_provenance_can_be_left_out(folder) -> None:
     """Of batches; where some samples do not say what they are of, no batch does."""
     packed = list(islice(make(folder, tokenized, PackTokens(16)), 3))

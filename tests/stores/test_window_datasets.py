@@ -247,6 +247,15 @@ def test_keys_of_another_kind_are_an_error(tmp_path, arrays, train_type, message
         DatasetFactory.load(train_type, tmp_path, 4)
 
 
+@pytest.mark.parametrize(("dtype", "weights"), [("float32", [1, 2]), ("float32", []), ("uint8", [1])])
+def test_weights_are_a_float_for_each_document(tmp_path, dtype, weights):
+    """Of other numbers nobody knows whose they are."""
+    with StoreWriter("bin", tmp_path, {"sequence": "uint16", "document_weights": dtype}) as writer:
+        writer.append({"sequence": range(9), "document_weights": weights})
+    with pytest.raises(StoreError, match=rf"a float for each of 1 documents .* got {len(weights)} of {dtype}"):
+        DatasetFactory.load("seq", tmp_path, 4)
+
+
 def test_an_older_mask_of_integers_is_a_mask(tmp_path):
     """Whatever is not 0 is trained."""
     arrays = {key: np.array([0, 1, 2, 0], np.uint8) for key in KEYS["sft"]}

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from streamdata.errors import StoreError, shown
-from streamdata.fields import IGNORED_LABEL
+from streamdata.fields import DOCUMENT_WEIGHTS, IGNORED_LABEL, LOSS_WEIGHT
 from streamdata.recipe.named_source import PartRange, Percent
 from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.stores.datasets.base_dataset import BaseDataset, Sample, positive
@@ -149,6 +149,9 @@ class WindowDataset(BaseDataset):
     within them: `1 + (length - window_size) // stride` in each, and one that ends with its row has -100 as its last
     target.
 
+    Of a store with weights of documents, a sample has `loss_weight`, float32 (window_size,): of each input token the
+    weight of its document.
+
     A sample's inputs and targets are views of one tensor: clone one before you change it in place. `TensorCollate` and
     torch's `default_collate` make batches in memory of their own.
 
@@ -166,7 +169,8 @@ class WindowDataset(BaseDataset):
         part: `train` or `valid`, where there is a holdout.
         dtype: Of the tokens, for a file that does not say it; see `TokenFileStore`.
         documents: Add to each sample `cu_seqlens`, int32 (documents + 1,), where documents begin in it and its end,
-            `max_seqlen`, the longest of them, and `position_ids`, int64 (window_size,), that begin anew with each.
+            `max_seqlen`, the longest of them, and `position_ids`, int64 (window_size,), that begin anew with each; of
+            a store with weights `document_weights` float32 (documents,), too.
         eod_token: The id with which each document ends, for a store that does not record where its documents begin.
         reset_attention_mask: Add `cu_seqlens` and `max_seqlen` alone.
         reset_position_ids: Add the `position_ids` of `documents` alone.
@@ -297,6 +301,9 @@ class WindowDataset(BaseDataset):
         samples: list[Sample] = [
             {"input_ids": window, "target_ids": following} for window, following in zip(inputs, targets, strict=True)
         ]
+        if self._has_weights:
+            for sample, start in zip(samples, begins or (), strict=True):
+                sample[LOSS_WEIGHT] = torch.from_numpy(self.store.loss_weights(TOKENS, start, start + self._size))
         if not any(self._marks):
             return samples
         # The arguments of attention kernels for sequences of several lengths, for the window that begins there.
@@ -312,6 +319,8 @@ class WindowDataset(BaseDataset):
             if with_documents:
                 sample["cu_seqlens"] = torch.from_numpy(marks.astype(np.int32))
                 sample["max_seqlen"] = int(lengths.max())
+                if self._has_weights:
+                    sample[DOCUMENT_WEIGHTS] = sample[LOSS_WEIGHT][marks[:-1]]
             if with_positions:
                 sample[_POSITIONS] = torch.from_numpy(np.arange(self._size) - np.repeat(marks[:-1], lengths))
             if with_loss:
@@ -409,6 +418,16 @@ class WindowDataset(BaseDataset):
         dtype = self.store.column(TOKENS).dtype
         if dtype != np.int64:
             raise StoreError(f"{self._who}: expected {TOKENS!r} to be integers, got {dtype} in '{self.store.path}'")
+        self._has_weights = DOCUMENT_WEIGHTS in self.store.keys
+        if self._has_weights:
+            both = (self.store.column(key).segments for key in (TOKENS, DOCUMENT_WEIGHTS))
+            for tokens, weights in zip(*both, strict=True):
+                count = None if tokens.documents is None else tokens.documents.count
+                if weights.data.count != count or weights.data.dtype.kind != "f":
+                    raise StoreError.mismatch(
+                        self._who, f"a float for each of {count} documents as {DOCUMENT_WEIGHTS!r}",
+                        f"{weights.data.count} of {weights.data.dtype} in '{weights.data.file}'", "Write it again.",
+                    )  # fmt: skip
 
 
 class SeqDataset(WindowDataset):
@@ -420,7 +439,7 @@ class SeqDataset(WindowDataset):
     train_type = "seq"
 
     def __getitem__(self, idx: int) -> Sample:
-        if any(self._marks) or not isinstance(self._windows, FlatWindows):
+        if any(self._marks) or self._has_weights or not isinstance(self._windows, FlatWindows):
             return super().__getitem__(idx)
         # The same without the cost of a batch of one.
         begin = self._windows.start + self._number(idx) * self.stride

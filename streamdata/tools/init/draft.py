@@ -120,7 +120,7 @@ def _of_store(path: str) -> Draft:
     if not types:
         SeqDataset(store=store, window_size=1)  # it says what is missing
     params: dict[str, Any] = {"train_type": types[-1], "load_path": path}  # what needs most keys was meant
-    about = [f"{len(store):,} values each in {', '.join(store.keys)}."]
+    about = [f"Values: {', '.join(f'{len(store.column(key)):,} in {key}' for key in store.keys)}."]
     if len(types) > 1:
         about.append(f"A guess: it is for {types[-1]}; it serves {', '.join(types[:-1])}, too.")
     if store.storage_type == "tokens":
