@@ -8,7 +8,7 @@ from torch import Tensor, distributed
 from torch.nn.functional import pad
 
 from streamdata.errors import names_text
-from streamdata.fields import IGNORED_LABEL, SOURCE_IDS, TOKEN_FIELDS
+from streamdata.fields import IGNORED_LABEL, PADDING, SOURCE_IDS, TOKEN_FIELDS
 
 _BOUNDS, _POSITIONS = "cu_seqlens", "position_ids"
 
@@ -20,11 +20,12 @@ def loss_by_source(
 
     Args:
         losses: The loss of each target, of shape (B, T) or (T,): `losses[i]` is that of `target_ids[i]`. Of a model
-            that shifts labels itself, and so gives T - 1, pad one 0 at the end.
+            that shifts labels itself, and so gives T - 1, pad one 0 at the end of each row, and set `target_ids` to the
+            labels moved one to the left, -100 at the end: else the 0 counts as the loss of a trained token.
         batch: What `TensorCollate` made, or a row of `PackTokens`. Trained are tokens by its `loss_mask`: that of
             `target_ids`, or where there are none that of `input_ids`, as of chats, each of which is the target of the
             one before it in its document; else those whose `target_ids` are not -100; else all. Others do not count,
-            whatever their loss is.
+            whatever their loss is; nor do the rows, all of one length, that `__padding__` marks.
         num_sources: How many sources there are, `len(dataset.source_names)`.
         group: The processes over which to sum, `torch.distributed.group.WORLD` for all ranks. By default this one.
 
@@ -54,6 +55,8 @@ def loss_by_source(
     documents = documents_of(losses, batch)
     if "loss_mask" in batch and "target_ids" not in batch:
         is_trained = pad(is_trained[1:] & (documents[1:] == documents[:-1]), (0, 1))
+    if PADDING in batch:
+        is_trained = is_trained & ~batch[PADDING].to(device).repeat_interleave(num_tokens // len(batch[PADDING]))
     weights = weights * is_trained
     values = torch.where(is_trained, values, 0.0) * weights
     # Padding is of no source, -1, and not trained.

@@ -199,3 +199,20 @@ def test_a_mask_without_targets_is_of_the_tokens_themselves() -> None:
             if row["loss_mask"][at + 1]:
                 want[:, source] += torch.tensor([losses[at], 1.0], dtype=torch.float64)
     torch.testing.assert_close(torch.stack([sums, counts]), want)
+
+
+@pytest.mark.parametrize("documents", [False, True])
+def test_rows_that_only_fill_a_batch_up_do_not_count(documents) -> None:
+    """Those that `uneven="pad"` repeats, of single samples and of windows that have documents."""
+    bounds = {"cu_seqlens": torch.tensor([0, 1, 3])} if documents else {}
+    rows = [
+        {"input_ids": torch.arange(3), "target_ids": torch.tensor([1, -100, 2]), **bounds, "__record__": (n, 0, n, 0)}
+        for n in (0, 1, 1)
+    ]
+    batch = TensorCollate()(rows)
+    losses = torch.arange(9.0).view(batch["input_ids"].shape)
+    padded = {**batch, "__padding__": torch.tensor([False, False, True])}
+    sums, counts = loss_by_source(losses, padded, 2)
+    assert (sums.tolist(), counts.tolist()) == ([0 + 2, 3 + 5], [2, 2])
+    sums, counts = loss_by_source(losses, batch, 2)
+    assert (sums.tolist(), counts.tolist()) == ([0 + 2, 3 + 5 + 6 + 8], [2, 4])
