@@ -26,7 +26,8 @@ INDEX: Final = "__index__"
 
 RecordId: TypeAlias = tuple[int, int, int, int]
 """The number of a source among `source_names`; epoch; number of a record in the source; number of a sample among all
-that were made of the record."""
+that were made of the record. Where a `single_process_fn` and then a stream function both give several samples, the
+last one repeats; so it does in the parts of a sample that a packer splits."""
 
 RECORD: Final = "__record__"
 """In a sample: the `RecordId` of the record that it was made of."""

@@ -8,22 +8,35 @@ from pathlib import Path
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from tiny import BATCH_SIZE, TinyModel, parsed, training_set, validation_set
+from lightning.pytorch.loggers import CSVLogger
+from tiny import BATCH_SIZE, TinyModel, next_labels, parsed, training_set, validation_set
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from streamdata import StreamLoader
+from streamdata import StreamLoader, by_name, loss_by_source
 from streamdata.compat import StreamDataModule
+
+LOG_EVERY = 5
 
 
 class Learner(LightningModule):
     """Lightning's shell around the model."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, names: tuple[str, ...]) -> None:
         super().__init__()
-        self.model = TinyModel(folder)
+        self.model, self.names = TinyModel(folder), names
+        self.sums = torch.zeros(2, len(names))
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
-        return self.model(**batch)["loss"]
+        output, targets = self.model(**batch), next_labels(batch["labels"])
+        losses = cross_entropy(output["logits"].transpose(1, 2), targets, reduction="none")
+        sums = torch.stack(loss_by_source(losses, {**batch, "target_ids": targets}, len(self.names)))
+        self.sums = self.sums.to(sums) + sums
+        if (batch_index + 1) % LOG_EVERY == 0:
+            sums = self.trainer.strategy.reduce(self.sums, reduce_op="sum")
+            self.log_dict({f"loss_{name}": loss for name, loss in by_name(*sums, self.names).items()})
+            self.sums.zero_()
+        return output["loss"]
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         self.log("valid_loss", self.model(**batch)["loss"], sync_dist=True)
@@ -34,7 +47,8 @@ class Learner(LightningModule):
 
 arguments = parsed(__doc__, max_steps=20, devices=1, steps_per_epoch=None)
 
-loader = StreamLoader(training_set(), BATCH_SIZE, num_workers=2, steps_per_epoch=arguments.steps_per_epoch)
+dataset = training_set(2)
+loader = StreamLoader(dataset, BATCH_SIZE, num_workers=2, steps_per_epoch=arguments.steps_per_epoch)
 data = StreamDataModule(loader, StreamLoader(validation_set(), BATCH_SIZE))
 trainer = Trainer(
     accelerator="cpu",
@@ -42,9 +56,11 @@ trainer = Trainer(
     strategy="ddp" if arguments.devices > 1 else "auto",
     max_steps=arguments.max_steps,
     default_root_dir=arguments.folder,
-    logger=False,
+    logger=CSVLogger(arguments.folder),
+    log_every_n_steps=LOG_EVERY,
     enable_checkpointing=False,
 )
 checkpoint = Path(arguments.folder, "last.ckpt")
-trainer.fit(Learner(arguments.folder), datamodule=data, ckpt_path=checkpoint if checkpoint.exists() else None)
+learner = Learner(arguments.folder, dataset.source_names)
+trainer.fit(learner, datamodule=data, ckpt_path=checkpoint if checkpoint.exists() else None)
 trainer.save_checkpoint(checkpoint)

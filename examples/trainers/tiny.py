@@ -19,24 +19,31 @@ NUM_ROWS, BATCH_SIZE, VOCABULARY = 240, 4, 256
 
 
 class Rows:
-    """A map-style dataset: rows `start` to `start + NUM_ROWS - 1`."""
+    """A map-style dataset: `size` rows from `start` on."""
 
     percent = 1
 
-    def __init__(self, start: int = 0) -> None:
-        self.start, self.name = start, f"rows_from_{start}"
+    def __init__(self, start: int = 0, size: int = NUM_ROWS) -> None:
+        self.start, self.size, self.name = start, size, f"rows_from_{start}"
 
     def __len__(self) -> int:
-        return NUM_ROWS
+        return self.size
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        tokens = (torch.arange(16) * 7 + index) % VOCABULARY
+        tokens = (torch.arange(16) * 7 + self.start + index) % VOCABULARY
         return {"row": self.start + index, "input_ids": tokens, "labels": tokens}
 
 
-def training_set(**attributes: Any) -> MergedDataset:
-    """An endless stream: all rows once in each epoch, with what attributes a source may have."""
-    return MergedDataset([named(Rows(), name="rows_from_0", percent=1, **attributes)], seed=1)
+def training_set(num_sources: int = 1, **attributes: Any) -> MergedDataset:
+    """An endless stream: all rows once in each epoch, in so many sources, with what attributes a source may have."""
+    size = NUM_ROWS // num_sources
+    parts = [Rows(start, size) for start in range(0, NUM_ROWS, size)]
+    return MergedDataset([named(part, name=part.name, percent=1, **attributes) for part in parts], seed=1)
+
+
+def next_labels(labels: Tensor) -> Tensor:
+    """What each token predicts, (B, T), where a model shifts labels itself: nothing, -100, at the end of a row."""
+    return nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
 
 
 def validation_set() -> MergedDataset:
@@ -51,6 +58,8 @@ class TinyModel(nn.Module):
         folder: Where it notes what it was trained on.
     """
 
+    accepts_loss_kwargs = False  # HF Trainer divides the loss by the number of batches that it accumulates
+
     def __init__(self, folder: str) -> None:
         super().__init__()
         torch.manual_seed(0)
@@ -61,8 +70,8 @@ class TinyModel(nn.Module):
         """Return the loss, and note the rows where it is trained; `ids` say of which records they are."""
         if self.training:
             note(self.folder, *row.tolist())
-        logits = self.head(self.embedding(input_ids[:, :-1]))
-        loss = nn.functional.cross_entropy(logits.transpose(1, 2), input_ids[:, 1:])
+        logits = self.head(self.embedding(input_ids))
+        loss = nn.functional.cross_entropy(logits.transpose(1, 2), next_labels(input_ids))
         return {"loss": loss, "logits": logits}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from hf_trainer import StopAfter
+from hf_trainer import SourceLosses, StopAfter
 from tiny import BATCH_SIZE, NUM_ROWS, VOCABULARY, note, parsed, training_set
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -19,13 +19,18 @@ from streamdata import StreamLoader
 from streamdata.compat import StreamCallback
 
 
-class StreamSFTTrainer(SFTTrainer):
+class StreamSFTTrainer(SourceLosses, SFTTrainer):
     """An SFTTrainer that reads streams."""
 
     def get_train_dataloader(self) -> StreamLoader:  # type: ignore[override]
-        return StreamLoader(
-            training_set(), BATCH_SIZE, 2, steps_per_epoch=NUM_ROWS // BATCH_SIZE // self.args.world_size
-        )
+        self.stream = training_set(2)
+        per_rank = NUM_ROWS // BATCH_SIZE // self.args.world_size
+        return StreamLoader(self.stream, BATCH_SIZE, num_workers=2, steps_per_epoch=per_rank)
+
+    def seen(self, model: torch.nn.Module, _: Any, inputs: dict[str, Any], output: Any) -> None:
+        """Of what the model gives: the trainer makes it compute losses in its head, and builds no logits."""
+        if model.training:
+            self.add(torch.nn.functional.pad(-output.log_probs, (0, 1)), inputs)  # of T - 1 tokens
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         note(self.args.output_dir, *inputs.pop("row").tolist())
@@ -51,7 +56,9 @@ def trainer(arguments: SFTConfig, *callbacks: Any) -> StreamSFTTrainer:
     words = models.WordLevel({f"t{number}": number for number in range(VOCABULARY)})
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), eos_token="t1")
     unread = Dataset.from_list([{"input_ids": [0], "labels": [0]}])
-    return StreamSFTTrainer(tiny_llama(), arguments, None, unread, processing_class=tokenizer, callbacks=[*callbacks])
+    job = StreamSFTTrainer(tiny_llama(), arguments, None, unread, processing_class=tokenizer, callbacks=[*callbacks])
+    job.model.register_forward_hook(job.seen, with_kwargs=True)
+    return job
 
 
 if __name__ == "__main__":

@@ -1,24 +1,26 @@
 """Each script of examples/trainers: stopped, resumed, and every row trained on once."""
 
+import csv
 import importlib.util
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.compat.jobs import EPOCH, LIMIT_S, SCRIPTS, assert_each_once, needs, run, trained
+from tests.compat.jobs import EPOCH, LIMIT_S, SCRIPTS, assert_each_once, losses_by_hand, needs, run, trained
 from tests.launched import launch, script
 
 ELASTIC = [(2, 10), (1, 20), (2, 10)]
 """Ranks and steps of each leg: 4 rows a batch, 240 rows."""
 
 
-def test_no_script_has_more_than_60_lines() -> None:
-    """Who reads one wants to see at once what to write; torchtitan has two protocols."""
+def test_no_script_has_more_than_70_lines() -> None:
+    """Who reads one wants to see at once what to write; torchtitan has two protocols, TRL half of HF Trainer's."""
     lines = {path.name: len(path.read_text().splitlines()) for path in SCRIPTS.glob("*.py") if path.name != "tiny.py"}
     assert len(lines) == 9
-    assert lines.pop("titan_loader.py") <= 90
-    assert max(lines.values()) <= 60, lines
+    assert max(lines.pop("titan_loader.py"), lines.pop("hf_trainer.py")) <= 90
+    assert max(lines.values()) <= 70, lines
 
 
 def test_the_page_names_every_script() -> None:
@@ -67,8 +69,12 @@ def test_a_blend_as_megatron_has_it_goes_on_with_other_ranks(tmp_path: Path) -> 
 @needs("accelerate", "datasets")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_hf_trainer_goes_on_within_an_epoch(tmp_path: Path, ranks: int) -> None:
-    """With accumulation and an evaluation set: two epochs, each row twice."""
+    """With accumulation and an evaluation set: two epochs, each row twice. The loss of each source is logged."""
     run("hf_trainer", tmp_path, "--stop-after", 7, ranks=ranks)
+    first, second = json.loads((tmp_path / "checkpoint-7" / "trainer_state.json").read_text())["log_history"][:2]
+    by_hand = losses_by_hand(tmp_path, steps=1, accumulate=3)
+    assert {name: first[f"loss_{name}"] for name in by_hand} == pytest.approx(by_hand, rel=1e-5)
+    assert (second["step"], second.keys() >= {f"loss_{name}" for name in by_hand}) == (5, True)
     assert set(trained(tmp_path).values()) == {1}
     assert trained(tmp_path).total() == 7 * 3 * 4 * ranks
     output = run("hf_trainer", tmp_path, ranks=ranks)
@@ -95,10 +101,15 @@ def test_hf_trainer_refuses_to_lose_the_shorter_last_step(tmp_path: Path) -> Non
 
 @needs("lightning")
 def test_lightning_goes_on_with_other_processes(tmp_path: Path) -> None:
-    """Without a length, where it pulls a batch ahead; two processes, one, two."""
+    """Without a length, where it pulls a batch ahead; two processes, one, two. The loss of each source is logged."""
     for steps, devices in ((10, 2), (30, 1), (40, 2)):
         output = run("lightning_fit", tmp_path, "--max-steps", steps, "--devices", devices)
         assert "not resumable" not in output
+        if steps == 10:
+            by_hand = losses_by_hand(tmp_path, steps=5)
+            with next(tmp_path.rglob("metrics.csv")).open() as file:
+                logged = next(csv.DictReader(file))
+            assert {name: float(logged[f"loss_{name}"]) for name in by_hand} == pytest.approx(by_hand, rel=1e-5)
     assert_each_once(tmp_path)
 
 

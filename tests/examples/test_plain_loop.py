@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import time
@@ -5,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.jobs import SCRIPTS, assert_each_once, marks, needs, trained
+from tests.compat.jobs import SCRIPTS, assert_each_once, losses_by_hand, marks, needs, trained
 from tests.launched import Job, launch, script
 
 LIMIT_S = 600  # of a machine on which others work too
@@ -41,9 +42,15 @@ def finish(folder: Path, ranks: int, *options: object) -> None:
     "wrapper", [pytest.param([], id="ddp"), pytest.param(["--fsdp"], id="fsdp2", marks=needs("datasets"))]
 )
 def test_a_killed_job_goes_on_with_other_ranks_and_workers(tmp_path: Path, wrapper: list[str]) -> None:
-    """Every row of the epoch once, over all legs; what was trained after the last save does not count."""
+    """Every row of the epoch once, over all legs; what was trained after the last save does not count.
+
+    The loss of each source is that of all ranks.
+    """
     folder = tmp_path / "run"
     kill_one_that_saved(folder, start(folder, 2, "--steps", 20, *wrapper))
+    for path in (folder / "rows").glob("*.txt"):
+        logged = next(line for line in path.read_text().splitlines() if line.startswith("losses "))
+        assert json.loads(logged.removeprefix("losses ")) == pytest.approx(losses_by_hand(folder, steps=5), rel=1e-5)
     finish(folder, 3, "--steps", 5, "--workers", 1, *wrapper)
     rest = (240 - trained(folder).total()) // 4
     assert 0 < rest < 40
