@@ -250,11 +250,6 @@ def kept_as(url: str, stamp: FileStamp) -> FileStamp:
     return FileStamp(stamp.size, held_version(url)) if stamp.version == ANY_VERSION else stamp
 
 
-def submit_question(url: str, stamp: FileStamp) -> "Future[Memory]":
-    """Ask the host whether a remote shard still has this stamp; the future gives a ShardError if not."""
-    return _submit(url, stamp, 0, 1)
-
-
 def _submit(url: str, stamp: FileStamp, begin: int, end: int) -> "Future[Memory]":
     def take(answer: Answer) -> Memory:
         data = checked_answer(url, stamp, answer)
@@ -491,7 +486,7 @@ def learn_versions(files: Iterable[tuple[str, FileStamp]]) -> set[str]:
         ShardError: A file does not exist, or has another size.
     """
     asked = {
-        url: submit_question(url, stamp)
+        url: _submit(url, stamp, 0, 1)  # its first byte, of this stamp alone
         for url, stamp in files
         if stamp.version == ANY_VERSION and not kept_as(url, stamp).version
     }

@@ -14,7 +14,6 @@ from pathlib import Path
 from streamdata.errors import PrepareError
 from streamdata.prepare.output import sha256
 from streamdata.prepare.run_directory import RESULTS, Json, RunDirectory, differences, make_manifest
-from streamdata.stores.factory import open_store
 from streamdata.stores.factory import verify as verify_store
 from streamdata.stores.stored_values import SUMS
 
@@ -67,13 +66,6 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
         return [f"'{directory.path}': expected a finished run, got one that is under way"]
     problems = list(_run_problems(directory, manifest))
     return problems + verify_store(directory.data, manifest["tokenizer"]["vocabulary"])
-
-
-def without_sums(path: str | os.PathLike[str]) -> list[str]:
-    """The files of a store, or of a run's output, that have no sums of their blocks: damage in them is not noticed."""
-    directory = RunDirectory(path)
-    path = directory.data if directory.manifest.exists() else directory.path
-    return open_store(path, verify=False).files_without_sums()
 
 
 def _run_problems(directory: RunDirectory, manifest: Json) -> Iterator[str]:

@@ -259,8 +259,20 @@ class TaskInput:
             for portion in _portions(batch):
                 if portion.nbytes > MAX_RECORD_BYTES:
                     raise self._too_large(self.location(number))
-                rows = _rows_of(portion, self.location(number))
-                yield RawBatch(number, rows, (task.end - task.begin) * len(rows) // num_rows)
+                try:
+                    rows = portion.to_pylist()
+                    if decode := json_decoder(import_pyarrow().struct(list(portion.schema))):
+                        rows = [decode(row) for row in rows]
+                except (ValueError, OverflowError) as error:  # such as pyarrow's, of nanoseconds
+                    raise PrepareError(
+                        f"{self.location(number)}: expected values that Python's types can hold, here and in "
+                        f"{len(portion) - 1} rows after it, got: {error}\n"
+                        "  Write the column in another type, such as times in microseconds, or leave it out."
+                    ) from error
+                # Arrow pads dicts with nulls, since those of a column have the same keys. A column's own null is the
+                # record's.
+                records = [{name: without_nulls(value) for name, value in row.items()} for row in rows]
+                yield RawBatch(number, records, (task.end - task.begin) * len(rows) // num_rows)
                 number += len(rows)
 
     def _line_start(self, source: ByteSource, offset: int) -> int:
@@ -295,21 +307,6 @@ def _pieces(source: ByteSource, begin: int, end: int) -> Iterator[bytes]:
 def _begin(facts: GroupFacts) -> int:
     """The offset of a row group's first byte; 0 without columns."""
     return facts.spans[0][0] if facts.spans else 0
-
-
-def _rows_of(portion: Any, location: str) -> list[dict[str, Any]]:
-    """Some rows as Python's own types; `location` is that of the first."""
-    try:
-        rows = portion.to_pylist()
-        if decode := json_decoder(import_pyarrow().struct(list(portion.schema))):
-            rows = [decode(row) for row in rows]
-    except (ValueError, OverflowError) as error:  # such as pyarrow's, of nanoseconds
-        raise PrepareError(
-            f"{location}: expected values that Python's types can hold, here and in {len(portion) - 1} rows after it, "
-            f"got: {error}\n  Write the column in another type, such as times in microseconds, or leave it out."
-        ) from error
-    # Arrow pads dicts with nulls, since those of a column have the same keys. A column's own null is the record's.
-    return [{name: without_nulls(value) for name, value in row.items()} for row in rows]
 
 
 def _portions(rows: Any) -> Iterator[Any]:

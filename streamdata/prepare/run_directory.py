@@ -134,7 +134,17 @@ class RunDirectory:
             with self.workers_locked(fcntl.LOCK_EX):
                 pass  # the workers of a run that was killed may still write
             if overwrite:
-                self._clear()
+                # Markers go first, by one rename: without them, nothing else of an earlier run is relied on. The
+                # manifest goes last: as long as it is there, a directory whose clearing was interrupted is not taken
+                # for somebody else's.
+                old_tasks = self.work / "tasks"
+                remove(old_tasks)
+                if self.tasks.exists():
+                    self.tasks.rename(old_tasks)
+                for path in (old_tasks, self.finished_data, self.data):
+                    remove(path)
+                for path in (self.facts, self.quarantine, self.manifest):
+                    path.unlink(missing_ok=True)
             publish(self.plan, [json_bytes(plan)])  # first: without it, the rest would be taken for somebody else's
             self.tasks.mkdir(exist_ok=True)
             self._remove_unpublished()
@@ -221,21 +231,6 @@ class RunDirectory:
         shutil.rmtree(self.staging, ignore_errors=True)
         for path in (*self.path.glob(".*.tmp"), *self.tasks.glob(".*.tmp")):
             path.unlink()
-
-    def _clear(self) -> None:
-        """Remove what an earlier run has written.
-
-        Its markers go first, by one rename: without them, nothing else of it is relied on. The manifest goes last: as
-        long as it is there, a directory whose clearing was interrupted is not taken for somebody else's.
-        """
-        old_tasks = self.work / "tasks"
-        remove(old_tasks)
-        if self.tasks.exists():
-            self.tasks.rename(old_tasks)
-        for path in (old_tasks, self.finished_data, self.data):
-            remove(path)
-        for path in (self.facts, self.quarantine, self.manifest):
-            path.unlink(missing_ok=True)
 
 
 def remove(path: Path) -> None:

@@ -89,28 +89,24 @@ def _attempted(attempt: Callable[[Any, str, Asked], T], asked: Asked) -> T:
 
 def _fetch(filesystem: Any, path: str, asked: Asked) -> Answer:
     if "hf" in ((filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol):
-        data = _from_hub(filesystem, path, asked)
+        from huggingface_hub import get_session
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # its documentation names it
+
+        for name in _LOGGERS_OF_URLS:
+            logging.getLogger(name).addFilter(_without_queries)
+        # The tag of what it sends is another one than it tells of the file, which is looked at afterwards.
+        of_any = asked._replace(version="")
+        headers = build_hf_headers(token=filesystem.token) | of_any.headers()
+        with get_session().stream("GET", filesystem.url(path), headers=headers, timeout=STALL_S) as answer:
+            if answer.status_code not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+                raise asked.refusal(answer.status_code)
+            of_any.announced(answer.status_code, answer.headers)
+            data = bytes(answer.read())
     else:
         data = bytes(filesystem.cat_file(path, start=asked.begin, end=asked.end))
     found = _stat(filesystem, path, asked)
     asked.check_version(found.version)
     return found._replace(data=data)
-
-
-def _from_hub(filesystem: Any, path: str, asked: Asked) -> bytes:
-    from huggingface_hub import get_session
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # its documentation names it
-
-    for name in _LOGGERS_OF_URLS:
-        logging.getLogger(name).addFilter(_without_queries)
-    # The tag of what it sends is another one than it tells of the file, which is looked at afterwards.
-    of_any = asked._replace(version="")
-    headers = build_hf_headers(token=filesystem.token) | of_any.headers()
-    with get_session().stream("GET", filesystem.url(path), headers=headers, timeout=STALL_S) as answer:
-        if answer.status_code not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
-            raise asked.refusal(answer.status_code)
-        of_any.announced(answer.status_code, answer.headers)
-        return bytes(answer.read())
 
 
 def _list(filesystem: Any, path: str, asked: Asked) -> Listing:

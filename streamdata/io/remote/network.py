@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from streamdata.errors import ShardError, shown, without_secrets
 from streamdata.io.remote.addresses import StorageOptions, options_of
 from streamdata.io.remote.hosts import health_of, kind_of
-from streamdata.io.remote.requests import STALL_S, Answer, Asked, Client, FailureError, Patience, with_attempts
+from streamdata.io.remote.requests import STALL_S, Answer, Asked, Client, FailureError, Patience
 from streamdata.run.per_process import PerProcess
 from streamdata.run.processes import processes
 
@@ -118,28 +118,28 @@ class _Running:
 
     def client(self, asked: Asked) -> Client:
         """The client that makes a request; called on the loop."""
-        key = kind_of(asked.signed), options_of(asked.url)
-        if key not in self.clients:
-            self.clients[key] = self._new_client(*key)
-        return self.clients[key]
-
-    def _new_client(self, kind: str, options: StorageOptions) -> Client:
+        key = kind, options = kind_of(asked.signed), options_of(asked.url)
+        if key in self.clients:
+            return self.clients[key]
         if kind == "objects":
             from streamdata.io.remote.object_client import ObjectClient
 
-            return ObjectClient(options)
-        if kind == "files":
+            self.clients[key] = ObjectClient(options)
+        elif kind == "files":
             from streamdata.io.remote.file_client import FileClient
 
-            return FileClient(options, self.connections)
-        from streamdata.io.remote.web_client import WebClient, new_session
+            self.clients[key] = FileClient(options, self.connections)
+        else:
+            from streamdata.io.remote.web_client import WebClient, new_session
 
-        self.session = self.session or new_session(self.connections)
-        if kind == "web":
-            return WebClient(self.session)
-        from streamdata.io.remote.s3_client import S3Client
+            self.session = self.session or new_session(self.connections)
+            if kind == "web":
+                self.clients[key] = WebClient(self.session)
+            else:
+                from streamdata.io.remote.s3_client import S3Client
 
-        return S3Client(self.session, options)
+                self.clients[key] = S3Client(self.session, options)
+        return self.clients[key]
 
     def close(self) -> None:
         """Cancel all requests in flight, and end the thread."""
@@ -269,7 +269,8 @@ class Network:
             return None
         except ShardError as error:
             patience.succeeded()
-            raise with_attempts(error, patience.attempts) from error.__cause__
+            what, _, remedy = str(error).partition("\n")
+            raise type(error)(f"{what} (attempts {patience.attempts})\n{remedy}") from error.__cause__
         patience.succeeded()
         if isinstance(found, Answer):
             found = found._replace(waited=patience.waited)

@@ -303,12 +303,6 @@ def _words(url: str, body: bytes) -> tuple[str, str]:
     return found.get("Code", ""), f" ({words})" if words else ""
 
 
-def with_attempts(error: ShardError, attempts: int) -> ShardError:
-    """Add the number of attempts to an error."""
-    what, _, remedy = str(error).partition("\n")
-    return type(error)(f"{what} (attempts {attempts})\n{remedy}")
-
-
 class HostHealth:
     """The answers and failures of one host lately, as this process has seen them.
 

@@ -99,7 +99,6 @@ class S3Client(WebClient):
     def prepare(self, asked: Asked) -> Prepared:
         self._settings = settings = self._settings or self._found()
         bucket, key = _bucket_and_key(asked)
-        query = _query(asked, key) if asked.what == "list" else ""
         region = self._regions.get(bucket, settings.region)
         if settings.endpoint:
             root = f"{settings.endpoint.rstrip('/')}/{bucket}"
@@ -107,7 +106,13 @@ class S3Client(WebClient):
             root = f"https://s3.{region}.amazonaws.com/{bucket}"
         else:
             root = f"https://{bucket}.s3.{region}.amazonaws.com"
-        target = f"{root}/{query or quote(key, '/~-._')}"
+        if asked.what == "list":
+            asks = {"list-type": "2", "prefix": f"{key.removesuffix('/')}/" if key else "", "encoding-type": "url"}
+            asks |= {} if asked.deep else {"delimiter": "/"}
+            asks |= {"continuation-token": asked.page} if asked.page else {}
+            target = f"{root}/?{urlencode(sorted(asks.items()), quote_via=quote)}"
+        else:
+            target = f"{root}/{quote(key, '/~-._')}"
         signed = {} if self._options.anonymous else _signed(target, region, asked, settings.credentials)
         return Prepared(target, asked.headers() | signed, settings)
 
@@ -158,14 +163,6 @@ class S3Client(WebClient):
 def _bucket_and_key(asked: Asked) -> tuple[str, str]:
     bucket, _, key = asked.signed.partition("://")[2].partition("/")
     return bucket, key
-
-
-def _query(asked: Asked, folder: str) -> str:
-    """The query of a list."""
-    prefix = f"{folder.removesuffix('/')}/" if folder else ""
-    asks = {"list-type": "2", "prefix": prefix, "encoding-type": "url"}
-    asks |= ({} if asked.deep else {"delimiter": "/"}) | ({"continuation-token": asked.page} if asked.page else {})
-    return "?" + urlencode(sorted(asks.items()), quote_via=quote)
 
 
 def _signed(target: str, region: str, asked: Asked, credentials: Any) -> dict[str, str]:

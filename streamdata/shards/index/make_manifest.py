@@ -107,7 +107,18 @@ def take_stock(paths: Sequence[str], target: str | None = None, options: Storage
     folder = expand_home(paths[0])
     folder = Address(folder, options) if is_remote(folder) else folder
     is_whole = len(paths) == 1 and not is_glob(folder) and folder not in urls and listings.is_folder(folder)
-    root = as_listed(with_slash(folder)) if is_whole else _common_folder(urls)
+    if is_whole:
+        root = as_listed(with_slash(folder))
+    else:
+        # The first and the last folder differ soonest; what they have in common ends with the name of a folder.
+        folders = sorted({folder_of(url) for url in urls})
+        root = folder_of(os.path.commonprefix([folders[0], folders[-1]]))  # noqa: RUF071  # of characters
+        pipes = [url for url in urls if is_pipe(url)]
+        if pipes or (not root and any(map(is_remote, urls))):
+            raise ShardError(
+                f"index: expected shards in one folder, got {shown(pipes[0] if pipes else urls[0])} among {len(urls)}\n"
+                "  Name one folder or pattern; what a command gives has no manifest."
+            )
     candidates = {url: sidecars_of(url) for url in urls if url.endswith(TAR_SUFFIXES)}
     there = {**known, **stamps_there(o for url, own in candidates.items() if url not in known for o in own)}
     sidecars = {url: next((other for other in others if other in there), "") for url, others in candidates.items()}
@@ -148,19 +159,6 @@ def _shards_of(
             else FileNotFoundError(f"index: expected shards, got none by {list(map(bare_url, paths))}")
         )
     return sorted(urls), suffixes, listings.stamps
-
-
-def _common_folder(urls: Sequence[str]) -> str:
-    pipes = [url for url in urls if is_pipe(url)]
-    folders = sorted({folder_of(url) for url in urls})
-    # The first and the last differ soonest; what they have in common ends with the name of a folder.
-    root = folder_of(os.path.commonprefix([folders[0], folders[-1]]))  # noqa: RUF071  # of characters
-    if pipes or (not root and any(map(is_remote, urls))):
-        raise ShardError(
-            f"index: expected shards in one folder, got {shown(pipes[0] if pipes else urls[0])} among {len(urls)}\n"
-            "  Name one folder or pattern; what a command gives has no manifest."
-        )
-    return root
 
 
 _JOINS = tuple(map(sidecar_kind, (None, *SIDECAR_KEYS)))

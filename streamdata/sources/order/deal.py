@@ -289,7 +289,11 @@ def _shared_out(line: Stretches, cut: BlockCut, held: Numbers) -> tuple[Stretche
     records = num_records(line, cut)
     # Cuts are counted in records from the beginning of the line; each lies in one stretch, and there in one window.
     ends = np.cumsum(records)
-    cuts = np.cumsum(_levelled(int(records.sum()), held))[:-1].astype(np.int64)
+    # As water fills basins of different depths: lanes that hold more than the level get nothing.
+    ascending = np.sort(held)
+    levels = (int(records.sum()) + np.cumsum(ascending)) / np.arange(1, len(held) + 1)
+    level = levels[max(0, int(np.count_nonzero(levels > ascending)) - 1)]
+    cuts = np.cumsum(np.maximum(level - held, 0))[:-1].astype(np.int64)
     if not len(line):
         return line, np.zeros(0, np.int64)
     # A cut at the end of the line lies in its last stretch.
@@ -335,13 +339,3 @@ def _divided(line: Stretches, at: Numbers, cuts: Numbers) -> tuple[Stretches, Nu
     pieces["blocks"] = until - block
     is_empty = (pieces["blocks"] <= 0) | (~is_last & (begin == end).all(axis=1))
     return pieces[~is_empty], np.cumsum(order >= len(line))[~is_empty]
-
-
-def _levelled(total: int, held: Numbers) -> npt.NDArray[np.float64]:
-    """Each lane's share of a total, so that all have the same where what they hold allows it."""
-    # As water fills basins of different depths: those that hold more than the level get nothing.
-    ascending = np.sort(held)
-    levels = (total + np.cumsum(ascending)) / np.arange(1, len(held) + 1)
-    level = levels[max(0, int(np.count_nonzero(levels > ascending)) - 1)]
-    shares: npt.NDArray[np.float64] = np.maximum(level - held, 0)
-    return shares

@@ -147,6 +147,8 @@ def verify(
 ) -> None:
     """Check counts, ids and checksums of a finished store."""
     from streamdata.prepare import finished_runs
+    from streamdata.prepare.run_directory import RunDirectory
+    from streamdata.stores.factory import open_store
     from streamdata.stores.stored_values import publish_sums
 
     problems = finished_runs.verify(store)
@@ -155,7 +157,9 @@ def verify(
     say(f"{store}: {len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}")
     if problems:
         raise typer.Exit(1)
-    files = finished_runs.without_sums(store)
+    directory = RunDirectory(store)
+    data = directory.data if directory.manifest.exists() else directory.path
+    files = open_store(data, verify=False).files_without_sums()
     if write_sums:
         for file in files:
             publish_sums(file)
