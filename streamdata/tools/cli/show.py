@@ -3,17 +3,16 @@
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
 
-from streamdata.errors import StoreError, counted, shortened
+from streamdata.errors import counted, shortened
 from streamdata.tools.cli.messages import Ticker, say
 from streamdata.tools.cli.options import MAX_RANKS, GivenRecipe, Json, count, option, takes_recipe
 
 if TYPE_CHECKING:
-    from streamdata.mixing import MergedDataset
     from streamdata.prepare import Pipeline
     from streamdata.tools.show.model import Page
 
@@ -34,9 +33,7 @@ def show(
     source: Annotated[str, option("Only samples of this source or mixture, by its path of names.")] = "",
     number: Annotated[int, count("How many samples.", "-n", "--samples")] = 20,
     full: Annotated[bool, option("Show the whole of each sample.", "--full")] = False,
-    step: Annotated[
-        int | None, count("Begin at this step of the run, counted from 1; or this record of a store, from 0.", least=0)
-    ] = None,
+    step: Annotated[int | None, count("Begin at this step of the run, counted from 1.")] = None,
     rank: Annotated[int, count("The rank whose samples are shown.", least=0, most=MAX_RANKS - 1)] = 0,
     ranks: Annotated[int | None, count("Data-parallel ranks; by default as in the states.", most=MAX_RANKS)] = None,
     batch: Annotated[
@@ -60,36 +57,23 @@ def show(
 ) -> None:
     """Look at samples: fields, tokens with what is trained of them, images, and the raw records."""
     path = target.path
-    from streamdata.tools.show.model import IN_TERMINAL, ON_PAGE, WHOLE
-
-    limits = WHOLE if full else ON_PAGE if as_json or browser or html else IN_TERMINAL
     if as_json + browser + (html is not None) > 1:
         raise typer.BadParameter("expected one of them", param_hint="--json, --html, --browser")
     is_recipe = path.suffix.lower() in _RECIPES
     if not path.exists() and (is_recipe or not path.with_name(f"{path.name}.idx").exists()):
         raise typer.BadParameter(f"'{path}' does not exist", param_hint=_TARGET)
-    dataset = target.build() if is_recipe else _files(path)
-    shown: Any  # `StoredRecords` or `MixtureSamples`, imported where one is shown
-    if dataset is None:
-        from streamdata.tools.show.stored import StoredRecords
+    if not states and rank >= (ranks or 1):
+        raise typer.BadParameter(f"expected a rank below --ranks, got {rank}", param_hint="--rank")
+    from streamdata.states.loading import read_states
+    from streamdata.tools.show.model import IN_TERMINAL, ON_PAGE, WHOLE
+    from streamdata.tools.show.streams import MixtureSamples, Place, dataset_at
 
-        shown = StoredRecords(path, step or 0, limits, tokenizer, dtype)
-        if (step or 0) >= len(shown):
-            raise typer.BadParameter(f"expected a record below {len(shown):,}, got {step}", param_hint="--step")
-    else:
-        from streamdata.states.loading import read_states
-        from streamdata.tools.show.streams import MixtureSamples, Place
-
-        if step == 0:
-            raise typer.BadParameter("expected a step from 1: the first batch is step 1", param_hint="--step")
-        if not states and rank >= (ranks or 1):
-            raise typer.BadParameter(f"expected a rank below --ranks, got {rank}", param_hint="--rank")
-        groups = [[path] for path in states or ()] if browser else [states or []]  # a time line marks each
-        read = [found for group in groups for found in read_states(group)]
-        names = [found.origin.partition(",")[0] for found in read]
-        saved = [found.states for found in read]
-        place = Place(step=step, rank=rank, dp_size=ranks, batch=batch, states=saved, state_names=names, source=source)
-        shown = MixtureSamples(dataset, place, limits, tokenizer)
+    limits = WHOLE if full else ON_PAGE if as_json or browser or html else IN_TERMINAL
+    dataset = target.build() if is_recipe else dataset_at(path, dtype)
+    groups = [[path] for path in states or ()] if browser else [states or []]  # a time line marks each
+    saved = [found.states for group in groups for found in read_states(group)]
+    place = Place(step=step, rank=rank, dp_size=ranks, batch=batch, states=saved, source=source)
+    shown = MixtureSamples(dataset, place, limits, tokenizer)
     if browser:
         from streamdata.tools.show.server import serve_pages
 
@@ -98,23 +82,6 @@ def show(
         with Ticker(plain_interval_s=math.inf) as ticker:
             page = shown.page(str(path), number, lambda done: ticker.count("samples", done, number))
         _print(page, html, as_json=as_json)
-
-
-def _files(path: Path) -> "MergedDataset | None":
-    """The records of files without a recipe; None of a store."""
-    from streamdata.stores.factory import detect_format
-
-    try:
-        detect_format(path)
-    except StoreError as error:
-        from streamdata.tools.show.streams import dataset_at
-
-        dataset = dataset_at(path)
-        if dataset is None:
-            error.add_note("  Nor is there JSONL, CSV, parquet, a tar or an image.")
-            raise
-        return dataset
-    return None
 
 
 def _print(page: "Page", html: Path | None, *, as_json: bool) -> None:

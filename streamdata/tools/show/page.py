@@ -77,27 +77,25 @@ def write_page(page: Page, path: Path) -> None:
 
 @dataclass(kw_only=True)
 class BrowsePages:
-    """Answers what a browser asks for, of a stream or a store.
+    """Answers what a browser asks for.
 
     Attributes:
-        title: Of the recipe or store.
+        title: What is shown.
         steps: Its pages.
         begin: The place that is shown first.
-        num_steps: Up to where the run is known to come; of a store its records.
-        sources: The paths of its sources; none of a store.
+        num_steps: Up to where the run is known to come.
+        sources: The paths of its sources.
         ranks: How many there are.
-        unit: What a step is called: Step, or Record of a store.
-        marks: Places with a name, such as those of saved states: after how many steps, and the name.
+        marks: After how many steps states were saved.
     """
 
     title: str
     steps: BrowseSteps
     begin: PagePlace
     num_steps: int
-    sources: Sequence[str] = ()
-    ranks: int = 1
-    unit: str = "Step"
-    marks: Sequence[tuple[int, str]] = ()
+    sources: Sequence[str]
+    ranks: int
+    marks: Sequence[int]
 
     def __call__(self, path: str, query: Mapping[str, str]) -> PageAnswer | None:
         """The answer to a request; None where there is no such page."""
@@ -116,24 +114,23 @@ class BrowsePages:
 
     def _samples(self, query: Mapping[str, str]) -> dict[str, Any]:
         place = self._place(query)
-        page = (self.steps.page_before if "before" in query else self.steps.page)(place)
-        place, unit, first = page.place, self.unit, self.steps.first
+        page = self.steps.page(place)
         last = place.step if page.last is None else page.last
-        self.num_steps = max(self.num_steps, last - first + 1)
-        heading = f"{unit}s {place.step:,} to {last:,}" if last > place.step else f"{unit} {place.step:,}"
+        self.num_steps = max(self.num_steps, last)
+        heading = f"Steps {place.step:,} to {last:,}" if last > place.step else f"Step {place.step:,}"
         heading += f", rank {place.rank}" if self.ranks > 1 else ""
         about = "" if page.after else "Here the stream ends."
         if page.is_cut and page.after:
-            about = f"No more of this source up to {unit.lower()} {page.after.step:,}; Forth goes on looking."
+            about = f"No more of this source up to step {page.after.step:,}; Forth goes on looking."
         return {
             "heading": f"{heading}, {place.source}" if place.source else heading,
             "about": about,
             "samples": page.samples,
             "shown": place,
             "last": last,
-            "back": self._href(place, "before") if (place.step, place.at) > (first, 0) else None,
+            "back": page.before and self._href(page.before),
             "forth": page.after and self._href(page.after),
-            "marks": [(*mark, self._href(PagePlace(step=mark[0] + first, rank=place.rank))) for mark in self.marks],
+            "marks": [(mark, self._href(PagePlace(step=mark + 1, rank=place.rank))) for mark in self.marks],
         }
 
     def _place(self, query: Mapping[str, str]) -> PagePlace:
@@ -147,18 +144,16 @@ class BrowsePages:
         source = query.get("source", "")
         if source and not any(f"{path}.".startswith(f"{source}.") for path in self.sources):
             raise ValueError(f"source: expected one of {', '.join(self.sources)}, got {shown(source)}")
-        step = query.get("before", query.get("step", str(self.steps.first)))
         return PagePlace(
-            step=_whole(step, self.unit.lower(), self.steps.first, _MAX_STEP),
+            step=_whole(query.get("step", "1"), "step", 1, _MAX_STEP),
             at=_whole(query.get("at", "0"), "at", 0, _MAX_STEP),
             rank=_whole(query.get("rank", str(self.begin.rank)), "rank", 0, self.ranks),
             source=source,
         )
 
-    def _href(self, place: PagePlace, name: str = "step") -> str:
-        query = {name: place.step, "at": place.at, "rank": place.rank, "source": place.source}
-        needed = (name, "rank") if self.ranks > 1 else (name,)
-        return f"./?{urlencode({key: value for key, value in query.items() if value or key in needed})}"
+    def _href(self, place: PagePlace) -> str:
+        needed = {"rank"} if self.ranks > 1 else set()
+        return f"./?{urlencode({key: value for key, value in place._asdict().items() if value or key in needed})}"
 
 
 def _whole(text: str, what: str, least: int, bound: int) -> int:

@@ -1,11 +1,10 @@
-"""Reading for pages: forth and back through a stream, so many samples at a time, for one request at a time."""
+"""Reading for pages: through a stream, so many samples at a time, for one request at a time."""
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from streamdata.fields import DATASET_NAME
@@ -19,8 +18,6 @@ ShowSample = Callable[[Sample, int, int], ShownSample]
 
 _MAX_KEPT: Final = 500
 """Samples that are kept, of all pages: an image takes up to 300 KB."""
-_MORE: Final = 4
-"""How many times more steps are read back for the samples of one source."""
 _PATIENCE_S: Final = 2.0
 """How long a page looks for samples of one source before it shows what it has."""
 
@@ -48,6 +45,8 @@ class StepsPage:
         samples: What it shows.
         last: The step that was read last, be it that nothing of it is shown; None where there is none.
         after: What comes after its last sample; None where the stream has ended.
+        before: Where the page before it begins: the one that was shown, else as many steps earlier as it has; None of
+            the first one.
         is_cut: Whether time was up before the page was full.
     """
 
@@ -55,7 +54,8 @@ class StepsPage:
     samples: tuple[ShownSample, ...]
     last: int | None
     after: PagePlace | None
-    is_cut: bool = False
+    before: PagePlace | None
+    is_cut: bool
 
 
 class BrowseSteps:
@@ -65,11 +65,10 @@ class BrowseSteps:
         read: Reads the stream from a step on, of one rank.
         show: Makes what is shown of a sample.
         per_page: Samples on a page, unless the stream ends.
-        first: The number of the first step.
     """
 
-    def __init__(self, read: ReadSteps, show: ShowSample, per_page: int, first: int) -> None:
-        self._read, self._show, self._per_page, self.first = read, show, per_page, first
+    def __init__(self, read: ReadSteps, show: ShowSample, per_page: int) -> None:
+        self._read, self._show, self._per_page = read, show, per_page
         self._reading = threading.Lock()
         self._kept: dict[PagePlace, StepsPage] = {}
         """Pages, the one that was shown last at the end."""
@@ -84,18 +83,11 @@ class BrowseSteps:
             Exception: What the stream raises.
         """
         with self._reading:
-            return self._kept_page(self._at(place))
-
-    def _at(self, place: PagePlace) -> StepsPage:
-        return self._kept.get(place) or self._read_page(place)
-
-    def _kept_page(self, page: StepsPage) -> StepsPage:
-        """Keep a page as the one that was shown last."""
-        self._kept.pop(page.place, None)
-        self._kept[page.place] = page
-        while len(self._kept) > max(1, _MAX_KEPT // self._per_page):
-            del self._kept[next(iter(self._kept))]
-        return page
+            page = self._kept.pop(place, None) or self._read_page(place)
+            self._kept[place] = page
+            while len(self._kept) > max(1, _MAX_KEPT // self._per_page):
+                del self._kept[next(iter(self._kept))]
+            return page
 
     def _read_page(self, place: PagePlace) -> StepsPage:
         samples: list[ShownSample] = []
@@ -109,8 +101,16 @@ class BrowseSteps:
             if len(samples) == self._per_page or (place.source and time.monotonic() > deadline):
                 self._next = after
                 break
-        is_cut = self._next is not None and len(samples) < self._per_page
-        return StepsPage(place=place, samples=tuple(samples), last=last, after=self._next, is_cut=is_cut)
+        shown = (page.place for page in reversed(self._kept.values()) if page.after == place)
+        earlier = max(1, place.step - (1 if last is None else last - place.step + 1))
+        return StepsPage(
+            place=place,
+            samples=tuple(samples),
+            last=last,
+            after=self._next,
+            before=next(shown, place._replace(step=earlier, at=0)) if (place.step, place.at) > (1, 0) else None,
+            is_cut=self._next is not None and len(samples) < self._per_page,
+        )
 
     def _found(self, place: PagePlace) -> Iterator[tuple[PagePlace, Sample | None, PagePlace]]:
         """The samples of a source from a place on, None where a step has none of it: each with what comes after it."""
@@ -120,30 +120,3 @@ class BrowseSteps:
             places = [place._replace(step=step, at=at) for at in own or [0]]
             for found, after in pairwise([*places, place._replace(step=step + 1, at=0)]):
                 yield found, batch[found.at] if own else None, after
-
-    def page_before(self, place: PagePlace) -> StepsPage:
-        """The page that ends before a place: the one that was shown, or else as many samples; the first is a whole one.
-
-        Raises:
-            Exception: What the stream raises.
-        """
-        with self._reading:
-            shown = next((page for page in reversed(self._kept.values()) if page.after == place), None)
-            return self._kept_page(shown or self._read_back(place))
-
-    def _read_back(self, place: PagePlace) -> StepsPage:
-        """Read the steps before a place, of one source more of them; it may come in none."""
-        width = self._per_page * (_MORE if place.source else 1)
-        begin = place._replace(step=max(self.first, place.step - width), at=0)
-        found = takewhile(lambda each: each[0] < place, self._found(begin))
-        before = deque(((at, sample) for at, sample, _ in found if sample is not None), self._per_page)
-        is_cut = len(before) < self._per_page
-        if is_cut and begin.step == self.first:
-            return self._at(begin)
-        return StepsPage(
-            place=begin if is_cut else before[0][0],
-            samples=tuple(self._show(sample, number, at.step) for number, (at, sample) in enumerate(before)),
-            last=before[-1][0].step if before else None,
-            after=place,
-            is_cut=is_cut,
-        )

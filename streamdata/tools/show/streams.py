@@ -6,6 +6,7 @@ and its states are as without that.
 
 import functools
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +16,12 @@ from typing import Any, Final
 
 from streamdata.chats.chat_dataset import ChatDataset
 from streamdata.chats.prompts import RLHFDataset
-from streamdata.errors import SourceError, listing, one_line, shown, text_of
+from streamdata.errors import SourceError, StoreError, listing, one_line, shown, text_of
 from streamdata.fields import DATASET_NAME, INDEX, KEY, PROVENANCE, URL
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
+from streamdata.prepare.finished_runs import manifest_of
+from streamdata.prepare.preview import stored_record
 from streamdata.recipe.targets import import_target
 from streamdata.shards.listing import JSON_SUFFIXES
 from streamdata.sources.files.image_datasets import FILE_FORMATS, IMAGE_SUFFIXES
@@ -27,11 +30,12 @@ from streamdata.sources.foreign.named import named
 from streamdata.sources.functions.images import open_image
 from streamdata.sources.source import Sample
 from streamdata.states.progress import Progress
+from streamdata.stores.dtypes import SOURCES
+from streamdata.stores.factory import detect_format, open_store
 from streamdata.tools.show.fields import FieldRenderer
 from streamdata.tools.show.model import ON_PAGE, Limits, Page, ShownSample
 from streamdata.tools.show.page import BrowsePages
 from streamdata.tools.show.reading import BrowseSteps, PagePlace, is_of
-from streamdata.tools.show.stored import tokenizer_of_store
 from streamdata.tools.show.tokens import TokenTexts, load_token_texts
 from streamdata.tools.trace.era import document_name, documents_of
 from streamdata.tools.trace.trace import Trace
@@ -41,6 +45,8 @@ RECORDS: Final = "__records__"
 """Private. In a sample of a watched function: the raw records that were read for it."""
 _MOST: Final = 64
 """Records that are kept for a sample: a function may pass over millions."""
+_WINDOW: Final = 1024
+"""Tokens at once of a store that does not say where its records begin."""
 
 Record = dict[str, Any]
 
@@ -55,7 +61,6 @@ class Place:
         dp_size: How many ranks there are; None for as many as in the states, or 1.
         batch: Samples of a rank in a step; None for as in the states, or 1.
         states: Of the run, oldest first; none of one that has not begun.
-        state_names: A name for each of these, on the time line of a browser.
         source: The path of the source whose samples are shown; "" for all.
     """
 
@@ -64,7 +69,6 @@ class Place:
     dp_size: int | None = None
     batch: int | None = None
     states: Sequence[Mapping[str, Any]] = ()
-    state_names: Sequence[str] = ()
     source: str = ""
 
     def steps(self, dataset: MergedDataset) -> Trace:
@@ -225,15 +229,14 @@ class MixtureSamples:
             StateError: The states are not of one run of the mixture.
         """
         place, steps = self._place, self._place.steps(self._dataset)
-        ends = [Progress(states).step() for states in place.states]
         return BrowsePages(
             title=title,
-            steps=BrowseSteps(steps.batches, self.shown, per_page, first=1),
+            steps=BrowseSteps(steps.batches, self.shown, per_page),
             begin=PagePlace(step=place.step or steps.num_steps + 1, rank=place.rank, source=place.source),
             num_steps=steps.num_steps,
             sources=[*self._sources],
             ranks=steps.dp_size,
-            marks=[(end, name or f"step {end:,}") for end, name in zip(ends, place.state_names, strict=False)],
+            marks=sorted({Progress(states).step() for states in place.states}),
         )
 
 
@@ -254,7 +257,7 @@ def _tokenizer_of(source: Any, given: str | None) -> TokenTexts | str | os.PathL
                 return found if isinstance(found, str | os.PathLike) else TokenTexts(found)
     stores = (getattr(each, "store", None) for each in (source, *getattr(source, "datasets", ())))
     paths = [path for store in stores if (path := getattr(store, "path", None))]
-    own = given or next(filter(None, map(tokenizer_of_store, paths)), None)
+    own = given or next((found["tokenizer"]["name"] for path in paths if (found := manifest_of(path))), None)
     try:
         return None if own is None else load_token_texts(own)
     except (OSError, ValueError) as error:
@@ -278,20 +281,63 @@ class Pictures:
         return {"image": open_image(path, FILE_FORMATS), "file": "/".join(path.parts[-2:])}
 
 
-def dataset_at(path: Path) -> MergedDataset | None:
-    """The records of a file or folder, in their order, by the source that reads such files; None where none does."""
+class StoredRecords:
+    """The records of a store, as a map-style dataset; of one that does not say where they begin, windows of tokens.
+
+    Args:
+        path: What `DatasetFactory.load` takes, or what `streamdata prepare` wrote.
+        dtype: Of the tokens, for a file that does not say it.
+
+    Raises:
+        StoreError: It is damaged.
+    """
+
+    def __init__(self, path: Path, dtype: str | None) -> None:
+        self.store = open_store(path, dtype=dtype)
+        keys = {keys.tokens for sources in SOURCES.values() for keys in sources.values()} & {*self.store.keys}
+        undivided = (key for key in keys if any(one.is_undivided for one in self.store.column(key).segments))
+        self._windowed = next(undivided, None)
+
+    def __len__(self) -> int:
+        if self._windowed is not None:
+            return math.ceil(len(self.store.column(self._windowed)) / _WINDOW)
+        return min(self.store.column(key).num_records for key in self.store.keys)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if self._windowed is None:
+            return stored_record(self.store, index)
+        end = min((index + 1) * _WINDOW, len(self.store.column(self._windowed)))
+        return {self._windowed: self.store.array(self._windowed, index * _WINDOW, end)}
+
+
+def _source_of_files(path: Path) -> Any:
+    """What reads the records of a file or folder; None where nothing does."""
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     # Tars before lines: beside a tar, these are what is known of it.
     kinds = [(target, SHARD_SUFFIXES[target]) for target in reversed(SHARD_SUFFIXES)]
     kinds += [("streamdata.JsonlIterableDataset", JSON_SUFFIXES)] if path.is_file() else []
-    found = [target for target, suffixes in kinds if any(file.name.endswith(suffixes) for file in files)]
+    for target, suffixes in kinds:
+        if any(file.name.endswith(suffixes) for file in files):
+            make: Any = import_target(target)
+            return make([str(path)], shuffle_buffer=0)
     pictures = [file for file in files if file.name.lower().endswith(IMAGE_SUFFIXES)]
-    options: dict[str, Any] = {"name": path.name.partition(".")[0] or "data", "percent": 1}
-    if found:
-        make: Any = import_target(found[0])
-        source = make([str(path)], shuffle_buffer=0, **options)
-    elif pictures:
-        source = named(Pictures(pictures), **options)
+    return Pictures(pictures) if pictures else None
+
+
+def dataset_at(path: Path, dtype: str | None) -> MergedDataset:
+    """The records of a store, a file or a folder, in their order, by the source that reads such files.
+
+    Raises:
+        StoreError: Nothing reads them, or a store is damaged.
+    """
+    try:
+        detect_format(path)
+    except StoreError as error:
+        source = _source_of_files(path)
+        if source is None:
+            error.add_note("  Nor is there JSONL, CSV, parquet, a tar or an image.")
+            raise
     else:
-        return None
+        source = StoredRecords(path, dtype)
+    source = named(source, name=path.name.partition(".")[0] or "data", percent=1)
     return MergedDataset([source], cyclic=False, shuffle_unstreaming_subsets=False, shuffle_streaming_subsets=False)

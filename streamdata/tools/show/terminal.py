@@ -6,17 +6,12 @@ next by a border. Without colour what is trained stands in «…», `│` ends a
 
 from typing import Final
 
-import numpy as np
-from PIL import Image
-from rich.color import Color
 from rich.console import Console
-from rich.style import Style
 from rich.text import Text
 
 from streamdata.errors import one_line, shortened
 from streamdata.tools.show.model import (
     ShownField,
-    ShownImage,
     ShownSample,
     ShownSegment,
     TokenRun,
@@ -46,7 +41,6 @@ class SamplePrinter:
         self._console = console
         # With NO_COLOR a terminal still has a system of colours, none of which is sent.
         self._in_colour = console.color_system is not None and not console.no_color
-        self._has_shades = self._in_colour and console.color_system in ("truecolor", "256")
 
     def print_sample(self, sample: ShownSample) -> None:
         """A sample: its heading, its fields, and the records that it was made of."""
@@ -79,9 +73,8 @@ class SamplePrinter:
         if not is_beside:
             self._block(text)
         self._segments(field)
-        for image in field.images:
-            if self._has_shades or field.kind == "frames":
-                self._image(image)
+        for image in field.images if field.kind == "frames" else ():  # of a single one the summary says it
+            self._block(Text(visible(image.alt)))
 
     def _segments(self, field: ShownField) -> None:
         texts, is_chat = list(map(self._text, field.segments)), field.kind == "chat"
@@ -89,7 +82,7 @@ class SamplePrinter:
             for segment, text in zip(field.segments, texts, strict=True):
                 self._block(text, has_border=is_chat or len(texts) > 1)
                 for image in segment.images:
-                    self._image(image)
+                    self._block(Text(visible(image.alt)))
         elif texts:
             self._block(Text("│").join(texts).append("┃"))
         runs = (run for segment in field.segments for run in segment.runs)
@@ -122,29 +115,3 @@ class SamplePrinter:
         for number, line in enumerate(text.wrap(self._console, max(_LEAST_WIDTH, width))):
             sign = "" if not border else "│ " if number else "┌ "
             self._console.print(Text.assemble(indent, (sign, _BORDER), line), no_wrap=True)
-
-    def _image(self, image: ShownImage) -> None:
-        if image.image is None or not self._has_shades:
-            self._block(Text(visible(image.alt)))
-        else:
-            self._block(half_blocks(image.image, self._console.width - 4))
-
-
-_UPPER: Final = "▀"
-_MAX_WIDTH, _MAX_HEIGHT = 56, 32
-"""In pixels: a cell is one pixel wide and two high."""
-
-
-def half_blocks(image: Image.Image, width: int) -> Text:
-    """The image in at most so many columns; what is transparent is on white, as it is trained."""
-    small = image.copy()
-    small.thumbnail((min(width, _MAX_WIDTH), _MAX_HEIGHT))
-    if small.mode == "RGBA":
-        small = Image.alpha_composite(Image.new("RGBA", small.size, "white"), small)
-    pixels = np.asarray(small.convert("RGB").resize((small.width, max(2, small.height // 2 * 2))))
-    text = Text(no_wrap=True)
-    for upper, lower in zip(pixels[::2], pixels[1::2], strict=True):
-        for above, below in zip(upper.tolist(), lower.tolist(), strict=True):
-            text.append(_UPPER, Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below)))
-        text.append("\n")
-    return text[:-1]

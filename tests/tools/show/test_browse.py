@@ -11,8 +11,7 @@ from itertools import islice
 import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_collate, named
-from streamdata.tools.show.stored import StoredRecords
-from streamdata.tools.show.streams import MixtureSamples, Place
+from streamdata.tools.show.streams import MixtureSamples, Place, dataset_at
 from tests.stores.tiny_stores import write
 
 
@@ -36,7 +35,7 @@ def test_pages_are_those_of_the_run(tmp_path):
         states[f"step {step}"] = loader.state_dict()
         told = {str(sample.get("text", sample.get("n"))) for sample in batch}
     names = [*states][3:]
-    place = Place(states=[states[name] for name in names], state_names=names, batch=2)
+    place = Place(states=[states[name] for name in names], batch=2)
     browsed = MixtureSamples(mixture(tmp_path), place).browsed("a.yaml", 4)
     first, earlier = asked(browsed), asked(browsed, step="6")
     assert "<h1>Steps 7 to 8</h1>" in first
@@ -77,12 +76,11 @@ def test_nothing_else_is_there(tmp_path):
 
 
 def test_records_of_a_store_are_pages(tmp_path):
-    """The last one ends them."""
-    browsed = StoredRecords(write("bin", tmp_path / "store"), 8).browsed("store", 6)
-    text = asked(browsed)
-    assert "<h1>Records 8 to 11</h1>" in text
-    assert "Here the stream ends." in text
-    assert 'id="source"' not in text
+    """As those of files are, in their order."""
+    dataset = dataset_at(write("bin", tmp_path / "store"), None)
+    text = asked(MixtureSamples(dataset, Place(step=9)).browsed("store", 4))
+    assert "<h1>Steps 9 to 12</h1>" in text
+    assert ">index 8</p>" in text
 
 
 def test_the_command_prints_the_url_and_ends_at_ctrl_c(tmp_path):
@@ -93,7 +91,7 @@ def test_the_command_prints_the_url_and_ends_at_ctrl_c(tmp_path):
     with subprocess.Popen(command, env=environment, **pipes) as process:
         url = process.stdout.readline().strip()
         with urllib.request.urlopen(url, timeout=60) as page:  # noqa: S310  (our own)
-            assert b"<h1>Records 0 to" in page.read()
+            assert b"<h1>Steps 1 to" in page.read()
         process.send_signal(signal.SIGINT)
         more, error = process.communicate(timeout=60)
     assert (process.returncode, more, error) == (130, "", "interrupted\n")

@@ -1,9 +1,8 @@
 """Pages of a stream: forth and back give the same samples, whatever was read before."""
 
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import pairwise
 
 import pytest
 
@@ -27,7 +26,7 @@ class Stream:
             yield number, [{"__datasetname__": NAMES[n % 5] if n % 100 == 4 else NAMES[n % 4], "n": n} for n in samples]
 
     def pages(self, per_page=6):
-        return BrowseSteps(self.read, lambda sample, number, step: (sample["n"], number, step), per_page, first=0)
+        return BrowseSteps(self.read, lambda sample, number, step: (sample["n"], number, step), per_page)
 
 
 def numbers(page):
@@ -72,63 +71,27 @@ def test_a_page_has_as_many_samples_as_were_asked_for(per_page):
         at = shown[-1].after
     assert [n for page in shown for n in numbers(page)] == list(range(30))
     assert {len(page.samples) for page in shown[:-2]} == {per_page}
-    fresh, place = Stream().pages(per_page), PagePlace(step=9, at=2)
-    assert numbers(fresh.page_before(place)) == list(range(29 - per_page, 29))
 
 
-def test_back_shows_what_was_shown_without_reading():
+def test_back_leads_to_what_was_shown_without_reading():
     """Through several pages, and forth again."""
     stream = Stream()
-    pages, at, shown = stream.pages(), PagePlace(step=0), []
+    pages, at, shown = stream.pages(4), PagePlace(step=1), []
     for _ in range(4):
         shown.append(pages.page(at))
         at = shown[-1].after
-    for expected in reversed(shown):
-        found = pages.page_before(at)
-        assert found is expected
-        at = found.place
-    assert stream.began == [0]
+    for earlier, page in pairwise(shown):
+        assert pages.page(page.before) is earlier
+    assert shown[0].before is None
+    assert stream.began == [1]
 
 
-@pytest.mark.parametrize("source", ["", "docs", "web", "web.b", "rare"])
-def test_back_from_a_jump_ends_where_it_was(source):
-    """Where nothing was shown before: the page before it, or all that there is."""
-    pages = Stream().pages()
-    place = PagePlace(step=100, source=source)
-    before = pages.page_before(place)
-    after_it = pages.page(before.after)
-    every = [sample["n"] for _, batch in islice(Stream().read(0, 0), 2000) for sample in batch
-             if sample["__datasetname__"].startswith(source)]  # fmt: skip
-    shown = numbers(before) + numbers(after_it)
-    begin = every.index(shown[0])
-    assert shown == every[begin : begin + len(shown)]
-    assert before.after.step <= 100 or source == "rare"
-
-
-def test_back_of_a_rare_source_goes_on_looking():
-    """Each page says from where; together they have all of its samples."""
-    pages, place, found = Stream().pages(), PagePlace(step=400, source="rare"), []
-    while (page := pages.page_before(place)).after == place:
-        found, place = [*numbers(page), *found], page.place
-    every = [sample["n"] for _, batch in islice(Stream().read(0, 0), 400) for sample in batch
-             if sample["__datasetname__"] == "rare"]  # fmt: skip
-    assert found == [n for n in every if n >= 3 * place.step]
-    assert page.place.step == 0
-
-
-@pytest.mark.parametrize("source", ["", "web.b"])
-def test_back_from_a_jump_reads_no_step_twice(source):
-    """But the one with which a range ends, to see that it does."""
-    stream = Stream()
-    page = stream.pages().page_before(PagePlace(step=200, source=source))
-    assert len(page.samples) == 6
-    assert page.after == PagePlace(step=200, source=source)
-    assert {step for step, times in Counter(stream.steps).items() if times > 1} <= {*stream.began}
-
-
-def test_back_near_the_start_shows_the_first_page():
-    """All of it, though it goes beyond the place."""
-    assert numbers(Stream().pages().page_before(PagePlace(step=1))) == [0, 1, 2, 3, 4, 5]
+@pytest.mark.parametrize("source", ["", "docs"])
+def test_back_from_a_jump_leads_as_many_steps_back_as_the_page_has(source):
+    """But not beyond the first one."""
+    page = Stream().pages().page(PagePlace(step=100, source=source))
+    assert page.before == PagePlace(step=100 - (page.last - 100 + 1), source=source)
+    assert Stream().pages().page(PagePlace(step=2)).before == PagePlace(step=1)
 
 
 def test_a_page_of_one_source_has_nothing_else():
@@ -152,7 +115,7 @@ def test_looking_for_a_rare_source_ends_in_time(monkeypatch):
     pages = Stream().pages()
     page = pages.page(PagePlace(step=5, source="none"))
     assert (page.samples, page.after.step, page.is_cut) == ((), 6, True)
-    assert pages.page_before(PagePlace(step=50, source="none")).place.step == 26
+    assert page.before.step == 4
 
 
 def test_an_error_leaves_nothing_open():

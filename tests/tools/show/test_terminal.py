@@ -46,7 +46,6 @@ def test_no_color_is_obeyed_in_a_terminal(monkeypatch):
     text = printed(TOKENS | {"photo": Image.new("RGB", (20, 20), "red")}, "truecolor")
     assert "a«bc».<pad> × 2┃" in text
     assert not re.search("\x1b\\[[0-9;]*3[0-9]", text)
-    assert "▀" not in text
 
 
 def test_in_colour_what_is_trained_is_green():
@@ -56,13 +55,12 @@ def test_in_colour_what_is_trained_is_green():
     assert "«" not in text
 
 
-def test_images_are_half_blocks_in_colour_and_a_word_elsewhere():
-    """Two pixels in a cell; no wider than the terminal."""
-    fields = {"photo": Image.new("RGB", (200, 100), (9, 8, 7))}
-    assert "\x1b[38;2;9;8;7;48;2;9;8;7m▀" in printed(fields, "truecolor")
-    assert "▀" not in printed(fields, "standard")
-    assert printed(fields).splitlines()[1] == "photo  Image  image of 200 × 100 pixels, RGB"
-    assert max(len(line) for line in re.sub("\x1b\\[[0-9;]*m", "", printed(fields, "truecolor")).splitlines()) <= 60
+def test_an_image_is_told_in_words():
+    """Its size and mode; frames of a video each by itself."""
+    fields = {"photo": Image.new("RGB", (200, 100), (9, 8, 7)), "clip": np.zeros((2, 30, 20, 3), np.uint8)}
+    lines = printed(fields).splitlines()
+    assert lines[1] == "photo  Image  image of 200 × 100 pixels, RGB"
+    assert lines[3:] == ["image of 20 × 30 pixels, RGB"] * 2
 
 
 def test_what_would_steer_a_terminal_is_shown():
