@@ -19,9 +19,9 @@ def init(
 ) -> None:
     """Write a recipe for data as it lies: a source for each path, with comments on what was seen and guessed.
 
-    A folder is several sources where files differ in kind, or in more than
-    digits of their names. Name a folder, or a glob in quotes, for one source of
-    many files.
+    A folder of shards is several sources where files differ in kind, or in more
+    than digits of their names. Name a glob in quotes for one source of many
+    files, and each store and each folder of images by itself.
     """
     if output.exists():
         raise typer.BadParameter(f"expected a new file, got '{one_line(output)}', which is there", param_hint="-o")
@@ -48,14 +48,8 @@ def init(
     with output.open("x", encoding="utf-8") as file:
         file.write(recipe)
     say(f"{output}: {counted(len(sources), 'source')}, to read and edit")
-    say(
-        table(
-            [
-                [source.name, source.about[0].rstrip("."), source.target.removeprefix("streamdata.")]
-                for source in sources
-            ]
-        )
-    )
+    targets = [source.target.removeprefix("streamdata.") for source in sources]
+    say(table([[one.name, one.about[0].rstrip("."), target] for one, target in zip(sources, targets, strict=True)]))
     variable = " --var tokenizer=NAME" * any("tokenizer" in source.params for source in sources)
     say(f"\nNext:\n  streamdata check {output}{variable}\n  streamdata show {output}{variable}")
 

@@ -11,14 +11,13 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from streamdata.errors import counted, one_line
-from streamdata.shards.listing import is_sequential
 from streamdata.shards.readers import Record
 from streamdata.sources.functions.images import IMAGE_FIELDS
 from streamdata.stores.datasets.window_datasets import SeqDataset
 from streamdata.stores.factory import open_store
 from streamdata.text.formats import fitting
 from streamdata.text.image_text_pairs import TEXT_FIELDS
-from streamdata.tools.init.find import CSV, IMAGES, LINES, STORE, TARS, Group, names_image
+from streamdata.tools.init.find import CSV, IMAGES, STORE, TARS, Group
 
 _READERS: Final = {
     **dict.fromkeys(("preference", "unpaired-preference"), "streamdata.PreferenceDataset"),
@@ -87,11 +86,6 @@ def _of_rows(group: Group) -> Draft:
     source = Draft(group.kind, {"path": group.path, **group.params}, about, function)
     if not row or group.kind in (TARS, CSV, IMAGES):
         return source
-    if group.kind == LINES and (field := names_image(row)):
-        if field == "imagepath" and not is_sequential(group.files[0]) and len(group.files) == 1:
-            return Draft("streamdata.ImageJsonlDataset", {"jsonl_path": group.files[0]}, source.about)
-        wanted = "one file that is not compressed, with the field 'imagepath'"
-        source.about.append(f"{field!r} names images, which are not opened: ImageJsonlDataset does, of {wanted}.")
     formats = [one for one in fitting(row, list(_READERS)) if one != ("language-modeling", "standard")]
     if not formats:
         return source
