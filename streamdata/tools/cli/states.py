@@ -1,10 +1,9 @@
 """Commands about states: `state` says what they hold and joins them, `trace` which records made the batch of a step."""
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +13,6 @@ from streamdata.tools.cli.options import Json, Recipe, count, option, takes_reci
 
 if TYPE_CHECKING:
     from streamdata.tools.trace.trace import TracedStep
-    from streamdata.tools.view.totals import Totals
-
-_COUNTS: Final = ("dropped", "bad", "skipped", "left_out", "padded")
 
 
 def state(
@@ -26,65 +22,31 @@ def state(
             metavar="FILE…", help="Files of states, the folder of a step, or the directory of several.", exists=True
         ),
     ],
-    merge: Annotated[bool, option("Join the states, and write them to --output.", "--merge")] = False,
-    output: Annotated[Path | None, option("The JSON file to write.", "--output", "-o", dir_okay=False)] = None,
-    diff: Annotated[
-        Path | None, option("Only what FILE holds beyond these earlier states.", "--diff", metavar="OTHER", exists=True)
+    output: Annotated[
+        Path | None, option("Only join the states, and write them to this JSON file.", "--output", "-o", dir_okay=False)
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Say what states hold: topologies, weights, what was delivered of each source, which ranks are missing."""
-    if merge != (output is not None):
-        raise typer.BadParameter("expected --merge, and the file to write", param_hint="--output")
-    if output is not None and (diff is not None or as_json):
-        raise typer.BadParameter("expected --diff and --json without --output", param_hint="--output")
-    if output is None:
-        _show_states(files, diff, as_json=as_json)
-        return
+    if output is not None and as_json:
+        raise typer.BadParameter("expected --json without --output", param_hint="--output")
     from streamdata.run.publish import publish
     from streamdata.states.joining import merge_states
     from streamdata.states.loading import read_states
-
-    joined = merge_states(*(read.states for read in read_states(files)))
-    publish(output, [json.dumps(joined).encode(), b"\n"])
-    say(f"{output}: {len(joined):,} entries, {output.stat().st_size:,} bytes")
-
-
-def _show_states(paths: Sequence[Path], other: Path | None, *, as_json: bool) -> None:
-    """Describe what the states of all paths hold together, or what they hold more than another one does."""
     from streamdata.tools.view.totals import describe_states, states_as_json, totals_of
 
-    states, origin = _joined(paths)
-    totals = totals_of(states, None if other is None else _joined([other])[0])
-    if as_json:
-        typer.echo(
-            json.dumps({**asdict(totals), **states_as_json(states), "origin": origin, "diff": other and str(other)})
-        )
-        return
-    names = ", ".join(map(str, paths))
-    say(one_line(f"{names}: {origin}" if origin else names) + (f", minus {one_line(other)}" if other else ""))
-    say(_sources(totals) if other is not None else describe_states(states, _sources(totals)))
-
-
-def _joined(paths: Sequence[Path]) -> tuple[Mapping[str, Any], str]:
-    """The states of all paths, and which step and ranks they are of."""
-    from streamdata.states.joining import merge_states
-    from streamdata.states.loading import read_states
-
-    found = read_states(paths)
+    found = read_states(files)
+    states = found[0].states if len(found) == 1 else merge_states(*(read.states for read in found))
     origin = "; ".join(read.origin for read in found if read.origin)
-    return found[0].states if len(found) == 1 else merge_states(*(read.states for read in found)), origin
-
-
-def _sources(totals: "Totals") -> str:
-    from streamdata.tools.view.totals import totals_table
-
-    # What nothing was counted of has no column: a terminal is narrow.
-    counts = [name for name in _COUNTS if any(getattr(source, name) for source in totals.sources)]
-    columns = ["samples", "tokens", "epochs", "wanted", "achieved", "records", *counts]
-    table = totals_table(totals.sources, columns)
-    in_steps = f" in {totals.steps:,} steps" if totals.steps else ""  # which a run without our collate does not count
-    return f"{table}\n{totals.samples:,} samples, {totals.tokens:,} tokens{in_steps}"
+    if output is not None:
+        publish(output, [json.dumps(dict(states)).encode(), b"\n"])
+        say(f"{output}: {len(states):,} entries, {output.stat().st_size:,} bytes")
+    elif as_json:
+        typer.echo(json.dumps({**asdict(totals_of(states)), **states_as_json(states), "origin": origin}))
+    else:
+        names = ", ".join(map(str, files))
+        say(one_line(f"{names}: {origin}" if origin else names))
+        say(describe_states(states))
 
 
 @takes_recipe

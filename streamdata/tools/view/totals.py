@@ -1,4 +1,4 @@
-"""Deliveries of a run by its states: `states → Totals`, the difference of two, numbers for a logger, words.
+"""Deliveries of a run by its states: `states → Totals`, numbers for a logger, words.
 
 All sums are over ranks and passes, since the run's beginning, whatever the topologies were. Tokens are the `input_ids`
 or `tokens` of samples as the mixtures were given them, counted in the lanes.
@@ -20,7 +20,8 @@ from streamdata.tools.view.tree import fitted, percent_text
 
 _RECORDS: Final = re.compile(r"(?:map-style, (\d+) records|[^,]+, (\d+) records in )")
 _HOLDOUT: Final = re.compile(r", part (train|valid) of holdout ([^,]+)")
-_SUMS: Final = ("samples", "tokens", "records", "dropped", "bad", "skipped", "left_out", "padded")
+_RARE: Final = ("dropped", "bad", "skipped", "left_out", "padded")
+_SUMS: Final = ("samples", "tokens", "records", *_RARE)
 _REPORTED: Final = (*_SUMS, "epochs", "wanted", "achieved")
 
 
@@ -77,56 +78,42 @@ class Totals:
     drawn: int
 
 
-def totals_of(states: Mapping[str, Any], since: Mapping[str, Any] | None = None) -> Totals:
+def totals_of(states: Mapping[str, Any]) -> Totals:
     """Sum up what states of all ranks, or of some, say.
 
     Args:
         states: What `to_state` filled.
-        since: States of the same run: what they say is subtracted.
 
     Raises:
         StateError: They do not come from `to_state`.
     """
     progress = Progress(states)
-    sums, before, nodes = _sums(progress), _sums(Progress(since or {})), progress.nodes()
-    sums = {
-        path: {name: number - before.get(path, {}).get(name, 0) for name, number in counts.items()}
-        for path, counts in sums.items()
-    }
-    top = sums.pop("", dict.fromkeys(("samples", "steps", "tokens", "drawn"), 0))
-    drawn = top["drawn"] or 1  # of nothing all shares are 0
-    all_due = math.fsum(counts.get("due", 0.0) for counts in sums.values()) or 1.0
-    sources = []
-    for path, counts in sums.items():
-        due, achieved = counts.pop("due", None), counts["samples"] / drawn
-        wanted = None if due is None else due / all_due
-        size = num_records(nodes.get(path, ""))
-        epochs = (counts["records"] + counts["skipped"]) / size if size else None
-        sources.append(SourceTotals(name=path, wanted=wanted, achieved=achieved, epochs=epochs, **counts))
-    return Totals(**top, sources=tuple(sources))
-
-
-def _sums(progress: Progress) -> dict[str, dict[str, Any]]:
-    """All that adds up over time: of the stream at "", and of each source by its path, sorted.
-
-    A source has `due`, the number of samples that its weights asked for, where that is known.
-    """
     if not progress:
-        return {}
+        return Totals(samples=0, steps=0, tokens=0, sources=(), drawn=0)
     totals, nodes, due = totals_of_nodes(progress), progress.nodes(), _due(progress)
     paths = {*totals, *nodes} - {""}
-    sources: dict[str, dict[str, Any]] = {}
-    for path in sorted(paths - {path.rpartition(".")[0] for path in paths}):
-        counts: dict[str, Any] = {name: int(totals.get(path, {}).get(name, 0)) for name in _SUMS}
+    sums = {
+        path: {name: int(totals.get(path, {}).get(name, 0)) for name in _SUMS}
+        for path in sorted(paths - {path.rpartition(".")[0] for path in paths})
+    }
+    drawn = sum(counts["samples"] for counts in sums.values())
+    all_due = math.fsum((due or {}).get(path, 0.0) for path in sums) or 1.0
+    sources = []
+    for path, counts in sums.items():
         # Where no function is in between, only those that failed are no samples.
         counts["records"] = counts["records"] or counts["samples"] + counts["left_out"] + counts["bad"]
-        if due is not None:
-            counts["due"] = due.get(path, 0.0)
-        sources[path] = counts
+        size = num_records(nodes.get(path, ""))
+        source = SourceTotals(
+            name=path,
+            wanted=None if due is None else due.get(path, 0.0) / all_due,
+            achieved=counts["samples"] / (drawn or 1),  # of nothing all shares are 0
+            epochs=(counts["records"] + counts["skipped"]) / size if size else None,
+            **counts,
+        )
+        sources.append(source)
     tops = [totals[""]] if "" in totals else [held for path, held in totals.items() if "." not in path]
-    top = {name: int(sum(held.get(name, 0) for held in tops)) for name in ("samples", "tokens")}
-    drawn = sum(counts["samples"] for counts in sources.values())
-    return {"": top | {"steps": progress.step(), "drawn": drawn}, **sources}
+    samples, tokens = (int(sum(held.get(name, 0) for held in tops)) for name in ("samples", "tokens"))
+    return Totals(samples=samples, steps=progress.step(), tokens=tokens, sources=tuple(sources), drawn=drawn)
 
 
 def num_records(node: str) -> float | None:
@@ -224,7 +211,8 @@ def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:
     size, workers = progress.topology()
     lacking = sorted(set(range(size)) - progress.newest_passes.keys())
     idle = [rank for rank in lacking if rank in progress.idle]
-    names = {"generation": "generation", "step": "step", "dp_size": "ranks", "num_workers": "workers"}
+    names = {"generation": "generation", "step": "step", "samples": "samples", "dp_size": "ranks"}
+    names["num_workers"] = "workers"
     generations = [
         {name: line[key] for key, name in names.items()} | {"weights": line.get("weights", {})}
         for line in history_of(progress)
@@ -239,34 +227,38 @@ def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def describe_states(states: Mapping[str, Any], sources: str) -> str:
+def describe_states(states: Mapping[str, Any]) -> str:
     """Describe the states of some or all ranks of a run.
 
     Args:
         states: What `to_state` filled.
-        sources: What was delivered of each source, in words.
 
     Raises:
         StateError: They do not come from `to_state`.
     """
-    progress = Progress(states)
-    if not progress:
+    found, totals = states_as_json(states), totals_of(states)
+    if not found["generations"]:
         return "nothing was delivered yet"
-    history, generations = history_of(progress), []
-    for line in history:
-        topology = f"{counted(line['dp_size'], 'rank')} with {counted(line['num_workers'], 'worker')} each"
-        weights = ", ".join(f"{path} {_weight(weight)}" for path, weight in line.get("weights", {}).items())
-        began = "" if line is history[0] else f"; from step {line['step'] + 1} on"
-        given = "" if line is history[-1] else f"; {line['samples']:,} samples were drawn"
+    lines = []
+    for number, line in enumerate(found["generations"], 1):
+        topology = f"{counted(line['ranks'], 'rank')} with {counted(line['workers'], 'worker')} each"
+        weights = ", ".join(f"{path} {_weight(weight)}" for path, weight in line["weights"].items())
+        began = "" if number == 1 else f"; from step {line['step'] + 1} on"
+        given = "" if number == len(found["generations"]) else f"; {line['samples']:,} samples were drawn"
         text = f"generation {line['generation']}: {topology}; weights: {weights or 'not known'}{began}{given}"
-        generations.append(one_line(text))
-    found = states_as_json(states)
-    ranks = [f"in pass {', '.join(map(str, found['passes']))}"]
+        lines.append(one_line(text))
+    # What nothing was counted of has no column: a terminal is narrow.
+    counts = [name for name in _RARE if any(getattr(source, name) for source in totals.sources)]
+    columns = ["samples", "tokens", "epochs", "wanted", "achieved", "records", *counts]
+    lines.append(totals_table(totals.sources, columns))
+    in_steps = f" in {totals.steps:,} steps" if totals.steps else ""  # which a run without our collate does not count
+    lines.append(f"{totals.samples:,} samples, {totals.tokens:,} tokens{in_steps}")
+    lines.append(f"in pass {', '.join(map(str, found['passes']))}")
     if found["idle"]:
-        ranks.append(f"delivered nothing since the topology last changed: {named_ranks(found['idle'])}")
+        lines.append(f"delivered nothing since the topology last changed: {named_ranks(found['idle'])}")
     missing = found["missing"]
-    ranks.append(f"missing: {named_ranks(missing)} of {found['ranks']}" if missing else "no rank is missing")
-    return "\n".join([*generations, sources, *ranks])
+    lines.append(f"missing: {named_ranks(missing)} of {found['ranks']}" if missing else "no rank is missing")
+    return "\n".join(lines)
 
 
 def _weight(weight: Weight) -> str:

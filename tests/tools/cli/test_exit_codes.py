@@ -38,7 +38,7 @@ MESSAGES = [
     "check gone.yaml", "check gone.yaml --no-files --resume",
     "plan broken.yaml --samples 9", "plan list.yaml --samples 9", "plan gone.yaml --samples 9", "profile gone.yaml",
     "index gone", "index empty", "index html.jsonl", "index cut.tar", "index a.jsonl -o empty/x/y/z.manifest",
-    "state states.json", "state other.json", "state empty", "state states.json --merge -o out.json",
+    "state states.json", "state other.json", "state empty", "state states.json -o out.json",
     "show store", "show empty", "show html.jsonl",
     "show cut.tar", "show broken.yaml", "show gone.yaml", "verify empty", "verify store",
     "prepare gone.jsonl -c pretrain --tokenizer ./gone -o out", "prepare cut.tar -c pretrain --tokenizer ./gone -o out",
@@ -49,7 +49,8 @@ USAGE = [
     "run nowhere.yaml", "run empty", "check nowhere.yaml", "check empty", "state nowhere", "show nowhere",
     "show nowhere.yaml", "verify nowhere", "run function.yaml --batches 0", "run function.yaml --var x", "index",
     "prepare a.jsonl -c presett --tokenizer ./gone -o out", "nonsense",
-    "state states.json --merge", "index a.jsonl -o out.txt", "plan source.yaml", "plan nowhere.yaml --samples 9",
+    "state states.json -o out.json --json", "index a.jsonl -o out.txt",
+    "plan source.yaml", "plan nowhere.yaml --samples 9",
     "plan source.yaml --samples 9 --tokens 9", "profile nowhere.yaml", "profile source.yaml --workers 999",
 ]  # fmt: skip
 

@@ -8,8 +8,7 @@ from PIL import Image
 
 from streamdata import MergedDataset, report, to_state
 from streamdata.tools.view.shares import Delivery, estimate_bytes
-from streamdata.tools.view.totals import totals_of
-from tests.streams import Numbers, in_lane, loaded, signed
+from tests.streams import Numbers, in_lane, loaded
 from tests.tools.view.functions import failing, odd, pairs
 
 
@@ -77,17 +76,6 @@ def test_wanted_shares_are_of_all_that_was_wanted() -> None:
     plain = delivered(MergedDataset([Numbers("a", 50, 3), Numbers("b", 50, 1)]), 4)
     numbers = report(plain.states | uneven)
     assert (numbers["wanted/a"], numbers["wanted/b"]) == (0.75, 0.25)
-
-
-def test_epochs_of_a_difference_are_those_of_its_own_records() -> None:
-    """Whether or not the number of records was known at its beginning."""
-    begin, end = (delivered(MergedDataset([Numbers("a", 10)]), batches).states for batches in (1, 3))
-    unknown = json.loads(json.dumps(begin))
-    unknown["generation/0"]["nodes"]["a"] = "iterable"
-    unknown["generation/0"] = signed(unknown["generation/0"])
-    for since in (begin, unknown):
-        (source,) = totals_of(end, since).sources
-        assert (source.records, source.epochs) == (20, 2.0)
 
 
 def test_counts_go_on_after_a_resume() -> None:
