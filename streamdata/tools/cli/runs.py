@@ -1,6 +1,7 @@
 """Commands about a run of a recipe: `plan` says what it will do, `run` streams it, `profile` times its parts."""
 
 import json
+from dataclasses import asdict
 from itertools import islice
 from typing import Annotated, Any
 
@@ -35,26 +36,20 @@ def plan(
     """Say what a run will read of each source: epochs, repeats, bytes, and what to do about them."""
     if (samples is None) == (tokens is None):
         raise typer.BadParameter("expected one of --samples and --tokens", param_hint="--samples")
-    from streamdata.tools.plan.make_plan import HURTS, MIND, Amount, make_plan
-    from streamdata.tools.plan.plan_text import plan_json, plan_text
+    from streamdata.tools.plan.make_plan import Amount, make_plan
+    from streamdata.tools.plan.plan_text import plan_text
 
     amount = Amount(samples, tokens, ranks, workers, batch)
     num_draws = draws if draws is not None else 20 * as_json
     dataset = recipe.build()
     with Ticker(plain_interval_s=10.0, columns=(BarColumn(),)) as ticker:
         made = make_plan(dataset, amount, num_sampled=read, num_draws=num_draws, progressed=ticker.count)
-    colours = {HURTS: typer.colors.RED, MIND: typer.colors.YELLOW} if has_colours() else {}
-
-    def paint(text: str, level: str) -> str:
-        return typer.style(text, fg=colours[level]) if level in colours else text
-
-    typer.echo(json.dumps(plan_json(made), allow_nan=False) if as_json else plan_text(made, paint))
-
-
-def has_colours() -> bool:
-    """Whether what is printed may have colours: it goes to a terminal, and nobody has said NO_COLOR."""
-    console = Console()
-    return console.is_terminal and not console.no_color
+    if as_json:
+        # JSON has no infinite numbers; what is not known of a draw is left out.
+        draws = [{name: value for name, value in asdict(draw).items() if value is not None} for draw in made.draws]
+        typer.echo(json.dumps(asdict(made) | {"draws": draws}, allow_nan=False))
+    else:
+        Console(highlight=False, soft_wrap=True).print(plan_text(made))
 
 
 @takes_recipe

@@ -156,8 +156,14 @@ class _Planner:
         self._averages = Averages()
         self._sampled = sample_tree(self._top, num_sampled, self._averages, progressed)
         samples, tokens = amount.samples or math.inf, amount.tokens or math.inf
-        if amount.samples is None:
-            self._check_tokens()
+        known = self._averages.tokens
+        unknown = [node.path for node in self._leaves if node.path not in known]
+        if amount.samples is None and (unknown or not any(known.values())):
+            got = f"records of {listed(unknown)} that nobody has looked at" if unknown else "none in any source"
+            raise SourceError(
+                f"the top mixture: expected samples with tokens, to plan a run by tokens, got {got}\n"
+                "  Give --read, or the run's length as --samples."
+            )
         self._course = course = RunCourse(self._top, self._averages, samples, tokens)
         course.draw(self._lane, amount.batch_size)
         if not course.has_ended and not course.is_enough:
@@ -181,20 +187,6 @@ class _Planner:
         self._is_short = course.has_ended and course.delivered < self._samples
         parts = {node.path: course.samples[node.path] / course.totals[node.path] for node in self._leaves}
         self._ended = [path for path, part in parts.items() if self._is_short and part >= _ENDED * max(parts.values())]
-
-    def _check_tokens(self) -> None:
-        """Refuse to plan a run by tokens where nobody knows how many a sample has."""
-        tokens = self._averages.tokens
-        if unknown := [node.path for node in self._leaves if node.path not in tokens]:
-            raise SourceError(
-                f"source {shown(unknown[0])}: expected to know how many tokens a sample of it has, to plan a run by "
-                "tokens, got records that nobody has looked at\n  Give --read, or the run's length as --samples."
-            )
-        if not any(tokens.values()):
-            raise SourceError(
-                "the top mixture: expected samples with tokens, to plan a run by tokens, got none in any source\n"
-                "  Give the run's length as --samples."
-            )
 
     def plan(self, num_draws: int) -> RunPlan:
         """The plan, with so many first draws."""

@@ -1,30 +1,24 @@
-"""A plan as text, and as plain JSON."""
+"""A plan as text."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.text import Text
 
 from streamdata.errors import counted, shortened
 from streamdata.mixing.lengths import count_text
 from streamdata.tools.plan.draws import Draw
-from streamdata.tools.plan.make_plan import FINE, NOT_COUNTED, RunPlan, SourcePlan, listed
+from streamdata.tools.plan.make_plan import FINE, HURTS, MIND, NOT_COUNTED, RunPlan, SourcePlan, listed
 from streamdata.tools.view.tree import bytes_text, fitted, paragraph, percent_text
 
-Paint = Callable[[str, str], str]
-"""Colours a text by how much there is to do."""
-
+_STYLES: Final = {FINE: "", MIND: "yellow", HURTS: "red"}
 _MAX_ADVICE: Final = 10
 """Sources whose advice is printed; the worst come first."""
 _MAX_NAME: Final = 40
 
 
-def plan_text(plan: RunPlan, paint: Paint) -> str:
-    """The plan for a person to read.
-
-    Args:
-        plan: The plan.
-        paint: Colours a line.
-    """
+def plan_text(plan: RunPlan) -> Text:
+    """The plan for a person to read; in colour, what there is to do about."""
     tokens = "" if not plan.tokens else f", {count_text(plan.tokens)} tokens"
     workers = f"with {counted(plan.workers, 'worker')}" if plan.workers else "without workers"
     who, lanes = f"{counted(plan.dp, 'rank')} {workers}", counted(plan.lanes, "lane")
@@ -33,17 +27,12 @@ def plan_text(plan: RunPlan, paint: Paint) -> str:
         after = _estimate(plan.ends_after, plan.end_is_estimated)
         head += "\n" + paragraph(f"the stream ends before, after {after} samples: {listed(plan.ended)} at the end")
     notes = "\n".join(paragraph(f"note: {note}") for note in plan.notes)
-    parts = [head, _sources(plan, paint), "\n".join(_advice(plan, paint)), notes, _needs(plan), _draws(plan.draws)]
-    return "\n\n".join(part for part in parts if part)
+    advice = Text("\n").join(_advice(plan))
+    parts = [Text(head), _sources(plan), advice, Text(notes), Text(_needs(plan)), Text(_draws(plan.draws))]
+    return Text("\n\n").join(part for part in parts if part)
 
 
-def plan_json(plan: RunPlan) -> dict[str, Any]:
-    """The plan as plain JSON, without numbers that JSON has not."""
-    draws = [{name: value for name, value in asdict(draw).items() if value is not None} for draw in plan.draws]
-    return {**asdict(plan), "draws": draws}
-
-
-def _sources(plan: RunPlan, paint: Paint) -> str:
+def _sources(plan: RunPlan) -> Text:
     rows = [["source", "records", "tokens", "share", "samples", "epochs", "repeats at", "bytes"]]
     for source in plan.sources:
         epochs, repeat = source.epochs, source.first_repeat
@@ -56,7 +45,8 @@ def _sources(plan: RunPlan, paint: Paint) -> str:
         rows.append([*row, "?" if source.bytes is None else bytes_text(source.bytes)])
     kept = [number for number, cells in enumerate(zip(*rows[1:], strict=True)) if not number or set(cells) - {"", "?"}]
     first, *lines = fitted([[*(row[number] for number in kept), ""] for row in rows]).split("\n")
-    return "\n".join([first, *(paint(line, each.level) for line, each in zip(lines, plan.sources, strict=True))])
+    styled = (Text(line, _STYLES[each.level]) for line, each in zip(lines, plan.sources, strict=True))
+    return Text("\n").join([Text(first), *styled])
 
 
 def _tokens(source: SourcePlan) -> str:
@@ -64,7 +54,7 @@ def _tokens(source: SourcePlan) -> str:
     return "" if number is None else _estimate(number, source.tokens_are_estimated or source.tokens is None) + per
 
 
-def _advice(plan: RunPlan, paint: Paint) -> Iterator[str]:
+def _advice(plan: RunPlan) -> Iterator[Text]:
     """Say what to do: a line for each of the worst sources, and one for all of which there is little to say."""
     seldom = [each for each in plan.sources if each.advice and each.level == FINE]
     unknown = [each for each in plan.sources if each.advice == NOT_COUNTED]
@@ -73,15 +63,15 @@ def _advice(plan: RunPlan, paint: Paint) -> Iterator[str]:
     for source in others[:_MAX_ADVICE]:
         name = shortened(source.name, _MAX_NAME)
         text = f"{name}{':' if source.advice[0].isdigit() else ''} {source.advice}"
-        yield paint(paragraph(text), source.level)
+        yield Text(paragraph(text), _STYLES[source.level])
     if len(others) > _MAX_ADVICE:
-        yield f"and {len(others) - _MAX_ADVICE:,} sources more: --json says what to do about each"
+        yield Text(f"and {len(others) - _MAX_ADVICE:,} sources more: --json says what to do about each")
     if seldom:
         read = listed([f"{shortened(each.name, _MAX_NAME)} ({percent_text(each.epochs or 0.0)})" for each in seldom])
-        yield paragraph(f"less than half is read of {read}: raise their percents, or leave them if that is meant")
+        yield Text(paragraph(f"less than half is read of {read}: raise their percents, or leave them if that is meant"))
     if unknown:
         names = listed([shortened(each.name, _MAX_NAME) for each in unknown])
-        yield paint(paragraph(f"{names}: {NOT_COUNTED}"), unknown[0].level)
+        yield Text(paragraph(f"{names}: {NOT_COUNTED}"), _STYLES[unknown[0].level])
 
 
 def _needs(plan: RunPlan) -> str:

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from streamdata.tools.cli.runs import has_colours
-
 Streamdata = Callable[..., Result]
 KEYS = {"name", "records", "tokens", "share", "epochs", "first_repeat", "bytes", "advice"}
 
@@ -83,13 +81,17 @@ def test_names_cannot_steer_a_terminal(streamdata: Streamdata, tmp_path: Path) -
         assert "[31mb" in done.output
 
 
-def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not where NO_COLOR is set."""
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert has_colours()
+def test_what_hurts_is_in_colour(
+    streamdata: Streamdata, write_recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But where NO_COLOR is set, and where nobody asked for it."""
+    command = ("plan", write_recipe(), "--samples", 4000)
+    assert "\x1b" not in streamdata(*command).stdout
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    assert "\x1b[31m" in streamdata(*command).stdout
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not has_colours()
+    assert "\x1b[31m" not in streamdata(*command).stdout
 
 
 @pytest.mark.parametrize(("columns", "samples"), [(80, 4_000_000), (120, 4_000)])

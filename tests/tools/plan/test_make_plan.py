@@ -71,7 +71,7 @@ def test_a_stream_that_ends_is_planned_to_its_end(stop):
         assert told.samples == pytest.approx(sum(s["__datasetname__"] == told.name for s in samples), abs=3)
     assert source(plan, "a").first_repeat is None
     assert plan.ended
-    assert plan_text(plan, lambda text, _: text).count(" the end") == 1
+    assert plan_text(plan).plain.count(" the end") == 1
 
 
 def test_max_epochs_leave_a_source_out():
@@ -237,7 +237,7 @@ def test_what_a_finite_stream_takes_beside_uncounted_shards_is_an_estimate(tmp_p
     assert all(told.samples_are_estimated and told.epochs_are_estimated for told in plan.sources)
     assert plan.end_is_estimated == is_long
     assert any("as if there were no end to zipped" in note for note in plan.notes)
-    text = plan_text(plan, lambda line, _: line)
+    text = plan_text(plan).plain
     assert ("after ≈ 1,000 samples" in text, "≈ 500" in text) == (is_long, is_long)
     assert source(planned(MergedDataset([zipped, Numbers("rows", 500, 1)]), 400), "rows").samples_are_estimated is False
 
@@ -291,7 +291,7 @@ def test_more_lanes_than_are_drawn_are_estimated():
 def test_what_is_seldom_read_is_one_line():
     """However many sources it is; each of them has its advice in JSON."""
     plan = planned(MergedDataset([Numbers(f"s{number}", 1000) for number in range(50)]), 500)
-    lines = [line for line in plan_text(plan, lambda line, _: line).split("\n") if "is read" in line]
+    lines = [line for line in plan_text(plan).plain.split("\n") if "is read" in line]
     assert len(lines) == 1
     assert "s0 (1 %), s1 (1 %), s2 (1 %), s3 (1 %) and 46 more" in lines[0]
     assert all("is read" in told.advice for told in plan.sources)
@@ -306,7 +306,7 @@ def test_a_plan_fits_the_terminal(monkeypatch, columns):
     sources += [Numbers("b", 30, 1), Numbers("c", 40, 1e-4)]
     monkeypatch.setattr("streamdata.tools.plan.course._MAX_DRAWS", 2000)
     plan = planned(MergedDataset(sources), 3_000_000, dp=8, workers=4, sample=5, draws=20)
-    text = plan_text(plan, lambda line, _: line)
+    text = plan_text(plan).plain
     assert max(map(len, text.split("\n"))) <= columns
     assert "…" in text
     assert any(line.startswith("a_") and line.count("≈") >= 2 for line in text.split("\n"))
