@@ -96,7 +96,7 @@ def trace(
         if find is None:
             made = traced.at(step or 1)
         else:
-            came = traced.find_named(find)
+            came = traced.find(find)
     if find is not None:
         if as_json:
             typer.echo(json.dumps({"find": find, "steps": came, "delivered": traced.num_steps}))

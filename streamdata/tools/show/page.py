@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from streamdata.errors import one_line, shown, text_of
@@ -37,23 +37,16 @@ def _environment() -> Environment:
         finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
         trim_blocks=True,
         lstrip_blocks=True,
-        undefined=StrictUndefined,
     )
     environment.filters["one_line"] = one_line
     environment.filters["number"] = "{:,}".format
     return environment
 
 
-_OPTIONAL: Final = (
-    *("about", "again", "back", "browsed", "forth", "last", "marks", "message", "samples", "shown", "style"),
-)
-"""Values that only some pages have."""
-
-
 def _rendered(**fields: Any) -> bytes:
     """A page, as a file or of a browser."""
     template = _environment().get_template("page.html.jinja")
-    return template.render(dict.fromkeys(_OPTIONAL) | fields).encode("utf-8", "replace")
+    return template.render(fields).encode("utf-8", "replace")
 
 
 @cache

@@ -36,27 +36,25 @@ Place = tuple[int, int, int]
 
 @dataclass
 class WantedRecord:
-    """A record that is looked for."""
+    """A record that is looked for: URL#KEY, or SOURCE#INDEX of a source without shards."""
 
-    source: str | None
-    url: str | None = None
-    key: str | None = None
-    index: int | None = None
+    place: str
+    """The url, or the source's path."""
+    key: str
+    """The key, or the index."""
     is_known: bool = False
     """Whether some source has it, as far as can be seen without reading."""
     _found: dict[str, list[tuple[int, Block | None]]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        name = f"{self.url}#{self.key}" if self.url is not None else f"{self.source}#{self.index}"
-        return repr(name)
+        return repr(f"{self.place}#{self.key}")
 
     def sources(self, era: Era) -> Iterator[Node]:
         """Yield the sources that may have the record."""
         for node in era.top.leaves():
             urls = getattr(getattr(node.source, "shards", None), "urls", None)
-            has_url = urls is not None and self.url is not None and self.url in map(str, urls)
-            is_indexed = urls is None and self.index is not None and node.path == self.source
-            if self.source in (None, node.path) and (has_url or is_indexed):
+            is_indexed = urls is None and node.path == self.place and self.key.isascii() and self.key.isdigit()
+            if is_indexed or (urls is not None and self.place in map(str, urls)):
                 self.is_known = True
                 yield node
 
@@ -76,11 +74,11 @@ class WantedRecord:
 
     def _find(self, source: Any) -> Iterator[tuple[int, Block | None]]:
         """The numbers of the record in a source, with its blocks, if these have numbered records."""
-        if isinstance(source, MapStyleSource) and self.index is not None:
-            yield self.index, source.block_of(self.index)
+        if isinstance(source, MapStyleSource):
+            yield int(self.key), source.block_of(int(self.key))
         elif isinstance(source, BlockSource | SequentialSource):
             for shard, url in enumerate(source.shards.urls):
-                if str(url) != self.url:
+                if str(url) != self.place:
                     continue
                 if isinstance(source, SequentialSource):
                     keys = (_key_of(record) for record in source.shards.stream(shard))
@@ -94,7 +92,7 @@ class WantedRecord:
         """The number of a record in its shard: the key of a line says it, other shards are looked through."""
         total = int(shards.num_records[shard])
         firsts = range(0, total, _AT_ONCE)
-        guess = int(self.key) if self.key is not None and self.key.isdecimal() else 0
+        guess = int(self.key) if self.key.isdecimal() else 0
         nearest = min(guess, max(0, total - 1)) // _AT_ONCE * _AT_ONCE
         for first in (nearest, *(first for first in firsts if first != nearest)):
             size = min(_AT_ONCE, total - first)

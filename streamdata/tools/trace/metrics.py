@@ -5,8 +5,8 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Self, TypeAlias, overload
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Final, TypeAlias, overload
 
 from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.delivery.to_device import DeviceLoader
@@ -83,7 +83,7 @@ class _Collector:
             yield metric
 
 
-class MetricsServer:
+class MetricsServer(ExitStack):
     """Serves metrics by HTTP until it is closed; a context manager.
 
     Attributes:
@@ -91,29 +91,20 @@ class MetricsServer:
     """
 
     def __init__(self, registry: "CollectorRegistry", port: int, addr: str) -> None:
+        super().__init__()
         from prometheus_client import start_http_server
 
         try:
-            self._server, self._thread = start_http_server(port, addr, registry)
+            server, thread = start_http_server(port, addr, registry)
         except OSError as error:
             error.add_note(f"metrics: cannot serve on port {port} of {addr}\n  Name another port, or 0 for any.")
             raise
-        self.port = self._server.server_port
-
-    def close(self) -> None:
-        """End the server and its thread; nothing where it has ended."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-            # Workers that were forked meanwhile have the socket too, and would keep the port.
-            self._server.socket.shutdown(socket.SHUT_RDWR)
-            self._server.server_close()
-            self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        self.port = server.server_port
+        self.callback(thread.join)
+        self.callback(server.server_close)
+        # Workers that were forked meanwhile have the socket too, and would keep the port.
+        self.callback(server.socket.shutdown, socket.SHUT_RDWR)
+        self.callback(server.shutdown)
 
 
 @overload

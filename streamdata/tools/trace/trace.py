@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from streamdata.errors import SourceError, StateError, shown
 from streamdata.mixing.merged import MergedDataset
-from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.source import Sample
 from streamdata.states.progress import Progress
 from streamdata.tools.trace.course import Course
@@ -245,38 +244,22 @@ class Trace:
         stream = RankStream(leg, self.on_progress)
         return stream if stream.skip(wanted) == wanted and stream.turns else None
 
-    def find_named(self, name: str) -> list[int]:
-        """The steps that `find` returns of the record URL#KEY; or SOURCE#INDEX, of a source without shards.
-
-        Raises:
-            SourceError: No source has such records.
-            ValueError: It is neither.
-        """
-        before, _, after = name.strip().rpartition("#")
-        if not before or not after:
-            raise ValueError(f"record: expected URL#KEY, or SOURCE#INDEX of a map-style source, got {shown(name)}")
-        nodes = (node for era in self._course.eras.values() for node in era.top.leaves() if node.path == before)
-        if after.isascii() and after.isdigit() and not all(isinstance(node.dataset, ShardDataset) for node in nodes):
-            return self.find(before, index=int(after))
-        return self.find(url=before, key=after)
-
-    def find(
-        self, source: str | None = None, *, url: str | None = None, key: str | None = None, index: int | None = None
-    ) -> list[int]:
+    def find(self, name: str) -> list[int]:
         """The steps at which a record came, as far as states tell of them, and the next one at which it comes.
 
         Where steps have to be read, those that were delivered are, and at least a thousand that follow.
 
         Args:
-            source: Its path; may be left out with a url, which then may be one of several sources.
-            url: With `key`, as of a sample.
-            key: As of a sample.
-            index: Of a map-style source.
+            name: URL#KEY, as of a sample; or SOURCE#INDEX, of a map-style source, by its path.
 
         Raises:
             SourceError: No source has such records.
+            ValueError: It is neither.
         """
-        wanted, newest = WantedRecord(source, url, key, index), self.num_batches
+        place, _, key = name.strip().rpartition("#")
+        if not place or not key:
+            raise ValueError(f"record: expected URL#KEY, or SOURCE#INDEX of a map-style source, got {shown(name)}")
+        wanted, newest = WantedRecord(place, key), self.num_batches
         batches, most = set[int](), max(_LOOK_AHEAD, newest)
         for rank in range(max(era.dp_size for era in self._course.eras.values())):
             for leg in self._course.legs(rank):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from streamdata import merge_states, mixed_collate, to_state
-from streamdata.tools.trace.era import record_of
+from streamdata.tools.trace.era import document_name, record_of
 from streamdata.tools.trace.trace import Trace
 from tests.elastic.worlds import Config, Leaf, Mix
 from tests.streams import loaded
@@ -78,7 +78,7 @@ class SteppedJob:
                 came.setdefault(tuple(record.items()), set()).add(step)
         trace = self.trace(with_all=True)
         for record, steps in rng.sample(sorted(came.items(), key=str), min(number, len(came))):
-            found = trace.find(**dict(record))
+            found = trace.find(document_name(dict(record)))
             assert found[: len(steps)] == sorted(steps)
             for step in found[len(steps) :]:
                 assert dict(record) in trace.at(step).records

@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from streamdata import StateError
+from streamdata.tools.trace.era import document_name
 from streamdata.tools.trace.trace import Trace
 from tests.elastic.worlds import Config, Leaf, Mix
 from tests.tools.trace.jobs import SteppedJob
@@ -93,7 +94,7 @@ def test_records_are_found_in_an_earlier_size(job):
     trace = Trace(job.mix.build(job.config), [job.saved[3], job.states])
     for step in (9, 19):
         for record in job.steps[step - 1][::3]:
-            assert step in trace.find(**record)
+            assert step in trace.find(document_name(record))
 
 
 @pytest.mark.parametrize("change", [{"weights": {"a": 0.1}}, {"batch_size": 5}, {"batch_size": 1}])

@@ -93,7 +93,7 @@ def test_nothing_is_read_on_the_way_to_any_step():
     trace = Trace(MergedDataset(sources), [], batch=4, dp_size=3)
     far = trace.at(10**9)
     assert (far.how, len(far.records), far.origin) == ("seek", 12, 0)
-    assert 10**9 in trace.find("inner.c", index=far.records[-1]["index"]) or far.records[-1]["source"] != "inner.c"
+    assert 10**9 in trace.find(f"inner.c#{far.records[-1]['index']}") or far.records[-1]["source"] != "inner.c"
 
 
 def test_batches_go_on_from_any_step():
@@ -160,7 +160,7 @@ def test_a_search_through_many_passes_says_how_far_it_is():
     trace = Trace(MergedDataset([Numbers("a", 10)]), [])
     trace.on_progress = stop
     with pytest.raises(InterruptedError, match="0 of 1"):
-        trace.find("a", index=3)
+        trace.find("a#3")
 
 
 def test_the_newest_batches_say_the_size_of_those_to_come():
@@ -258,4 +258,4 @@ def test_the_documents_of_packed_rows_are_named_and_found(tmp_path, where):
             assert value == number
             came.setdefault(name, []).append(step)
     for name in random.Random(0).sample(sorted(came), 6):
-        assert [step for step in trace.find_named(name) if step <= 8] == sorted(set(came[name]))
+        assert [step for step in trace.find(name) if step <= 8] == sorted(set(came[name]))
