@@ -5,12 +5,12 @@ They may be read before a process forks.
 
 import io
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
 from streamdata.io.remote.network import network
-from streamdata.io.remote.requests import Answer, Asked, then
+from streamdata.io.remote.requests import Asked, then
 from streamdata.io.storage import (
     FileStamp,
     LocalShard,
@@ -133,15 +133,3 @@ def byte_source(url: str, stamp: FileStamp | None = None, ahead: int = 0) -> Byt
     if is_remote(url):
         return RemoteFile(url, stamp, ahead)
     return LocalShard(url) if stamp is None else opened_anew(url)
-
-
-def fetch_many(url: str, spans: Sequence[tuple[int, int]], tag: str) -> list[bytes]:
-    """Fetch several ranges of one file, of the version `tag`."""
-    asked: list[Future[Answer]] = []
-    with network().waiting():
-        try:
-            asked.extend(network().ask(Asked("fetch", url, begin, end, tag)) for begin, end in spans)
-            return [one.result().data for one in asked]
-        finally:  # with the first error the others are cancelled
-            for one in asked:
-                one.cancel()

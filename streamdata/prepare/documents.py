@@ -2,6 +2,7 @@
 
 import functools
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.prepare.config import PrepareConfig, Section
-from streamdata.prepare.encode import Backend, Ids, encode_texts, special_finder, vocabulary_size
+from streamdata.prepare.encode import Backend, Ids, special_finder, vocabulary_size
 from streamdata.prepare.extract import ChatPart, Extract, Extractor, Part, Record, TextPart
 from streamdata.prepare.inputs import BadRecordError, DroppedRecordError
 from streamdata.stores.dtypes import SOURCES
@@ -80,8 +81,14 @@ class DocumentMaker:
                 extracts.append((number, self._extract(record)))
             except (BadRecordError, DroppedRecordError) as error:
                 failed(number, error)
-        texts = [part for _, extract in extracts for part in extract.parts() if isinstance(part, TextPart)]
-        encoded = dict(zip(map(id, texts), encode_texts(self._backend, texts), strict=True))
+        encoded: dict[int, Ids] = {}
+        kinds = defaultdict[tuple[bool, bool], list[TextPart]](list)
+        for part in (part for _, extract in extracts for part in extract.parts()):
+            if isinstance(part, TextPart):
+                kinds[part.is_data, part.add_special_tokens].append(part)
+        for (is_data, special), parts in kinds.items():
+            found_ids = self._backend([part.text for part in parts], is_data=is_data, add_special_tokens=special)
+            encoded.update(zip(map(id, parts), found_ids, strict=True))
         for number, extract in extracts:
             try:
                 found = {

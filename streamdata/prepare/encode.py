@@ -184,19 +184,6 @@ def make_backend(config: PrepareConfig, tokenizer: Any) -> Backend:
     return GigatokenBackend(tokenizer) if config.backend == "gigatoken" else TokenizersBackend(tokenizer)
 
 
-def encode_texts(backend: Backend, texts: Sequence[TextPart]) -> list[Ids]:
-    """The ids of each text; those of one kind are encoded together."""
-    found: list[Ids] = [np.zeros(0, np.uint32)] * len(texts)
-    kinds: dict[tuple[bool, bool], list[int]] = {}
-    for number, text in enumerate(texts):
-        kinds.setdefault((text.is_data, text.add_special_tokens), []).append(number)
-    for (is_data, special), numbers in kinds.items():
-        batch = backend([texts[number].text for number in numbers], is_data=is_data, add_special_tokens=special)
-        for number, ids in zip(numbers, batch, strict=True):
-            found[number] = ids
-    return found
-
-
 def check_backend(config: PrepareConfig, tokenizer: Any, tasks: Sequence[Task]) -> None:
     """Compare gigatoken, where the config names it, with the tokenizer, on records from all over the input.
 

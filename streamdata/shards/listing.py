@@ -172,13 +172,13 @@ class Listings:
 
     def files(self, root: str, parts: Names = ()) -> list[str]:
         """The sorted urls of all files below a folder (with its slash), or of those that a glob's `parts` match."""
-        return sorted(self._remote(root, parts) if is_remote(root) else _local(root, parts))
-
-    def _remote(self, root: str, parts: Names) -> Iterator[str]:
-        """Files below a remote folder. A host lists a tree as fast as one folder, so it is asked so where it may."""
+        if not is_remote(root):
+            return sorted(_local(root, parts))
+        urls: list[str] = []
         folders: list[Names] = [()]
         while folders:
             above = folders.pop()
+            # A host lists a tree as fast as one folder, so it is asked so where it may.
             is_deep = not parts or _ANY_FOLDERS in parts[: len(above) + 1] or len(above) >= len(parts)
             for found in self._list(beside(root, root + "".join(f"{name}/" for name in above)), deep=is_deep):
                 if not found.url.startswith(root.rstrip("/")):
@@ -189,9 +189,10 @@ class Listings:
                 names = tuple(name for name in found.url[len(root.rstrip("/")) :].split("/") if name)
                 if not found.url.endswith("/"):
                     if names and _fits(names, parts):
-                        yield beside(root, bare_url(found.url))
+                        urls.append(beside(root, bare_url(found.url)))
                 elif names != above and _fits(names, parts, leads_on=True):
                     folders.append(names)
+        return sorted(urls)
 
     def _list(self, folder: str, *, deep: bool) -> list[Listed]:
         if (folder, deep) not in self._listed:

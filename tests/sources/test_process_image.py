@@ -16,11 +16,11 @@ from PIL import Image, UnidentifiedImageError
 
 from streamdata.sources.functions.images import (
     MAX_PIXELS,
+    DecodeImages,
     ImageJsonlProcessFnBuilder,
     decode_image,
     jpeg_to_tensor,
     open_image,
-    scaled_to_tensor,
     to_tensor,
 )
 from streamdata.text.image_text_pairs import ImageTextPairProcessFnBuilder
@@ -191,7 +191,8 @@ def test_a_crop_is_of_the_middle(width: int, height: int, left: int, top: int) -
     """Of an odd rest, one pixel more is cut off at the bottom or on the right."""
     image = noise(width, height)
     middle = image.crop((left, top, left + 20, top + 20))
-    assert torch.equal(scaled_to_tensor(image, (20, 20), "crop", "uint8"), to_tensor(middle, 20))
+    (cropped,) = DecodeImages("image", 20, "crop")({"image": image}).values()
+    assert torch.equal(cropped, to_tensor(middle, 20))
 
 
 def test_an_image_of_its_size_is_not_resized(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,6 @@ import numpy.typing as npt
 import orjson
 
 from streamdata.errors import ShardError, one_line, shown
-from streamdata.io.one_pass import fetch_many
 from streamdata.io.remote.addresses import NO_OPTIONS, Address, StorageOptions, beside
 from streamdata.io.remote.hosts import canonical_url
 from streamdata.io.remote.network import network
@@ -133,7 +132,21 @@ def decode_list(url: str, data: bytes) -> ShardList:
     if head + b"\n" != _head(body):
         raise _damaged(url, "a list that fits its CRC32", f"{len(body)} other bytes")
     try:
-        return _checked_list(orjson.loads(body))
+        said = orjson.loads(body)
+        place, is_beside, suffixes, names, tags = (said[name] for name in ShardList._fields[:5])
+        if not (isinstance(place, str) and isinstance(is_beside, bool)):
+            raise ValueError("a place of another type")
+        if wrong := _outside(names):
+            raise ValueError(f"{shown(wrong)} in a name")
+        if not all(map(lt, names, names[1:])):
+            raise ValueError("names that are not sorted, or not different")
+        sizes, versions = (_whole_numbers(said[name], (len(names),)) for name in ("sizes", "versions"))
+        if len(tags) not in (0, len(names)) or not all(isinstance(text, str) for text in (*tags, *suffixes)):
+            raise ValueError("tags or suffixes that are none")
+        if (sizes < 0).any():
+            raise ValueError("a file of less than 0 bytes")
+        indexes = {kind: _checked_entries(kind, said["indexes"][kind], sizes) for kind in sorted(said["indexes"])}
+        return ShardList(place, is_beside, tuple(suffixes), names, tags, sizes, versions, indexes)
     except (ValueError, LookupError, TypeError, AttributeError) as error:  # whatever a stranger wrote there
         raise _damaged(url, "a list as this version writes it", f"{type(error).__name__}: {error}") from error
 
@@ -143,23 +156,6 @@ def _damaged(url: str, expected: str, got: str) -> ManifestError:
         f"manifest '{url}': expected {expected}, got {got}\n"
         "  Copy it again, or make it again: streamdata index FOLDER. Without it, the folder is listed."
     )
-
-
-def _checked_list(said: Any) -> ShardList:
-    place, is_beside, suffixes, names, tags = (said[name] for name in ShardList._fields[:5])
-    if not (isinstance(place, str) and isinstance(is_beside, bool)):
-        raise ValueError("a place of another type")
-    if wrong := _outside(names):
-        raise ValueError(f"{shown(wrong)} in a name")
-    if not all(map(lt, names, names[1:])):
-        raise ValueError("names that are not sorted, or not different")
-    sizes, versions = (_whole_numbers(said[name], (len(names),)) for name in ("sizes", "versions"))
-    if len(tags) not in (0, len(names)) or not all(isinstance(text, str) for text in (*tags, *suffixes)):
-        raise ValueError("tags or suffixes that are none")
-    if (sizes < 0).any():
-        raise ValueError("a file of less than 0 bytes")
-    indexes = {kind: _checked_entries(kind, said["indexes"][kind], sizes) for kind in sorted(said["indexes"])}
-    return ShardList(place, is_beside, tuple(suffixes), names, tags, sizes, versions, indexes)
 
 
 def _checked_entries(kind: str, said: Any, sizes: Int64s) -> Entries:
@@ -302,11 +298,10 @@ def open_manifest(url: str, options: StorageOptions = NO_OPTIONS) -> Manifest | 
 def _fetched(url: str) -> bytes:
     with network().waiting():
         answer = fetch_once(url, 0, _HEAD_BYTES)
-    size = min(answer.size, MAX_BYTES)
-    if not answer.data.startswith(_MAGIC) or size <= len(answer.data):
-        return answer.data
-    (rest,) = fetch_many(url, [(len(answer.data), size)], answer.version)
-    return answer.data + rest
+        size = min(answer.size, MAX_BYTES)
+        if not answer.data.startswith(_MAGIC) or size <= len(answer.data):
+            return answer.data
+        return answer.data + fetch_once(url, len(answer.data), size, answer.version).data
 
 
 class Known(NamedTuple):

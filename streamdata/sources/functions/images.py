@@ -147,25 +147,6 @@ def to_tensor(image: Image.Image, size: Size, dtype: ImageDtype = "uint8") -> An
     return _resized(np.array(_as_rgb(load_pixels(image))), (height, width), dtype)
 
 
-def scaled_to_tensor(image: Image.Image, size: tuple[int, int], resize: str, dtype: ImageDtype) -> Any:
-    """Convert an image to a tensor: `crop` covers the size and cuts out the middle, `fit` scales into the size.
-
-    The scaled sides are rounded, and at least 1.
-    """
-    if resize == "squash":
-        return to_tensor(image, size, dtype)
-    ratios = size[0] / image.height, size[1] / image.width
-    # One ratio for both sides keeps the proportions; which one decides what is cut off, or missing.
-    ratio = max(ratios) if resize == "crop" else min(ratios)
-    scaled = max(1, round(image.height * ratio)), max(1, round(image.width * ratio))
-    pixels = to_tensor(image, scaled, dtype)
-    if resize == "fit":
-        return pixels
-    # Where an odd number of pixels is left over, one more of them is cut off at the bottom and on the right.
-    top, left = (scaled[0] - size[0]) // 2, (scaled[1] - size[1]) // 2
-    return pixels[:, top : top + size[0], left : left + size[1]].contiguous()
-
-
 def to_tensor_by_pillow(data: bytes, size: Size, dtype: ImageDtype, max_pixels: int = MAX_PIXELS) -> Any:
     """Decode image bytes with Pillow into a tensor; see `to_tensor`."""
     return to_tensor(decode_image(data, max_pixels), size, dtype)
@@ -323,4 +304,16 @@ class DecodeImages:
                 "  Write the images into the records, or open them in a function before this one."
             )
         image = decode_image(data) if isinstance(data, bytes) else data
-        return scaled_to_tensor(image, self.size, self.resize, self.dtype)
+        if self.resize == "squash":
+            return to_tensor(image, self.size, self.dtype)
+        height, width = self.size
+        ratios = height / image.height, width / image.width
+        # One ratio for both sides keeps the proportions; which one decides what is cut off, or missing.
+        ratio = max(ratios) if self.resize == "crop" else min(ratios)
+        scaled = max(1, round(image.height * ratio)), max(1, round(image.width * ratio))
+        pixels = to_tensor(image, scaled, self.dtype)
+        if self.resize == "fit":
+            return pixels
+        # Where an odd number of pixels is left over, one more of them is cut off at the bottom and on the right.
+        top, left = (scaled[0] - height) // 2, (scaled[1] - width) // 2
+        return pixels[:, top : top + height, left : left + width].contiguous()
