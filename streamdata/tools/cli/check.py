@@ -45,7 +45,15 @@ def check(
     imported = checked_packages(imports, "--import") or []
     passed = check_problems(recipe, imported, with_files=not no_files, online=online)
     if passed and resume:
-        passed = _check_resume(recipe)
+        from streamdata.tools.view.exactness import NUM_SAMPLES, STEPS, find_inexact
+
+        found = find_inexact(partial(recipe.build, is_quiet=True))  # the check before has shown its warnings
+        for inexact in found:
+            say(f"error: {inexact}")
+        steps = ", ".join(map(str, STEPS))
+        result = f"{len(found)} not the same" if found else "the same samples"
+        say(f"resume: {NUM_SAMPLES} samples of each source, restarted from JSON states after {steps}: {result}")
+        passed = not found
     if passed and data:
         passed = _check_data(recipe, jobs)
     raise typer.Exit(0 if passed else 1)
@@ -72,19 +80,6 @@ def check_problems(given: GivenRecipe, imports: Sequence[str], *, with_files: bo
     errors, warned = counted(kinds["error"], "error"), counted(kinds["warning"], "warning")
     say(f"{given.path}: {errors}, {warned}, {kinds['not checked']} not checked")
     return not kinds["error"]
-
-
-def _check_resume(given: GivenRecipe) -> bool:
-    """Build the recipe, restart its functions between samples, and show those that go on with other samples."""
-    from streamdata.tools.view.exactness import NUM_SAMPLES, STEPS, find_inexact
-
-    found = find_inexact(partial(given.build, is_quiet=True))  # the check before has shown its warnings
-    for inexact in found:
-        say(f"error: {inexact}")
-    steps = ", ".join(map(str, STEPS))
-    result = f"{len(found)} not the same" if found else "the same samples"
-    say(f"resume: {NUM_SAMPLES} samples of each source, restarted from JSON states after {steps}: {result}")
-    return not found
 
 
 def _check_data(given: GivenRecipe, jobs: int | None) -> bool:

@@ -12,7 +12,7 @@ from streamdata.tools.cli.messages import Ticker, say
 from streamdata.tools.cli.options import Command, CommandGroup, count, option
 
 if TYPE_CHECKING:
-    from streamdata.prepare import Pipeline
+    pass
 
 _INPUTS = "INPUTS..."
 
@@ -74,7 +74,8 @@ def _run(
     schema: Annotated[bool, option("Print the JSON schema of the config.", "--schema")] = False,
 ) -> None:
     """Turn JSONL, parquet or text files into a token store; `prepare merge` joins the parts of several machines."""
-    from streamdata.prepare import PrepareConfig
+    from streamdata.prepare import Pipeline, PrepareConfig, load_config
+    from streamdata.prepare.config import config_path
 
     if schema:
         typer.echo(json.dumps(PrepareConfig.model_json_schema(), indent=2))
@@ -83,7 +84,12 @@ def _run(
         given = {"INPUTS": inputs, "--output": output or dry_run, "--config": config, "--tokenizer": tokenizer}
         missing = ", ".join(name for name, value in given.items() if not value)
         raise typer.BadParameter(f"missing {missing}", param_hint="prepare")
-    pipeline = _pipeline(config, tokenizer, store_format)
+    try:
+        path = config_path(config)
+    except RecipeError as error:
+        raise typer.BadParameter(str(error), param_hint="--config") from error
+    settings = load_config(path).model_dump(exclude_unset=True)
+    pipeline = Pipeline(settings if store_format is None else settings | {"format": store_format}, tokenizer)
     if dry_run is not None:
         from streamdata.tools.cli.show import show_prepared
 
@@ -102,19 +108,6 @@ def _run(
             progress=lambda progress: ticker.tick(progress.line),
         )
     _say_made(manifest, output)
-
-
-def _pipeline(config: str, tokenizer: str, store_format: str | None) -> "Pipeline":
-    """The pipeline of a config file or preset."""
-    from streamdata.prepare import Pipeline, load_config
-    from streamdata.prepare.config import config_path
-
-    try:
-        path = config_path(config)
-    except RecipeError as error:
-        raise typer.BadParameter(str(error), param_hint="--config") from error
-    settings = load_config(path).model_dump(exclude_unset=True)
-    return Pipeline(settings if store_format is None else settings | {"format": store_format}, tokenizer)
 
 
 def _say_made(manifest: dict[str, Any], output: Path) -> None:

@@ -14,7 +14,6 @@ from streamdata.tools.cli.options import MAX_RANKS, GivenRecipe, Json, count, op
 
 if TYPE_CHECKING:
     from streamdata.prepare import Pipeline
-    from streamdata.tools.show.model import Page
 
 _RECIPES: Final = (".yaml", ".yml")
 _TARGET: Final = "RECIPE|FILES|STORE"
@@ -78,15 +77,9 @@ def show(
         from streamdata.tools.show.server import serve_pages
 
         serve_pages(shown.browsed(path.name, number), port, opens=not no_open)
-    else:
-        with Ticker(plain_interval_s=math.inf) as ticker:
-            page = shown.page(str(path), number, lambda done: ticker.count("samples", done, number))
-        _print(page, html, as_json=as_json)
-
-
-def _print(page: "Page", html: Path | None, *, as_json: bool) -> None:
-    from streamdata.tools.show.terminal import SamplePrinter
-
+        return
+    with Ticker(plain_interval_s=math.inf) as ticker:
+        page = shown.page(str(path), number, lambda done: ticker.count("samples", done, number))
     if html is not None:
         from streamdata.tools.show.page import write_page
 
@@ -100,6 +93,8 @@ def _print(page: "Page", html: Path | None, *, as_json: bool) -> None:
         document = {"sources": [{"name": name} for name in page.sources], "samples": [*map(plain, page.samples)]}
         typer.echo(json.dumps(document))  # in ASCII: what would steer a terminal is written by its number
     else:
+        from streamdata.tools.show.terminal import SamplePrinter
+
         printer = SamplePrinter(Console(highlight=False))
         for sample in page.samples:
             printer.print_sample(sample)

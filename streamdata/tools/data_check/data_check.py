@@ -187,22 +187,19 @@ class DataCheck:
         """
         for number, source in enumerate(self.sources):
             try:
-                yield from self._tasks(number, source)
+                if source.target in SHARD_SUFFIXES and "path" in source.params:
+                    yield from (DataTask(number, url) for url in dict.fromkeys(_shards(source, source.params["path"])))
+                    continue
+                dataset = source.build()
+                if isinstance(dataset, ShardDataset) or is_own_stream(dataset):
+                    yield DataTask(number)
+                    continue
+                for first in range(0, len(dataset), _RECORDS_OF_TASK):
+                    yield DataTask(number, None, first, min(len(dataset), first + _RECORDS_OF_TASK))
             except (StreamdataError, OSError) as error:
                 if isinstance(error, RecipeError) and not _is_of_data(error.__cause__):
                     raise
                 found.add("damaged", source.name, str(error))
-
-    def _tasks(self, number: int, source: RecipeSource) -> Iterator[DataTask]:
-        if source.target in SHARD_SUFFIXES and "path" in source.params:
-            yield from (DataTask(number, url) for url in dict.fromkeys(_shards(source, source.params["path"])))
-            return
-        dataset = source.build()
-        if isinstance(dataset, ShardDataset) or is_own_stream(dataset):
-            yield DataTask(number)
-            return
-        for first in range(0, len(dataset), _RECORDS_OF_TASK):
-            yield DataTask(number, None, first, min(len(dataset), first + _RECORDS_OF_TASK))
 
     def __call__(self, task: DataTask, report: ForkReport) -> Findings:
         """Read a task's records, and hand them to the source's functions.

@@ -206,16 +206,11 @@ def profile_text(profile: Profile) -> str:
     rates = f"{table(rows)}\nthis machine has {counted(profile.cores, 'core')}"
     parts = [stages, paragraph(f"most of all: {profile.advice}"), rates]
     if profile.step_time_s is not None:
-        parts.append(paragraph(_step(profile, profile.step_time_s)))
+        wanted = f"{profile.batch_size} samples needs {profile.wanted_samples_per_s:,.0f} samples/s"
+        best = max(profile.rates, key=lambda rate: rate.samples_per_s)
+        workers = best.workers if profile.enough_workers is None else profile.enough_workers
+        who = counted(workers, "worker") if workers else "the trainer's own process"
+        given = f"more than was measured, at most {best.samples_per_s:,.0f} by {who}"
+        given = given if profile.enough_workers is None else f"{who} gave it"
+        parts.append(paragraph(f"a step of {profile.step_time_s:g} s with {wanted}: {given}"))
     return "\n\n".join(parts)
-
-
-def _step(profile: Profile, step_time_s: float) -> str:
-    """Say what a step of the trainer needs, and who was measured to give it."""
-    wants = f"a step of {step_time_s:g} s with {profile.batch_size} samples needs {profile.wanted_samples_per_s:,.0f}"
-    best = max(profile.rates, key=lambda rate: rate.samples_per_s)
-    workers = best.workers if profile.enough_workers is None else profile.enough_workers
-    who = counted(workers, "worker") if workers else "the trainer's own process"
-    if profile.enough_workers is not None:
-        return f"{wants} samples/s: {who} gave it"
-    return f"{wants} samples/s: more than was measured, at most {best.samples_per_s:,.0f} by {who}"

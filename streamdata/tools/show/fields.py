@@ -232,25 +232,16 @@ def _shown_image(value: Any) -> ShownImage | None:
             image = decode_image(bytes(value)) if isinstance(value, bytes | bytearray) else value
             width, height = image.size
         size = {"width": width, "height": height, "mode": image.mode}
-        return ShownImage(**size, image=_shrunk(image))
+        image.draft("RGB", (2 * MAX_SIDE, 2 * MAX_SIDE))  # of a JPEG that is not decoded yet: an eighth of the time
+        load_pixels(image)
+        if image.mode.startswith(("I", "F")):
+            image, *_ = _image_of_array(np.asarray(image, dtype=np.float32))
+        small = image.convert("RGBA" if image.has_transparency_data else "RGB")
+        small.thumbnail((MAX_SIDE, MAX_SIDE))
+        return ShownImage(**size, image=small)
     except (OSError, ValueError) as error:
         problem = f"{'damaged image' if size else 'not shown'}: {text_of(error)}"
         return ShownImage(**size, problem=problem.partition("\n")[0])
-
-
-def _shrunk(image: Image.Image) -> Image.Image:
-    """At most `MAX_SIDE` wide and high, in RGB or with an alpha channel.
-
-    Raises:
-        OSError: It is damaged.
-    """
-    image.draft("RGB", (2 * MAX_SIDE, 2 * MAX_SIDE))  # of a JPEG that is not decoded yet: an eighth of the time
-    load_pixels(image)
-    if image.mode.startswith(("I", "F")):
-        image, *_ = _image_of_array(np.asarray(image, dtype=np.float32))
-    small = image.convert("RGBA" if image.has_transparency_data else "RGB")
-    small.thumbnail((MAX_SIDE, MAX_SIDE))
-    return small
 
 
 def _image_of_array(array: "np.ndarray[Any, Any]") -> tuple[Image.Image, int, int]:

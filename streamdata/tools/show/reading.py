@@ -83,7 +83,9 @@ class BrowseSteps:
             Exception: What the stream raises.
         """
         with self._reading:
-            page = self._kept.pop(place, None) or self._read_page(place)
+            page = self._kept.pop(place, None)
+            if page is None:
+                page = self._read_page(place)
             self._kept[place] = page
             while len(self._kept) > max(1, _MAX_KEPT // self._per_page):
                 del self._kept[next(iter(self._kept))]

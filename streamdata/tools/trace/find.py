@@ -185,12 +185,19 @@ class _Sought:
         state = self._era.after(self._lane.run, samples).entries.node_state(self._node.path)
         return (self._dealt.start if state is None else state.cursor.position)[:3]
 
-    def _places(self, first: int, last: int) -> Iterator[Place]:
+    def _places(self, first: int, last_epoch: int) -> Iterator[Place]:
         """Where the lane reads the record, from one epoch to another, in this sequence."""
-        order, size = self._dealt.order, self._source.blocks_per_window
-        if first <= self._dealt.start[0]:
-            yield from sorted(self._places_in_leftovers())
-        for epoch in range(first, int(min(last + 1, self._node.epochs.end))):
+        order, size, left_over = self._dealt.order, self._source.blocks_per_window, list[Place]()
+        for leftover in self._dealt.leftovers if first <= self._dealt.start[0] else ():
+            begin, last = (leftover.order.window_at(at, size) for at in (0, leftover.windows - 1))
+            for epoch in range(begin[0], last[0] + 1):
+                for window, place in self._places_in(leftover.order, epoch, size):
+                    number = leftover.window_number(epoch, window, size)
+                    is_behind = number == leftover.number and place < leftover.start
+                    if not is_behind and not ((epoch, window) == last and 0 <= leftover.stop <= place):
+                        left_over.append((self._dealt.start[0], number, place))
+        yield from sorted(left_over)
+        for epoch in range(first, int(min(last_epoch + 1, self._node.epochs.end))):
             yield from sorted((epoch, window, place) for window, place in self._places_in(order, epoch, size))
 
     def _places_in(self, order: Any, epoch: int, size: int) -> Iterator[tuple[int, int]]:
@@ -200,15 +207,3 @@ class _Sought:
             if (index := order.index_of(epoch, int(number))) is not None:
                 window = index // size
                 yield window, self._source.place(order, epoch, window, block, offset)
-
-    def _places_in_leftovers(self) -> Iterator[Place]:
-        """Where the lane reads the record in what earlier sizes left."""
-        size = self._source.blocks_per_window
-        for leftover in self._dealt.leftovers:
-            order, last = leftover.order, leftover.order.window_at(leftover.windows - 1, size)
-            for epoch in range(order.window_at(0, size)[0], last[0] + 1):
-                for window, place in self._places_in(order, epoch, size):
-                    number = leftover.window_number(epoch, window, size)
-                    is_behind = number == leftover.number and place < leftover.start
-                    if not is_behind and not ((epoch, window) == last and 0 <= leftover.stop <= place):
-                        yield self._dealt.start[0], number, place

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,7 +106,7 @@ def find_inexact(
     that has a function of its own, unless something below it was found.
 
     Args:
-        build: Builds the dataset anew, once to begin with and once for each step.
+        build: Builds the dataset anew: once to be drawn from, and once to be restarted.
         num_samples: Of each node.
         steps: After how many samples to restart.
 
@@ -114,18 +114,27 @@ def find_inexact(
         Exception: What reading the first samples raised.
     """
     found: dict[str, Inexact] = {}
-    drawn: dict[str, _Drawn] = {}
-    for step in (0, *steps):
-        for path, share in reversed(shares_of(build()).items()):
-            functions, below = functions_of(share.node.dataset), f"{path}." if path else ""
-            is_known = path in found or any(other.startswith(below) for other in found)
-            if is_known or (share.node.children and not functions):
-                continue
-            if step == 0:
-                drawn[path] = _draw(_alone(share), num_samples, steps)
-            what = drawn[path].problem if step == 0 else _difference(_alone(share), drawn[path], step, num_samples)
-            if what:
-                found[path] = Inexact(path=path, functions=functions, what=what)
+    twins = shares_of(build())
+    for path, share in reversed(shares_of(build()).items()):
+        functions, below = functions_of(share.node.dataset), f"{path}." if path else ""
+        is_known = any(other.startswith(below) for other in found)
+        if is_known or (share.node.children and not functions):
+            continue
+        samples, states, saved = list[dict[str, str]](), States(), dict[int, str]()
+        what = ""
+        for number, sample in enumerate(itertools.islice(_alone(share), num_samples), 1):
+            samples.append(fingerprint(sample))
+            states.update(to_state(sample))
+            if number in steps:
+                try:
+                    saved[number] = json.dumps(states)
+                except (TypeError, ValueError) as error:
+                    what = f"its state after sample {number} is not JSON: {text_of(error)}"
+                    break
+        again = _alone(twins[path])
+        found_at = (_difference(again, state, step, samples, num_samples) for step, state in saved.items())
+        if what := what or next(filter(None, found_at), ""):
+            found[path] = Inexact(path=path, functions=functions, what=what)
     return list(found.values())
 
 
@@ -140,36 +149,12 @@ def _alone(share: NodeShare) -> MergedDataset:
     return dataset
 
 
-class _Drawn(NamedTuple):
-    """Samples of a node without interruption, the states after some of them as JSON, and what is wrong with these."""
-
-    samples: list[dict[str, str]]
-    saved: dict[int, str]
-    problem: str = ""
-
-
-def _draw(dataset: MergedDataset, num_samples: int, steps: Sequence[int]) -> _Drawn:
-    """Draw the samples of a node, up to a state that could not be written to a checkpoint."""
-    drawn, states = _Drawn([], {}), States()
-    for number, sample in enumerate(itertools.islice(dataset, num_samples), 1):
-        drawn.samples.append(fingerprint(sample))
-        states.update(to_state(sample))
-        if number in steps:
-            try:
-                drawn.saved[number] = json.dumps(states)
-            except (TypeError, ValueError) as error:
-                return drawn._replace(problem=f"its state after sample {number} is not JSON: {text_of(error)}")
-    return drawn
-
-
-def _difference(dataset: MergedDataset, drawn: _Drawn, step: int, num_samples: int) -> str:
+def _difference(dataset: MergedDataset, state: str, step: int, samples: Sequence[Mapping[str, str]], most: int) -> str:
     """Say where the stream that is resumed after sample `step` differs from the one that was drawn, if it does."""
-    rest, where = drawn.samples[step:], f"resumed after sample {step}"
-    if step not in drawn.saved:
-        return ""
+    rest, where = samples[step:], f"resumed after sample {step}"
     try:
-        stream = dataset.__iter_from__(json.loads(drawn.saved[step]))
-        again = [fingerprint(sample) for sample in itertools.islice(stream, num_samples - step)]
+        stream = dataset.__iter_from__(json.loads(state))
+        again = [fingerprint(sample) for sample in itertools.islice(stream, most - step)]
     except Exception as error:  # a user's function may raise anything; here it is the finding
         return f"{where}, it raised {type(error).__name__}: {text_of(error)}"
     for number, (before, after) in enumerate(zip(rest, again, strict=False), step + 1):
