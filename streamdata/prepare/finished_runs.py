@@ -110,18 +110,6 @@ def merge(parts: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str
         PrepareError: A part is missing, unfinished, given twice, or of another run.
     """
     directories = [RunDirectory(part) for part in parts]
-    plan = _common_plan(directories)
-    target = RunDirectory(output)
-    with target.opened(plan, overwrite=overwrite):
-        for part in directories:
-            _link_tree(part.data, target.finished_data)
-        for part in directories:  # last: markers say that the data are there
-            _link_tree(part.tasks, target.tasks)
-        return target.finish(plan, list(range(plan["num_tasks"])), {"merged": [str(part) for part in parts]})
-
-
-def _common_plan(directories: Sequence[RunDirectory]) -> Json:
-    """The plan of the whole run."""
     plans: list[Json] = []
     for directory in directories:
         manifest = directory.read_plan()
@@ -145,7 +133,13 @@ def _common_plan(directories: Sequence[RunDirectory]) -> Json:
     if got != [(index, len(plans)) for index in range(len(plans))]:
         shown = ", ".join(f"{index}/{count}" for index, count in got)
         raise PrepareError(f"merge: expected each of the parts 0/n to (n-1)/n once, got {shown}\n  Name all of them.")
-    return common
+    target = RunDirectory(output)
+    with target.opened(common, overwrite=overwrite):
+        for part in directories:
+            _link_tree(part.data, target.finished_data)
+        for part in directories:  # last: markers say that the data are there
+            _link_tree(part.tasks, target.tasks)
+        return target.finish(common, list(range(common["num_tasks"])), {"merged": [str(part) for part in parts]})
 
 
 def _link_tree(source: Path, target: Path) -> None:

@@ -234,8 +234,15 @@ class OwnStreamSource(Source):
             record = {**fields_of(item, task.name), **task.fields}
             record[RECORD] = (task.number, epoch, number * lane.count + lane.index, 0)  # no other lane's is the same
             yield record, taken
-        if not taken:
-            self._check_empty(task, epoch, stream.num_pulled)
+        # One lane of several may have nothing once; of a share nobody here knows whether other lanes have records.
+        reads_all = lane.count == 1 or (self._mode == STRIDE and not stream.num_pulled)
+        if not taken and (math.isinf(task.order.epochs.end) or reads_all):
+            again = "" if not epoch else "; iterated once more it may be used up: then set max_epochs, or cyclic: false"
+            raise SourceError(
+                f"source {shown(task.name)} ({type(self._dataset).__name__}): expected records, got none from "
+                f"its iterator in epoch {epoch}, in lane {lane.index} of {lane.count}{again}\n"
+                "  Remove it, give it records, or take fewer ranks or workers."
+            )
 
     def _share(self, name: str, lane: Lane) -> Any:
         """The dataset as one lane reads it: another object for each start, since the dataset may note where it is."""
@@ -283,19 +290,6 @@ class OwnStreamSource(Source):
             raise ValueError(
                 f"{who}: it is divided by rank already ({known[0]} of {known[1]}), and would be divided once more\n"
                 "  Give it whole, or set its attribute `lanes` to self."
-            )
-
-    def _check_empty(self, task: ReadTask, epoch: int, num_pulled: int) -> None:
-        """Refuse to look on without end in a stream that has nothing; one lane of several may have nothing once."""
-        # Of a share nobody here knows whether other lanes have records.
-        reads_all = task.lane.count == 1 or (self._mode == STRIDE and not num_pulled)
-        if math.isinf(task.order.epochs.end) or reads_all:
-            again = "" if not epoch else "; iterated once more it may be used up: then set max_epochs, or cyclic: false"
-            raise SourceError(
-                f"source {shown(task.name)} ({type(self._dataset).__name__}): expected records, got none from "
-                "its iterator "
-                f"in epoch {epoch}, in lane {task.lane.index} of {task.lane.count}{again}\n"
-                "  Remove it, give it records, or take fewer ranks or workers."
             )
 
 

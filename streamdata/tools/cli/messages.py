@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import dropwhile
 from types import FrameType
 from typing import Any, Final, Self, TypeVar
 
@@ -101,8 +102,11 @@ def _text(error: Exception, *, with_place: bool) -> str:
     message = text_of(error)
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen ")]
     place = f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}" if frames else ""
-    if message.startswith("Caught ") and " in DataLoader worker process " in message:
-        message, place = _of_worker(message)
+    lines = message.splitlines() if message.startswith("Caught ") else []
+    if found := [(number, frame) for number, line in enumerate(lines) if (frame := _FRAME.fullmatch(line))]:
+        number, frame = found[-1]  # the last one of a worker's traceback, which torch gives as a message
+        rest = dropwhile(lambda line: line.startswith("    "), filter(None, lines[number + 1 :]))  # the frame's source
+        message, place = "\n".join(rest).partition(": ")[2], f"{frame[1]}:{frame[2]}, in {frame[3]}"
     if with_place:
         message = f"{type(error).__name__}: {message}"
     text = "\n".join([message, *getattr(error, "__notes__", ())])
@@ -110,19 +114,6 @@ def _text(error: Exception, *, with_place: bool) -> str:
     if len(lines) > _MAX_LINES:
         lines = [*lines[: _MAX_LINES - 1], f"… and {len(lines) - _MAX_LINES + 1} lines more"]
     return "\n".join([*lines, f"  Raised at {place}."] if with_place and place else lines)
-
-
-def _of_worker(text: str) -> tuple[str, str]:
-    """Find the error, and its last frame, in the traceback of a worker, which torch gives as a message."""
-    lines = text.splitlines()
-    frames = [(number, found) for number, line in enumerate(lines) if (found := _FRAME.fullmatch(line))]
-    if not frames:
-        return text, ""
-    number, frame = frames[-1]
-    rest = [line for line in lines[number + 1 :] if line]
-    while rest and rest[0].startswith("    "):  # the source of the frame, and what marks a part of it
-        rest.pop(0)
-    return "\n".join(rest).partition(": ")[2], f"{frame[1]}:{frame[2]}, in {frame[3]}"
 
 
 class TerminatedError(KeyboardInterrupt):

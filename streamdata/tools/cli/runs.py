@@ -46,8 +46,8 @@ def plan(
         made = make_plan(dataset, amount, num_sampled=read, num_draws=num_draws, progressed=ticker.count)
     if as_json:
         # JSON has no infinite numbers; what is not known of a draw is left out.
-        draws = [{name: value for name, value in asdict(draw).items() if value is not None} for draw in made.draws]
-        typer.echo(json.dumps(asdict(made) | {"draws": draws}, allow_nan=False))
+        drawn = [{name: value for name, value in asdict(draw).items() if value is not None} for draw in made.draws]
+        typer.echo(json.dumps(asdict(made) | {"draws": drawn}, allow_nan=False))
     else:
         Console(highlight=False, soft_wrap=True).print(plan_text(made))
 

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import sys
+import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -74,10 +77,15 @@ def show(
     place = Place(step=step, rank=rank, dp_size=ranks, batch=batch, states=saved, source=source)
     shown = MixtureSamples(dataset, place, limits, tokenizer)
     if browser:
-        from streamdata.tools.show.server import serve_pages
+        from streamdata.tools.show.server import PageServer
 
-        serve_pages(shown.browsed(path.name, number), port, opens=not no_open)
-        return
+        with PageServer(shown.browsed(path.name, number), port) as server:
+            typer.echo(server.url)
+            # Without a screen it would be a browser in the terminal.
+            has_screen = sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+            if has_screen and not no_open:
+                webbrowser.open(server.url)
+            server.serve_forever(poll_interval=0.1)
     with Ticker(plain_interval_s=math.inf) as ticker:
         page = shown.page(str(path), number, lambda done: ticker.count("samples", done, number))
     if html is not None:

@@ -4,10 +4,8 @@
 """
 
 import errno
-import os
 import secrets
 import sys
-import webbrowser
 from collections.abc import Callable, Mapping
 from hmac import compare_digest
 from http import HTTPStatus
@@ -149,23 +147,3 @@ class _Request(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name that the standard library has
         """No log: its lines would hold the token."""
-
-
-def serve_pages(respond: Respond, port: int = 0, *, opens: bool = True) -> None:
-    """Print the url, and serve until Ctrl-C; nothing is left then.
-
-    Args:
-        respond: What answers.
-        port: 0 takes one that is free.
-        opens: Whether a browser is started, where there is a screen; without one, it would be one in the terminal.
-
-    Raises:
-        ValueError: The port is taken.
-        KeyboardInterrupt: Ctrl-C.
-    """
-    with PageServer(respond, port) as server:
-        print(server.url, flush=True)  # noqa: T201  what whoever starts it waits for
-        has_screen = sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & {*filter(os.environ.get, os.environ)}
-        if opens and has_screen:
-            webbrowser.open(server.url)
-        server.serve_forever(poll_interval=0.1)

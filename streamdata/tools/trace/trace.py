@@ -205,7 +205,16 @@ class Trace:
         if last is not None and batch < last.after:
             return self._open(last, batch) if batch < last.first + last.own else None
         if last is not None and last.end is None:
-            return self._in_later_pass(last, batch)
+            # In what follows the newest states: the rest of the pass, and the passes after it.
+            empty = 0
+            while empty < _EMPTY_PASSES and batch >= last.first:
+                if (found := self._open(last, batch)) is not None:
+                    return found
+                self.on_progress(last.first, batch)  # a far step may be many passes away
+                following = self._next_pass(last)
+                empty = 0 if following.first > last.first else empty + 1
+                last = following
+            return None
         # Its pass may have ended while others went on.
         if last is not None and last.has_ended and last.era.states and batch < last.era.states[-1].step():
             return None
@@ -214,19 +223,6 @@ class Trace:
             f"states: they do not say where rank {rank} stood at step {step}\n"
             f"  Give states, too, of step {step} or a later one, saved before the number of ranks or workers changed."
         )
-
-    def _in_later_pass(self, leg: Leg, batch: int) -> RankStream | None:
-        """Look in what follows the newest states: the rest of the pass, and the passes after it."""
-        empty = 0
-        while empty < _EMPTY_PASSES and batch >= leg.first:
-            found = self._open(leg, batch)
-            if found is not None:
-                return found
-            self.on_progress(leg.first, batch)  # a far step may be many passes away
-            following = self._next_pass(leg)
-            empty = 0 if following.first > leg.first else empty + 1
-            leg = following
-        return None
 
     def _next_pass(self, leg: Leg) -> Leg:
         """The pass after a leg, which comes to its end."""
