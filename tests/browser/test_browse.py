@@ -38,7 +38,7 @@ def browsed(folder, per_page=20):
     for number, _ in enumerate(islice(loader, 60), 1):
         if number in (20, 60):
             states[f"step {number}"] = loader.state_dict()
-    place = Place(states=[*states.values()], state_names=[*states], batch=4, step=1)
+    place = Place(states=[*states.values()], batch=4, step=1)
     return MixtureSamples(MergedDataset(sources), place).browsed("both.yaml", per_page)
 
 
