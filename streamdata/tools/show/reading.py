@@ -83,36 +83,33 @@ class BrowseSteps:
             Exception: What the stream raises.
         """
         with self._reading:
-            page = self._kept.pop(place, None)
-            if page is None:
-                page = self._read_page(place)
-            self._kept[place] = page
+            if place in self._kept:
+                self._kept[place] = page = self._kept.pop(place)
+                return page
+            samples: list[ShownSample] = []
+            deadline = time.monotonic() + _PATIENCE_S
+            if self._next != place:
+                self._open = self._found(place)
+            self._next = last = None  # an error, or the end, leaves nothing open
+            for (last, *_), sample, after in self._open:
+                if sample is not None:
+                    samples.append(self._show(sample, len(samples), last))
+                if len(samples) == self._per_page or (place.source and time.monotonic() > deadline):
+                    self._next = after
+                    break
+            shown = (page.place for page in reversed(self._kept.values()) if page.after == place)
+            earlier = max(1, place.step - (1 if last is None else last - place.step + 1))
+            self._kept[place] = page = StepsPage(
+                place=place,
+                samples=tuple(samples),
+                last=last,
+                after=self._next,
+                before=next(shown, place._replace(step=earlier, at=0)) if (place.step, place.at) > (1, 0) else None,
+                is_cut=self._next is not None and len(samples) < self._per_page,
+            )
             while len(self._kept) > max(1, _MAX_KEPT // self._per_page):
                 del self._kept[next(iter(self._kept))]
             return page
-
-    def _read_page(self, place: PagePlace) -> StepsPage:
-        samples: list[ShownSample] = []
-        deadline = time.monotonic() + _PATIENCE_S
-        if self._next != place:
-            self._open = self._found(place)
-        self._next = last = None  # an error, or the end, leaves nothing open
-        for (last, *_), sample, after in self._open:
-            if sample is not None:
-                samples.append(self._show(sample, len(samples), last))
-            if len(samples) == self._per_page or (place.source and time.monotonic() > deadline):
-                self._next = after
-                break
-        shown = (page.place for page in reversed(self._kept.values()) if page.after == place)
-        earlier = max(1, place.step - (1 if last is None else last - place.step + 1))
-        return StepsPage(
-            place=place,
-            samples=tuple(samples),
-            last=last,
-            after=self._next,
-            before=next(shown, place._replace(step=earlier, at=0)) if (place.step, place.at) > (1, 0) else None,
-            is_cut=self._next is not None and len(samples) < self._per_page,
-        )
 
     def _found(self, place: PagePlace) -> Iterator[tuple[PagePlace, Sample | None, PagePlace]]:
         """The samples of a source from a place on, None where a step has none of it: each with what comes after it."""

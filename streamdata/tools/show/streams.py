@@ -311,7 +311,7 @@ class StoredRecords:
 
 
 def _source_of_files(path: Path) -> Any:
-    """What reads the records of a file or folder; None where nothing does."""
+    """The source that reads a file or folder; None where nothing does."""
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     # Tars before lines: beside a tar, these are what is known of it.
     kinds = [(target, SHARD_SUFFIXES[target]) for target in reversed(SHARD_SUFFIXES)]
