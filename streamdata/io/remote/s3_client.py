@@ -147,10 +147,9 @@ class S3Client(WebClient):
         if region is not None and region != self._regions.get(bucket, used.settings.region):
             self._regions[bucket] = region
             return True
-        return isinstance(error, DeniedError) and not self._options.anonymous and self._renewed(used)
-
-    def _renewed(self, used: Prepared) -> bool:
-        """Whether other credentials than those used, which were refused, may be available now."""
+        if not isinstance(error, DeniedError) or self._options.anonymous:
+            return False
+        # Whether other credentials than those used, which were refused, may be available now.
         if used.settings is not self._settings:  # they were renewed meanwhile
             return True
         if time.monotonic() - self._renewed_at < _RENEWAL_S:

@@ -246,36 +246,6 @@ class OwnStreamSource(Source):
 
     def _share(self, name: str, lane: Lane) -> Any:
         """The dataset as one lane reads it: another object for each start, since the dataset may note where it is."""
-        self._check_ranks(name, lane)
-        # Also of one lane: what Hugging Face's notes while it is iterated, its shallow copies share.
-        shard = getattr(self._dataset, "shard", None)
-        if self._mode != _SHARD or (lane.count == 1 and not callable(shard)):
-            share = copy.copy(self._dataset)
-            # In Hugging Face's, workers share this number, and are not all in the same epoch.
-            if hasattr(share, "_epoch"):
-                share._epoch = copy.deepcopy(share._epoch)  # noqa: SLF001
-            return share
-        if not callable(shard):
-            raise ValueError(
-                f"source {shown(name)} ({type(self._dataset).__name__}): expected `lanes` or `shard`, for it is "
-                "read by "
-                f"{lane.count} lanes ({lane.dp_size} ranks with {lane.num_workers} workers), got neither\n"
-                "  Set its attribute `lanes` to self, where it asks get_worker_info() which worker it is in, or to "
-                "stride, where each lane is to keep every so-many-th of its records; or give it a method "
-                "shard(num_shards, index)."
-            )
-        # Asked before: what its own error says is about the index of a list.
-        has = getattr(self._dataset, "num_shards", None)
-        if isinstance(has, int) and has < lane.count:
-            raise ValueError(
-                f"source {shown(name)} ({type(self._dataset).__name__}): expected a shard for each of "
-                f"{lane.count} lanes, "
-                f"got num_shards={has}\n  Set its attribute `lanes` to stride, take fewer ranks or workers, or cut it "
-                "into more shards."
-            )
-        return shard(num_shards=lane.count, index=lane.index)
-
-    def _check_ranks(self, name: str, lane: Lane) -> None:
         known = _known_rank(self._dataset)
         who = f"source {shown(name)} ({type(self._dataset).__name__})"
         if self._mode == SELF and lane.dp_size > 1 and known != (lane.dp_rank, lane.dp_size):
@@ -291,6 +261,33 @@ class OwnStreamSource(Source):
                 f"{who}: it is divided by rank already ({known[0]} of {known[1]}), and would be divided once more\n"
                 "  Give it whole, or set its attribute `lanes` to self."
             )
+        # Also of one lane: what Hugging Face's notes while it is iterated, its shallow copies share.
+        shard = getattr(self._dataset, "shard", None)
+        if self._mode != _SHARD or (lane.count == 1 and not callable(shard)):
+            share = copy.copy(self._dataset)
+            # In Hugging Face's, workers share this number, and are not all in the same epoch.
+            if hasattr(share, "_epoch"):
+                share._epoch = copy.deepcopy(share._epoch)  # noqa: SLF001
+            return share
+        if not callable(shard):
+            raise ValueError(
+                f"{who}: expected `lanes` or `shard`, for it is "
+                "read by "
+                f"{lane.count} lanes ({lane.dp_size} ranks with {lane.num_workers} workers), got neither\n"
+                "  Set its attribute `lanes` to self, where it asks get_worker_info() which worker it is in, or to "
+                "stride, where each lane is to keep every so-many-th of its records; or give it a method "
+                "shard(num_shards, index)."
+            )
+        # Asked before: what its own error says is about the index of a list.
+        has = getattr(self._dataset, "num_shards", None)
+        if isinstance(has, int) and has < lane.count:
+            raise ValueError(
+                f"{who}: expected a shard for each of "
+                f"{lane.count} lanes, "
+                f"got num_shards={has}\n  Set its attribute `lanes` to stride, take fewer ranks or workers, or cut it "
+                "into more shards."
+            )
+        return shard(num_shards=lane.count, index=lane.index)
 
 
 def _known_rank(dataset: Any) -> tuple[int, int] | None:

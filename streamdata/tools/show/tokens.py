@@ -230,7 +230,13 @@ def tokens_of(sample: Mapping[str, Any], name: str) -> TokenSequence | None:
         return array if array is not None and array.shape == ids.shape else None
 
     masked_by, train, is_shifted = _trained(own, ids, beside)
-    attended = beside("attention_mask")
+    attended, positions = beside("attention_mask"), beside("position_ids")
+    ends, borders = sequence_of(sample.get(f"{prefix}cu_seqlens")), list[int]()
+    if ends is not None and len(ends) and int(ends[-1]) <= len(ids):
+        borders = [end for end in ends.tolist() if 0 < end < len(ids)]
+    elif positions is not None:  # a document begins where they begin anew; it may be one of one token
+        is_new = (positions[1:] < positions[:-1]) | ((positions[1:] == 0) & (positions[:-1] == 0))
+        borders = [int(begin) for begin in np.flatnonzero(is_new) + 1]
     return TokenSequence(
         ids=ids,
         # A mark of the token that predicts is moved to the predicted one; nothing predicts the first.
@@ -238,7 +244,7 @@ def tokens_of(sample: Mapping[str, Any], name: str) -> TokenSequence | None:
         masked_reason=f"not trained: {short_name(prefix + masked_by)} here",
         is_shifted=is_shifted,
         attended=None if attended is None else attended.astype(np.bool_),
-        borders=_borders(beside("position_ids"), sequence_of(sample.get(f"{prefix}cu_seqlens")), len(ids)),
+        borders=borders,
     )
 
 
@@ -256,16 +262,6 @@ def _trained(own: str, ids: Ids, beside: Callable[[str], Any]) -> tuple[str, Mas
         return "", None, False
     kept = labels != _IGNORED
     return f"labels is {_IGNORED}", kept, not np.array_equal(labels[kept], ids[kept])
-
-
-def _borders(positions: "np.ndarray[Any, Any] | None", ends: Ids | None, length: int) -> list[int]:
-    """Where documents begin, the first excepted: where positions begin anew."""
-    if ends is not None and len(ends) and int(ends[-1]) <= length:
-        return [end for end in ends.tolist() if 0 < end < length]
-    if positions is None:
-        return []
-    is_new = (positions[1:] < positions[:-1]) | ((positions[1:] == 0) & (positions[:-1] == 0))  # or one of one token
-    return [int(begin) for begin in np.flatnonzero(is_new) + 1]
 
 
 def target_summary(sample: Mapping[str, Any], name: str) -> str:
