@@ -89,6 +89,12 @@ def stands_still(numbers: dict[tuple[str, ...], float]) -> dict[tuple[str, ...],
     return {key: value for key, value in numbers.items() if key[0] != "worked_seconds_total"}
 
 
+@pytest.fixture(autouse=True)
+def _own_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose counts stand still between two looks, whatever tests before have left under way."""
+    monkeypatch.setattr(_network, "made", None)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_number_is_that_of_the_loader(num_workers, rank) -> None:
