@@ -122,9 +122,6 @@ class Run:
 
 Records = Iterator[tuple[Record, Position]]
 
-_LEAST_SHARE = 2.0**-20
-"""Least share that a drawn source is taken to have until its draws show how often it is due."""
-
 _MAX_SKIPPED = 1000
 """Records in a row that `skip` may leave out of an endless lane, over at least as many epochs as there are lanes."""
 
@@ -135,12 +132,11 @@ class Leaf:
     Args:
         run: The lane and where it stood.
         node: The source; its dataset's `single_process_fn`, `process_fn` and `max_bad` apply.
-        above: The shares on the path from the top to it.
     """
 
     is_mixture = False
 
-    def __init__(self, run: Run, node: Node, above: tuple[ShareAt, ...]) -> None:
+    def __init__(self, run: Run, node: Node) -> None:
         self.path, self.endless = node.path, node.is_endless
         self._run, self._tally = run, run.tally(node)
         self._lane = run.deals.lane(node, run.lane.index)
@@ -151,7 +147,6 @@ class Leaf:
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
         self._stream: StreamFns | None = getattr(node.dataset, "process_fn", None)
         self._tally.counts_outputs = hasattr(self._stream, "num_ended") and is_stateful(self._stream)
-        self._above = above
         self._reads_ahead = isinstance(node.dataset, ShardDataset) and run.ahead.settings.read_ahead_bytes > 0
         # Before any of them reads: the first one may not take the room that the others will need.
         run.ahead.num_sources += self._reads_ahead and node.dataset.source.shards.has_remote
@@ -179,10 +174,7 @@ class Leaf:
                 "answered, got no process_fn\n  Resume with the process_fn that it had."
             )
         has_function = self._single is not None or self._stream is not None
-        upcoming = None
-        if self._reads_ahead:  # makes windows before they are needed; its pace shows only when some were read
-            share = math.prod(share_at(self._run.base.time) for share_at in self._above)
-            upcoming = Upcoming(self._run.ahead, 1 / max(share, _LEAST_SHARE))
+        upcoming = Upcoming(self._run.ahead) if self._reads_ahead else None
         number = self._run.numbers[self.path]
         task = ReadTask(self.path, number, self._run.lane, lane.order, self._tally, self._part, upcoming)
         if (watch := self._run.watch) is not None:

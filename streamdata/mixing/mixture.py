@@ -78,8 +78,8 @@ class Mixture:
         number = len(node.children)
         self._draws, self._costs, self._tokens = [0] * number, [0.0] * number, [0] * number
         for i, child in enumerate(node.children):
-            kind = Mixture if child.is_mixture else Leaf
-            self._children.append(kind(run, child, (*above, self._clocks.share_at(i))))
+            shares = (*above, self._clocks.share_at(i))
+            self._children.append(Mixture(run, child, shares) if child.is_mixture else Leaf(run, child))
             state = run.entries.node_state(child.path)
             self._node_states.append(state)
             if state is not None:
@@ -167,8 +167,6 @@ class Mixture:
         heapify(heap)
         if self._clocks.is_told:
             self._cross()
-        if not self.path:
-            self._run.ahead.heap = heap
         return heap
 
     def _pull(self, i: int, heap: list[tuple[float, int]]) -> Callable[[], tuple[Sample, PlainCursor]]:

@@ -46,7 +46,6 @@ from streamdata.shards.tar.sidecar import JoinedLines, SidecarKeys, checked_meta
 
 logger = logging.getLogger(__name__)
 _CHUNK_BYTES, _MAX_CHUNKS = 1 << 20, 16
-_FIRST_BYTES = 1 << 20  # so that the first record does not wait for a large answer
 _NO_FIELD = "members without key and field"
 _NO_LINE = "records without a sidecar line"
 _NO_RECORD = "sidecar lines without a record"
@@ -123,16 +122,14 @@ class SequentialFiles:
         return counts
 
     def chunks(self, shard: int) -> FileSpans | None:
-        """The spans in which a remote shard is requested, small ones first; None for a local one."""
+        """The spans in which a remote shard is requested; None for a local one."""
         url, stamp = self.urls[shard], self._stamps[shard]
         self._learn(shard)
         if is_pipe(url) or not is_remote(url):  # the kernel reads ahead
             return None
-        ends = [min(stamp.size, _FIRST_BYTES << number) for number in range(MAX_REQUEST_BYTES.bit_length())]
-        ends = [end for end in ends if end < min(stamp.size, MAX_REQUEST_BYTES)]
-        ends += [*range(MAX_REQUEST_BYTES, stamp.size, MAX_REQUEST_BYTES), *([stamp.size] if stamp.size else [])]
-        begins = [0, *ends[:-1]][: len(ends)]
-        return FileSpans([url], [stamp], np.array([np.zeros(len(ends)), begins, ends], np.int64).T)
+        begins = np.arange(0, stamp.size, MAX_REQUEST_BYTES)
+        ends = np.minimum(begins + MAX_REQUEST_BYTES, stamp.size)
+        return FileSpans([url], [stamp], np.stack([np.zeros_like(begins), begins, ends], axis=1))
 
     def note(self, url: str, kind: str, count: int, which: str) -> None:
         """Count an anomaly of a shard by kind, and log the first of each kind."""

@@ -8,7 +8,7 @@ MB = 1 << 20
 
 
 def requests_of(*spans):
-    return coalesced(np.array(spans, np.int64).reshape(-1, 3)).pieces
+    return [piece[:3] for piece in coalesced(np.array(spans, np.int64).reshape(-1, 3))[0]]
 
 
 def test_spans_that_touch_are_one_request_up_to_its_bound():
@@ -23,12 +23,11 @@ def test_gaps_are_read_where_that_is_less_than_twice_what_is_wanted():
     assert requests_of((0, 0, 10), (1, 10, 20)) == [(0, 0, 10), (1, 10, 20)]
 
 
-def test_what_is_used_first_is_asked_for_first():
-    """Whatever lies first; an empty span is in no request."""
-    found = coalesced(np.array([(1, 0, 5), (0, 90, 95), (0, 7, 7), (1, 5, 9)], np.int64))
-    assert found.pieces == [(1, 0, 9), (0, 90, 95)]
-    assert found.of_span.tolist() == [0, 1, -1, 0]
-    assert found.first_uses == [0, 1]
+def test_pieces_say_what_needs_them_first():
+    """Whatever lies first; an empty span is in none."""
+    pieces, of_span = coalesced(np.array([(1, 0, 5), (0, 90, 95), (0, 7, 7), (1, 5, 9)], np.int64))
+    assert pieces == [(0, 90, 95, 1), (1, 0, 9, 0)]
+    assert of_span.tolist() == [1, 0, -1, 1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 9)), max_size=30), st.booleans())
@@ -37,14 +36,14 @@ def test_each_span_is_in_its_request(spans, gaps):
     unit = MAX_REQUEST_BYTES // 8
     apart = np.array([(shard, begin * unit, (begin + size) * unit) for shard, begin, size in spans], np.int64)
     apart = apart.reshape(-1, 3)
-    found = coalesced(apart, gaps=gaps)
+    pieces, of_span = coalesced(apart, gaps=gaps)
     wanted = np.zeros((3, 60), np.bool_)
-    for (shard, begin, end), request in zip(apart.tolist(), found.of_span.tolist(), strict=True):
+    for (shard, begin, end), request in zip(apart.tolist(), of_span.tolist(), strict=True):
         assert (request < 0) == (begin == end)
         if request >= 0:
-            assert found.pieces[request][0] == shard
-            assert found.pieces[request][1] <= begin < end <= found.pieces[request][2]
+            assert pieces[request][0] == shard
+            assert pieces[request][1] <= begin < end <= pieces[request][2]
             wanted[shard, begin // unit : end // unit] = True
-    for shard, begin, end in found.pieces:
+    for shard, begin, end, _ in pieces:
         has = wanted[shard, begin // unit : end // unit].mean()
         assert has > 0.5 if gaps else has == 1

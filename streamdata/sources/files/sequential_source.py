@@ -12,7 +12,7 @@ from streamdata.fields import RECORD, SEED
 from streamdata.io.cache.cached import confirm
 from streamdata.io.storage import Int64s
 from streamdata.run import shuffled, stable_seed
-from streamdata.shards.ahead.windows import MAX_REQUEST_BYTES, ChunkBytes, PlannedWindow
+from streamdata.shards.ahead.windows import ChunkBytes, PlannedWindow
 from streamdata.shards.readers import DamagedRecordError, SequentialShards
 from streamdata.sources.order.blocks import BlockOrder, Part, describe_content, shard_seeds
 from streamdata.sources.source import OrderAt, ReadTask, Record, Source, check_position, place_of, walk
@@ -130,8 +130,7 @@ class SequentialSource(Source):
                 chunks = self.shards.chunks(int(blocks[0]))
                 files = [] if chunks is None else [chunks]
                 order_inside = np.arange(0 if chunks is None else len(chunks.spans))
-                # Let go of one by one: the shard may be larger than any memory.
-                yield PlannedWindow(start[:2], None, files, order_inside, MAX_REQUEST_BYTES)
+                yield PlannedWindow(start[:2], None, files, order_inside)
 
     def _of_part(self, part: Part | None, shard: int) -> Iterator[bool]:
         """Yields for each record of a shard whether it is of the part."""

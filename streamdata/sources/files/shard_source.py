@@ -168,9 +168,9 @@ class BlockSource(Source):
         windows = self._walk(orders)
         for order, start, runs in self._asked_early(windows) if self.shards.has_remote else windows:
             opened = self._open(order, part, start, runs)
-            spans, is_advice = opened.window.spans(), not self.shards.has_remote
+            spans = opened.window.spans()
             self.shards.learn(spans)
-            yield PlannedWindow(start[:2], opened, spans, opened.positions, is_advice=is_advice)
+            yield PlannedWindow(start[:2], opened, spans, opened.positions)
 
     def _walk(self, orders: Iterator[OrderAt]) -> Iterator[_Unopened]:
         for order, position in orders:
@@ -232,15 +232,14 @@ class BlockSource(Source):
         firsts = starts - ends + counts  # a record's position in the window is added to get its number in the source
         for chunk in chunks:
             done, stop = (0, len(positions)) if chunk is None else (chunk.begin, chunk.end)
-            held = None if chunk is None or chunk.is_advice else chunk
             while done < stop:
                 some = positions[done : min(stop, done + task.grow(window.look_ahead))]
                 end = done + len(some)
                 records: Iterator[Record]
                 if task.keeps_damaged:
-                    records = map(task.sound_or_damaged, take_all(window, some, task.fields, held))
+                    records = map(task.sound_or_damaged, take_all(window, some, task.fields, chunk))
                 else:
-                    records = window.take(some, task.fields, held)
+                    records = window.take(some, task.fields, chunk)
                 numbers = (firsts[np.searchsorted(ends, some, side="right")] + some).tolist()
                 yield afters[done:end], _numbered(records, source, epoch, numbers)
                 done = end
