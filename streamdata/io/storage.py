@@ -234,11 +234,15 @@ def submit_range(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[by
     def take(memory: Memory) -> bytes:
         return memory if isinstance(memory, bytes) else memory[begin:end]
 
-    return then(submit_memory(url, begin, end, stamp), take)
+    found = submit_memory(url, begin, end, stamp)
+    if not isinstance(found, Future):
+        memory, found = found, Future()
+        found.set_result(memory)
+    return then(found, take)
 
 
-def submit_memory(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[Memory]":
-    """Request what `submit_range` does; the future may give a map of a shard that is in a cache."""
+def submit_memory(url: str, begin: int, end: int, stamp: FileStamp) -> "Memory | Future[Memory]":
+    """Request what `submit_range` does; or return a map of a shard whose bytes are in a cache."""
     kept = kept_as(url, stamp)
     if not kept.version:  # what is kept of another version would not be noticed
         return _submit(url, stamp, begin, end)

@@ -39,14 +39,14 @@ def damage(path, at):
 
 
 def test_a_chunk_is_checked_once(file, monkeypatch):
-    """While the map is open."""
+    """Whoever has its mark does not look at it again."""
     sizes, digest = [], shard_file.xxh3_64_digest
     monkeypatch.setattr(shard_file, "xxh3_64_digest", lambda data, seed: sizes.append(len(data)) or digest(data, seed))
-    opened = CachedShard(file)
+    opened, checked = CachedShard(file), bytearray(file.num_chunks)
     for _ in range(3):
-        opened.damaged_page(60_000, 200_000)
+        opened.damaged_page(60_000, 200_000, checked)
     assert sizes == [65536] * 4
-    opened.damaged_page(0, SIZE)
+    opened.damaged_page(0, SIZE, checked)
     assert len(sizes) == SIZE // 65536
     assert opened.memory[:SIZE] == DATA
 
@@ -55,15 +55,15 @@ def test_a_file_under_another_name_is_damaged(file):
     """Its sums are of its own shard."""
     other = file._replace(shard="1" * 36)
     Path(file.path).rename(other.path)
-    assert CachedShard(other).damaged_page(5, 9) == 0
+    assert CachedShard(other).damaged_page(5, 9, bytearray(file.num_chunks)) == 0
 
 
 def test_damage_names_its_page(file):
     """And pages beside it are read."""
     damage(file.path, PAGE_BYTES + 70_000)
-    opened = CachedShard(file)
-    assert opened.damaged_page(0, PAGE_BYTES + 65_000) is None
-    assert opened.damaged_page(0, SIZE) == 1
+    opened, checked = CachedShard(file), bytearray(file.num_chunks)
+    assert opened.damaged_page(0, PAGE_BYTES + 65_000, checked) is None
+    assert opened.damaged_page(0, SIZE, checked) == 1
 
 
 def test_a_map_shows_what_other_processes_write_and_take_back(file):
@@ -81,7 +81,7 @@ def test_a_map_outlives_its_file(file):
     """Which is removed to make room, or by hand."""
     opened = CachedShard(file)
     Path(file.path).unlink()
-    assert opened.damaged_page(0, SIZE) is None
+    assert opened.damaged_page(0, SIZE, bytearray(file.num_chunks)) is None
     assert opened.memory[:SIZE] == DATA
     with pytest.raises(FileNotFoundError):
         CachedShard(file)

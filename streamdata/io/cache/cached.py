@@ -66,7 +66,7 @@ def cache_counts() -> list[PageCache]:
     return [cache for _, cache in list(_caches.get().values()) if cache is not None]
 
 
-def read_cached(url: str, size: int, version: int, begin: int, end: int, fetch: Fetch) -> "Future[Memory]":
+def read_cached(url: str, size: int, version: int, begin: int, end: int, fetch: Fetch) -> "Memory | Future[Memory]":
     """The bytes [begin, end) of a shard: through its page cache if it has one, else by `fetch`.
 
     Args:

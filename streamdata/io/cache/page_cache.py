@@ -53,6 +53,8 @@ class PageCache:
         self.path, self.reads, self.hits = path, 0, 0
         self._room, self._is_off, self._said = Room(Path(path), max_bytes), False, set[str]()
         self._threads, self._slots = threading.Lock(), threading.Semaphore(_MAX_FETCHED)
+        self._checked: dict[str, bytearray] = {}
+        """By shard, a mark for each chunk that this process has written or found sound."""
         self._fetched = set[str]()
         """The pages that this process fetches now."""
         self._questions = deque[Future[Memory]]()
@@ -60,8 +62,8 @@ class PageCache:
         if max_bytes is None:
             logger.info("cache '%s': at most %.1f GB, a tenth of what was free", path, self._room.max_bytes / 1e9)
 
-    def read(self, shard: str, size: int, begin: int, end: int, fetch: Fetch) -> "Future[Memory]":
-        """The bytes [begin, end) of a shard, from the cache or by `fetch`.
+    def read(self, shard: str, size: int, begin: int, end: int, fetch: Fetch) -> "Memory | Future[Memory]":
+        """The bytes [begin, end) of a shard: at once if all of them are in the cache, else by `fetch`.
 
         Reading a shard's beginning from the cache asks its server whether this is still its version: each pass reads
         it once, on some node, so that is one request per shard and pass. The bytes are of the version asked for in any
@@ -74,17 +76,17 @@ class PageCache:
             end: What follows the last one.
             fetch: Asks for bytes of this version.
         """
-        file, answer = ShardFile(self.path, shard, size), Future[Memory]()
+        file = ShardFile(self.path, shard, size)
         whole = self._found(file, begin, end)
         if whole is not None:
             if begin < _FIRST_BYTES:
                 self._questions.append(fetch(0, 1))
             self._count(begin, end)
-            answer.set_result(whole)
-            return answer
+            return whole
         is_kept = not self._is_off and self._room.may_fit(min(size, PAGE_BYTES))
         if not is_kept and not any(self._found(file, *one) for one in _by_page(begin, end)):
             return fetch(begin, end)
+        answer = Future[Memory]()
         gather = partial(self._gather, answer, file, begin, end, fetch, is_kept=is_kept)
         # No exit waits for it. Where no thread can be started, nobody waits for the answer either.
         threading.Thread(target=gather, name="streamdata cache", daemon=True).start()
@@ -112,11 +114,14 @@ class PageCache:
             return None
         if not opened.has(begin, end):
             return None
-        if (page := opened.damaged_page(begin, end)) is not None:
+        if (page := opened.damaged_page(begin, end, self._checked_of(file))) is not None:
             file.drop(page)
             self._say("damaged", f"page {page} of {file.path} is not what was written; such pages are fetched again")
             return None
         return opened.memory
+
+    def _checked_of(self, file: ShardFile) -> bytearray:
+        return self._checked.get(file.shard) or self._checked.setdefault(file.shard, bytearray(file.num_chunks))
 
     def _count(self, begin: int, end: int) -> None:
         self.reads += 1
@@ -177,7 +182,9 @@ class PageCache:
         try:
             with file.open() as opened:
                 if self._room.reserve(len(data), partial(file.allocate, opened, page)):
-                    file.write(opened, page, data)
+                    chunks = file.write(opened, page, data)
+                    # What checksums are for is a crash, which this process would not have outlived.
+                    self._checked_of(file)[chunks.start : chunks.stop] = b"\1" * len(chunks)
         except OSError as error:
             self._is_off = True
             self._say("off", f"it cannot be written: {error}; what is not there yet is read without it")

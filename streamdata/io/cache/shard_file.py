@@ -2,8 +2,8 @@
 
 A shard's pages lie in one sparse file, each where it lies in the shard; after them come a checksum for each chunk of
 64 KiB and a mark for each page that is there. What is read of a page is a slice of the map of that file. A chunk is
-checked when it is first read from a map. Nobody truncates a file or writes a page again: what makes room is removed,
-and lives on in the maps of it.
+checked when a process that did not write it reads it first. Nobody truncates a file or writes a page again: what makes
+room is removed, and lives on in the maps of it.
 """
 
 import hashlib
@@ -67,9 +67,14 @@ class ShardFile(NamedTuple):
         return f"{self.folder}/{self.shard}{SUFFIX}"
 
     @property
+    def num_chunks(self) -> int:
+        """How many chunks it has, each with a checksum."""
+        return -(-self.size // _CHUNK_BYTES)
+
+    @property
     def marks(self) -> int:
         """Where the marks of pages begin, after the shard and the checksums of its chunks."""
-        return self.size + _CHECKSUM_BYTES * -(-self.size // _CHUNK_BYTES)
+        return self.size + _CHECKSUM_BYTES * self.num_chunks
 
     @property
     def end(self) -> int:
@@ -96,8 +101,8 @@ class ShardFile(NamedTuple):
         os.posix_fallocate(file.fileno(), self.marks, self.end - self.marks)
         os.posix_fallocate(file.fileno(), begin, min(PAGE_BYTES, self.size - begin))
 
-    def write(self, file: io.BufferedRandom, page: int, data: memoryview) -> None:
-        """Write a page whose blocks were taken, and mark it as there.
+    def write(self, file: io.BufferedRandom, page: int, data: memoryview) -> range:
+        """Write a page whose blocks were taken, and mark it as there; return the numbers of its chunks.
 
         Nothing is synced: what a power cut leaves is damaged, which its checksums tell.
 
@@ -112,6 +117,7 @@ class ShardFile(NamedTuple):
         file.write(b"".join(sums))
         file.seek(self.marks + page)  # the last: whoever is killed leaves none
         file.write(b"\1")
+        return range(first, first + len(chunks))
 
     def drop(self, page: int) -> None:
         """Take back that a page is there."""
@@ -134,22 +140,21 @@ class CachedShard:
                 raise FileNotFoundError(file.path)
             self.memory = mmap.mmap(opened.fileno(), file.end, access=mmap.ACCESS_READ)
         self._view = memoryview(self.memory)
-        self._checked = bytearray(-(-file.size // _CHUNK_BYTES))
 
     def has(self, begin: int, end: int) -> bool:
         """Whether all pages with the bytes [begin, end) are there."""
         pages = pages_of(begin, end)
         return self.memory.find(b"\0", self._marks + pages.start, self._marks + pages.stop) < 0
 
-    def damaged_page(self, begin: int, end: int) -> int | None:
-        """The first page with a chunk of these bytes that is not what was written; each chunk is checked once."""
+    def damaged_page(self, begin: int, end: int, checked: bytearray) -> int | None:
+        """The first page with a chunk of these bytes that is not what was written; what is marked is not looked at."""
         # All at once, and now: a fault when a record is copied would hold the lock of the interpreter.
         self.memory.madvise(mmap.MADV_WILLNEED, begin - begin % mmap.PAGESIZE, end - begin)
         first, last = begin // _CHUNK_BYTES, -(-end // _CHUNK_BYTES)
-        while (number := self._checked.find(0, first, last)) >= 0:
+        while (number := checked.find(0, first, last)) >= 0:
             at, sum_at = number * _CHUNK_BYTES, self._size + number * _CHECKSUM_BYTES
             digest = xxh3_64_digest(self._view[at : min(self._size, at + _CHUNK_BYTES)], self._seed + number)
             if digest != self._view[sum_at : sum_at + _CHECKSUM_BYTES]:
                 return at // PAGE_BYTES
-            self._checked[number] = 1
+            checked[number] = 1
         return None
