@@ -164,15 +164,15 @@ def test_who_waits_most_does_not_take_all(store):
 
 
 def test_few_requests_of_each_source_are_under_way_until_it_waits(store):
-    """What is needed first goes first, in all sources: of each its share of the connections, two at least."""
-    lane = lane_of(4, connections=12)
+    """What is needed first goes first, in all sources: of each its share of the connections, four at least."""
+    lane = lane_of(4, connections=20)
     several = [Upcoming(lane) for _ in range(4)]
     for number, one in enumerate(several):
-        one.begin(windows_apart(f"{number}-", 5))
+        one.begin(windows_apart(f"{number}-", 9))
         one.enter(0)
-    assert [sum(url.startswith(f"{number}-") for url in store.urls) for number in range(4)] == [3, 3, 3, 3]
+    assert [sum(url.startswith(f"{number}-") for url in store.urls) for number in range(4)] == [5, 5, 5, 5]
     read(several[0], store, waits=True)
-    assert sum(url.startswith("0-") for url in store.urls) == 5
+    assert sum(url.startswith("0-") for url in store.urls) == 7
     lane.close()
 
 

@@ -29,7 +29,7 @@ _BYTES: Final = 256 << 20
 _VARIABLE: Final = "STREAMDATA_READ_AHEAD_BYTES"
 _MOST_WINDOWS: Final = 256
 _MOST_LOADS: Final = 8  # in the queue of a source, of the largest size
-_FEWEST_UNDER_WAY: Final = 2
+_FEWEST_UNDER_WAY: Final = 4
 
 
 class AheadSettings(NamedTuple):
@@ -229,7 +229,8 @@ class Upcoming:
         request, answer = load.requests[number], load.answers[number]  # its url names the file where this takes long
         self._num_under_way -= 1
         if isinstance(answer, Future) and not answer.done():
-            self._has_waited, self._most_under_way = True, self._most_under_way + 1
+            self._has_waited = True
+            self._most_under_way += self._most_under_way < self._lane.settings.connections
         self._fill()
         if isinstance(answer, Future):
             with network().waiting():
