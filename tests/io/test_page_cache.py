@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamdata.errors import ShardError
-from streamdata.io.cache import page_cache, shard_file
+from streamdata.io.cache import page_cache, room, shard_file
 from streamdata.io.cache.page_cache import PageCache
 from streamdata.io.cache.shard_file import ShardFile, charge_of, shard_key
 from streamdata.run.per_process import open_files
@@ -483,6 +483,27 @@ def test_a_page_that_a_suspended_process_was_fetching_is_fetched_beside_it(folde
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     assert not pages(folder)
+
+
+def test_a_process_that_is_suspended_while_it_counts_stops_no_other(folder, caplog, monkeypatch):
+    """What is there is read; nothing more is kept."""
+    monkeypatch.setattr(room, "STALL_S", 0.1)
+    store, cache, (receiver, sender) = Store(9), PageCache(str(folder), 64 * MB), os.pipe()
+
+    def counts():
+        its = PageCache(str(folder), 64 * MB)._room
+        assert its.lock(store.key()[:12])
+        assert its.lock("")
+        os.write(sender, b"1")
+        signal.pause()
+
+    pid = forked(counts)
+    os.read(receiver, 1)
+    store.read(cache, 1, 9)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert not pages(folder)
+    assert "another process has held its lock" in caplog.text
 
 
 def test_what_a_killed_process_leaves_is_no_page_and_makes_room(folder, counted_at_once):

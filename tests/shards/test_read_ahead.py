@@ -200,9 +200,11 @@ def test_a_fork_asks_again_and_cancels_nothing_of_its_parent(store, monkeypatch)
     if not child:
         try:
             monkeypatch.setattr(requests, "submit", lambda url, *_: url.encode())
-            found = next(source._chunk.load.memories())
+            found = next(source._chunk.load.memories()), held_bytes()
+            source.enter(1)
+            is_well = found == (b"forks", (10, 10)) and held_bytes() == (10, 10)
             source.close()
-            os._exit(found != b"forks")
+            os._exit(not is_well)
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0

@@ -13,6 +13,7 @@ at its start: no page makes room for another of the same source, and the hit rat
 is.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -26,8 +27,10 @@ from pathlib import Path
 from typing import Final
 
 from streamdata.io.cache.shard_file import DISK_BLOCK, FOLDER, SUFFIX, URL, VERSION, charge_of
+from streamdata.io.remote.requests import STALL_S
 
 _STATE: Final = struct.Struct("<qd")  # bytes that pages take, and when they were counted
+_POLL_S: Final = 0.002
 _COUNT_AGAIN_S: Final = 60.0
 _FREE_SHARE: Final = 10
 _SPARE_SHARE: Final = 64
@@ -65,13 +68,17 @@ class Room:
         """Keep the pages of a shard, named by `shard_key`, and of others in its folder, until this process ends."""
         if self._versions.get(shard[URL]) != shard[VERSION]:
             with self._threads:  # one that makes room lets go of the locks of folders that were unused when it began
-                self._versions[shard[URL]] = shard[VERSION]
-                fcntl.lockf(self._fd, fcntl.LOCK_SH, 1, _byte_of(shard[FOLDER]))
+                # Another process may make room now. Then this is tried again: what is removed lives on in its maps.
+                if self._locked(fcntl.LOCK_SH, shard[FOLDER]):
+                    self._versions[shard[URL]] = shard[VERSION]
 
     def lock(self, name: str) -> bool:
         """Take the lock of this name, if no other process has it; return whether this process has it now."""
+        return self._locked(fcntl.LOCK_EX, name)
+
+    def _locked(self, kind: int, name: str) -> bool:
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _byte_of(name))
+            fcntl.lockf(self._fd, kind | fcntl.LOCK_NB, 1, _byte_of(name))
         except OSError:  # EACCES or EAGAIN: another process has it
             return False
         return True
@@ -138,13 +145,16 @@ class Room:
 
     @contextmanager
     def _locked_sum(self) -> Iterator[None]:
-        byte = _byte_of("")
         with self._threads:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, byte)
+            patience = time.monotonic() + STALL_S
+            while not self.lock(""):
+                if time.monotonic() > patience:
+                    raise OSError(errno.EBUSY, f"another process has held its lock for {STALL_S:.0f} s")
+                time.sleep(_POLL_S)
             try:
                 yield
             finally:
-                fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
+                self.unlock("")
 
 
 def _byte_of(name: str) -> int:

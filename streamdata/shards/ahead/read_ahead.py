@@ -261,7 +261,7 @@ class Upcoming:
                 most = self._lane.fair_share()[0]
                 for chunk in window.chunks(most):
                     size = sum(one.num_bytes for one in [*chunks, chunk])
-                    if chunks and (size > most or not window.has_files_of(chunks[0].window)):
+                    if chunks and (size > most or window.shards() != chunks[0].window.shards()):
                         yield Load(chunks, most, self.take)
                         chunks = []
                     chunks.append(chunk)

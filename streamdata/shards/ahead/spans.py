@@ -1,7 +1,6 @@
 """Spans of many shards: `shards, their versions, spans → one piece of memory`."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -99,16 +98,13 @@ def _pieces(spans: Int64s) -> tuple[list[_Piece], int, list[int]]:
 
 def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[_Piece], memory: memoryview) -> None:
     """Pieces of remote shards, at the same time."""
-    waiting: list[tuple[_Piece, Future[bytes]]] = []
+    asked = [
+        (piece, submit_range(urls[piece[0]], *piece[1:3], stamps[piece[0]])) for piece in pieces if piece[1] < piece[2]
+    ]
     try:
         with network().waiting():
-            waiting.extend(  # one by one: those that were sent are cancelled where another cannot be
-                (piece, submit_range(urls[piece[0]], *piece[1:3], stamps[piece[0]]))
-                for piece in pieces
-                if piece[1] < piece[2]
-            )
-            for (_, begin, end, at), future in waiting:
-                memory[at : at + end - begin] = future.result()
+            for (_, begin, end, at), answer in asked:
+                memory[at : at + end - begin] = answer.result()
     finally:
-        for _, future in waiting:
-            future.cancel()
+        for _, answer in asked:
+            answer.cancel()

@@ -99,10 +99,9 @@ class PlannedWindow(NamedTuple):
             begin, before = end, int(ends[end - 1])
         return chunks or [Chunk(self, 0, 0, 0)]
 
-    def has_files_of(self, other: "PlannedWindow") -> bool:
-        """Whether its shards are those of another window, so that both may share requests."""
-        pairs = zip(self.files, other.files, strict=False)
-        return len(self.files) == len(other.files) and all(one.urls is its.urls for one, its in pairs)
+    def shards(self) -> list[int]:
+        """What tells its files from other windows', with which it may share requests where they are the same."""
+        return [id(file.urls) for file in self.files]
 
 
 class Chunk:
@@ -165,9 +164,6 @@ class Load:
         take: Waits for the request with a number; returns its bytes.
     """
 
-    sent_bytes = 0
-    """Bytes of the requests that were sent."""
-
     def __init__(self, chunks: Sequence[Chunk], max_bytes: int, take: "Callable[[Load, int], Memory]") -> None:
         self.chunks, self._take, files = chunks, take, chunks[0].window.files
         num_records, wanted = 0, sum(chunk.num_bytes for chunk in chunks)
@@ -191,8 +187,10 @@ class Load:
 
     def forget(self) -> None:
         """Let go of what is under way, as if it had not been sent."""
-        self.unsent, self.answers = deque(self._by_use), dict[int, Memory | Future[Memory] | None]()
-        """Numbers of requests in order of use; and what came of those that were sent, until it is taken."""
+        self.sent_bytes, self.unsent = 0, deque(self._by_use)
+        """Bytes of the requests that were sent; and the numbers of others, in order of use."""
+        self.answers: dict[int, Memory | Future[Memory] | None] = {}
+        """By number, what came of requests that were sent, until it is taken."""
 
     def send(self, number: int) -> int:
         """Send a request; return its bytes."""
