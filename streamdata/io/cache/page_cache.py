@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,8 +26,9 @@ Memory = bytes | mmap.mmap
 """The bytes that were asked for; or a map of a file that has them where they lie in the shard."""
 Fetch = Callable[[int, int], "Future[Memory]"]
 """Asks for the bytes [begin, end) of one version of a shard; fails if the shard is of another one."""
-_MAX_FETCHED: Final = 16
-"""Pages that a process fetches at the same time, each in a thread: they are held beside what readers asked for."""
+_MAX_FETCHED: Final = 8
+"""Pages that a process fetches at the same time: what it holds of them is beside what readers asked for."""
+_MAX_THREADS: Final = 64
 _POLL_S: Final = 0.01
 _FIRST_BYTES: Final = 16
 """Whoever reads some of a shard's first bytes reads its beginning; a parquet file's first page comes after a mark."""
@@ -51,9 +53,9 @@ class PageCache:
     def __init__(self, path: str, max_bytes: int | None) -> None:
         self.path, self.reads, self.hits = path, 0, 0
         self._room, self._is_off, self._said = Room(Path(path), max_bytes), False, set[str]()
-        self._threads, self._num_threads = threading.Lock(), 0
+        self._threads, self._slots, self._num_threads = threading.Lock(), threading.Semaphore(_MAX_FETCHED), 0
         self._waiting = deque[Callable[[], None]]()
-        """What the threads do next."""
+        """Reads that no thread has begun."""
         self._checked: dict[str, bytearray] = {}
         """By shard, a mark for each chunk that this process has written or found sound."""
         self._fetched = set[str]()
@@ -91,7 +93,7 @@ class PageCache:
         gather = partial(self._gather, answer, file, begin, end, fetch, is_kept=is_kept)
         with self._threads:
             self._waiting.append(gather)
-            if self._num_threads < _MAX_FETCHED:
+            if self._num_threads < _MAX_THREADS:
                 # No exit waits for it. Where none can be started, nobody waits for the answer either.
                 threading.Thread(target=self._work, name="streamdata cache", daemon=True).start()
                 self._num_threads += 1
@@ -146,22 +148,23 @@ class PageCache:
         self, answer: "Future[Memory]", file: ShardFile, begin: int, end: int, fetch: Fetch, *, is_kept: bool
     ) -> None:
         """Answer with bytes of pages, one after the other: those that are kept are fetched whole."""
-        if not answer.set_running_or_notify_cancel():  # its reader has gone while it waited for its turn
-            return
-        try:
-            parts = []
-            for first, last in _by_page(begin, end):
-                if (found := self._found(file, first, last)) is not None:
-                    self._count(first, last)
-                    parts.append(memoryview(found)[first:last])
-                elif is_kept:
-                    at = first - first % PAGE_BYTES
-                    parts.append(self._page(file, at, fetch)[first - at : last - at])
-                else:
-                    parts.append(memoryview(fetch(first, last).result()))
-            answer.set_result(b"".join(parts))
-        except BaseException as error:
-            answer.set_exception(error)
+        with self._slots if is_kept else nullcontext():
+            if not answer.set_running_or_notify_cancel():  # its reader has gone while it waited for its turn
+                return
+            try:
+                parts = []
+                for first, last in _by_page(begin, end):
+                    if (found := self._found(file, first, last)) is not None:
+                        self._count(first, last)
+                        parts.append(memoryview(found)[first:last])
+                    elif is_kept:
+                        at = first - first % PAGE_BYTES
+                        parts.append(self._page(file, at, fetch)[first - at : last - at])
+                    else:
+                        parts.append(memoryview(fetch(first, last).result()))
+                answer.set_result(b"".join(parts))
+            except BaseException as error:
+                answer.set_exception(error)
 
     def _page(self, file: ShardFile, begin: int, fetch: Fetch) -> memoryview:
         """The whole of a page: fetched, and kept if there is room, unless somebody else does that meanwhile."""

@@ -100,7 +100,7 @@ class PlannedWindow(NamedTuple):
         return chunks or [Chunk(self, 0, 0, 0)]
 
     def shards(self) -> list[int]:
-        """What tells its files from other windows', with which it may share requests where they are the same."""
+        """Identify its files: it may share requests with windows of the same ones."""
         return [id(file.urls) for file in self.files]
 
 
