@@ -74,7 +74,8 @@ def is_whole(batch: list[dict[str, Any]], number: int) -> bool:
 class Worker:
     """Stands for the worker's process where worker and trainer are this one."""
 
-    pid = os.getpid()
+    def __init__(self) -> None:
+        self.pid = os.getpid()
 
 
 @pytest.fixture
