@@ -13,7 +13,9 @@
 | `collate.py` | batches as lists of samples, and of groups |
 | `tensor_collate.py` | batches as dicts of tensors |
 | `even_ranks.py` | as many batches on every rank of a finite stream |
-| `stream_loader.py` | the loader, and the states after each of its last batches |
+| `stream_loader.py` | the loader |
+| `recent_states.py` | the states after each of its last batches |
+| `agree.py` | whether all ranks set the same weights |
 | `losses.py` | the loss of each source |
 | `to_device.py` | batches that are moved to a device ahead |
 | `stream_state.py` | the states of all ranks in a checkpoint |

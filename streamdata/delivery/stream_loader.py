@@ -1,8 +1,9 @@
 """The loader that a trainer holds: plain batches, and the states after each of the last ones."""
 
+import logging
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from inspect import signature
@@ -11,18 +12,24 @@ from typing import Any, Final, NoReturn
 
 from torch.utils.data import DataLoader
 
+from streamdata.delivery.agree import Setting, agree, checked_setting
 from streamdata.delivery.collate import StatedSamples, mixed_collate, stated_collate, without_states
-from streamdata.delivery.even_ranks import MORE_PASSES, NUM_KEPT, EvenRanks, Received, dropped, filled, padded
+from streamdata.delivery.even_ranks import MORE_PASSES, EvenRanks, Received, dropped, filled, padded
+from streamdata.delivery.recent_states import RecentStates
 from streamdata.delivery.tensor_collate import TensorCollate
 from streamdata.errors import StateError, did_you_mean, listing, shown
 from streamdata.fields import STATE
 from streamdata.mixing.checks import checked_stall_s
+from streamdata.mixing.live_weights import live_after
 from streamdata.mixing.merged import top_of
 from streamdata.mixing.tree import tree_of
 from streamdata.run.lane_link import Traffic
 from streamdata.states.cursor import States, is_asked, states_of_batch
+from streamdata.states.joining import gather_states
 from streamdata.states.progress import Progress, added, totals_of_nodes
-from streamdata.states.table import LoadedStates, StatesTable
+from streamdata.states.table import LoadedStates, table_of
+
+logger = logging.getLogger("streamdata")
 
 _OPTIONS: Final = (
     "generator",
@@ -176,7 +183,9 @@ class StreamLoader:
             StateError: Fewer than `n` batches were received, or more than 256 since the n-th.
         """
         is_asked.set()
-        return dict(self.peek(n))
+        states = self.peek(n)
+        # What many weights have left is long: not of it all is needed.
+        return table_of(states).present().as_dict() if self.dataset.live else dict(states)
 
     def peek(self, n: int) -> LoadedStates:
         """The states after the n-th batch for who only looks on, from any thread: nobody has asked for them by that."""
@@ -215,6 +224,52 @@ class StreamLoader:
             self.dataset.set_epoch(None)
         elif self._even.rest is not None:
             self._even.rest.go_back(count)
+
+    def set_weights(self, weights: Mapping[str, float] | None = None, *, timeout_s: float = 60.0) -> None:
+        """Give sources other percents from the next batch on, also within a running iteration; the others keep theirs.
+
+        What workers hold ahead is dropped, and they are started anew. Where a mixture with a `customized_yield_fn` had
+        begun a burst, at most that comes again; all else goes on exactly. The percents are in the states from now on
+        and win over the recipe's at a resume, unless the recipe's own has changed since. That of a source with a
+        schedule stands until the schedule's next point. A trainer that pulls batches ahead gets those first.
+
+        On several ranks all call it after the same batch. With torch.distributed rank 0's weights count, and others
+        may pass None; without, every rank passes the same.
+
+        Args:
+            weights: Percents by the path of a source, or of a mixture within the top; 0 stops it.
+            timeout_s: How long to wait for the other ranks, in seconds.
+
+        Raises:
+            ValueError: No such source, a percent that is negative or not finite, all of a mixture at 0, some of one
+                whose percents follow from sizes, or what is below a `customized_yield_fn` within another mixture; or
+                there are several ranks and no process group, in a finite stream or of a source with a schedule.
+            RuntimeError: Some rank has received another number of batches, sets others, or does not call in time.
+            StateError: In a finite stream of several ranks, see `gather_states`.
+
+        Nothing is changed where it raises.
+        """
+        dataset, lane, count = self.dataset, self.dataset.lane(self.num_workers), self.num_batches
+        own: Setting | ValueError
+        try:
+            own = checked_setting(dataset, self.num_workers, count, self.peek(count), weights)
+        except ValueError as error:
+            own = error
+        agreed = agree(own, timeout_s)
+        assert agreed.weights is not None, "somebody gave them"
+        if not self._is_endless and lane.dp_size > 1:
+            # How many batches each rank gets depends on what the others have left.
+            gathered = gather_states(self.peek(count), rank=lane.dp_rank, size=lane.dp_size)
+            assert gathered is not None, "all ranks get them"
+            self._states.amend(table_of(gathered).as_dict())
+        self._close()
+        self._even.rest = self._filler = None
+        self._set_present_states()
+        dataset.live = live_after(dataset, agreed.weights, agreed.time)
+        self._states.amend(dataset.headers(self.num_workers))
+        self._states.forget_old()
+        self._must_go_back = True
+        logger.info("StreamLoader: after batch %d the weights %s were set", count, dict(agreed.weights))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the pass of the next iteration.
@@ -281,9 +336,12 @@ class StreamLoader:
         self._even.rest = self._filler = None
         self._pass, self._first_of_pass = wanted, self.num_batches
         if wanted < present:  # it comes again, from its start: what was delivered of it does not count any more
+            live = self.dataset.live
             self.dataset.set_dataloader_states({})
-            self._progress, self._must_go_back = self.dataset.progress, False
+            self._progress, self._must_go_back, self.dataset.live = self.dataset.progress, False, live
             self._states = RecentStates(self._progress.table, self.num_batches)
+            if live:
+                self._states.amend(self.dataset.headers(self.num_workers))
         self.dataset.set_epoch(wanted)
 
     def _find_pass(self) -> int:
@@ -404,63 +462,6 @@ def check_reader(who: str, reader: object, last: object) -> None:
             f"{who}: another iteration began, or states were loaded, since this one began\n"
             "  A stream has one reader: begin a new iteration, which goes on where it stands."
         )
-
-
-class RecentStates:
-    """The states that a loader resumed from, and those after each of its recent batches.
-
-    Args:
-        loaded: What was resumed from.
-        num_batches: How many batches were received before these, of which nothing is kept.
-    """
-
-    def __init__(self, loaded: StatesTable, num_batches: int = 0) -> None:
-        self._loaded = loaded
-        self._forgotten: States = {}
-        self._kept: deque[Mapping[str, Any]] = deque()
-        self.num_batches = num_batches
-        """Received since the resume."""
-
-    def add(self, states: Mapping[str, Any]) -> None:
-        """Keep the states of the next batch."""
-        self._kept.append(states)
-        self.num_batches += 1
-        if len(self._kept) > NUM_KEPT:
-            self._forgotten.update(self._kept[0])  # before it goes: another thread may look on
-            self._kept.popleft()
-
-    def forget_last(self, count: int) -> None:
-        """Drop the states of the last `count` batches, as if they had not been received."""
-        for _ in range(count):
-            self._kept.pop()
-        self.num_batches -= count
-
-    def amend(self, states: Mapping[str, Any]) -> None:
-        """Add states that came after the last batch without a batch, as where a pass ends."""
-        if self._kept:
-            self._kept[-1] = {**self._kept[-1], **states}
-        else:
-            self._forgotten.update(states)
-
-    def after(self, num_batches: int) -> LoadedStates:
-        """The states after `num_batches` batches since the resume; 0 gives those that were resumed from.
-
-        Raises:
-            StateError: Fewer batches were received, or the states so far back are no longer kept.
-        """
-        kept = tuple(self._kept)  # at once: another thread may look on while batches come
-        first = self.num_batches - len(kept)
-        if type(num_batches) is not int or not first <= num_batches <= self.num_batches:
-            raise StateError(
-                f"state_after: expected a number of batches from {first} to {self.num_batches}, got "
-                f"{shown(num_batches)}\n"
-                "  Count the batches, not the optimizer's steps, that were received since the states were loaded; the "
-                f"states after the last {NUM_KEPT} are kept."
-            )
-        states = LoadedStates(self._loaded)
-        for part in (self._forgotten, *kept[: num_batches - first]):
-            states.update(part)
-        return states
 
 
 def _samples_between(before: Progress, after: Progress) -> Counter[str]:

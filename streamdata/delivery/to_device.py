@@ -96,6 +96,17 @@ class DeviceLoader:
             self._begin()
         self.loader.set_epoch(epoch)
 
+    def set_weights(self, weights: Mapping[str, float] | None = None, *, timeout_s: float = 60.0) -> None:
+        """Give sources other percents after the last batch that the loop received; see `StreamLoader.set_weights`.
+
+        Batches on their way are given back.
+        """
+        if self._ahead:
+            self.loader.go_back(self.num_batches)
+            self._ahead.clear()
+            self._source = iter(self.loader)
+        self.loader.set_weights(weights, timeout_s=timeout_s)
+
     def __iter__(self) -> Iterator[Any]:
         """Iterate as the loader does, or over what is left of the iteration before.
 

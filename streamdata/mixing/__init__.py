@@ -18,7 +18,7 @@
 | `clock.py` | where a mixture's clocks stand |
 | `mixture.py` | the merged stream of a mixture |
 | `lengths.py` | how often a run reads each source; how many samples are left |
-| `meter.py` | whether stores limit a lane |
+| `live_weights.py` | weights that are set while a run goes on |
 | `reading.py` | which pass a lane reads, and how its samples tell that it ends |
 | `lane_iterator.py` | the iterator of a lane, with a state of its own |
 | `merged.py` | `MergedDataset`, and what makes one of a recipe or a source |

@@ -7,6 +7,9 @@
 
 import math
 import sys
+from collections.abc import Iterable
+from io import BytesIO
+from multiprocessing.reduction import ForkingPickler
 from numbers import Integral, Real
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -238,6 +241,36 @@ def _check_nested(parent: MixtureSettings, child: Node) -> None:
             f"MergedDataset: stop='all_exhausted' waits forever for {shown(mixture.name)}, which is cyclic\n"
             "  Give that mixture cyclic=False, or stop at the first that is exhausted."
         )
+
+
+_FUNCTIONS: Final = ("single_process_fn", "process_fn", "customized_yield_fn", "cost")
+
+
+def check_picklable(nodes: Iterable[Node], dynamic_objects: Iterable[tuple[str, object]]) -> None:
+    """Check that what goes to workers of their own start can be pickled; the error of what cannot names it in a note.
+
+    Args:
+        nodes: Of the tree, where multiprocessing pickles: another pickler, such as Ray's, may take what that does not.
+        dynamic_objects: Those of the recipe, with their locations.
+    """
+    checked = [
+        (value, f"{location}: this dynamic object, of type {type(value).__name__}, cannot be pickled to workers")
+        for location, value in dynamic_objects
+    ]
+    for node in nodes:
+        who = f"source {shown(node.path)}" if node.path else "the mixture"
+        remedy = "Define it at the top of a module, or fork workers: multiprocessing_context='fork'."
+        checked += [
+            (function, f"{who}: {name} cannot be pickled to a worker of its own start\n  {remedy}")
+            for name in _FUNCTIONS
+            if (function := getattr(node.dataset, name, None)) is not None
+        ]
+    for value, why in checked:
+        try:
+            ForkingPickler(BytesIO()).dump(value)
+        except Exception as error:
+            error.add_note(why)
+            raise
 
 
 _FETCHES: Final = "torch.utils.data._utils.fetch"

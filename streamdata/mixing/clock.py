@@ -320,9 +320,10 @@ class Clocks:
             self.is_new = any(run.generation not in history.clocks for history in histories)
         carry, gone = self._carry(histories, reweighed), []
         # What the first generation of a size comes after is of another size.
-        if carry is not None and reweighed > run.progress.before.number:
+        earlier = [number for number in run.progress.headers if number < reweighed]
+        if carry is not None and reweighed > run.progress.before.number and earlier:
             # Not that number less one: generations of which no rank delivered anything may be missing.
-            before = self._blend(max(number for number in run.progress.headers if number < reweighed))
+            before = self._blend(max(earlier))
             ours = {child.path for child in node.children}
             # The clocks of those that stayed may be far ahead, while their shares were 0: as far would time run on.
             gone = [History(0, run.entries.clocks(left)) for left in before if left not in ours]
@@ -359,7 +360,10 @@ class Clocks:
         drawn_in = (history.drawn_before(reweighed) for history in histories)
         blends = {number: self._blend(number) for number in {*drawn_in} if number is not None}
         were_scheduled = any(_are_scheduled(blend.values()) for blend in blends.values())
-        if self.shares is None and self._node.dataset.cost is None and not were_scheduled:
+        # Where weights are set again and again, a source would otherwise be drawn too often: a rise of its weight
+        # brings its next draw nearer, a fall does not put it off.
+        is_steady = self.shares is None and not self._run.tree.set_percents
+        if is_steady and self._node.dataset.cost is None and not were_scheduled:
             return None
         known = [clock for history in histories if (clock := history.clock()) is not None]
         names = [child.dataset.name for child in self._node.children]

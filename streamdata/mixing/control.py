@@ -85,12 +85,12 @@ class WorkerPlaces:
         return found
 
 
-_PASS, _PASSES_SET, _VERSION = range(3)
+_PASS, _PASSES_SET, _VERSION, _WEIGHTS_SET = range(4)
 _NUMBERS, _RUNS = 8, 16
 _OF_VERSION, _OF_PASSES_SET, _BEGUN, _ENDED, _ITERATIONS, _BATCHES, _RESUMED, _GAVE = range(_NUMBERS)
 # Runs of passes that a lane has ended come last. Where passes follow one another they are few: a lane that has no share
 # of what an earlier size left of one begins another run, and so does `set_epoch`. Of more than fit the oldest is lost.
-_LANES, _FIELDS = 3, _NUMBERS + 2 * _RUNS
+_LANES, _FIELDS = 4, _NUMBERS + 2 * _RUNS
 
 
 class Control:
@@ -130,6 +130,16 @@ class Control:
     def version(self, value: int) -> None:
         self.own()
         self._memory[_VERSION] = value
+
+    @property
+    def weights_set(self) -> int:
+        """The number of times that weights were set on the dataset itself."""
+        return int(self._memory.numpy()[_WEIGHTS_SET])
+
+    @weights_set.setter
+    def weights_set(self, value: int) -> None:
+        self.own()
+        self._memory[_WEIGHTS_SET] = value
 
     def first_unended(self, version: int, num_workers: int) -> int:
         """The first pass that not all lanes have ended since states of this version were set."""

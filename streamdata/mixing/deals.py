@@ -204,7 +204,8 @@ class _Ending:
         # In a finite mixture a source that has ended is owed nothing, though it gives less than its share.
         for node in (node for node in self._top.walk() if node.is_mixture and node.dataset.cyclic):
             since = progress.blended_since(node.path, self._tree, progress.newest + 1)
-            if since > progress.newest:  # what was drawn under other weights is not made good
+            # What was drawn under other weights is not made good, nor what nobody knows.
+            if since > progress.newest or since < progress.known_since:
                 continue
             paths = [child.path for child in node.children]
             given = {p: self._drawn(node, epoch_pass, p) - self._drawn(node, epoch_pass, p, since) for p in paths}

@@ -103,6 +103,11 @@ class Run:
             skips=skips,
         )
 
+    @property
+    def begins_generation(self) -> bool:
+        """Whether the lane stands in an earlier generation, and gives the first sample of this one next."""
+        return bool(self.entries.cursors) and self.generation not in self.entries.cursors.get("", {})
+
     def node_key(self, path: str) -> NodeKey:
         """The `NodeKey` that all entries of a node in this lane share."""
         return NodeKey(self.header, self.generation, self.key, path, self.link)

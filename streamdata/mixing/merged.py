@@ -7,10 +7,8 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from io import BytesIO
 from multiprocessing.context import get_spawning_popen
-from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +17,20 @@ from torch.utils.data import IterableDataset, get_worker_info
 from streamdata.errors import StateError, shown
 from streamdata.io.remote.addresses import CacheSetting, read_cache_settings
 from streamdata.io.remote.network import checked_connections, connections_of_process, network
-from streamdata.mixing.checks import check_not_wrapped, check_sources, checked_stall_s
+from streamdata.mixing.checks import check_not_wrapped, check_picklable, check_sources, checked_stall_s
 from streamdata.mixing.control import Control
 from streamdata.mixing.deals import Deals, header_of
 from streamdata.mixing.lane_iterator import LaneIterator
 from streamdata.mixing.lengths import check_lengths, lengths_text
-from streamdata.mixing.meter import own_traffic
+from streamdata.mixing.live_weights import live_after, live_at_resume
 from streamdata.mixing.reading import Reading
-from streamdata.mixing.tree import MixtureSettings, name_record, source_names, tree_of
+from streamdata.mixing.tree import MixtureSettings, name_record, named_nodes, source_names, tree_of
 from streamdata.recipe.named_source import PART_NAMES, Percent, default_of
 from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.lane_link import Traffic, note_deal, noted_deal, times_of, traffic_of
 from streamdata.run.topology import data_parallel_at_fork, data_parallel_of, remember_data_parallel_at_fork
 from streamdata.run.trainer import end_with_trainer
+from streamdata.shards.ahead.meter import own_traffic
 from streamdata.shards.ahead.read_ahead import ahead_settings, checked_bytes
 from streamdata.sources.alone import Alone
 from streamdata.sources.files.shard_source import ShardDataset
@@ -46,8 +45,6 @@ from streamdata.states.headers import canonical, digest_of, read_deal
 from streamdata.states.joining import verify_ranks_agree
 from streamdata.states.progress import Progress
 from streamdata.states.saving import remember, watched
-
-_FUNCTIONS: Final = ("single_process_fn", "process_fn", "customized_yield_fn", "cost")
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -152,10 +149,12 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         for dataset in self.datasets:
             if isinstance(dataset, Alone):
                 dataset.is_within_mixture()
-        for node in () if settings is None else tree_of(self).walk():  # mixtures below gave theirs before
-            if isinstance(node.dataset, ShardDataset) and node.dataset.cache is None:
-                node.dataset.cache = settings
-        self.skips = Skips(skip, {} if skip is None else {node.path: node.dataset for node in tree_of(self).leaves()})
+        # Those that are left out, too: they may be given weights later.
+        sources = {path: node for path, node in named_nodes(self).items() if not isinstance(node, MixtureSettings)}
+        for source in () if settings is None else sources.values():  # mixtures below gave theirs before
+            if isinstance(source, ShardDataset) and source.cache is None:
+                source.cache = settings
+        self.skips = Skips(skip, sources)
         """The records that are left out."""
         self._is_for_evaluation = False
         self._data_parallel: DataParallel | None = None
@@ -169,7 +168,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self.progress = Progress({})
         """The states that were set; read once here, and sent to the workers."""
         self._from_window = False
-        self._version = 0
+        self._version = self._weights_set = 0
+        self.live = {}
         self._iterated_in: int | None = None
         self._control = Control()
         watched.add(self)
@@ -277,7 +277,9 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 "  Call it in the trainer's process, before the DataLoader is iterated; or give the MergedDataset "
                 "itself to a StatefulDataLoader, whose workers' iterators have states of their own."
             )
-        progress, top = Progress(states), tree_of(self)
+        progress = Progress(states)
+        live, forgotten = live_at_resume(self, progress)
+        top = tree_of(self, live=live)
         tree = top.tree()
         check_nodes(progress, tree.nodes)
         check_complete(
@@ -289,15 +291,40 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 - self.skips.num_records
             ),
         )
-        for line in describe_changes(progress, tree):
+        for line in (*forgotten, *describe_changes(progress, tree)):
             logger.warning("%s", line)
         # Here, and not in each of the workers that are forked from this process.
         group = self._data_parallel or find_data_parallel()
         is_same = not progress or progress.topology().dp_size == group.dp_size
         _ = (progress.before if is_same else header_of(progress, top, tree)).entry
         remember(progress.table)
-        self.progress, self._from_window = progress, reload_from_url_level
+        self.progress, self._from_window, self.live = progress, reload_from_url_level, live
         self._version = self._control.version = self._control.version + 1
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Give sources other percents from the next iteration on, as if the recipe had them.
+
+        They are not in the states: set them again after a resume. `StreamLoader.set_weights` acts within an iteration,
+        and its weights are in the states.
+
+        Args:
+            weights: Percents by the path of a source, or of a mixture within this one; 0 leaves it out. A schedule is
+                replaced.
+
+        Raises:
+            ValueError: No such source, a percent that is negative or not finite, all of a mixture at 0, or some of one
+                whose percents follow from sizes. Nothing is changed then.
+        """
+        live_after(self, weights, 0.0)  # checks them
+        nodes = named_nodes(self)
+        for path, percent in weights.items():
+            nodes[path].percent = float(percent)
+        self.live = {path: live for path, live in self.live.items() if path not in weights}
+        self._control.weights_set = self._weights_set = self._control.weights_set + 1
+
+    def time(self, num_workers: int, progress: Progress) -> float:
+        """The time of schedules where states say that this rank stands; see `Reading.time`."""
+        return replace(self._reading(self.lane(num_workers)), progress=progress).time()
 
     def lane(self, num_workers: int) -> Lane:
         """The first lane of this rank in a run with `num_workers` DataLoader workers; for the trainer's process."""
@@ -383,7 +410,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         is_first, self._iterated_in = self._iterated_in != os.getpid(), os.getpid()
         # A worker that lives on has the states that were set when it was made.
         lives_on = not is_first and get_worker_info() is not None
-        reading = self._reading(lane, is_stale=lives_on and self._version != self._control.version)
+        is_as_set = (self._version, self._weights_set) == (self._control.version, self._control.weights_set)
+        reading = self._reading(lane, is_stale=lives_on and not is_as_set)
         check_nodes(self.progress, reading.tree.nodes)
         check_not_wrapped(reading.lane.dp_size)
         return LaneIterator(reading)
@@ -496,25 +524,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self._dynamic_objects = list(uses)
 
     def __getstate__(self) -> dict[str, Any]:
-        checked = [
-            (value, f"{location}: this dynamic object, of type {type(value).__name__}, cannot be pickled to workers")
-            for location, value in self._dynamic_objects
-        ]
-        # Another pickler, such as Ray's, may take what multiprocessing's does not.
-        for node in tree_of(self).walk() if get_spawning_popen() is not None else ():
-            who = f"source {shown(node.path)}" if node.path else "the mixture"
-            remedy = "Define it at the top of a module, or fork workers: multiprocessing_context='fork'."
-            checked += [
-                (function, f"{who}: {name} cannot be pickled to a worker of its own start\n  {remedy}")
-                for name in _FUNCTIONS
-                if (function := getattr(node.dataset, name, None)) is not None
-            ]
-        for value, why in checked:
-            try:
-                ForkingPickler(BytesIO()).dump(value)
-            except Exception as error:
-                error.add_note(why)
-                raise
+        check_picklable(tree_of(self).walk() if get_spawning_popen() is not None else (), self._dynamic_objects)
         sent = {"_group_of_sender": self._data_parallel or find_data_parallel()}
         return {**self.__dict__, **sent, "_deal": noted_deal(self._control.name, self._version)}
 

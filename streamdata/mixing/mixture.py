@@ -72,6 +72,7 @@ class Mixture:
         settings: MixtureSettings = node.dataset
         self.path, self.endless = node.path, node.is_endless
         self._run, self._node, self._settings = run, node, settings
+        self.joins = settings.customized_yield_fn is not None
         self._clocks = Clocks(run, node, above)
         self._children: list[Mixture | Leaf] = []
         self._node_states: list[NodeState | None] = []
@@ -88,6 +89,7 @@ class Mixture:
         self._drawn = sum(run.entries.draws_below(node.path).values())
         self._streams: list[Pairs] = []
         self._heap: list[tuple[float, int]] = []
+        self._starts: list[float] | None = None
         self._tally = run.tally(node)
         if self._tally.max_bad and settings.customized_yield_fn is None:
             raise ValueError(
@@ -99,15 +101,15 @@ class Mixture:
         return self.endless or any(child.has_records() for child in self._children)
 
     def beginning(self) -> PlainCursor:
-        return _NO_POSITION
+        # A mixture has no windows: its cursor has room for the segment that its clocks are for.
+        return (0, self._clocks.segment, 0, 0)
 
     def start(self, cursor: Cursor | None) -> Pairs:
         if self._settings.customized_yield_fn is not None:
             yield from self._yielded(self._settings.customized_yield_fn, cursor)
         elif self._clocks.is_told:
-            # A mixture has no windows: its cursor has room for the segment that its clocks are for.
             for sample in self._draw_as_told():
-                yield sample, (0, self._clocks.segment, 0, 0)
+                yield sample, self.beginning()
         else:
             for sample in self.draw():
                 yield sample, _NO_POSITION
@@ -156,9 +158,36 @@ class Mixture:
             heapreplace(heap, (clock, i))
             yield sample
 
+    def beginnings(self) -> Iterator[PlainEntry]:
+        """Yield the entries of all nodes below as a generation begins in the lane.
+
+        From then on they say it all: what follows does not depend on earlier generations any more, of which there may
+        be thousands. What is below a mixture with a yield function is told by the start of its burst.
+        """
+        starts, run = self._begin_clocks(), self._run
+        for i, (child, state) in enumerate(zip(self._children, self._node_states, strict=True)):
+            if not (state or child.has_records()):
+                continue
+            cursor = state.cursor if state else child.beginning()
+            if isinstance(child, Mixture):
+                if child.joins:
+                    continue
+                if not self.path:
+                    there = (clock for clock, one in zip(starts, self._children, strict=True) if one.has_records())
+                    self._tell(i, min(there, default=0.0))
+                yield from child.beginnings()
+                cursor = child.beginning()
+            counts = self._drawn, None, self._costs[i], self._tokens[i]
+            yield run.node_key(child.path), self._draws[i], starts[i], cursor, *counts
+
+    def _begin_clocks(self) -> list[float]:
+        if self._starts is None:
+            self._starts = self._clocks.begin()
+        return self._starts
+
     def _begin(self) -> list[tuple[float, int]]:
         """Start the children where they stood; return (clock, number) of those with records."""
-        clocks = self._clocks.begin()
+        clocks = self._begin_clocks()
         self._heap = heap = []
         for i, (child, state) in enumerate(zip(self._children, self._node_states, strict=True)):
             self._streams.append(child.start(state.cursor if state else None))
@@ -174,16 +203,19 @@ class Mixture:
         pull = self._streams[i].__next__
         if self.path or not self._node.children[i].has_schedule:
             return pull
-        present, clocks, draws, costs = self._run.present, self._clocks, self._draws, self._costs
-        present.weigh = self._weigh
 
         def tell_and_pull() -> tuple[Sample, PlainCursor]:
             # The heap is as before this draw: its lowest clock is the lane's virtual time.
-            present.time = clocks.time(heap[0][0])
-            present.unit = costs[i] / draws[i] if costs[i] else 1.0
+            self._tell(i, heap[0][0])
             return pull()
 
         return tell_and_pull
+
+    def _tell(self, i: int, clock: float) -> None:
+        """Set the present time, for schedules below a source of the top that is drawn at this clock."""
+        present = self._run.present
+        present.time, present.weigh = self._clocks.time(clock), self._weigh
+        present.unit = self._costs[i] / self._draws[i] if self._costs[i] else 1.0
 
     def _draw_as_told(self) -> Iterator[Sample]:
         """Draw where the mixture is told the time: clocks that move without a draw join the next sample."""
@@ -268,7 +300,9 @@ class Mixture:
                     tally.name,
                 )
         pulled = self._pulled(lambda: known)
-        feed: MergedFeed = Feed(pulled, {}, _joined, given, tally, "customized_yield_fn")
+        begins = not self.path and run.begins_generation
+        start = {node_of(entry).path: entry for entry in self.beginnings()} if begins else {}
+        feed: MergedFeed = Feed(pulled, start, _joined, given, tally, "customized_yield_fn")
         known = proxy(feed)  # in a cycle, what sources hold open would stay so until a collection
         drawn = self._drawn
         for sample in run_bursts(function, feed, state):

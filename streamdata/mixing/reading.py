@@ -17,12 +17,12 @@ from streamdata.mixing.control import Control, WorkerPlace
 from streamdata.mixing.deals import Deals, begin_deal
 from streamdata.mixing.leaf import Run
 from streamdata.mixing.lengths import check_countable, count_samples
-from streamdata.mixing.meter import Meter
 from streamdata.mixing.mixture import Mixture
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink, announce, log_once, warn_once
 from streamdata.run.stalls import StallWatch
+from streamdata.shards.ahead.meter import Meter
 from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead
 from streamdata.sources.functions.tally import Tally, counts_of, num_tokens
 from streamdata.sources.skip import Skips
@@ -87,8 +87,10 @@ class Reading:
         refuse_default_collate()
         if self.is_stale:  # raised here: a persistent worker that fails in `iter` dies, and nobody is told why
             raise RuntimeError(
-                "MergedDataset: states were set after this worker began, or another rank, so it does not have them\n"
-                "  With persistent workers, delete the DataLoader and make a new one after set_dataloader_states."
+                "MergedDataset: states or weights were set after this worker began, or another rank, so it does not "
+                "have them\n"
+                "  With persistent workers, delete the DataLoader and make a new one after set_dataloader_states and "
+                "set_weights."
             )
         lane, top, change = self.lane, self.top, None
         if not progress.is_under(lane):
@@ -169,6 +171,20 @@ class Reading:
         found |= dict([progress.before.entry] if progress.before.entry else ())
         return {key: json.loads(text) for key, text in found.items()}
 
+    def time(self) -> float:
+        """The time of schedules, samples (or cost) that the job has drawn of the top, by what this rank has drawn."""
+        progress = self._present()
+        epoch_pass, progress = self._pass(self.lane, progress)
+        time = progress.base(epoch_pass).time
+        if not progress.generations:
+            return time
+        name = "draws" if self.top.dataset.cost is None else "cost"
+        first = self.lane.dp_rank * self.lane.num_workers
+        own = slice(first, first + self.lane.num_workers)
+        sources = (path for path in progress.paths() if path and "." not in path)
+        drawn = sum(progress.last(epoch_pass, path)[name][own].sum().item() for path in sources)
+        return time + float(drawn) * self.lane.dp_size
+
     def next_pass(self) -> int:
         """The pass that the rank would read if it began now."""
         return self._pass(self.lane, self._present())[0]
@@ -245,7 +261,19 @@ class Reading:
 def lane_samples(run: Run, top: Node) -> Iterator[Sample]:
     """Yield the samples of a lane, from where its entries say that it stands."""
     mixture = Mixture(run, top)
-    return mixture.draw() if top.dataset.customized_yield_fn is None else _yielded(run, mixture)
+    if top.dataset.customized_yield_fn is not None:
+        return _yielded(run, mixture)
+    return _begun(mixture) if run.begins_generation else mixture.draw()
+
+
+def _begun(top: Mixture) -> Iterator[Sample]:
+    """The samples of a top that begins a generation: the first one says so of all nodes."""
+    entries, samples = tuple(top.beginnings()), top.draw()
+    for sample in samples:
+        sample[CURSOR] = (*entries, *sample[CURSOR])
+        yield sample
+        break
+    yield from samples
 
 
 def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:

@@ -8,7 +8,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
@@ -25,7 +25,7 @@ from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.sources.functions.process_functions import StreamFn
 from streamdata.sources.order.blocks import ALL_EPOCHS, Epochs, Part, selection_of
 from streamdata.sources.source import Sample
-from streamdata.states.headers import BY_COST, MIXTURE, BlockCut, Tree
+from streamdata.states.headers import BY_COST, MIXTURE, BlockCut, SetPercent, Tree
 
 _BLOCKS_AT_ONCE = 1024  # that are counted for a part
 
@@ -44,6 +44,8 @@ class MixtureSettings(NamedSource):
     read_ahead_bytes: int | None
     connections: int | None
     stall_s: float | None
+    live: Mapping[str, SetPercent] = {}
+    """Weights that were set in place of the recipe's, by path; the top's count."""
     cost: Callable[[Sample], float] | str | None
     """Amount that a sample adds to its source's clock: a function of it, or the name of a field."""
 
@@ -65,6 +67,8 @@ class Node:
     """Whether a source of records is shuffled: its parent says so."""
     repeats: bool = False
     """Whether a source of records begins its next epoch when one ends: its parent says so, by `cyclic`."""
+    live: Mapping[str, SetPercent] = field(default_factory=dict)
+    """Weights of nodes of the tree that were set in place of the recipe's, by path."""
 
     @property
     def is_mixture(self) -> bool:
@@ -119,7 +123,9 @@ class Node:
         sized: list[Node] = []
         for child in self.children:
             try:
-                weights[child.path] = weight = read_percent(getattr(child.dataset, "percent", None))
+                own = self.live.get(child.path)
+                weight = read_percent(getattr(child.dataset, "percent", None)) if own is None else own.weight
+                weights[child.path] = weight
             except ValueError as error:
                 raise ValueError(f"source {shown(child.path)}: {error}") from None
             if isinstance(weight, SizeWeight):
@@ -191,7 +197,7 @@ class Node:
                 sources[node.path] = getattr(node.dataset, "weight_field", None)
                 if not isinstance(node.source, OwnStreamSource):
                     cuts[node.path] = node.cut
-        return Tree(orders, weights, cuts, sources)
+        return Tree(orders, weights, cuts, sources, self.live)
 
     def anomalies(self) -> dict[str, dict[str, int]]:
         """Counts of what the sources' shards hold that is not a whole record, by path and kind."""
@@ -247,6 +253,17 @@ def num_in(node: Node, what: str) -> int | None:
         return None
     # As many as a part has on average: to count them, all would be looked at.
     return int(count) if node.part is None else max(1, round(count * node.part.share))
+
+
+def named_nodes(mixture: MixtureSettings, path: str = "") -> dict[str, Any]:
+    """The datasets of all nodes below a mixture by path, those that are left out too."""
+    found: dict[str, Any] = {}
+    for child in mixture.datasets:
+        below = f"{path}.{child.name}".lstrip(".")
+        found[below] = child
+        if isinstance(child, MixtureSettings):
+            found |= named_nodes(child, below)
+    return found
 
 
 def source_names(mixture: MixtureSettings, path: str = "") -> list[str]:
@@ -305,6 +322,7 @@ def tree_of(
     seeds: tuple[object, ...] | None = None,
     *,
     weights: Mapping[str, Weight] | None = None,
+    live: Mapping[str, SetPercent] | None = None,
 ) -> Node:
     """Build the tree of a mixture: as the top, or below the given path and seeds.
 
@@ -313,18 +331,21 @@ def tree_of(
         path: Of the mixture.
         seeds: Down to it.
         weights: As if the nodes had had these, by path, and there were no others: those of an earlier generation.
+        live: Those that were set in place of the recipe's; by default the mixture's.
 
     Raises:
         ValueError: Something in it is not a source.
     """
     seeds = (mixture.seed,) if seeds is None else seeds
+    live = mixture.live if live is None else live
     children = []
     for child in mixture.datasets:
         below = f"{path}.{child.name}".lstrip(".")
         # One whose percent is 0 is left out here, so that nothing counts it: neither a start clock nor a header.
-        if plain_number(getattr(child, "percent", None)) != 0 if weights is None else below in weights:
-            children.append(_child(mixture, child, below, seeds, weights))
-    node = Node(path=path, dataset=mixture, seeds=seeds, children=tuple(children))
+        percent = live[below].weight if below in live else getattr(child, "percent", None)
+        if plain_number(percent) != 0 if weights is None else below in weights:
+            children.append(_child(mixture, child, below, seeds, weights, live))
+    node = Node(path=path, dataset=mixture, seeds=seeds, children=tuple(children), live=live)
     if weights is not None:
         node.weights = {child.path: weights[child.path] for child in children}
     return node
@@ -336,12 +357,13 @@ def _child(
     path: str,
     seeds: tuple[object, ...],
     weights: Mapping[str, Weight] | None,
+    live: Mapping[str, SetPercent],
 ) -> Node:
     """The node of one child of a mixture, by the kind of its dataset."""
     seeds = (*seeds, dataset.name)
     match dataset:
         case MixtureSettings():
-            return tree_of(dataset, path, (*seeds, dataset.seed), weights=weights)
+            return tree_of(dataset, path, (*seeds, dataset.seed), weights=weights, live=live)
         case ShardDataset():
             as_source, shuffle = partial(getattr, dataset, "source"), parent.shuffle_streaming_subsets
         case _ if is_own_stream(dataset):  # before those with a length: every dataset of torch has a `__getitem__`

@@ -54,7 +54,7 @@ class Skips:
         if skip is None:
             return
         shards = {path: data for path, data in sources.items() if isinstance(data, ShardDataset)}
-        urls = {path: Counter(map(told_url, data.source.shards.urls)) for path, data in shards.items()}
+        urls = _Urls(shards)
         last_lines: dict[tuple[ShardDataset, str], int] = {}
         for location, entry in _entries(skip):
             path, record = _checked(entry, f"MergedDataset, skip, {location}", sources, urls)
@@ -85,6 +85,17 @@ class Skips:
             below = sorted((name, sorted(map(_identity, self._records[name]))) for name in names)
             self._digests[path] = crc32(repr(below).encode()) if below else 0
         return self._digests[path]
+
+
+class _Urls(dict[str, Counter[str]]):
+    """How often each url is there, by the path of a source of shards; looked up where it is asked for."""
+
+    def __init__(self, shards: Mapping[str, ShardDataset]) -> None:
+        self._shards = shards
+
+    def __missing__(self, path: str) -> Counter[str]:
+        self[path] = found = Counter(map(told_url, self._shards[path].source.shards.urls))
+        return found
 
 
 class Skipping:
@@ -234,7 +245,7 @@ def _checked(
             f"  These are {sorted(sources)}."
         )
     dataset, who = sources[path], f"{who}: source {shown(path)}"
-    if is_own_stream(dataset) and path not in urls:
+    if is_own_stream(dataset) and not isinstance(dataset, ShardDataset):
         raise ValueError(
             f"{who}: expected a source whose records have numbers or keys, got an iterable\n"
             "  Leave them out in its process function."
@@ -244,7 +255,7 @@ def _checked(
             f"{who}: expected a source of single records, got a packed store, each of whose records is a slice of many "
             "documents\n  Remove the documents from its input, and run `streamdata prepare` again."
         )
-    if path in urls:
+    if isinstance(dataset, ShardDataset):
         return path, _checked_key(entry, who, urls[path])
     if "index" not in entry:
         raise ValueError(f"{who}: expected an index, got a url and a key\n  Its samples have an __index__.")

@@ -76,6 +76,17 @@ class BlockCut(NamedTuple):
         return blocks * self.mean // UNIT
 
 
+class SetPercent(NamedTuple):
+    """A percent that was set while the run went on, in place of the recipe's."""
+
+    percent: float
+    """The number that was given."""
+    recipe: Any
+    """The recipe's own, when it was set, as JSON: where it is another one at a resume, that wins."""
+    weight: Weight
+    """The weight that follows: where the recipe has a schedule, the percent as set until its next point."""
+
+
 class Tree(NamedTuple):
     """The facts that determine the order of a stream, by node path."""
 
@@ -88,6 +99,9 @@ class Tree(NamedTuple):
     sources: Mapping[str, str | None] = {}
     """The `weight_field` of each source of records, sorted by path, those that are left out too; unknown of a tree that
     was read from states."""
+
+    set_percents: Mapping[str, SetPercent] = {}
+    """The percents that were set in place of the recipe's, by path."""
 
     def below(self, path: str) -> tuple[Mapping[str, str], Mapping[str, Weight]]:
         """The nodes and weights below a node."""
@@ -259,6 +273,8 @@ def header(tree: Tree, lane: Lane, deal: DealHeader, anomalies: Mapping[str, Map
         "weights": dict(tree.weights),
         "cuts": dict(tree.cuts),
     }
+    if tree.set_percents:
+        written["set_percents"] = dict(tree.set_percents)
     noted = {"anomalies": anomalies} if anomalies else {}
     return json.dumps({**written, "digest": digest_of(canonical(written)), **noted})
 

@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,7 @@ from streamdata.errors import StateError
 from streamdata.run import Lane
 from streamdata.run.lane_link import Batches
 from streamdata.states.cursor import LaneEntries, LaneKey
-from streamdata.states.headers import DAMAGE, DEAL, Base, BlockCut, DealHeader, Topology, Tree, read_deal
+from streamdata.states.headers import DAMAGE, DEAL, Base, BlockCut, DealHeader, SetPercent, Topology, Tree, read_deal
 from streamdata.states.table import COUNTS, POSITION, ROW, Column, Rows, StatesTable, not_states, owner_of, table_of
 
 
@@ -159,6 +160,26 @@ class Progress:
     def generations(self) -> list[int]:
         """The generations of the present size, ascending; empty if nothing was delivered since it changed."""
         return list(self.headers) if self.headers and self.before.number <= self.newest else []
+
+    @cached_property
+    def known_since(self) -> int:
+        """The first generation of this size of which states say how it began.
+
+        Earlier ones are left out once weights were set since.
+        """
+        if not any("set_percents" in header for header in self.headers.values()):
+            return self.before.number
+        firsts = [self.before.number - 1]
+        for epoch_pass in self.passes:
+            of_lanes = [
+                rows for (_, number, path), rows in self.table.groups.items() if number == epoch_pass and not path
+            ]
+            first: dict[tuple[int, int], int] = {}
+            for rows in of_lanes:
+                for rank, worker, generation in self.table.rows[rows][["rank", "worker", "generation"]].tolist():
+                    first.setdefault((rank, worker), generation)
+            firsts += [generation for generation in first.values() if generation > self.before.number]
+        return 1 + max(firsts)
 
     def topology(self) -> Topology:
         """The number of ranks and workers in the newest generation."""
@@ -319,12 +340,14 @@ class Progress:
             return self.before.number
         written = self.tree(self.newest)
         is_same = written.nodes.keys() == tree.nodes.keys() and written.weights == tree.weights
+        is_same = is_same and written.set_percents == tree.set_percents
         return self.newest if is_same and self.generations else self.newest + 1
 
     def tree(self, generation: int) -> Tree:
         """The tree of a generation, from its header."""
         written = self.headers[generation]
-        return Tree(written["nodes"], written["weights"])
+        set_percents = {path: SetPercent(*one) for path, one in written.get("set_percents", {}).items()}
+        return Tree(written["nodes"], written["weights"], set_percents=set_percents)
 
     def cuts(self) -> dict[str, BlockCut]:
         """How each source that was ever in the run was cut into blocks."""
@@ -403,6 +426,8 @@ def history_of(progress: Progress) -> list[Mapping[str, Any]]:
     """
     lines = [*progress.before.sizes]
     for generation in progress.generations:
+        if generation < progress.known_since:
+            continue
         written = progress.headers[generation]
         line: dict[str, Any] = {"generation": generation, "step": progress.step(generation), "samples": 0}
         line |= {name: written[name] for name in ("dp_size", "num_workers", "weights")}

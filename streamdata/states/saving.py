@@ -134,11 +134,20 @@ def group_name() -> str | None:
     group = distributed.group.WORLD
     if group not in _names:
         try:
-            store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (there is no other way to it)
-            _names[group] = store.compare_set(_GROUP_KEY, "", secrets.token_hex(8)).decode()
-        except (RuntimeError, AttributeError):  # of MPI there is no store; or the rank that holds it has died
+            _names[group] = store_of_group().compare_set(_GROUP_KEY, "", secrets.token_hex(8)).decode()
+        except (RuntimeError, AttributeError):  # there is none; or the rank that holds it has died
             _names[group] = None
     return _names[group]
+
+
+def store_of_group() -> Any:
+    """The store by which the ranks of the process group have met; None without one, as under MPI."""
+    if not (distributed := distributed_if_joined()):
+        return None
+    try:
+        return distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (there is no other way to it)
+    except RuntimeError:
+        return None
 
 
 def part_of_rank(states: Mapping[str, Any], group: DataParallel) -> tuple[StatesTable, tuple[str, Any] | None]:
@@ -175,7 +184,10 @@ def part_of_rank(states: Mapping[str, Any], group: DataParallel) -> tuple[States
     generations = {*own.rows["generation"].tolist(), *(owner_of(key).generation for key in own.others)}
     if missing := generations - headers.keys():
         raise StateError(f"states: 'generation/{min(missing)}' is missing\n  Save the whole dict.")
-    # Its own headers alone: of a generation in which it has delivered nothing other ranks have it.
+    # Its own headers alone: of a generation in which it has delivered nothing other ranks have it. But for weights that
+    # were set after the last batch.
+    if "set_percents" in newest:
+        generations.add(max(headers))
     needed = {f"generation/{number}": headers[number] for number in sorted(generations)}
     return StatesTable(own.paths, own.rows, {**needed, **own.others}), deal
 

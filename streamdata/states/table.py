@@ -159,7 +159,8 @@ class StatesTable(Mapping[str, Any]):
         if not self:
             return self
         others = {key: value for key, value in self.others.items() if owner_of(key).generation >= self.deal}
-        return self.select(self.rows["generation"] >= self.deal, others)
+        table = self.select(self.rows["generation"] >= self.deal, others)
+        return _shortened(table) if any("set_percents" in header for header in table.headers.values()) else table
 
     def select(self, rows: npt.NDArray[np.bool_], others: Mapping[str, Any]) -> "StatesTable":
         """The rows that a mask selects, together with the given other entries."""
@@ -396,6 +397,44 @@ def _table(paths: Sequence[str], rows: Rows, others: Mapping[str, Any]) -> State
     rows = rows[order[is_last]]
     rows["path"] = number[rows["path"]]
     return StatesTable(tuple(sorted(used)), rows, others)
+
+
+def _shortened(table: StatesTable) -> StatesTable:
+    """Leave out the entries that weights set since have made needless.
+
+    A lane that begins a generation says so of all nodes: that stays, and the generation before, with which it began;
+    of a node that it does not tell of, the last entry. A header stays while an entry is of it.
+    """
+    rows = table.rows
+    generation, lanes = rows["generation"], _numbered(rows, ("epoch_pass", "rank", "worker"))
+    nodes = _numbered(rows, ("epoch_pass", "rank", "worker", "path"))
+    is_top = rows["path"] == (table.paths.index("") if "" in table.paths else -1)
+    newest = _most(generation, lanes, is_top)
+    is_old = generation <= _most(generation, lanes, is_top & (generation < newest))
+    is_kept = generation >= _most(generation, nodes, is_old)
+    others = {key: value for key, value in table.others.items() if not key.startswith(("worker/", "generation/"))}
+    workers = {owner_of(key)[2:]: key for key in sorted(table.others, key=_generation_of) if key.startswith("worker/")}
+    others |= {key: table.others[key] for key in workers.values()}
+    used = {*generation[is_kept].tolist(), *map(_generation_of, others), max(table.headers)}
+    others |= {f"generation/{number}": header for number, header in table.headers.items() if number in used}
+    return table.select(is_kept, others)
+
+
+def _generation_of(key: str) -> int:
+    return owner_of(key).generation
+
+
+def _numbered(rows: Rows, names: Sequence[str]) -> Column:
+    """Number the rows by these fields: equal ones have one number."""
+    columns = np.stack([rows[name] for name in names])
+    return np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1)
+
+
+def _most(values: Column, numbers: Column, mask: Column) -> Column:
+    """For each row the largest value of rows of its number that the mask selects; -1 where there is none."""
+    found = np.full(len(values), -1)
+    np.maximum.at(found, numbers[mask], values[mask])
+    return found[numbers]
 
 
 def as_dicts(rows: Rows) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from streamdata import MergedDataset, StateError, StreamLoader, merge_states, mixed_collate, named, to_state
 from streamdata.delivery.even_ranks import NUM_KEPT
-from streamdata.delivery.stream_loader import RecentStates
+from streamdata.delivery.recent_states import RecentStates
 from streamdata.states.table import LoadedStates, table_of
 from tests.ranks import CONTEXT, fork_workers
 from tests.streams import through_json

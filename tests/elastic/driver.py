@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from streamdata.mixing.tree import named_nodes
+from streamdata.states.progress import Progress
 from tests.elastic.functions import FUNCTIONS, VARIANTS, YIELDS
 from tests.elastic.job import Job
 from tests.elastic.worlds import Config, Leaf, Mix
@@ -84,9 +86,10 @@ class Walk:
         is_elastic: Whether topologies change.
         folder: Where a quarter of the jobs save.
         varies: Whether variants of functions are among it.
+        sets: Whether weights are set while it goes on.
     """
 
-    def __init__(self, seed, *, is_elastic=True, folder=None, varies=True):
+    def __init__(self, seed, *, is_elastic=True, folder=None, varies=True, sets=False):
         self.rng = rng = random.Random(seed)
         self.mix, self.varies = random_mix(rng), varies
         if varies:
@@ -110,6 +113,8 @@ class Walk:
             self.all_at_once: 2 if is_elastic else 0,
             self.restart_often: 1 if is_elastic and varies else 0,
         }
+        if sets:
+            self.actions[self.set_weights] = 12
 
     def step(self):
         """Do one thing."""
@@ -124,6 +129,8 @@ class Walk:
         self.job.save()
         weights = {"weights": {}} if self.mix.cyclic else {}  # an epoch of a rare source would take long
         self._change("finish", absent=frozenset(), **weights, **topology)
+        if self.job.ranks[0].dataset.live:
+            self.job.set_weights({path: 1.0 for path, percent in self._settable().items() if percent})
         self.counts["finish"] += 1
         self.is_whole = int(self.must_be_whole)
         if self.is_whole:
@@ -176,6 +183,20 @@ class Walk:
         """Other weights."""
         self._change("reweigh", weights=self._weights())
 
+    def set_weights(self):
+        """Other weights, in the states and not in the recipe."""
+        paths = [*self._settable()]
+        some = self.rng.sample(paths, self.rng.randint(1, len(paths)))
+        weights = {path: self.rng.choice((0, 0.05, 0.3, 1, 1, 4)) for path in some}
+        self.trace.append(f"set_weights: {weights}")
+        self.counts["weights refused"] += not self.job.set_weights(weights)
+
+    def _settable(self):
+        """The percents of nodes whose weights can be set: none below an inner yield function."""
+        joining = {part.name for part in self.mix.children if isinstance(part, Mix) and part.function}
+        nodes = named_nodes(self.job.ranks[0].dataset)
+        return {path: one.percent for path, one in nodes.items() if path.rpartition(".")[0] not in joining}
+
     def leave_out(self):
         """Sources leave and return."""
         self._change("leave_out", absent=self._absent(), absent_as_zero=self.rng.random() < 0.5)
@@ -194,6 +215,11 @@ class Walk:
 
     def _change(self, name, **changes):
         self.trace.append(f"{name}: {changes}")
+        if self.set_weights in self.actions:  # something must be left of each mixture
+            saved = Progress(self.job.ranks[0].saved.load())
+            held = saved.tree(saved.newest).set_percents if saved else {}
+            if stopped := {path: 1 for path, live in held.items() if not live.percent}:
+                self.job.set_weights(stopped)
         if not self.is_elastic:  # a rank that delivered nothing is refused
             for number in range(len(self.job.ranks)):
                 self.job.deliver(number)
@@ -236,14 +262,14 @@ class Walk:
         return frozenset(absent)
 
 
-def run_walk(seed, steps=60, *, is_elastic=True, varies=True):
+def run_walk(seed, steps=60, *, is_elastic=True, varies=True, sets=False):
     """A random job from its start to its end.
 
     Raises:
         AssertionError: Something does not hold; a note says how to see it again.
     """
     with TemporaryDirectory() as folder:
-        walk = Walk(seed, is_elastic=is_elastic, folder=Path(folder), varies=varies)
+        walk = Walk(seed, is_elastic=is_elastic, folder=Path(folder), varies=varies, sets=sets)
         try:
             for _ in range(steps):
                 walk.step()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from streamdata import load_states, merge_states, mixed_collate, save_states, to_state
+from streamdata.mixing.live_weights import live_after
+from streamdata.states.progress import Progress
 from tests.elastic.functions import tokens_of
 from tests.elastic.ledger import Ledger, Rests
 from tests.elastic.rests import Held, Lanes, check_rests
@@ -51,6 +53,11 @@ class Rank:
         self.dataset.set_data_parallel(job.config.dp_size, number)
         if self.states:
             self.dataset.set_dataloader_states(self.states)
+        if job.setting is not None:  # as StreamLoader.set_weights does
+            self.dataset.live = live_after(self.dataset, *job.setting)
+            for states in (self.states, self.fresh):
+                states.update(self.dataset.headers(job.config.num_workers))
+            self.dataset.set_dataloader_states(self.states)
         self._begin()
 
     def _begin(self):
@@ -66,7 +73,8 @@ class Rank:
             self.job.ledger.rows_end(self.job.config.topology[1])
             self._begin()
             return False
-        self.job.ended_without |= bool(self.job.config.absent) and not self.job.mix.cyclic
+        is_left_out = bool(self.job.config.absent) or any(not live.weight for live in self.dataset.live.values())
+        self.job.ended_without |= is_left_out and not self.job.mix.cyclic
         batch = mixed_collate(batch)
         for states in (self.states, self.fresh):
             states.update(to_state(batch))
@@ -137,6 +145,8 @@ class Job:
         """Whether a pass may have ended while a source was absent, of which the rest of that pass never comes."""
         self.old = []
         """Dicts of earlier checkpoints, which may be joined again."""
+        self.setting = None
+        """While ranks are made that set weights: these, and the time of schedules."""
         self.ranks = [Rank(self, number, _NOTHING) for number in range(config.dp_size)]
 
     def deliver(self, number, batches=1):
@@ -199,6 +209,22 @@ class Job:
         fresh = json.dumps(dict(states)) if self.held == self.config.topology else "{}"
         saved = replace(self.ranks[0].saved, states=text, epoch_pass=first, taken=taken, fresh=fresh)
         self.ranks = [Rank(self, number, saved) for number in range(self.config.dp_size)]
+
+    def set_weights(self, weights):
+        """All ranks save, set weights, and save before the next batch; False where the weights are refused."""
+        self.save()
+        dataset = self.ranks[0].dataset
+        states = self.joined()
+        time = dataset.time(self.config.num_workers, Progress(states))
+        try:
+            live_after(dataset, weights, time)
+        except ValueError:
+            return False
+        self.setting = weights, time
+        self.change()
+        self.setting = None
+        self.save()
+        return True
 
     def _settle(self, held):
         """Note what the states say of lanes: a topology under which no rank saved is as if it had not been."""

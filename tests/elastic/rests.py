@@ -123,6 +123,7 @@ class Rest:
         for rank, dataset in enumerate(datasets):
             dataset.set_data_parallel(self.config.dp_size, rank)
             dataset.set_dataloader_states(states)
+            dataset.live = {}  # none of them is stopped
         left: Counter = Counter()
         # Where set_epoch is not called, one more at either end: a pass of which nothing is left may still have to end.
         for number in self._passes if self._sets_epoch else [None] * (self._passes[-1] + 2):

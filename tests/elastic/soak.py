@@ -20,15 +20,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int)
+    parser.add_argument("--sets", action="store_true", help="set weights while jobs go on, too")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)  # one for each source that leaves or returns
     if arguments.only is not None:
-        run_walk(arguments.only, _STEPS)
+        run_walk(arguments.only, _STEPS, sets=arguments.sets)
         return
     counts: Counter[str] = Counter()
     begin, jobs = time.monotonic(), 0
     while counts["steps"] < arguments.steps:
-        walk = run_walk(arguments.seed * 1_000_000 + jobs, _STEPS)
+        walk = run_walk(arguments.seed * 1_000_000 + jobs, _STEPS, sets=arguments.sets)
         jobs += 1
         counts += walk.counts + Counter(walk.totals())
     minutes = (time.monotonic() - begin) / 60

@@ -159,7 +159,7 @@ class Mix:
             shuffle_streaming_subsets=self.shuffle,
             customized_yield_fn=YIELDS.get(self.function),
             cost=num_tokens if self.has_cost else None,
-            skip=None if path else self._skipped(config.absent),
+            skip=None if path else self._skipped(frozenset() if config.absent_as_zero else config.absent),
             name=self.name or None,
             percent=percent,
         )

@@ -15,9 +15,9 @@ from streamdata.fields import CURSOR
 from streamdata.io.cache.cached import _caches, cache_counts, page_cache
 from streamdata.io.remote.addresses import CacheSettings
 from streamdata.io.remote.network import Network, NetworkCounts, _network
-from streamdata.mixing import meter
 from streamdata.run import Lane
 from streamdata.run.lane_link import Traffic, TrafficReport, note, traffic_of
+from streamdata.shards.ahead import meter
 from streamdata.shards.ahead.read_ahead import AheadSettings
 from streamdata.states.cursor import node_of
 from tests.io.servers import http_server, slow_proxy

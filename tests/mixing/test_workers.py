@@ -126,7 +126,7 @@ def test_a_persistent_worker_does_not_begin_again_with_old_states(method):
     batches = loader(dataset, method, 1, 2, persistent_workers=True)
     states = to_state([sample for batch in batches for sample in batch][:5])
     dataset.set_dataloader_states(states)
-    with raises_in_worker(RuntimeError, "states were set after this worker began"):
+    with raises_in_worker(RuntimeError, "states or weights were set after this worker began"):
         next(iter(batches))
 
 

@@ -66,7 +66,7 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "if len(self) > _MAX_FIELD_NAMES:",
     ): "The bound of a cache: one name more or less. " + _ONLY_TIME,
     (
-        "mixing/meter.py",
+        "shards/ahead/meter.py",
         "if self._limit is None and time.perf_counter() - self._since.time >= _STRETCH_S:",
         "if self._limit is None and time.perf_counter() - self._since.time > _STRETCH_S:",
     ): "No two readings of the clock are as far apart to the nanosecond.",

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from streamdata.errors import StateError
+from streamdata.mixing.live_weights import live_at_resume
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.tree import tree_of
 from streamdata.states.checks import check_nodes
@@ -53,11 +54,12 @@ class Course:
         self._held = [sizes[number] for number in sorted(sizes)]
         """By size, oldest first: what states say of it, all of them together last."""
         self.newest = self._held[-1][-1] if sizes else Progress({})
+        dataset.live = live_at_resume(dataset, self.newest)[0]  # what follows is drawn with the weights that were set
         tree = tree_of(dataset).tree()
         check_nodes(self.newest, tree.nodes)
         lines = history_of(self.newest) if self.newest else []
         self._lines = lines
-        _check_history([progress for held in self._held for progress in held], lines)
+        _check_history([progress for held in self._held for progress in held], lines, self.newest)
         self.shape = self.newest.topology() if self.newest else Topology(dp_size, 1)
         """The ranks, and workers of each, that there are now."""
         self._size = batch or next((line["batch_size"] for line in reversed(lines) if "batch_size" in line), 1)
@@ -71,11 +73,10 @@ class Course:
         eras: dict[int, Era] = {}
         for held in self._held:
             progress = held[-1]
-            for number in progress.generations:
+            for number in (number for number in progress.generations if number >= progress.known_since):
                 is_first = number == progress.generations[0]
                 begins = Progress({}).under_next_size(progress.before) if is_first else self._until(progress, number)
-                weights = progress.headers[number]["weights"]
-                eras[number] = Era(self._dataset, weights, progress.topology(), begins, held)
+                eras[number] = Era(self._dataset, progress.tree(number), progress.topology(), begins, held)
         if not eras or self._is_changed:
             eras[self.newest.newest + 1 if self.newest else 0] = Era(self._dataset, None, self.shape, self.newest, [])
         return eras
@@ -96,7 +97,10 @@ class Course:
         for generation, era in self.eras.items():
             newest = era.states[-1] if era.states else self.newest
             is_first = bool(era.states) and generation == newest.generations[0]
-            first = newest.before.step if is_first else first
+            if is_first:
+                first = newest.before.step
+            elif generation == newest.known_since:  # what was before it is not known
+                first = newest.step(generation)
             if rank >= era.dp_size:
                 continue
             is_held = rank in newest.newest_passes or rank in newest.idle
@@ -151,7 +155,7 @@ def _check_one_run(held: Sequence[Progress]) -> None:
                     )
 
 
-def _check_history(all_held: Sequence[Progress], lines: Sequence[Mapping[str, Any]]) -> None:
+def _check_history(all_held: Sequence[Progress], lines: Sequence[Mapping[str, Any]], newest: Progress) -> None:
     """Refuse states of generations, or of steps of one, that the newest states do not go on from."""
     written = {line["generation"]: line for line in lines}
     for progress in all_held:
@@ -163,7 +167,9 @@ def _check_history(all_held: Sequence[Progress], lines: Sequence[Mapping[str, An
         for number in progress.generations:
             header, line = progress.headers[number], written.get(number)
             is_other = line is None or any(line[name] != header[name] for name in ("dp_size", "num_workers", "weights"))
-            if is_other and number >= min(written):  # of older ones the lines are gone
+            # Lines are gone of old ones, and of those before weights that were set.
+            is_gone = number < min(written) or newest.before.number <= number < newest.known_since
+            if is_other and not is_gone:
                 raise StateError(
                     f"states: some have another generation {number} than that which the newest go on from{_GONE_BACK}"
                 )

@@ -21,7 +21,7 @@ from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink
 from streamdata.sources import MapStyleSource
 from streamdata.sources.source import Sample
-from streamdata.states.headers import Topology, header
+from streamdata.states.headers import Topology, Tree, header
 from streamdata.states.progress import Progress, batches_by_size
 from streamdata.tools.trace.seek import must_be_read, seek
 
@@ -91,7 +91,7 @@ class Era:
 
     Args:
         dataset: What the recipe builds.
-        weights: By path, what its nodes had then; None as the recipe says now.
+        weights: What its nodes had then, of a header; None as the recipe says now.
         shape: Ranks, and workers of each, at least 1.
         begins: The states with which it began.
         states: What states say of its size of the run, all of them together last; empty of one that is to come.
@@ -100,22 +100,27 @@ class Era:
     def __init__(
         self,
         dataset: MergedDataset,
-        weights: Mapping[str, Any] | None,
+        weights: Tree | None,
         shape: Topology,
         begins: Progress,
         states: Sequence[Progress],
     ) -> None:
         self.dp_size, self.num_workers = shape
         self.begins, self.states = begins, states
-        self.top = tree_of(dataset, weights=weights)
-        self.tree = self.top.tree()
         self._dataset, self._weights = dataset, weights
+        self.top = self._new_top()
+        self.tree = self.top.tree()
         self._deals: dict[tuple[Progress, int, bool], Deals] = {}
+
+    def _new_top(self) -> Node:
+        if self._weights is None:
+            return tree_of(self._dataset)
+        return tree_of(self._dataset, weights=self._weights.weights, live=self._weights.set_percents)
 
     @cached_property
     def _bare(self) -> Node:
         """The tree with nothing but records."""
-        top = tree_of(self._dataset, weights=self._weights)
+        top = self._new_top()
         for node in top.walk():
             if node.is_mixture:
                 continue

@@ -36,7 +36,7 @@ class SourceTotals:
         epochs: How often its records were read; None where nobody knows how many it has.
         records: Read of it.
         wanted: Its share of the stream by the weights of each time; None where these follow schedules, in several
-            passes, each of which begins them anew.
+            passes, each of which begins them anew, or were set while the run went on.
         achieved: Its share of all samples that were drawn.
         dropped: Records for which `single_process_fn` gave nothing.
         bad: Failures forgiven under `max_bad`.
@@ -131,8 +131,11 @@ def num_records(node: str) -> float | None:
 def _due(progress: Progress) -> dict[str, float] | None:
     """How many samples of each source the weights asked for; None where they follow schedules over several passes.
 
-    A schedule begins anew in each pass, and states have what a generation drew in all of them together.
+    A schedule begins anew in each pass, and states have what a generation drew in all of them together. Nor do they
+    tell of generations before the last weights that were set.
     """
+    if progress.known_since > progress.before.number:
+        return None
     lines = history_of(progress)
     trees = [_tree_by(line.get("weights", {})) for line in lines]
     before = progress.before
@@ -168,18 +171,22 @@ def report(states: Mapping[str, Any]) -> dict[str, float]:
     Returns:
         `samples`, `tokens` and `steps`; and of each source `samples/NAME`, `tokens/NAME`, `records/NAME`,
         `epochs/NAME` where it is known how many records it has, the shares of the stream `achieved/NAME` and
-        `wanted/NAME`, but for schedules in several passes, `dropped/NAME`, `bad/NAME`, `skipped/NAME`, and of `uneven`
+        `wanted/NAME`, but for schedules in several passes and weights that were set, `weight/NAME` where
+        `StreamLoader.set_weights` has set it, `dropped/NAME`, `bad/NAME`, `skipped/NAME`, and of `uneven`
         `left_out/NAME` and `padded/NAME`; all since the run's beginning.
 
     Raises:
         StateError: They do not come from `to_state`.
     """
-    totals = totals_of(states)
+    totals, progress = totals_of(states), Progress(states)
     numbers: dict[str, float] = {"samples": totals.samples, "tokens": totals.tokens, "steps": totals.steps}
     for source in totals.sources:
         for name in _REPORTED:
             if (value := getattr(source, name)) is not None:
                 numbers[f"{name}/{source.name}"] = value
+    if progress:
+        live = progress.tree(progress.newest).set_percents
+        numbers |= {f"weight/{path}": held.percent for path, held in live.items()}
     return numbers
 
 
@@ -243,7 +250,7 @@ def describe_states(states: Mapping[str, Any]) -> str:
     for number, line in enumerate(found["generations"], 1):
         topology = f"{counted(line['ranks'], 'rank')} with {counted(line['workers'], 'worker')} each"
         weights = ", ".join(f"{path} {_weight(weight)}" for path, weight in line["weights"].items())
-        began = "" if number == 1 else f"; from step {line['step'] + 1} on"
+        began = "" if not line["step"] else f"; from step {line['step'] + 1} on"
         given = "" if number == len(found["generations"]) else f"; {line['samples']:,} samples were drawn"
         text = f"generation {line['generation']}: {topology}; weights: {weights or 'not known'}{began}{given}"
         lines.append(one_line(text))
