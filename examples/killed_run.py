@@ -32,11 +32,11 @@ class Part(NamedTuple):
     samples: Counter[tuple[str, int]]
 
 
-def start(data: str, run: Path, ranks: int, workers: int) -> list[subprocess.Popen[bytes]]:
+def start(data: str, run: Path, ranks: int, workers: int, script: Path = TRAIN) -> list[subprocess.Popen[bytes]]:
     """Start the ranks of a training. Not by torchrun, whose ranks would live on where it is killed."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    command = [sys.executable, str(TRAIN), data, str(run), f"--workers={workers}"]
+    command = [sys.executable, str(script), data, str(run), f"--workers={workers}"]
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
     return [
         subprocess.Popen(command, env=os.environ | group | {"RANK": str(rank)})  # noqa: S603  our own script
