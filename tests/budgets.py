@@ -4,8 +4,8 @@ from typing import Final
 
 CODE_LINES: Final = {"core": 18_379, "beside": 6_562, "above": 7_471}
 """Of the rooms of each floor (`tests/test_house.py`), by `python -m tests.count_code`. Some 400 more in the core since
-weights are set while a run goes on (`mixing/live_weights.py`, `delivery/agree.py`, `StreamLoader.set_weights`), 74 in all
-since stores keep the weights of documents."""
+weights are set while a run goes on (`mixing/live_weights.py`, `delivery/agree.py`, `StreamLoader.set_weights`), 74 in
+all since stores keep the weights of documents."""
 
 FILES: Final = 243
 """Of the package: two more since weights are set while a run goes on, and the states after recent batches have one of
