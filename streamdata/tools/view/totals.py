@@ -250,7 +250,7 @@ def describe_states(states: Mapping[str, Any]) -> str:
     for number, line in enumerate(found["generations"], 1):
         topology = f"{counted(line['ranks'], 'rank')} with {counted(line['workers'], 'worker')} each"
         weights = ", ".join(f"{path} {_weight(weight)}" for path, weight in line["weights"].items())
-        began = "" if not line["step"] else f"; from step {line['step'] + 1} on"
+        began = "" if number == 1 and not line["step"] else f"; from step {line['step'] + 1} on"
         given = "" if number == len(found["generations"]) else f"; {line['samples']:,} samples were drawn"
         text = f"generation {line['generation']}: {topology}; weights: {weights or 'not known'}{began}{given}"
         lines.append(one_line(text))
