@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -169,17 +169,14 @@ class Progress:
         """
         if not any("set_percents" in header for header in self.headers.values()):
             return self.before.number
-        firsts = [self.before.number - 1]
-        for epoch_pass in self.passes:
-            of_lanes = [
-                rows for (_, number, path), rows in self.table.groups.items() if number == epoch_pass and not path
-            ]
-            first: dict[tuple[int, int], int] = {}
-            for rows in of_lanes:
-                for rank, worker, generation in self.table.rows[rows][["rank", "worker", "generation"]].tolist():
-                    first.setdefault((rank, worker), generation)
-            firsts += [generation for generation in first.values() if generation > self.before.number]
-        return 1 + max(firsts)
+        of_lanes: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
+        tops = ((key[1], rows) for key, rows in self.table.groups.items() if not key[2])
+        for epoch_pass, rows in tops:
+            for rank, worker, number in self.table.rows[rows][["rank", "worker", "generation"]].tolist():
+                of_lanes[epoch_pass, rank, worker].append(number)
+        # Of a lane that has left out some, two are there.
+        firsts = [number for number, *more in of_lanes.values() if more and number > self.before.number]
+        return 1 + max(firsts, default=self.before.number - 1)
 
     def topology(self) -> Topology:
         """The number of ranks and workers in the newest generation."""

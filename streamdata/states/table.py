@@ -412,11 +412,11 @@ def _shortened(table: StatesTable) -> StatesTable:
     newest = _most(generation, lanes, is_top)
     is_old = generation <= _most(generation, lanes, is_top & (generation < newest))
     is_kept = generation >= _most(generation, nodes, is_old)
-    others = {key: value for key, value in table.others.items() if not key.startswith(("worker/", "generation/"))}
-    workers = {owner_of(key)[2:]: key for key in sorted(table.others, key=_generation_of) if key.startswith("worker/")}
-    others |= {key: table.others[key] for key in workers.values()}
-    used = {*generation[is_kept].tolist(), *map(_generation_of, others), max(table.headers)}
-    others |= {f"generation/{number}": header for number, header in table.headers.items() if number in used}
+    last = {owner_of(key)[2:]: key for key in sorted(table.others, key=_generation_of) if key.startswith("worker/")}
+    kinds = ("worker/", "generation/")
+    needed = [*last.values(), *(key for key in table.others if not key.startswith(kinds))]
+    used = {*generation[is_kept].tolist(), *map(_generation_of, needed), max(table.headers)}
+    others = {k: v for k, v in table.others.items() if not k.startswith(kinds) or _generation_of(k) in used}
     return table.select(is_kept, others)
 
 

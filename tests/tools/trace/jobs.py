@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from streamdata import merge_states, mixed_collate, to_state
+from streamdata.mixing.live_weights import live_after
 from streamdata.tools.trace.era import document_name, record_of
 from streamdata.tools.trace.trace import Trace
 from tests.elastic.worlds import Config, Leaf, Mix
@@ -24,6 +25,8 @@ class SteppedJob:
     def __init__(self, mix, config):
         self.mix, self.config, self.steps, self.states, self.saved = mix, config, [], {}, []
         self.marks, self.refusals = [], []
+        self.setting = None
+        """Weights that ranks set as they begin a leg, if they do."""
 
     def change(self, **changes):
         """Resume, changed or not."""
@@ -50,6 +53,10 @@ class SteppedJob:
         dataset, states = self.mix.build(self.config), dict(self.states)
         dataset.set_data_parallel(self.config.dp_size, rank)
         dataset.set_dataloader_states(states)
+        if self.setting is not None:  # as StreamLoader.set_weights does
+            dataset.live = live_after(dataset, *self.setting)
+            states.update(dataset.headers(self.config.num_workers))
+            dataset.set_dataloader_states(states)
         # As many as may be: of a rank that has no share of any, there would be no end.
         passes = (loaded(dataset, self.config.num_workers, self.config.batch_size) for _ in range(2 * steps + 2))
         batches = [mixed_collate(batch) for batch in islice(chain.from_iterable(passes), steps)]

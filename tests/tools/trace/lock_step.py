@@ -14,6 +14,7 @@ from itertools import chain
 
 from streamdata import StateError, StreamLoader, mixed_collate, report
 from streamdata.fields import PADDING
+from streamdata.states.progress import Progress
 from streamdata.tools.trace.era import record_of
 from streamdata.tools.trace.trace import Trace
 from tests.elastic.worlds import Config, Mix
@@ -31,7 +32,7 @@ class LockStepJob(SteppedJob):
         """What filled up, by source."""
         self.padded_then = []
         """The same at the end of each leg."""
-        self.has_given_up = False
+        self.has_given_up = self.has_set = False
 
     def note(self, ranks):
         """Note the states of all ranks and the batches of each."""
@@ -43,6 +44,14 @@ class LockStepJob(SteppedJob):
         super().give_up(number)
         self.has_given_up = True
         self.padded = Counter(self.padded_then[number - 1])
+
+    def set_weights(self, rng):
+        """Set the weights of some sources from the next leg on."""
+        dataset = self.mix.build(self.config)
+        dataset.set_dataloader_states(self.states)
+        weights = {path: rng.choice([0.05, 0.3, 1, 4]) for path in rng.sample([*self.mix.paths()], 2)}
+        time = dataset.time(self.config.num_workers, Progress(self.states))
+        self.setting, self.has_set = (weights, time), True
 
     def go_evenly(self, steps, uneven, **changes):
         """Go on in loaders that even ranks out."""
@@ -73,6 +82,7 @@ class LockStepJob(SteppedJob):
         Returns how many were compared, and how many of them were refused.
         """
         steps = list(enumerate(self.steps, 1))[::-one_of]
+        is_all = is_all and not self.has_set  # what came before weights that were set, later states do not tell
         try:
             trace, refused = Trace(self.mix.build(self.config), states), 0
         except StateError as error:
@@ -111,6 +121,7 @@ def random_job(rng):
         children = [leaves[0], Mix(tuple(leaves[1:]), "inner", cyclic=not is_finite, stop=stop, seed=3)]
     mix = Mix(tuple(children), cyclic=not is_finite, stop=stop, shuffle=rng.random() < 0.8)
     job = LockStepJob(mix, Config(rng.randint(1, 3), rng.randint(0, 2), rng.randint(1, 4), random_weights(rng, mix)))
+    setting = random.Random(repr(mix))  # of its own, so that the other choices of a seed stay
     for number in range(rng.randint(1, 5)):
         changes = {"dp_size": rng.randint(1, 3), "num_workers": rng.randint(0, 3)} if rng.random() < 0.6 else {}
         changes |= {"weights": random_weights(rng, mix)} if rng.random() < 0.3 else {}
@@ -121,6 +132,8 @@ def random_job(rng):
             job.give_up(rng.randint(1, len(job.saved)))
         uneven = rng.choice(UNEVEN) if is_finite and rng.random() < 0.6 else None
         steps = rng.randint(1, 12)
+        if number and not uneven and not changes.keys() & {"dp_size", "num_workers"} and setting.random() < 0.3:
+            job.set_weights(setting)
         try:
             if uneven:
                 job.go_evenly(steps, uneven, **changes)
@@ -129,6 +142,7 @@ def random_job(rng):
         except (StateError, ValueError) as error:  # a rank without a share, say: the job could not have gone on so
             job.refusals.append(str(error))
             break
+        job.setting = None
     return job
 
 
