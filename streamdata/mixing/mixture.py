@@ -169,9 +169,11 @@ class Mixture:
             if not (state or child.has_records()):
                 continue
             cursor = state.cursor if state else child.beginning()
-            if isinstance(child, Mixture):
-                if child.joins:
+            if isinstance(child, Mixture) and child.joins:
+                # What recipes have changed below draws its open burst anew: a resume has to find that it is of before.
+                if state and run.progress.tree(state.generation).below(child.path) != run.tree.below(child.path):
                     continue
+            elif isinstance(child, Mixture):
                 if not self.path:
                     there = (clock for clock, one in zip(starts, self._children, strict=True) if one.has_records())
                     self._tell(i, min(there, default=0.0))

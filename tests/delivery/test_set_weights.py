@@ -320,6 +320,17 @@ def test_a_top_with_a_function_draws_its_burst_anew() -> None:
         assert found == batches[begin:]
 
 
+def test_a_mixture_with_an_inner_function_has_its_share_however_often_weights_are_set() -> None:
+    inner = [named(list(range(20)), name="b", percent=1), named(list(range(7)), name="c", percent=1)]
+    lab = MergedDataset(inner, name="lab", percent=1, customized_yield_fn=pack)
+    loader = StreamLoader(MergedDataset([named(list(range(30)), name="a", percent=1), lab]), 1, 0, mixed_collate)
+    batches, given = iter(loader), []
+    for number in range(60):
+        loader.set_weights({"lab": 0.2 + 0.001 * (number % 7)})
+        given.append(next(batches)[0]["__datasetname__"])
+    assert abs(len(given) - given.count("a") - 10) <= 2
+
+
 def finite(rank: int, size: int) -> StreamLoader:
     """A pass of two sources."""
     sources = [named(list(range(40)), name="a", percent=1), named(list(range(100, 125)), name="b", percent=1)]
