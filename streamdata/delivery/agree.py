@@ -63,7 +63,7 @@ def checked_setting(
     return Setting(batches, None if weights is None else {path: float(one) for path, one in weights.items()}, time)
 
 
-def agree(own: Setting | ValueError, timeout_s: float) -> Setting:
+def agree(own: Setting | Exception, timeout_s: float) -> Setting:
     """Return what rank 0 sets, once all ranks of the process group have called; without a group, what is given.
 
     By the store through which the ranks have met, and not by a collective: a group in which one has timed out is of no
@@ -74,19 +74,19 @@ def agree(own: Setting | ValueError, timeout_s: float) -> Setting:
         timeout_s: How long to wait for the others.
 
     Raises:
-        ValueError: `own` is one.
+        Exception: `own` is one.
         RuntimeError: Some rank has received another number of batches, sets other weights, cannot, or has not called.
     """
     distributed, store = distributed_if_joined(), store_of_group()
     if store is None or distributed.get_world_size() == 1:
-        if isinstance(own, ValueError):
+        if isinstance(own, Exception):
             raise own
         return own
     rank, size = distributed.get_rank(), distributed.get_world_size()
     group = distributed.group.WORLD
     prefix = f"streamdata/set_weights/{_calls[group]}"
     _calls[group] += 1
-    told = {"error": str(own)} if isinstance(own, ValueError) else own._asdict()
+    told = {"error": str(own)} if isinstance(own, Exception) else own._asdict()
     store.set(f"{prefix}/{rank}", json.dumps(told))
     verdict, ranks, patience = (
         f"{prefix}/verdict",
@@ -103,7 +103,7 @@ def agree(own: Setting | ValueError, timeout_s: float) -> Setting:
         found = json.dumps({"error": f"rank {missing[0] if missing else 0} did not call within {timeout_s:g} s"})
     found = (store.compare_set(verdict, _PENDING, found) if found else store.get(verdict)).decode()
     agreed = json.loads(found)
-    if isinstance(own, ValueError):
+    if isinstance(own, Exception):
         raise own
     if "error" in agreed:
         raise RuntimeError(

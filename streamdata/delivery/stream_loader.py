@@ -250,10 +250,10 @@ class StreamLoader:
         Nothing is changed where it raises.
         """
         dataset, lane, count = self.dataset, self.dataset.lane(self.num_workers), self.num_batches
-        own: Setting | ValueError
+        own: Setting | Exception
         try:
             own = checked_setting(dataset, self.num_workers, count, self.peek(count), weights)
-        except ValueError as error:
+        except Exception as error:  # such as of a source that cannot be read: the others must hear of it
             own = error
         agreed = agree(own, timeout_s)
         assert agreed.weights is not None, "somebody gave them"

@@ -62,7 +62,7 @@ def check_sources(mixture: MixtureSettings) -> None:
     _check_weights(mixture)
     for child in tree_of(mixture).children:
         if child.is_mixture:
-            _check_nested(mixture, child)
+            check_nested(mixture, child)
 
 
 def _check_weights(mixture: MixtureSettings) -> None:
@@ -206,7 +206,7 @@ def _check_functions(dataset: Any) -> None:
                 )
 
 
-def _check_nested(parent: MixtureSettings, child: Node) -> None:
+def check_nested(parent: MixtureSettings, child: Node) -> None:
     """Check that a mixture within another one ends where that does, and has nothing that is the top's alone.
 
     Nor may it have a schedule whose time nobody could tell: what a yield function will pull, the top has not drawn yet.

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamdata.errors import StateError, did_you_mean, listing, shown
+from streamdata.mixing.checks import check_nested
 from streamdata.mixing.tree import MixtureSettings, named_nodes, tree_of
 from streamdata.recipe.named_source import LEAST, MOST, STEPS, SizeWeight, Weight, plain_number, read_percent
 from streamdata.states.headers import SetPercent
@@ -95,18 +96,24 @@ def _check_names(nodes: Mapping[str, Any], weights: Mapping[str, float]) -> None
 
 
 def _check_together(top: MixtureSettings, nodes: Mapping[str, Any], live: Mapping[str, SetPercent]) -> None:
-    """Check that each mixture has something left at any time, and that the stream ends, or does not, as before."""
+    """Check that each mixture has something left at any time, and that the stream ends, or does not, as before.
+
+    And sources that the recipe leaves out, which nobody has checked or looked into.
+    """
     if not live:
         return
     for path, node in {"": top, **nodes}.items():
         if isinstance(node, MixtureSettings):
             _check_mixture(node, path, live)
     tree, own = tree_of(top, live=live), tree_of(top, live={})
-    for mixture in tree.walk():
+    for mixture in (node for node in tree.walk() if node.is_mixture):
         try:
-            _ = mixture.is_mixture and mixture.shares
+            _ = mixture.shares
         except ValueError as error:
             raise ValueError(f"set_weights: mixture {shown(mixture.path or 'top')}: {error}") from None
+        for child in mixture.children:
+            if child.is_mixture:
+                check_nested(mixture.dataset, child)
     if tree.is_endless != own.is_endless:
         raise ValueError(
             "set_weights: expected weights with which the stream "
@@ -114,6 +121,7 @@ def _check_together(top: MixtureSettings, nodes: Mapping[str, Any], live: Mappin
             f"at percents above 0 {'nothing' if own.is_endless else 'all'} goes on without end\n"
             "  Sources with max_epochs end. Keep another one above 0."
         )
+    tree.tree()  # raises where a source cannot be read
 
 
 def _check_mixture(mixture: MixtureSettings, path: str, live: Mapping[str, SetPercent]) -> None:

@@ -283,6 +283,23 @@ def test_mixtures_by_size_or_with_an_inner_function_are_refused() -> None:
         loader.set_weights({"lab.b": 1.0})
 
 
+def test_a_source_that_was_left_out_is_checked_as_if_the_recipe_had_it() -> None:
+    schedules = [named([1, 2], name="b", percent=[[0, 1], [5, 2]]), named([1, 2], name="c", percent=1)]
+    left_out = [
+        (MergedDataset(schedules, name="lab", percent=0, customized_yield_fn=pack), "got a schedule"),
+        (MergedDataset([named([1, 2], name="b", percent=1)], name="lab", percent=0, cyclic=False), "got cyclic=False"),
+        (named([], name="lab", percent=0), "at least one record"),
+    ]
+    for lab, expected in left_out:
+        loader = StreamLoader(MergedDataset([named([1, 2], name="a", percent=1), lab]), 1, 0, mixed_collate)
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(Exception, match=expected):
+            loader.set_weights({"lab": 1.0})
+        assert not loader.dataset.live
+        assert names(next(batches))[0][0] == "a"
+
+
 def test_a_stream_stays_finite_or_endless() -> None:
     sources = [named(list(range(9)), name="a", percent=1), named(list(range(9)), name="b", percent=1, max_epochs=1)]
     loader = StreamLoader(MergedDataset(sources, stop="all_exhausted"), BATCH, 0, mixed_collate)
