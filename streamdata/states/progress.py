@@ -167,7 +167,11 @@ class Progress:
 
         Earlier ones are left out once weights were set since.
         """
-        if not any("set_percents" in header for header in self.headers.values()):
+        if not self.generations:
+            return self.before.number
+        # What was set may be forgotten since, and its headers gone: that some are missing shows by the numbers.
+        is_whole = len(self.generations) == self.newest + 1 - self.before.number
+        if is_whole and not any("set_percents" in header for header in self.headers.values()):
             return self.before.number
         of_lanes: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
         tops = ((key[1], rows) for key, rows in self.table.groups.items() if not key[2])

@@ -222,6 +222,23 @@ def test_a_percent_that_the_recipe_changes_wins(caplog: pytest.LogCaptureFixture
     assert "'a': its percent in the recipe was 0.5 when 0.1 was set, and is 0.9 now" in caplog.text
 
 
+def test_what_was_drawn_by_weights_that_are_forgotten_is_not_made_good() -> None:
+    states: dict[str, Any] = {}
+    # The first change of the recipe forgets what was set, and the others come after; then the size changes.
+    recipes = [(1.0, 1.0, 150), (1.0, 0.9, 3), (1.1, 0.9, 3), (1.2, 0.9, 3), (1.2, 0.9, 60)]
+    for number, (of_top, of_lab, count) in enumerate(recipes):
+        inner = [named(list(range(9)), name=name, percent=of_lab) for name in "bc"]
+        lab = MergedDataset(inner, name="lab", percent=1, seed=1)
+        dataset = MergedDataset([named(list(range(9)), name="a", percent=of_top), lab], seed=4)
+        dataset.set_data_parallel(1 + (number == 4), 0)
+        loader = StreamLoader(dataset, 1, 0, mixed_collate)
+        loader.load_state_dict(states)
+        sets: Calls = {5: {"lab.b": 0.01}, 10: {"lab.b": 0.02}} if number == 0 else {}
+        given = Counter(batch[0][0] for batch in run(loader, sets, count))
+        states = through_json(loader.state_dict())
+    assert abs(given["lab.b"] - given["lab.c"]) <= 4
+
+
 def test_a_percent_stands_until_the_schedules_next_point() -> None:
     loader = StreamLoader(scheduled(), 1, 0, mixed_collate)
     loader.set_weights({"a": 0.0})
