@@ -269,6 +269,8 @@ class StreamLoader:
         self._states.amend(dataset.headers(self.num_workers))
         self._states.forget_old()
         self._must_go_back = True
+        if self._is_pass_over():  # it stays so, as at a resume, whatever of sources that come back was left in it
+            self._stream = iter(())
         logger.info("StreamLoader: after batch %d the weights %s were set", count, dict(agreed.weights))
 
     def set_epoch(self, epoch: int) -> None:
@@ -350,6 +352,15 @@ class StreamLoader:
             self._pass = self._even.next_pass(self._progress)
             self.dataset.set_epoch(self._pass)
         return self._pass
+
+    def _is_pass_over(self) -> bool:
+        """Whether this rank has delivered the last batch of the pass that is read."""
+        if self._pass is None:
+            return False
+        self.dataset.set_epoch(None)
+        following = self._even.next_pass(self._progress)
+        self.dataset.set_epoch(self._pass)
+        return following > self._pass
 
     def _receive(self, more: int) -> Received | None:
         """The next batch; None where this pass, and as many more, give nothing."""

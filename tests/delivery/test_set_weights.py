@@ -373,6 +373,19 @@ def finite(rank: int, size: int) -> StreamLoader:
     return StreamLoader(dataset, BATCH, 0, mixed_collate, uneven="drop")
 
 
+def test_a_pass_that_has_ended_stays_so_when_a_source_comes_back() -> None:
+    loader = finite(0, 1)
+    batches = iter(loader)
+    loader.set_weights({"b": 0.0})
+    for _ in range(-(-40 // BATCH)):  # all of a, and the last sample says so
+        next(batches)
+    loader.set_weights({"b": 1.0})
+    again = finite(0, 1)
+    again.load_state_dict(through_json(loader.state_dict()))
+    assert not list(batches)
+    assert [records(batch) for batch in loader] == [records(batch) for batch in again]
+
+
 def on_rank(rank: int) -> dict[str, Any]:
     """What a rank of three sees."""
     found: dict[str, Any] = {"errors": []}
