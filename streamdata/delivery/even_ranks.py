@@ -193,6 +193,8 @@ class EvenRanks:
 def _check_step(progress: Progress, epoch_pass: int, left: npt.NDArray[np.int64]) -> None:
     """Refuse states of which some rank's are older: it would count as having more left than it has."""
     by_rank = progress.last(epoch_pass, "")["batches"].reshape(left.shape).sum(axis=1)
+    for (_, of_pass, rank), counts in progress.uneven.items():
+        by_rank[rank] += counts["batches"] if of_pass == epoch_pass else 0
     behind = np.flatnonzero((by_rank < by_rank.max()) & left.any(axis=1))
     if len(behind):
         raise StateError(

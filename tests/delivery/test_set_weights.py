@@ -365,12 +365,12 @@ def test_a_mixture_with_an_inner_function_has_its_share_however_often_weights_ar
     assert abs(len(given) - given.count("a") - 10) <= 2
 
 
-def finite(rank: int, size: int) -> StreamLoader:
+def finite(rank: int, size: int, uneven: str = "drop", of_b: int = 25) -> StreamLoader:
     """A pass of two sources."""
-    sources = [named(list(range(40)), name="a", percent=1), named(list(range(100, 125)), name="b", percent=1)]
+    sources = [named(list(range(40)), name="a", percent=1), named(list(range(100, 100 + of_b)), name="b", percent=1)]
     dataset = MergedDataset(sources, seed=1, cyclic=False, stop="all_exhausted")
     dataset.set_data_parallel(size, rank)
-    return StreamLoader(dataset, BATCH, 0, mixed_collate, uneven="drop")
+    return StreamLoader(dataset, BATCH, 0, mixed_collate, uneven=uneven)
 
 
 def test_a_pass_that_has_ended_stays_so_when_a_source_comes_back() -> None:
@@ -418,6 +418,16 @@ def on_rank(rank: int) -> dict[str, Any]:
     counted = [names(next(left)) for _ in range(2)]
     pass_of.set_weights({"b": 5.0})
     found["finite"] = counted + [names(batch) for batch in left]
+    filled = finite(rank, 3, "pad", of_b=10)  # rank 0 has four of them, and the others three
+    filled.set_weights({"a": 0.0})
+    left = iter(filled)
+    counted = [next(left) for _ in range(2)]
+    filled.set_weights({"a": 1.0})  # after a batch that only fills up, but for rank 0
+    found["filled"] = [
+        (sample["__datasetname__"], sample["__index__"])
+        for sample in chain.from_iterable((*counted, *left))
+        if not sample.get("__padding__")
+    ]
     del given
     return found
 
@@ -437,6 +447,9 @@ def test_ranks_agree_or_none_changes_anything(tmp_path: Any, size: int) -> None:
     # Of the pass each record came once, and all ranks had as many batches.
     assert len({len(found["finite"]) for found in ranks}) == 1
     records = Counter(chain.from_iterable(chain.from_iterable(found["finite"] for found in ranks)))
+    assert set(records.values()) == {1}
+    records = Counter(chain.from_iterable(found["filled"] for found in ranks))
+    assert len(records) == 50
     assert set(records.values()) == {1}
 
 
