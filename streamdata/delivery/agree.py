@@ -1,7 +1,7 @@
 """Whether all ranks set the same weights after the same batch: `each rank's call → one verdict, the same on all`."""
 
 import json
-from collections import Counter
+import weakref
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
@@ -14,7 +14,7 @@ from streamdata.run.topology import distributed_if_joined
 from streamdata.states.progress import Progress
 from streamdata.states.saving import store_of_group
 
-_calls: Final[Counter[Any]] = Counter()
+_calls: Final["weakref.WeakKeyDictionary[Any, int]"] = weakref.WeakKeyDictionary()
 """How often each process group was asked: all its ranks ask in the same sequence."""
 _PENDING: Final = ""
 
@@ -84,22 +84,22 @@ def agree(own: Setting | Exception, timeout_s: float) -> Setting:
         return own
     rank, size = distributed.get_rank(), distributed.get_world_size()
     group = distributed.group.WORLD
-    prefix = f"streamdata/set_weights/{_calls[group]}"
-    _calls[group] += 1
+    number = _calls.get(group, 0)
+    _calls[group] = number + 1
     told = {"error": str(own)} if isinstance(own, Exception) else own._asdict()
-    store.set(f"{prefix}/{rank}", json.dumps(told))
-    verdict, ranks, patience = (
-        f"{prefix}/verdict",
-        [f"{prefix}/{number}" for number in range(size)],
-        timedelta(seconds=timeout_s),
-    )
+    ranks, verdict = _keys(number, size)
+    store.set(ranks[rank], json.dumps(told))
+    patience = timedelta(seconds=timeout_s)
     found = ""
     try:
         store.wait(ranks if rank == 0 else [verdict], patience)
         if rank == 0:
             found = _judged([json.loads(store.get(key)) for key in ranks])
+            former_ranks, former = _keys(number - 1, size)
+            for key in (*former_ranks, former):  # all ranks have come here, so they have read it
+                store.delete_key(key)
     except RuntimeError:  # torch's DistStoreError is one
-        missing = [number for number, key in enumerate(ranks) if not store.check([key])]
+        missing = [other for other, key in enumerate(ranks) if not store.check([key])]
         found = json.dumps({"error": f"rank {missing[0] if missing else 0} did not call within {timeout_s:g} s"})
     found = (store.compare_set(verdict, _PENDING, found) if found else store.get(verdict)).decode()
     agreed = json.loads(found)
@@ -111,6 +111,12 @@ def agree(own: Setting | Exception, timeout_s: float) -> Setting:
             "  Call it on every rank after the same batch, with the same weights, or with None on all but rank 0."
         )
     return Setting(**agreed)
+
+
+def _keys(number: int, size: int) -> tuple[list[str], str]:
+    """The keys of what each rank sets in the call of this number, and of the verdict."""
+    prefix = f"streamdata/set_weights/{number}"
+    return [f"{prefix}/{rank}" for rank in range(size)], f"{prefix}/verdict"
 
 
 def _judged(ranks: list[Mapping[str, Any]]) -> str:

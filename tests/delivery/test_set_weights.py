@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from streamdata import MergedDataset, StreamLoader, merge_states, mixed_collate, named, report, to_device, to_state
 from streamdata.mixing.tree import named_nodes
+from streamdata.states.saving import store_of_group
 from tests.ranks import run_on_ranks
 from tests.streams import raises_in_worker, through_json
 
@@ -411,6 +412,12 @@ def on_rank(rank: int) -> dict[str, Any]:
         with pytest.raises(RuntimeError, match="rank 1 did not call"):  # too late
             loader.set_weights(timeout_s=20)
     loader.set_weights({"a": 0.0, "c": 3.0} if rank == 0 else None)
+    found["keys"] = []
+    for _ in range(2):
+        loader.set_weights({"a": 0.0, "c": 3.0})
+        distributed.barrier()
+        found["keys"].append(store_of_group().num_keys())
+        distributed.barrier()
     found["live"] = {path: held.percent for path, held in dataset.live.items()}
     found["after"] = [names(next(batches)) for _ in range(5)]
     pass_of = finite(rank, 3)
@@ -441,6 +448,7 @@ def test_ranks_agree_or_none_changes_anything(tmp_path: Any, size: int) -> None:
         )
         assert "rank 1 sets {'a': 0.0, 'b': 1.0}, rank 0 {'a': 0.0, 'b': 0.0}" in found["errors"][1]
         assert found["live"] == {"a": 0.0, "c": 3.0}
+        assert found["keys"][0] == found["keys"][1]  # in the store nothing is left of many calls
         assert {source for batch in found["after"] for source, _ in batch} == {"b", "c"}
     assert ["rank 0 gave no weights" in found["errors"][2] for found in ranks] == [False, False, False]
     assert all("'a': expected 0 or a number" in found["errors"][2] for found in ranks)
