@@ -2,7 +2,7 @@
 
 import json
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -94,7 +94,8 @@ def agree(own: Setting | Exception, timeout_s: float) -> Setting:
     try:
         store.wait(ranks if rank == 0 else [verdict], patience)
         if rank == 0:
-            found = _judged([json.loads(store.get(key)) for key in ranks])
+            why = _disagreement([json.loads(store.get(key)) for key in ranks])
+            found = json.dumps({"error": why} if why else told)
             former_ranks, former = _keys(number - 1, size)
             for key in (*former_ranks, former):  # all ranks have come here, so they have read it
                 store.delete_key(key)
@@ -119,20 +120,17 @@ def _keys(number: int, size: int) -> tuple[list[str], str]:
     return [f"{prefix}/{rank}" for rank in range(size)], f"{prefix}/verdict"
 
 
-def _judged(ranks: list[Mapping[str, Any]]) -> str:
-    """The verdict on what all ranks set."""
+def _disagreement(ranks: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why the ranks do not all set the same; None where they do."""
     first = ranks[0]
     for number, told in enumerate(ranks):
         if "error" in told:
-            return json.dumps({"error": f"rank {number}: {told['error']}"})
+            return f"rank {number}: {told['error']}"
     if first["weights"] is None:
-        return json.dumps({"error": "rank 0 gave no weights"})
+        return "rank 0 gave no weights"
     for number, told in enumerate(ranks):
         if told["batches"] != first["batches"]:
-            why = f"rank {number} has received {told['batches']} batches, rank 0 {first['batches']}"
-            return json.dumps({"error": why})
+            return f"rank {number} has received {told['batches']} batches, rank 0 {first['batches']}"
         if told["weights"] not in (None, first["weights"]):
-            return json.dumps(
-                {"error": f"rank {number} sets {shown(told['weights'])}, rank 0 {shown(first['weights'])}"}
-            )
-    return json.dumps(first)
+            return f"rank {number} sets {shown(told['weights'])}, rank 0 {shown(first['weights'])}"
+    return None
