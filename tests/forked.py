@@ -10,8 +10,9 @@ import multiprocessing.util
 import os
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain, groupby, pairwise
 from multiprocessing.connection import Connection, Pipe, wait
 
@@ -19,6 +20,8 @@ import pytest
 
 NUMBER_BYTES = 2  # of a file in the queue
 BEGIN, DONE, END = range(3)  # a test, with its reports, and a process: what that has started may hold its pipe open
+LOOK_S = 0.5  # between looks for processes that have died, whose pipes may stay open, too
+END_S = 10.0  # for a process to end what its test has started
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,10 +56,15 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
             sender.close()
             running[reports] = pid
         _report(session, running)
-    finally:
+    except KeyboardInterrupt:  # of a terminal, which all of them have: a second one would cut short what they end
+        _end(running.values())
+        raise
+    except BaseException:
         for pid in running.values():
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            os.kill(pid, signal.SIGINT)
+        _end(running.values())
+        raise
+    finally:
         written = "\n".join(capture.read_global_capture())
         if session.testsfailed:
             sys.stderr.write(written)
@@ -65,11 +73,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 def _report(session: pytest.Session, running: dict[Connection, int]) -> None:
     """Pass on what the processes report until the last one has ended."""
-    config, at = session.config, dict.fromkeys(running, "the start")
+    config, at, left = session.config, dict.fromkeys(running, "the start"), {item.nodeid for item in session.items}
     while running:
-        for process in wait([*running]):
+        for process in wait([*running], LOOK_S) or [one for one, pid in running.items() if _has_ended(pid)]:
             try:
-                kind, nodeid, location, reports = process.recv()
+                kind, nodeid, location, reports = _received(process)
             except EOFError:
                 _, status = os.waitpid(running.pop(process), 0)
                 session.shouldfail = f"a process ended with {os.waitstatus_to_exitcode(status)} in {at[process]}"
@@ -84,10 +92,35 @@ def _report(session: pytest.Session, running: dict[Connection, int]) -> None:
                     report = config.hook.pytest_report_from_serializable(config=config, data=data)
                     config.hook.pytest_runtest_logreport(report=report)
                 config.hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)
+                left.discard(nodeid)
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)
             if session.shouldstop:
                 raise session.Interrupted(session.shouldstop)
+    if left:
+        session.shouldfail = f"{len(left)} tests were not run by {config.option.processes} processes: {min(left)}"
+        raise session.Failed(session.shouldfail)
+
+
+def _received(process: Connection) -> tuple[int, str, tuple[str, int | None, str], list[dict[str, object]]]:
+    """A message of a process that has sent one or has ended."""
+    if not process.poll():
+        raise EOFError
+    return process.recv()
+
+
+def _has_ended(pid: int) -> bool:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _end(pids: Collection[int]) -> None:
+    """Wait for processes that were interrupted, and kill those that do not end."""
+    patience = time.monotonic() + END_S
+    for pid in pids:
+        while not _has_ended(pid) and time.monotonic() < patience:
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def _work(session: pytest.Session, files: list[list[pytest.Item]], queue: int, sender: Connection) -> None:
@@ -108,6 +141,7 @@ def _work(session: pytest.Session, files: list[list[pytest.Item]], queue: int, s
         sender.send((END, "", None, []))
         status = 0
     except KeyboardInterrupt:
+        session._setupstate.teardown_exact(None)  # what fixtures have started
         status = 130  # the other process says so
     except BaseException:
         capture.stop_global_capturing()
