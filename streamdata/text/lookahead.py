@@ -209,12 +209,8 @@ class Lookahead(ABC):
         if not self._overlong:
             logger.warning(
                 "%s: %s has %d tokens, more than %d: longer=%r; others are counted as 'overlong' in its state",
-                self._who,
-                describe_record(sample),
-                num_tokens,
-                self._max_tokens,
-                self._longer,
-            )
+                self._who, describe_record(sample), num_tokens, self._max_tokens, self._longer,
+            )  # fmt: skip
         self._overlong += 1
         return ((0, self._max_tokens),) if self._longer == "truncate" else ()
 
@@ -231,8 +227,7 @@ class Lookahead(ABC):
         for begin, end in pairwise(plan.rows.tolist()):
             held = [pieces[piece] for piece in plan.document[begin:end].tolist()]
             output = self._output(held, vectors)
-            is_split = self._longer == "split"
-            last = sum(piece.end == piece.num_tokens for piece in held) if is_split else len(held)
+            last = len(held) if self._longer != "split" else sum(piece.end == piece.num_tokens for piece in held)
             self.num_ended, self._without_pieces = self._without_pieces + last, 0
             yield output
 
@@ -396,11 +391,15 @@ class PackTokens(Lookahead):
         documents = provenance(samples)
         if self._loss_weights:
             weights = documents.get(DOCUMENT_WEIGHTS, torch.ones(len(pieces), dtype=torch.float32))
-            row[LOSS_WEIGHT] = torch.from_numpy(weights.numpy().repeat(sizes))  # torch takes ten times as long
+            of_tokens = weights.numpy().repeat(sizes)  # torch takes ten times as long
             for piece, begin in zip(pieces, marks.tolist(), strict=False):
-                if LOSS_WEIGHT in piece.sample:
-                    own = torch.as_tensor(piece.part(LOSS_WEIGHT))
-                    row[LOSS_WEIGHT][begin : begin + piece.end - piece.begin] = own
+                if (own := piece.sample.get(LOSS_WEIGHT)) is not None:
+                    if (count := _length(own)) != piece.num_tokens:
+                        where = f"{self._who}: field {LOSS_WEIGHT!r} of {describe_record(piece.sample)}"
+                        got = f"got {_told(own) if count is None else count}\n  Give as many as it has tokens."
+                        raise ValueError(f"{where}: expected {piece.num_tokens} values, {got}")
+                    of_tokens[begin : begin + piece.end - piece.begin] = piece.part(LOSS_WEIGHT)
+            row[LOSS_WEIGHT] = torch.from_numpy(of_tokens)
         return row | documents
 
     def _joined(self, name: str, values: list[Any], pieces: Sequence[TokenPiece]) -> torch.Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -322,6 +323,19 @@ def test_rows_keep_the_weights_that_samples_bring(longer) -> None:
         found |= dict(zip(row["input_ids"].tolist(), row["loss_weight"].tolist(), strict=True))
     tokens = [token for each in ids for token in (each if longer == "split" else each[:6]).tolist()]
     assert found == {token: token // 10 if token // 10 in (3, 5) else token / 2 for token in tokens}
+
+
+@pytest.mark.parametrize("given", [np.ones(2, np.float32), np.ones(1, np.float32), np.float32(0.5)])
+def test_a_packed_sample_has_a_loss_weight_for_each_token_or_is_named(given):
+    """What cannot be written to is taken as well, and None is none."""
+    own = np.array([0.5, 0.25], np.float32)
+    own.flags.writeable = False
+    samples = [{"input_ids": np.arange(2), "loss_weight": weights} for weights in (own, None)]
+    (row,) = PackTokens(9, loss_weights=True)(samples)
+    assert row["loss_weight"].tolist() == [0.5, 0.25, 1, 1]
+    wrong = {"input_ids": np.arange(3), "loss_weight": given, "__url__": "a.tar", "__key__": "7"}
+    with pytest.raises(ValueError, match=r"'loss_weight' of a\.tar, key '7': expected 3 values, got "):
+        list(PackTokens(9, loss_weights=True)([wrong]))
 
 
 def test_batches_keep_the_weights_that_samples_bring() -> None:
