@@ -73,8 +73,8 @@ def child():
         yield child
         child.kill()
 def test_long(child):
-    pathlib.Path({begun!r}).touch()
     try:
+        pathlib.Path({begun!r}).touch()
         child.wait()
     finally:
         time.sleep(0.3)
