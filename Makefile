@@ -56,13 +56,13 @@ docs: venv
 test: venv
 	$(BIN)/ruff check .
 	@# mypy, and then the site, have a core to themselves while the first tests wait for theirs; all must pass.
-	{ $(MYPY) && $(BIN)/mkdocs build -q --strict; } & checked=$$!; $(BIN)/pytest -q --processes 3; tested=$$?; wait $$checked && exit $$tested
+	{ $(MYPY) && $(BIN)/mkdocs build -q --strict; } & checked=$$!; $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder; tested=$$?; wait $$checked && exit $$tested
 
 # Tests that are too dear for `make test` and properties with more examples, which are others each time; random jobs over
 # many topologies, real processes that are killed, what an elastic resume costs in large jobs, what the processes hold over
 # millions of samples, and files that are damaged at random.
 test-long: venv
-	$(BIN)/pytest -q --processes 2 -m "long or hypothesis" --hypothesis-profile=long
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "long or hypothesis" --hypothesis-profile=long
 	$(BIN)/python -m tests.elastic.soak --steps 100000
 	$(BIN)/python -m tests.elastic.lives --jobs 5000
 	$(BIN)/python -m tests.elastic.torchrun_soak --kills 10
@@ -87,7 +87,7 @@ test-lowest: $(LOWEST)/bin/python
 	$(LOWEST)/bin/uv pip install -q --python $(LOWEST) --resolution lowest-direct -e '.[test]'
 	$(LOWEST)/bin/uv pip install -q --python $(LOWEST) --no-deps "scikit-image==$(call FLOOR,scikit-image)"
 	$(LOWEST)/bin/pip install -q -c constraints.txt --no-deps trl axolotl
-	$(LOWEST)/bin/pytest -q --processes 2 $(TESTS)
+	$(LOWEST)/bin/pytest -q -n 2 --dist loadfile $(TESTS)
 
 # A trainer that does not install is named with pip's reason, and its tests are skipped. torch stays the one of the pin.
 test-trainers: $(TRAINERS)/bin/python

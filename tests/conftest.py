@@ -18,12 +18,11 @@ import pytest
 from filelock import FileLock
 from hypothesis import settings
 
-from tests.forked import pytest_addoption, pytest_runtestloop  # noqa: F401  # hooks of this file
 from tests.interpreters import Interpreters
 
 # Two processes run tests, each beside its own: of threads that torch starts for each core most would wait for a core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Lines would be wrapped as for somebody who reads along.
+# Processes of xdist have one: lines would be wrapped as for somebody who reads along.
 os.environ.pop("COLUMNS", None)
 # To make and remove a directory takes 0.02 ms in memory, on a disk whose journal is busy 3 ms; tests make 20,000.
 MEMORY, LEAST_MEMORY = Path("/dev/shm"), 2 << 30  # noqa: S108  # bytes; in a container it may have 64 MB
@@ -154,6 +153,8 @@ def make_a_third_of_demo_data(folder: str) -> None:
 def demo_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Example data as its script writes it, a third of its texts: once, for all processes. Tests must not change it."""
     run = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        run = run.parent  # each process has a folder of its own in that of the run
     folder = run / "demo_data"
     with FileLock(run / "demo_data.lock"):
         if not folder.exists():
