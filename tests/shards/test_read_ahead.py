@@ -210,20 +210,3 @@ def test_a_fork_asks_again_and_cancels_nothing_of_its_parent(store, monkeypatch)
     assert os.waitpid(child, 0)[1] == 0
     assert not any(future.cancelled() for future in store.futures)
     source.close()
-
-
-def test_a_fork_that_goes_on_at_a_window_asks_once_for_it(store, monkeypatch):
-    """And leaves what its parent has asked for, whose locks may be held."""
-    source = entered(lane_of(1), "forks")
-    child = os.fork()
-    if not child:
-        try:
-            asked = []
-            monkeypatch.setattr(requests, "submit", lambda url, *place: asked.append(place) or url.encode())
-            source.enter(1)
-            is_well = next(source._chunk.load.memories()) == b"forks" and len(asked) == len(set(asked))
-            os._exit(not is_well or any(future.cancelled() for future in store.futures))
-        finally:
-            os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
-    source.close()

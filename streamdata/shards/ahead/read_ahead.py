@@ -151,10 +151,6 @@ class Upcoming:
             load.forget()
         _lanes.get().add(self._lane)
 
-    def _join_if_forked(self) -> None:
-        if self._pid != os.getpid():
-            self._join()
-
     def close(self) -> None:
         """Drop all loads, and cancel pending requests."""
         if self.is_on:
@@ -196,7 +192,6 @@ class Upcoming:
             self.present_bytes, self.ahead_bytes = load.sent_bytes, self.ahead_bytes - load.sent_bytes
             self._fill()
             yield from load.chunks
-            self._join_if_forked()
             self._queue.popleft()
             self.present_bytes, self._num_under_way = 0, self._num_under_way - len(load.answers)
             load.cancel()
@@ -227,7 +222,8 @@ class Upcoming:
 
     def take(self, load: Load, number: int) -> Memory:
         """Wait for a request of the present load, and have what comes next sent; return its bytes."""
-        self._join_if_forked()
+        if self._pid != os.getpid():
+            self._join()
         if number not in load.answers:
             self._send(load, number)
         request, answer = load.requests[number], load.answers[number]  # its url names the file where this takes long
