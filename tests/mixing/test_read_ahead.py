@@ -359,8 +359,8 @@ def test_windows_of_a_small_source_share_their_requests(tmp_path, use):
         num_requests.append(len(link.requests))
         size = sum(path.stat().st_size for path in (tmp_path / "rows").iterdir())
         assert sum(end - begin for _, begin, end in link.requests) < size * (1.05 * count / 2048 + cyclic)
-    assert num_requests[0] < 0.75 * 2048
-    assert num_requests[1] < num_requests[0] + 200
+    assert num_requests[0] < 0.9 * 2048  # how soon windows grow depends on how often the reader had to wait
+    assert num_requests[1] < num_requests[0] + 400
     assert held_bytes() == (0, 0)
 
 
