@@ -327,13 +327,8 @@ def test_a_stream_stays_finite_or_endless() -> None:
 
 def pack(records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Joins two samples."""
-    for one, other in pairwise_of(records):
+    for one, other in zip(records, records, strict=False):
         yield {"data": (one["data"], other["data"])}
-
-
-def pairwise_of(records: Iterator[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Two at a time."""
-    return zip(records, records, strict=False)
 
 
 def test_a_top_with_a_function_draws_its_burst_anew() -> None:
@@ -394,7 +389,8 @@ def on_rank(rank: int) -> dict[str, Any]:
     dataset.set_data_parallel(3, rank)
     loader = StreamLoader(dataset, BATCH, 0, mixed_collate)
     batches = iter(loader)
-    given = [names(next(batches)) for _ in range(3 + (rank == 2))]
+    for _ in range(3 + (rank == 2)):
+        next(batches)
     for weights in ({"a": 0.0}, {"a": 0.0, "b": float(rank)}, {"a": -1.0} if rank == 1 else None):
         try:  # another number of batches; other weights; a bad one
             loader.set_weights(weights)
@@ -435,7 +431,6 @@ def on_rank(rank: int) -> dict[str, Any]:
         for sample in chain.from_iterable((*counted, *left))
         if not sample.get("__padding__")
     ]
-    del given
     return found
 
 
@@ -450,7 +445,6 @@ def test_ranks_agree_or_none_changes_anything(tmp_path: Any, size: int) -> None:
         assert found["live"] == {"a": 0.0, "c": 3.0}
         assert found["keys"][0] == found["keys"][1]  # in the store nothing is left of many calls
         assert {source for batch in found["after"] for source, _ in batch} == {"b", "c"}
-    assert ["rank 0 gave no weights" in found["errors"][2] for found in ranks] == [False, False, False]
     assert all("'a': expected 0 or a number" in found["errors"][2] for found in ranks)
     # Of the pass each record came once, and all ranks had as many batches.
     assert len({len(found["finite"]) for found in ranks}) == 1
