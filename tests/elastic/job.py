@@ -58,6 +58,7 @@ class Rank:
             for states in (self.states, self.fresh):
                 states.update(self.dataset.headers(job.config.num_workers))
             self.dataset.set_dataloader_states(self.states)
+            self._note_left_out()  # with the header of a next deal, which may say that a pass has ended
         self._begin()
 
     def _begin(self):
@@ -73,8 +74,7 @@ class Rank:
             self.job.ledger.rows_end(self.job.config.topology[1])
             self._begin()
             return False
-        is_left_out = bool(self.job.config.absent) or any(not live.weight for live in self.dataset.live.values())
-        self.job.ended_without |= is_left_out and not self.job.mix.cyclic
+        self._note_left_out()
         batch = mixed_collate(batch)
         for states in (self.states, self.fresh):
             states.update(to_state(batch))
@@ -87,6 +87,10 @@ class Rank:
             self.job.ledger.add(tokens)
             self._follow(tokens[0], worker)
         return True
+
+    def _note_left_out(self):
+        is_left_out = bool(self.job.config.absent) or any(not live.weight for live in self.dataset.live.values())
+        self.job.ended_without |= is_left_out and not self.job.mix.cyclic
 
     def _follow(self, token, worker):
         if token[0] in self.job.rests.leaves:

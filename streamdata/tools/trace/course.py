@@ -160,6 +160,8 @@ def _check_history(all_held: Sequence[Progress], lines: Sequence[Mapping[str, An
     written = {line["generation"]: line for line in lines}
     for progress in all_held:
         later = [line["step"] for line in lines if line["generation"] > progress.newest]
+        if progress.newest < newest.before.number:  # whose line may be gone, with those before weights that were set
+            later.append(newest.before.step)
         if progress.step() > min(later, default=math.inf):
             raise StateError(
                 f"states: generation {progress.newest} ended with {min(later)} batches, some are of more{_GONE_BACK}"
