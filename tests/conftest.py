@@ -12,6 +12,7 @@ import tempfile
 from collections import defaultdict
 from contextlib import suppress
 from functools import partial
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ MEMORY, LEAST_MEMORY = Path("/dev/shm"), 2 << 30  # noqa: S108  # bytes; in a co
 if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > LEAST_MEMORY:
     tempfile.tempdir = os.environ["TMPDIR"] = str(MEMORY)
 FORKSERVER = multiprocessing.get_context("forkserver")
+FORK_SERVER = "TESTS_FORK_SERVER"  # its address
 HUGE_PAGE, MADV_COLLAPSE = 2 << 20, 25
 GROWTH = 1.05  # of this process's memory, before it is looked through for pages again
 PRELOADED = [
@@ -56,7 +58,7 @@ settings.register_profile("short", settings.get_profile("ci"), max_examples=30)
 settings.register_profile("long", settings.get_profile("ci"), max_examples=500, derandomize=False)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Tests press Ctrl-C in processes that they start, which would not notice where this one was started to ignore it.
 
     A shell starts what it runs in the background so.
@@ -65,6 +67,19 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Each process of a fork server would else import torch for itself, for two to three seconds.
     FORKSERVER.set_forkserver_preload(PRELOADED)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        use_the_fork_server_of_the_run()
+    elif config.getoption("numprocesses", None):
+        forkserver.ensure_running()
+        os.environ[FORK_SERVER] = forkserver._forkserver._forkserver_address
+
+
+def use_the_fork_server_of_the_run() -> None:
+    """Processes of xdist share one, which imports for seven seconds; Python has no public way to say so."""
+    server = forkserver._forkserver
+    server._forkserver_address = os.environ[FORK_SERVER]
+    server._forkserver_alive_fd = os.pipe()[1]  # of nothing: it lives as long as the process that started it
+    server.ensure_running = resource_tracker.ensure_running
 
 
 @pytest.hookimpl(tryfirst=True)

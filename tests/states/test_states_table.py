@@ -240,8 +240,7 @@ def test_what_is_read_can_be_changed_without_changing_what_was_loaded():
 def test_an_update_costs_about_what_one_of_a_dict_costs():
     """It is asked for every batch; the aim is 1.5 times, the bound here leaves room for a busy machine."""
     batch = {f"cursor/0/0/0/0/source{number}": CURSOR for number in range(12)}
-    states, columns = {}, loaded({"cursor/0/0/1/0/a": CURSOR})
-    plain, ours = (
-        min(timeit.repeat(lambda held=held: held.update(batch), number=2000, repeat=7)) for held in (states, columns)
-    )
+    held = {}, loaded({"cursor/0/0/1/0/a": CURSOR})
+    turns = [[timeit.timeit(lambda one=one: one.update(batch), number=200) for one in held] for _ in range(40)]
+    plain, ours = (min(times) for times in zip(*turns, strict=True))  # by turns: a machine gets slower and faster
     assert ours < 2.5 * plain
