@@ -94,6 +94,7 @@ def random_calls(rng: random.Random, choices: list[dict[str, float]], count: int
     return {rng.randrange(count): rng.choice(choices) for _ in range(rng.randrange(1, 8))}
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("kind", TREES)
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_resume_is_the_suffix_whenever_weights_are_set(kind: str, num_workers: int) -> None:

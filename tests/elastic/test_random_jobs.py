@@ -37,7 +37,7 @@ ABSENT = st.sets(st.sampled_from(["b", "inner"])).map(frozenset)
 @pytest.mark.parametrize(
     ("seed", "varies"),
     [
-        (11000029, False),
+        pytest.param(11000029, False, marks=pytest.mark.long),
         pytest.param(13000239, False, marks=pytest.mark.long),
         pytest.param(15000225, False, marks=pytest.mark.long),
         pytest.param(21000442, False, marks=pytest.mark.long),

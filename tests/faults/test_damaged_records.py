@@ -152,6 +152,7 @@ def test_those_around_damaged_records_are_delivered_once(kind, tmp_path, caplog)
         assert all(str(tmp_path) in end for end in ends)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     "functions", [{}, {"single_process_fn": kept}, {"process_fn": threes}], ids=["records", "one to one", "bursts"]
 )

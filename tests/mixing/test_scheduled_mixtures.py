@@ -70,8 +70,8 @@ RECIPES = {
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_resume_is_exact(name):
     """At each step, also of mixtures within others."""
-    assert_exact_resume(RECIPES[name], steps=24, beyond=48)
-    assert_exact_resume(RECIPES[name], steps=12, beyond=30, num_workers=2, batch_size=9)
+    assert_exact_resume(RECIPES[name], steps=16, beyond=48)
+    assert_exact_resume(RECIPES[name], steps=6, beyond=30, num_workers=2, batch_size=9)
 
 
 @pytest.mark.parametrize("name", schedules(1.0))

@@ -106,7 +106,7 @@ def test_each_record_is_dealt_out_once(source, lives):
 def test_windows_that_many_lanes_share_are_dealt_out_once(seed):
     """Windows as large as the source, divided again and again."""
     rng = np.random.default_rng(seed)
-    for _ in range(60):
+    for _ in range(30):
         source, left, came = Listed([int(rng.integers(1, 9))] * 30, 30, 1, divides=True), Leftovers(), Counter()
         for _ in range(8):
             counts = rng.integers(0, 9, rng.integers(2, 7)).tolist()

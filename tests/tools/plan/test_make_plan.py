@@ -312,6 +312,7 @@ def test_a_plan_fits_the_terminal(monkeypatch, columns):
     assert any(line.startswith("a_") and line.count("≈") >= 2 for line in text.split("\n"))
 
 
+@pytest.mark.long
 def test_a_thousand_sources_are_planned_in_seconds():
     """In 10 s of one core, and 1 GB: measured 3 s and 310 MB."""
     sources = [Numbers(f"s{number}", 1000 + number, 1 + number % 7) for number in range(1000)]

@@ -23,8 +23,8 @@ def _quiet():
 @pytest.mark.parametrize("first", range(0, 100, 20))
 def test_random_jobs_are_told_exactly_or_refused(first):
     """Over resumes, sizes, weights, batches, uneven ranks and states that were given up; a thousand by the script."""
-    compared = [check(seed, one_of=8) for seed in range(first, first + 20)]
-    assert sum(steps - refused for steps, refused in compared) > 60
+    compared = [check(seed, one_of=16) for seed in range(first, first + 20)]
+    assert sum(steps - refused for steps, refused in compared) > 30
 
 
 @pytest.mark.parametrize("seed", ONCE_WRONG)
