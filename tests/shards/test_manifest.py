@@ -492,7 +492,7 @@ def test_an_index_in_a_store_that_was_not_whole_may_come_later(remote, cache):
     assert len(stream(remote)[0]) == 226
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut", "changed"])
+@pytest.mark.parametrize("damage", ["missing", "cut", "changed", "unreadable"])
 def test_an_index_on_a_disk_that_is_not_the_one_listed_is_built_again(tars, builds, damage):
     """Where a shard has its own; of a copied folder it cannot be, since the manifest says nothing of its version."""
     index(tars)
@@ -502,8 +502,10 @@ def test_an_index_on_a_disk_that_is_not_the_one_listed_is_built_again(tars, buil
         path = folder / ".00000.tar.tar.index"
         data = path.read_bytes()
         path.write_bytes({"cut": data[:100], "changed": data[:100] + b"xy" + data[102:]}.get(damage, data))
-        if damage == "missing":
+        if damage in ("missing", "unreadable"):
             path.unlink()
+        if damage == "unreadable":  # a link to itself: permissions do not stop root
+            path.symlink_to(path)
     open_files._values.clear()
     assert stream(tars) == expected
     assert builds == [f"{tars}/00000.tar"]

@@ -240,9 +240,11 @@ def open_index(job: IndexJob) -> IndexFile:
     if listed is not None:
         try:
             return IndexFile(job.place, row_bytes, listed.num_records, listed.check)
-        except FileNotFoundError as error:
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:  # as in `find`
+                raise
             if job.is_given:
-                raise given_error(job, "got none") from error
+                raise given_error(job, f"got none that can be read: {error.strerror}") from error
     if (found := find(job)) is None:
         check_stamp(job.url, job.stamp)
         (found,) = build(job)
@@ -253,7 +255,7 @@ def given_error(job: IndexJob, got: object) -> ShardError:
     """Make the error for an index that came with its shard and is missing or damaged."""
     return ShardError(
         f"index '{job.place}': expected the index of '{job.url}' that the manifest lists, {got}\n"
-        "  Copy it again, with the manifest, or delete it and make both again: streamdata index FOLDER."
+        "  Let this user read it, or copy it again with the manifest, or delete it and run streamdata index FOLDER."
     )
 
 
