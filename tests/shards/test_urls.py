@@ -127,6 +127,13 @@ def test_a_shard_named_twice_is_an_error(tree, path):
         expand(path, TAR_SUFFIXES)
 
 
+def test_urls_that_differ_in_their_query_alone_are_one_shard():
+    """The error says so: it shows no query."""
+    url = "https://host/x.tar"
+    with pytest.raises(ValueError, match=rf"expected '{url}' once, .*(.|\n)*differ in their query alone are one shard"):
+        expand([f"{url}?part=1", f"{url}?part=2"], TAR_SUFFIXES)
+
+
 def test_a_shard_in_path_and_include_dirs_is_an_error(tree):
     """Copies are asked for by '*n' alone."""
     with pytest.raises(ValueError, match=r"by 'b/0\.tar' and by 'b\*2'"):
