@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _RECIPES: Final = (".yaml", ".yml")
 _TARGET: Final = "RECIPE|FILES|STORE"
+_A_URL: Final = "expected a local path, got a url: write a recipe, streamdata init 's3://bucket/web/*.tar', and show it"
 
 
 @takes_recipe
@@ -63,7 +64,8 @@ def show(
         raise typer.BadParameter("expected one of them", param_hint="--json, --html, --browser")
     is_recipe = path.suffix.lower() in _RECIPES
     if not path.exists() and (is_recipe or not path.with_name(f"{path.name}.idx").exists()):
-        raise typer.BadParameter(f"'{path}' does not exist", param_hint=_TARGET)
+        told = f"'{path}' does not exist" if ":/" not in str(path) else _A_URL
+        raise typer.BadParameter(told, param_hint=_TARGET)
     if not states and rank >= (ranks or 1):
         raise typer.BadParameter(f"expected a rank below --ranks, got {rank}", param_hint="--rank")
     from streamdata.states.loading import read_states

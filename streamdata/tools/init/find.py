@@ -80,8 +80,9 @@ def find_groups(path: str) -> list[Group]:
         files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
         if images := [file for file in files if file.lower().endswith(IMAGE_SUFFIXES)]:
             return [Group(IMAGES, path, images, ImageFolderDataset(path)[0])]
+    got = "a url that does not say: name its shards, such as 's3://bucket/web/*.tar'" if is_remote(path) else "none"
     raise ValueError(
-        f"init: {shown(path)}: expected data of a known kind, got none\n"
+        f"init: {shown(path)}: expected data of a known kind, got {got}\n"
         "  Known are tars, JSON Lines, parquet, CSV, token stores, and images in\n"
         "  folders of classes. Texts become stores by 'streamdata prepare'."
     )

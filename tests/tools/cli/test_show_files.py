@@ -86,6 +86,18 @@ def test_what_nothing_reads_is_a_message(streamdata, tmp_path):
     assert "Nor is there JSONL, CSV, parquet, a tar or an image." in done.stderr
 
 
+@pytest.mark.parametrize("url", ["s3://bucket/web", "https://u:CANARY@host/x.jsonl?sig=CANARY"])
+def test_a_url_is_shown_through_a_recipe(streamdata, url):
+    """The message says how to get one; it does not take the url for a missing file, nor repeat its secrets."""
+    done = streamdata("show", url)
+    told = " ".join(re.sub("[│╭╰─╮╯]", " ", done.stderr).split())
+    assert done.exit_code == 2
+    assert "expected a local path, got a url" in told
+    assert "streamdata init 's3://bucket/web/*.tar'" in told
+    assert "does not exist" not in told
+    assert "CANARY" not in told
+
+
 @pytest.fixture
 def store(streamdata, tmp_path):
     """A store of texts, of a tokenizer that its run names."""
