@@ -140,7 +140,7 @@ def _joined(patterns: list[_Found]) -> list[str]:
                     without_secrets(
                         f"shards: expected '{url}' once, got it by '{found[canonical][1]}' and by '{pattern}'\n"
                         "  Drop one of them; for several copies per epoch, use include_dirs with '*n'.\n"
-                        "  Urls that differ in their query alone are one shard: a query may be a signature, which changes."
+                        "  Urls that differ in their query alone are one shard: it may be a signature."
                     )
                 )
             found[canonical] = url, pattern
