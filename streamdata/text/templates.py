@@ -107,10 +107,10 @@ class ChatRenderer:
             schemas.append(_plain(schema, f"tool {number}"))
         plain, with_tools = _plain_messages(messages), tools is not None
         if with_tools not in self._compiled:  # the tokenizer is asked once
-            source = template_source(self._tokenizer, self._template_name, tools)
             try:
+                source = template_source(self._tokenizer, self._template_name, tools)
                 self._compiled[with_tools] = _compile(source)
-            except Exception as error:  # jinja's own
+            except Exception as error:  # of transformers where there is none, or jinja's own
                 raise _failure(self._name, error) from error
         variables = {**self._variables, "tools": schemas if with_tools else None}
         return Conversation(plain, self._compiled[with_tools], variables, self._name)
@@ -226,7 +226,7 @@ def _environment() -> Any:
 
 def _failure(name: str, error: Exception) -> ValueError:
     """The error that names the template and its line, with what it says itself: on one line, cut."""
-    remedy = "Change the messages or the tokenizer's chat_template."
+    remedy = "Change the messages, or give the tokenizer a chat_template that takes them."
     if _DATE in str(error):
         remedy = f'Give the day in template_kwargs, such as {_DATE}: "2025-06-01"; the text must not depend on it.'
     frames = traceback.walk_tb(error.__traceback__)
