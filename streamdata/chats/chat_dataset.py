@@ -334,7 +334,7 @@ class PreferenceConfig(ChatConfig):
 
 
 class PreferenceDataset(ChatDataset):
-    """Map-style dataset of preference pairs of conversations or texts, or of single labelled ones, in parquet files.
+    """Map-style dataset of preference pairs of conversations or texts, or of single labelled ones, in parquet or JSON.
 
     An item has the fields of `SFTChatDataset` (`input_ids`, `attention_mask`, `position_ids`, `loss_mask`, and what a
     processor adds) twice, prefixed with `chosen_` and `rejected_`. The common beginning of both conversations is the

@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from typer.testing import CliRunner
 
@@ -187,3 +188,34 @@ def test_packer_of_the_guide_resumes_exactly(tmp_path) -> None:
     assert_exact_resume(make)
     rows = [sample["ids"] for sample in make(cyclic=False)]
     assert sorted(i for ids in rows for i in ids) == sorted(i for i in range(11) for _ in range(i % 5))
+
+
+@pytest.mark.long
+def test_packed_chats_of_the_guide_are_trained_apart(tmp_path, demo_data, monkeypatch) -> None:
+    """A model of transformers sees by `position_ids` where a chat begins: its loss is that of each chat by itself."""
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "demo_data").symlink_to(demo_data)
+    guide = "docs/guides/chats.md"
+    for title in ("make_chats.py", "labels.py", "packed_chats.yaml", "packed_batch.py"):
+        Path(title).write_text(block(guide, title), encoding="utf-8")
+    runpy.run_path("make_chats.py")
+    batch = runpy.run_path("packed_batch.py")["batch"]
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vocabulary = int(batch["input_ids"].max()) + 1
+    # Large weights: of small ones a loss hardly depends on what else a token attends to.
+    config = transformers.LlamaConfig(vocab_size=vocabulary, initializer_range=1.0, use_cache=False, **sizes)
+    model = transformers.LlamaForCausalLM(config)
+    total = count = 0.0
+    with torch.no_grad():
+        for ids, labels, positions in zip(batch["input_ids"], batch["labels"], batch["position_ids"], strict=True):
+            begins = (positions == 0).nonzero().flatten()[1:].tolist()
+            for chat, own in zip(ids.tensor_split(begins), labels.tensor_split(begins), strict=True):
+                if trained := int((own[1:] != -100).sum()):  # padding has none
+                    total += trained * float(model(input_ids=chat[None], labels=own[None]).loss)
+                    count += trained
+        assert count > 150
+        assert float(model(**batch).loss) == pytest.approx(total / count, rel=1e-4)
+        assert float(model(**batch, use_cache=True).loss) != pytest.approx(total / count, rel=1e-3)

@@ -170,10 +170,11 @@ def report(states: Mapping[str, Any]) -> dict[str, float]:
 
     Returns:
         `samples`, `tokens` and `steps`; and of each source `samples/NAME`, `tokens/NAME`, `records/NAME`,
-        `epochs/NAME` where it is known how many records it has, the shares of the stream `achieved/NAME` and
-        `wanted/NAME`, but for schedules in several passes and weights that were set, `weight/NAME` where
-        `StreamLoader.set_weights` has set it, `dropped/NAME`, `bad/NAME`, `skipped/NAME`, and of `uneven`
-        `left_out/NAME` and `padded/NAME`; all since the run's beginning.
+        `epochs/NAME` where it is known how many records it has, `dropped/NAME`, `bad/NAME`, `skipped/NAME`, and of
+        `uneven` `left_out/NAME` and `padded/NAME`; all since the run's beginning. Shares of the stream, from 0 to 1:
+        `achieved/NAME` of all samples drawn, and `wanted/NAME` as the weights of each time asked for, absent where the
+        states do not know these: with schedules in several passes, and after a second `StreamLoader.set_weights`.
+        `weight/NAME` is the weight that `set_weights` gave last, as it was given.
 
     Raises:
         StateError: They do not come from `to_state`.
