@@ -74,12 +74,13 @@ if TYPE_CHECKING:
     from streamdata.stores.mmap_store import MmapStore as MmapStore
     from streamdata.stores.store import Store as Store
     from streamdata.stores.writer import StoreWriter as StoreWriter
+    from streamdata.text.grouping import GroupByLength as GroupByLength
     from streamdata.text.image_text_pairs import (
         ImageTextPairProcessFnBuilder as ImageTextPairProcessFnBuilder,
     )
-    from streamdata.text.lookahead import GroupByLength as GroupByLength
     from streamdata.text.lookahead import PackTokens as PackTokens
     from streamdata.text.packing import TextJsonlProcessFnBuilder as TextJsonlProcessFnBuilder
+    from streamdata.text.plan import Cost as Cost
     from streamdata.text.truncation import compute_position_id_with_mask as compute_position_id_with_mask
     from streamdata.text.truncation import pad_sequence_to_length as pad_sequence_to_length
     from streamdata.text.truncation import postprocess_data as postprocess_data
@@ -111,7 +112,8 @@ _MODULES = {
     "ImageJsonlProcessFnBuilder": "sources.functions.images",
     "ImageTextPairProcessFnBuilder": "text.image_text_pairs",
     "PackTokens": "text.lookahead",
-    "GroupByLength": "text.lookahead",
+    "GroupByLength": "text.grouping",
+    "Cost": "text.plan",
     "record_rng": "run.seeds",
     # from samples to batches
     "mixed_collate": "delivery.collate",

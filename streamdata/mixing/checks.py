@@ -199,11 +199,21 @@ def _check_functions(dataset: Any) -> None:
                     f"expected a function as {name}, got {shown(one)}\n"
                     f"  In a recipe a function is named by a target: '{name}: {{target: my_pkg.my_fn}}'."
                 )
+            _check_place(one, name)
             if len(several) > 1 and is_stateful(one):
                 raise ValueError(
                     f"{name}: expected functions without state_dict in a list, got {shown(one)}\n"
                     "  Which of its records are still needed, only one function can say: write one that calls them."
                 )
+
+
+def _check_place(function: Any, what: str) -> None:
+    """Refuse a function that says that it can only be the `customized_yield_fn` of the top."""
+    if reason := getattr(function, "only_at_top", None):
+        raise ValueError(
+            f"{what}: expected a function that can be elsewhere than at the top, got {reason}\n"
+            "  Make it the customized_yield_fn of the outermost mixture, or leave balance out."
+        )
 
 
 def check_nested(parent: MixtureSettings, child: Node) -> None:
@@ -219,6 +229,7 @@ def check_nested(parent: MixtureSettings, child: Node) -> None:
                 f"mixture below another one, got {shown(value)}\n"
                 "  Give it to the top mixture, where it is for all sources, which are named by their paths from it."
             )
+    _check_place(mixture.customized_yield_fn, f"MergedDataset, mixture {shown(mixture.name)}{in_recipe(mixture)}")
     if mixture.customized_yield_fn is not None and child.has_schedule:
         name = shown(mixture.name)
         raise ValueError(

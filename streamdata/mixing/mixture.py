@@ -90,11 +90,18 @@ class Mixture:
         self._streams: list[Pairs] = []
         self._heap: list[tuple[float, int]] = []
         self._starts: list[float] | None = None
+        self.output_cost = 0.0
+        """Cost of the last output of its yield function, where that balances."""
         self._tally = run.tally(node)
         if self._tally.max_bad and settings.customized_yield_fn is None:
             raise ValueError(
                 f"source {shown(self._tally.name)}: max_bad={self._tally.max_bad} of a mixture is for its "
                 "customized_yield_fn, got none\n  Give max_bad to the sources that it is meant for."
+            )
+        if self._tally.max_bad and getattr(settings.customized_yield_fn, "only_at_top", None):
+            raise ValueError(
+                f"source {shown(self._tally.name)}: expected no max_bad beside a customized_yield_fn that balances, "
+                f"got {self._tally.max_bad}\n  After a failure one lane would not be aligned with the others any more."
             )
 
     def has_records(self) -> bool:
@@ -314,7 +321,7 @@ class Mixture:
             for entry in feed.start.values():
                 if node_of(entry).path.rpartition(".")[0] == self.path:  # not of a source further down
                     drawn = max(drawn, Entry(*entry).drawn)
-            feed.start = {}
+            feed.start, self.output_cost = {}, getattr(feed.stateful, "output_cost", 0.0)
             yield sample, (0, 0, drawn, 0, feed.given, feed.state, *counts_of(tally), None, "", skips)
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             raise tally.silence("the stream of this lane's share", feed.passed_over())

@@ -280,11 +280,12 @@ def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:
     """The samples of a top with a yield function, which has an entry of its own."""
     key = run.node_key("")
     state = run.entries.node_state("")
-    draws, tokens = (state.draws, state.tokens) if state else (0, 0)
+    draws, tokens, cost = (state.draws, state.tokens, state.cost) if state else (0, 0, 0.0)
     for sample, cursor in top.start(state.cursor if state else None):
         draws += 1
+        cost += top.output_cost
         tokens += sum(num_tokens(sample[name]) for name in TOKEN_FIELDS if name in sample)
-        sample[CURSOR] = ((key, draws, 0.0, cursor, 0, None, 0.0, tokens),)
+        sample[CURSOR] = ((key, draws, 0.0, cursor, 0, None, cost, tokens),)
         yield sample
 
 

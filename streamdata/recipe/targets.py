@@ -49,6 +49,8 @@ _TABLE: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         # process functions, and builders of them
         "DecodeImages", "GroupByLength", "ImageJsonlProcessFnBuilder", "ImageTextPairProcessFnBuilder", "PackTokens",
         "TextJsonlProcessFnBuilder",
+        # what rows cost a model
+        "Cost", "Cost.of_model",
         # what a DataLoader is given beside the dataset; verl calls the collate of prompts collate_fn
         "Pad", "GroupCollate", "ResumableDistributedSampler", "TensorCollate", "collate_fn", "dpo_collate",
         "grpo_collate", "mixed_collate", "prompt_collate",

@@ -116,7 +116,8 @@ class Entry(NamedTuple):
     mark: Mark | None
     """In the last entry of a sample only, and of few samples."""
     cost: float
-    """Cost of all samples drawn of it, where its mixture has a cost; else 0."""
+    """Cost of all samples drawn of it, where its mixture has a cost; of a top whose yield function balances, that of
+    all outputs; else 0."""
     tokens: int = 0
     """How many `input_ids` or `tokens` the samples drawn of it had in all, as the mixture was given them."""
 

@@ -440,7 +440,7 @@ def history_of(progress: Progress) -> list[Mapping[str, Any]]:
                 drawn, costs = ((after[name].sum() - before[name].sum()).item() for name in ("draws", "cost"))
                 # What a yield function over all gave is made into batches, what its sources gave is drawn.
                 line["samples"] += drawn if path else 0
-                cost += costs
+                cost += costs if path else 0.0
         if cost:
             line["cost"] = cost
         # A whole batch, if there is one, of the latest pass.

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import torch
 
 from streamdata.errors import StateError, names_text, shown
-from streamdata.fields import CURSOR, DOCUMENT_WEIGHTS, LOSS_WEIGHT, PROVENANCE, SAMPLES, STATES, own_names, provenance
+from streamdata.fields import DOCUMENT_WEIGHTS, LOSS_WEIGHT, PROVENANCE, own_names, provenance
 from streamdata.sources.source import Sample, describe_record
 from streamdata.text.packing import checked_counts
-from streamdata.text.plan import Plan, plan_alike, plan_alike_head, plan_bfd, plan_bfd_head
+from streamdata.text.plan import Balance, Cost, Plan, plan_bfd, plan_bfd_head
 from streamdata.text.truncation import check_choice, check_positive
 
 logger = logging.getLogger("streamdata")
@@ -65,6 +65,7 @@ class Lookahead(ABC):
         field: Token ids of a sample: a 1-D tensor, an array or a list of integers.
         longer: What becomes of a sample of more tokens than `max_tokens`.
         lookahead_bytes: It plans earlier, once the samples that it holds have about this size.
+        balance: Plan by it, over as many samples as it needs, and not over `lookahead`.
 
     Raises:
         ValueError: A setting is out of range.
@@ -72,6 +73,8 @@ class Lookahead(ABC):
 
     num_ended = 0
     """Samples of which the last output, or none, is the last."""
+    output_cost = 0.0
+    """Cost of the last output, where it balances."""
 
     def __init__(
         self,
@@ -81,8 +84,9 @@ class Lookahead(ABC):
         longer: Longer = "error",
         *,
         lookahead_bytes: int = 1 << 28,
+        balance: Balance | None = None,
     ) -> None:
-        self._settings = {
+        self._settings: dict[str, Any] = {
             "max_tokens": max_tokens,
             "lookahead": lookahead,
             "lookahead_bytes": lookahead_bytes,
@@ -96,12 +100,19 @@ class Lookahead(ABC):
         check_choice(f"{self._who}: longer", longer, get_args(Longer), remedy)
         self._max_tokens, self._lookahead, self._lookahead_bytes = max_tokens, lookahead, lookahead_bytes
         self._field, self._longer = field, longer
+        self.balance = balance
+        self._settings |= balance.settings if balance else {}
         self._start = dict.fromkeys(_COUNTS, 0)
         self._begin()
 
     @property
     def _who(self) -> str:
         return type(self).__name__
+
+    @property
+    def only_at_top(self) -> str | None:
+        """Why it can only be the `customized_yield_fn` of the top mixture; None if it can be elsewhere, too."""
+        return None if self.balance is None else self.balance.only_at_top
 
     def _begin(self) -> None:
         self._num_pulled, self._overlong = 0, self._start["overlong"]
@@ -136,12 +147,19 @@ class Lookahead(ABC):
     def _outputs(self, records: Iterable[Sample]) -> Iterator[Sample]:
         for record in records:
             self._take(record)
-            # What is carried over is never more than one output. So this holds only after a sample that is new, also
-            # when those carried over are given again.
-            is_enough = self._bytes >= self._lookahead_bytes or self._num_held() >= self._lookahead
-            if is_enough and self._is_more_than_one():
+            # What is carried over is never enough. So this holds only after a sample that is new, also when those
+            # carried over are given again.
+            while self._is_enough():
                 yield from self._planned(is_end=False)
-        yield from self._planned(is_end=True)
+        while self._pieces:
+            yield from self._planned(is_end=True)
+
+    def _is_enough(self) -> bool:
+        """Whether it is time to plan."""
+        if self.balance is not None:
+            return self.balance.is_enough(self._tokens, self._bytes, self._lookahead_bytes)
+        is_enough = self._bytes >= self._lookahead_bytes or self._num_held() >= self._lookahead
+        return is_enough and self._is_more_than_one()
 
     def _num_held(self) -> int:
         """How many of the last samples pulled are still needed; those without tokens among them count."""
@@ -224,12 +242,23 @@ class Lookahead(ABC):
         )
         # Before the outputs: the function is asked what it carries over when it pulls again, after the last of them.
         self._hold(pieces[len(plan.document) :])
-        for begin, end in pairwise(plan.rows.tolist()):
+        rows = [(begin, end, 0.0) for begin, end in pairwise(plan.rows.tolist())]
+        for begin, end, cost in self.balance.aligned(plan) if self.balance else rows:
+            self.output_cost = cost
             held = [pieces[piece] for piece in plan.document[begin:end].tolist()]
             output = self._output(held, vectors)
             last = len(held) if self._longer != "split" else sum(piece.end == piece.num_tokens for piece in held)
             self.num_ended, self._without_pieces = self._without_pieces + last, 0
             yield output
+
+    def lengths_of(self, samples: Iterable[Sample]) -> npt.NDArray[np.int64]:
+        """The tokens of all pieces that it would make of samples; it may not be under way."""
+        self._begin()
+        for sample in samples:
+            self._take(sample)
+        sizes = np.array([piece.end - piece.begin for piece in self._pieces], np.int64)
+        self._begin()
+        return sizes
 
     def state_dict(self) -> dict[str, Any]:
         """Say what is carried over, without its content; see `load_state_dict`."""
@@ -255,7 +284,7 @@ class Lookahead(ABC):
         Raises:
             StateError: It was written with other settings, or is not such a state.
         """
-        self._start = checked_counts(self._who, state, _COUNTS, self._settings)
+        self._start = checked_counts(self._who, state, _COUNTS, {"balance": None, **self._settings})
         self._begin()
 
 
@@ -346,9 +375,13 @@ class PackTokens(Lookahead):
         lookahead_bytes: Plan earlier, once the held samples reach this size, as samples with media may.
         loss_weights: Add `loss_weight` float32 (n,): that of the sample where it has one, as a window of a store may;
             else of each token the weight of its document, 1 where it has none.
+        balance: What rows cost the model. A burst then has exactly `rows` rows, of as many samples as fill them
+            (`lookahead` does not count), in a sequence in which all ranks have rows of alike cost at each step. Only as
+            the top mixture's `customized_yield_fn`. After a change of size up to `rows` rows per old lane come again.
+        rows: Rows of a burst that is balanced: the more, the more alike are those of a step.
 
     Raises:
-        ValueError: A setting is out of range.
+        ValueError: A setting is out of range; or while it packs, `lookahead_bytes` do not hold `rows` rows.
     """
 
     def __init__(
@@ -360,8 +393,11 @@ class PackTokens(Lookahead):
         *,
         lookahead_bytes: int = 1 << 28,
         loss_weights: bool = False,
+        balance: Cost | None = None,
+        rows: int = 128,
     ) -> None:
-        super().__init__(max_tokens, lookahead, field, longer, lookahead_bytes=lookahead_bytes)
+        aligned = None if balance is None else Balance(f"{self._who}: rows", balance, rows, max_tokens)
+        super().__init__(max_tokens, lookahead, field, longer, lookahead_bytes=lookahead_bytes, balance=aligned)
         self._loss_weights = loss_weights
 
     def _is_more_than_one(self) -> bool:
@@ -369,6 +405,8 @@ class PackTokens(Lookahead):
 
     def _plan(self, sizes: npt.NDArray[np.int64], *, is_end: bool) -> Plan:
         self._positions = np.arange(sizes.max(initial=0))  # each document's are the first of these
+        if self.balance is not None:
+            return self.balance.plan(sizes)
         return (plan_bfd if is_end else plan_bfd_head)(sizes, self._max_tokens)
 
     def _output(self, pieces: Sequence[TokenPiece], vectors: frozenset[str]) -> Sample:
@@ -438,60 +476,3 @@ def _as_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
     # What torch can hold, and hardly compute with.
     is_hard = array.dtype.kind == "u" and array.dtype.itemsize > 1
     return torch.from_numpy(array.astype(np.int64) if is_hard else array)
-
-
-class GroupByLength(Lookahead):
-    """Groups samples of similar length into batches of at most `max_tokens_per_batch` tokens, padding included.
-
-    Use it as the `process_fn` of a source, or the `customized_yield_fn` of a mixture. It pulls up to `lookahead`
-    samples, sorts them by length, and gives groups as one burst, in the order of their first samples. The longest
-    sample of a group, times their number, is at most `max_tokens_per_batch`. The last samples pulled, at most what fits
-    into one group, are carried over to the next burst. A group is a dict with its samples under `samples`, in the order
-    in which they came. `GroupCollate` makes a batch of it:
-
-        collate = GroupCollate(TensorCollate(fields={"input_ids": Pad(value=0)}))
-        StreamLoader(dataset, batch_size=1, collate=collate)  # one group is one batch
-
-    Resume and change of size work as in `PackTokens`, with groups in place of rows.
-
-    Args:
-        max_tokens_per_batch: The most tokens in a group, once its samples are padded to the longest of them.
-        lookahead: How many samples it holds when it sorts, or as many as do not fit into one group, if these are more:
-            with 1, samples are grouped in their sequence.
-        field: Token ids of a sample: a 1-D tensor, an array or a list of integers. A sample without tokens is in no
-            group.
-        longer: How to treat a sample of more than `max_tokens_per_batch` tokens. "error" raises; "drop" leaves it out
-            and "truncate" its end, both counted in the state as `overlong`; "split" cuts it into several samples. Each
-            field that has a value for each token is cut alike, as `PackTokens` finds them.
-        lookahead_bytes: Sort earlier, once the held samples reach this size, as samples with media may.
-
-    Raises:
-        ValueError: A setting is out of range.
-    """
-
-    def __init__(
-        self,
-        max_tokens_per_batch: int,
-        lookahead: int = 1000,
-        field: str = "input_ids",
-        longer: Longer = "error",
-        *,
-        lookahead_bytes: int = 1 << 28,
-    ) -> None:
-        super().__init__(max_tokens_per_batch, lookahead, field, longer, lookahead_bytes=lookahead_bytes)
-
-    def _is_more_than_one(self) -> bool:
-        return self._longest * len(self._pieces) > self._max_tokens
-
-    def _plan(self, sizes: npt.NDArray[np.int64], *, is_end: bool) -> Plan:
-        return (plan_alike if is_end else plan_alike_head)(sizes, self._max_tokens)
-
-    def _output(self, pieces: Sequence[TokenPiece], vectors: frozenset[str]) -> Sample:
-        return {SAMPLES: [_sample(piece, vectors) for piece in pieces]}
-
-
-def _sample(piece: TokenPiece, vectors: frozenset[str]) -> Sample:
-    sample = piece.sample
-    parts = {name: piece.part(name) for name in vectors if sample.get(name) is not None}
-    # The group has the state of all of them.
-    return {name: value for name, value in sample.items() if name not in (CURSOR, STATES)} | parts

@@ -8,9 +8,11 @@ bfd_split   the same, after documents longer than a row were cut into whole rows
 alike       whole documents of alike length, a row of which counts as if all were as long as its longest
 
 Of a stream, documents are planned a stretch at a time. `bfd_head` and `alike_head` leave the last ones of a stretch
-out, at most as many as one row can hold: the next stretch fills that row.
+out, at most as many as one row can hold: the next stretch fills that row. `bfd_rows` and `alike_rows` fill a number of
+rows, and leave out what does not fit: a `Balance` gives these in a sequence in which all lanes cost alike.
 """
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from streamdata.errors import shown
+from streamdata.text.truncation import check_positive
+
 Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +69,137 @@ class Plan:
     def num_cut(self) -> int:
         """How many documents are in more than one piece."""
         return int(np.count_nonzero(np.bincount(self.document) > 1)) if len(self.document) else 0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """How much work a document is to a model: `linear` for each token, and `quadratic` times its length squared.
+
+    In any unit, such as FLOPs: what counts is how the two compare.
+
+    Attributes:
+        linear: Cost of a token, whatever it attends to.
+        quadratic: Cost of attention, of a document of one token.
+
+    Raises:
+        ValueError: One is negative or not finite, or both are 0.
+    """
+
+    linear: float = 0.0
+    quadratic: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("linear", self.linear), ("quadratic", self.quadratic)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ValueError(
+                    f"Cost: {name} is {shown(value)}, expected a finite number from 0 on\n"
+                    "  Cost.of_model(num_params, hidden, layers) computes both; YAML reads 4.2e+10 as a number."
+                )
+        if not self.linear and not self.quadratic:
+            raise ValueError("Cost: linear and quadratic are both 0, expected a positive number as one of them")
+
+    @classmethod
+    def of_model(cls, num_params: float, hidden: int, layers: int) -> "Cost":
+        """FLOPs of training a transformer with causal attention, forward and backward.
+
+        Args:
+            num_params: Parameters that a token passes through; of a mixture of experts, the active ones.
+            hidden: Width of attention: heads times the size of each.
+            layers: Layers with causal attention over the whole document; of others, give `Cost` the numbers.
+        """
+        return cls(6 * num_params, 6 * hidden * layers)
+
+    def of_rows(self, plan: "Plan", *, is_padded: bool = False) -> Floats:
+        """Costs of a plan's rows, shape (num_rows,).
+
+        Args:
+            plan: The rows.
+            is_padded: A row's documents are padded to its longest one, each of which then costs as much.
+        """
+        sizes, begins = plan.end - plan.begin, plan.rows[:-1]
+        # Sums of integers are exact, so that no machine sorts otherwise than another.
+        tokens, squares = np.add.reduceat(sizes, begins), np.add.reduceat(sizes**2, begins)
+        if is_padded:
+            longest = np.maximum.reduceat(sizes, begins)
+            tokens, squares = (np.diff(plan.rows) * longest**power for power in (1, 2))
+        found: Floats = self.linear * tokens + self.quadratic * squares
+        return found
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Bursts of a fixed number of rows, which each lane gives in the same sequence of quantiles of their cost.
+
+    Attributes:
+        what: Whose rows they are and how they are called, for messages.
+        cost: Of a row.
+        num_rows: Rows of a burst.
+        row_length: Tokens per row.
+        is_padded: Rows are of documents of alike length, each padded to the longest: groups.
+
+    Raises:
+        ValueError: A setting is out of range.
+    """
+
+    what: str
+    cost: Cost
+    num_rows: int
+    row_length: int
+    is_padded: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive(self.what, self.num_rows, "So many are planned at once, and sorted by cost.")
+        if not isinstance(self.cost, Cost):
+            raise ValueError(
+                f"{self.what}: expected a Cost as balance, got {shown(self.cost)}\n"
+                "  Write balance=Cost.of_model(num_params, hidden, layers)."
+            )
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The settings that determine the sequence, as plain JSON."""
+        return {"balance": [self.cost.linear, self.cost.quadratic], "rows": self.num_rows}
+
+    @property
+    def only_at_top(self) -> str:
+        """Why what balances can only be the `customized_yield_fn` of the top mixture."""
+        return (
+            f"{self.what.partition(':')[0]} with balance, which is for the customized_yield_fn of the top mixture: "
+            "elsewhere lanes draw different sources at one step, and first what an old number of ranks had begun, so "
+            "that steps would not be of alike cost"
+        )
+
+    def is_enough(self, num_tokens: int, num_bytes: int, most_bytes: int) -> bool:
+        """Whether documents of so many tokens are enough for a burst: more than fit into it.
+
+        Raises:
+            ValueError: They are not, and have more bytes than may be held.
+        """
+        wanted = self.num_rows * self.row_length
+        if num_tokens <= wanted and num_bytes >= most_bytes:
+            needed = math.ceil(1.25 * num_bytes * (wanted + self.row_length) / num_tokens)  # later ones may be larger
+            raise ValueError(
+                f"{self.what} is {self.num_rows}, expected their {wanted:,} tokens within lookahead_bytes={most_bytes},"
+                f" got {num_tokens:,} in as many bytes\n"
+                f"  Set lookahead_bytes to about {needed}, or balance over fewer."
+            )
+        return num_tokens > wanted
+
+    def plan(self, lengths: npt.ArrayLike) -> "Plan":
+        """The plan of a burst of the first documents."""
+        return (plan_alike_rows if self.is_padded else plan_bfd_rows)(lengths, self.row_length, self.num_rows)
+
+    def aligned(self, plan: "Plan") -> list[tuple[int, int, float]]:
+        """The rows of a plan in the sequence in which they are given: first piece, piece after the last, and cost.
+
+        They are sorted by cost; which of them is next follows from their number alone, so that all lanes are at the
+        same quantile. Successive ones lie far apart (the golden ratio): sums over a few steps are alike, too.
+        """
+        costs = self.cost.of_rows(plan, is_padded=self.is_padded)
+        turn = np.argsort((math.sqrt(5) - 1) / 2 * np.arange(plan.num_rows) % 1, kind="stable")
+        order = np.argsort(costs, kind="stable")[turn]
+        begins, ends = plan.rows[:-1][order], plan.rows[1:][order]
+        return list(zip(begins.tolist(), ends.tolist(), costs[order].tolist(), strict=True))
 
 
 def plan_simple(lengths: npt.ArrayLike, row_length: int) -> Plan:
@@ -164,6 +301,34 @@ def plan_alike_head(lengths: npt.ArrayLike, row_length: int) -> Plan:
     return _whole(row_length, document[: len(row)], sizes[: len(row)], lambda *_: row)
 
 
+def plan_bfd_rows(lengths: npt.ArrayLike, row_length: int, num_rows: int) -> Plan:
+    """Plans so many rows of the first documents, by best fit decreasing: of as many documents as fit into them.
+
+    Args:
+        lengths: As for `plan_bfd`. Where all fit into fewer rows, there are fewer.
+        row_length: Tokens per row.
+        num_rows: How many rows.
+
+    Raises:
+        ValueError: As `plan_bfd`.
+    """
+    return _of_rows(row_length, num_rows, *_fitting(lengths, row_length, "plan_bfd_rows"), _best_rows)
+
+
+def plan_alike_rows(lengths: npt.ArrayLike, row_length: int, num_rows: int) -> Plan:
+    """Plans so many rows of the first documents, as `plan_alike`; else as `plan_bfd_rows`.
+
+    Args:
+        lengths: As for `plan_bfd`.
+        row_length: Tokens per row, once its documents are padded to the longest.
+        num_rows: How many rows.
+
+    Raises:
+        ValueError: As `plan_bfd`.
+    """
+    return _of_rows(row_length, num_rows, *_fitting(lengths, row_length, "plan_alike_rows"), _alike_rows)
+
+
 def plan_bfd_split(lengths: npt.ArrayLike, row_length: int) -> Plan:
     """Plans rows by best fit decreasing, after cutting documents longer than a row into whole rows and a rest.
 
@@ -214,6 +379,26 @@ def _fitting(lengths: npt.ArrayLike, row_length: int, who: str) -> tuple[Integer
 def _whole(row_length: int, document: Integers, sizes: Integers, rows: Callable[[Integers, int], Integers]) -> Plan:
     """The plan for whole documents."""
     return _plan(row_length, rows(sizes, row_length), document, np.zeros(len(document), dtype=np.int64), sizes)
+
+
+def _of_rows(
+    row_length: int, most: int, document: Integers, sizes: Integers, rows: Callable[[Integers, int], Integers]
+) -> Plan:
+    """The plan for at most `most` rows of the first documents, and exactly as many if there are enough documents."""
+    # What is more than this has too many tokens; of this nearly all fits, so the search begins at its end.
+    beyond = 1 + int(np.searchsorted(np.cumsum(sizes), most * row_length, side="right"))
+    count, row, step = 0, np.zeros(0, dtype=np.int64), 1
+    while beyond - count > 1:
+        middle = max(beyond - step, (count + beyond) // 2)
+        found = rows(sizes[:middle], row_length)
+        if found.max() < most:
+            count, row, step = middle, found, len(sizes)
+        else:
+            beyond, step = middle, 2 * step
+    # One document more may take best fit two rows more: then those that follow have rows of their own.
+    used = int(row.max(initial=-1)) + 1
+    row = np.append(row, np.arange(used, min(most, used + len(sizes) - count)))
+    return _whole(row_length, document[: len(row)], sizes[: len(row)], lambda *_: row)
 
 
 def _plan(row_length: int, row: Integers, document: Integers, begin: Integers, end: Integers) -> Plan:

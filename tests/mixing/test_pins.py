@@ -14,7 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, ParquetDataset, to_state
+from streamdata import (
+    Cost,
+    JsonlIterableDataset,
+    MergedDataset,
+    MetaDistributedWebDataset,
+    PackTokens,
+    ParquetDataset,
+    to_state,
+)
 from tests.mixing.test_resume import Packer, filter_stream, irregular_stream, many_to_one_stream, one_to_many
 from tests.shard_files import write_jsonl, write_tars
 from tests.sources.own_streams import Stateful
@@ -116,6 +124,16 @@ def side_by_side(_):
     return MergedDataset([Numbers("a", 60, records_per_block=4), NumbersAhead("b", 45, records_per_block=5)], seed=7)
 
 
+def ids(record):
+    return {"input_ids": [record["value"]] * (1 + record["value"] * 7 % 11)}
+
+
+def balanced(_):
+    sources = [Numbers(name, size, 1, single_process_fn=ids) for name, size in (("a", 61), ("b", 35))]
+    packer = PackTokens(40, balance=Cost(10, 1), rows=16)
+    return MergedDataset(sources, seed=7, customized_yield_fn=packer)
+
+
 def in_parts(_):
     spread, tail = Numbers("spread", 90), NumbersAhead("tail", 70)
     for source, part, by in ((spread, "valid", "seed"), (tail, "train", "tail")):
@@ -192,6 +210,7 @@ FRESH = {
     "finite to the last": (finite_to_the_last, "a50e13dfaf2a", "f80c0a3d4148"),
     "functions": (functions, "40810fe453a6", "54d3e5ee427e"),
     "a yield function": (yielding, "0181a4482060", "3affa386deb3"),
+    "rows of alike cost": (balanced, "23946ef8d9b4", "f12ae10d2a79"),
     "cost": (costly, "8dc5641e0c41", "047f3bc660aa"),
     "side by side": (side_by_side, "ad1e06cb68cc", "10cf8b53e3a7"),
     "parts": (in_parts, "56a83722f205", "1f3bc40dcafb"),
@@ -211,6 +230,7 @@ CONTINUED = {
     "nested": (nested, nested, "be7f60c8ef5d", "afd96f19150c"),
     "functions": (functions, functions, "e9a47b879e6b", "3255dee08237"),
     "a yield function": (yielding, yielding, "8868cbeeb869", "5f8df85e7e81"),
+    "rows of alike cost": (balanced, balanced, "42619f182604", "4375106e234d"),
     "cost": (costly, costly, "5c1171785092", "26011f008d36"),
     "side by side": (side_by_side, side_by_side, "5f8713e26ea3", "1113660b8dd9"),
     "an iterable": (iterable, iterable, "e7affd8772ce", "5a57d2f45931"),
@@ -234,7 +254,9 @@ def made(recipe, folder, rank):
 
 
 def place(sample):
-    """Which record it is, wherever the shards lie."""
+    """Which record it is, wherever the shards lie; of a packed row, all of them."""
+    if "record_ids" in sample:
+        return sample["source_ids"].tolist(), sample["record_ids"].tolist()
     return sample["__index__"] if "__index__" in sample else (Path(sample["__url__"]).name, sample["__key__"])
 
 

@@ -150,6 +150,8 @@ def good_params(folder: Path) -> dict[str, dict[str, Any]]:
         "TextJsonlProcessFnBuilder": text,
         "PackTokens": {"max_tokens": 8},
         "GroupByLength": {"max_tokens_per_batch": 8},
+        "Cost": {"linear": 2, "quadratic": 0.5},
+        "Cost.of_model": {"num_params": 1e9, "hidden": 64, "layers": 2},
         "GroupCollate": {},
         "ResumableDistributedSampler": {"dataset": source},
         "Pad": {"multiple_of": 64},

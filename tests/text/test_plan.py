@@ -3,8 +3,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamdata import Cost
 from streamdata.text.packing import RowPacker
-from streamdata.text.plan import Plan, plan_alike, plan_alike_head, plan_bfd, plan_bfd_head, plan_bfd_split, plan_simple
+from streamdata.text.plan import (
+    Balance,
+    Plan,
+    plan_alike,
+    plan_alike_head,
+    plan_alike_rows,
+    plan_bfd,
+    plan_bfd_head,
+    plan_bfd_rows,
+    plan_bfd_split,
+    plan_simple,
+)
 
 lengths_of = st.lists(st.integers(0, 30), max_size=40)
 row_lengths = st.integers(1, 30)
@@ -215,3 +227,43 @@ def test_heads_one_after_another_fill_their_rows():
         held = stretch[len(plan.document) :]
         num_rows, num_tokens = num_rows + plan.num_rows, num_tokens + plan.num_tokens
     assert num_tokens / (num_rows * 8192) > 0.995
+
+
+PLANS_OF_ROWS = [(plan_bfd_rows, plan_bfd), (plan_alike_rows, plan_alike)]
+
+
+@pytest.mark.parametrize(("planner", "whole"), PLANS_OF_ROWS)
+@given(lengths_of, row_lengths, st.integers(1, 6))
+def test_a_number_of_rows_holds_as_many_of_the_first_documents_as_fit(planner, whole, lengths, row_length, num_rows):
+    """Exactly so many rows if the tokens are more than fit into them; no shorter prefix than any that fits."""
+    lengths = np.minimum(lengths, row_length)
+    plan = planner(lengths, row_length, num_rows)
+    assert plan.num_rows == num_rows if lengths.sum() > num_rows * row_length else plan.num_rows <= num_rows
+    assert sorted(plan.document.tolist()) == np.flatnonzero(lengths)[: len(plan.document)].tolist()
+    longest = max(n for n in range(len(lengths) + 1) if whole(lengths[:n], row_length).num_rows <= num_rows)
+    assert len(plan.document) >= np.count_nonzero(lengths[:longest])
+    if planner is plan_alike_rows:
+        assert all(max(e - b for _, b, e in row) * len(row) <= row_length for row in rows_of(plan))
+
+
+def test_a_cost_is_of_tokens_and_of_squared_lengths():
+    """Of each document; of groups, of each as long as the longest."""
+    plan = Plan(10, *(np.array(values) for values in ([0, 2, 3], [0, 1, 2], [0, 0, 0], [3, 4, 5])))
+    assert Cost(10, 1).of_rows(plan).tolist() == [70 + 25, 50 + 25]
+    assert Cost(10, 1).of_rows(plan, is_padded=True).tolist() == [80 + 32, 50 + 25]
+    assert Cost.of_model(7e9, 4096, 32) == Cost(4.2e10, 6 * 4096 * 32)
+
+
+@pytest.mark.parametrize("values", [(-1, 1), (1, float("inf")), (1, float("nan")), (0, 0), ("4e10", 0), (True, 1)])
+def test_a_cost_that_is_none_is_refused(values):
+    """Negative, not finite, no number, or nothing at all."""
+    with pytest.raises(ValueError, match=r"Cost: .*, expected a (finite|positive) number"):
+        Cost(*values)
+
+
+def test_aligned_rows_go_by_the_golden_ratio():
+    """Sorted by cost, each place has the same quantile in all lanes; pinned, since orders depend on it."""
+    plan = Plan(9, *(np.array(values) for values in (range(9), range(8), [0] * 8, [5, 3, 8, 1, 6, 2, 7, 4])))
+    found = Balance("rows", Cost(1), 8, 9).aligned(plan)
+    assert [cost for *_, cost in found] == [1, 6, 3, 8, 5, 2, 7, 4]
+    assert [(begin, end) for begin, end, _ in found] == [(n, n + 1) for n in (3, 4, 1, 2, 0, 5, 6, 7)]
