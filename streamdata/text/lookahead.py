@@ -101,6 +101,7 @@ class Lookahead(ABC):
         self._max_tokens, self._lookahead, self._lookahead_bytes = max_tokens, lookahead, lookahead_bytes
         self._field, self._longer = field, longer
         self.balance = balance
+        self._burst_tokens = balance.num_rows * max_tokens if balance else 0
         self._settings |= balance.settings if balance else {}
         self._start = dict.fromkeys(_COUNTS, 0)
         self._begin()
@@ -157,7 +158,9 @@ class Lookahead(ABC):
     def _is_enough(self) -> bool:
         """Whether it is time to plan."""
         if self.balance is not None:
-            return self.balance.is_enough(self._tokens, self._bytes, self._lookahead_bytes)
+            if self._tokens <= self._burst_tokens and self._bytes >= self._lookahead_bytes:
+                raise self.balance.lacks_room(self._tokens, self._bytes, self._lookahead_bytes)
+            return self._tokens > self._burst_tokens
         is_enough = self._bytes >= self._lookahead_bytes or self._num_held() >= self._lookahead
         return is_enough and self._is_more_than_one()
 

@@ -13,7 +13,7 @@ rows, and leave out what does not fit: a `Balance` gives these in a sequence in 
 """
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -169,21 +169,15 @@ class Balance:
             "that steps would not be of alike cost"
         )
 
-    def is_enough(self, num_tokens: int, num_bytes: int, most_bytes: int) -> bool:
-        """Whether documents of so many tokens are enough for a burst: more than fit into it.
-
-        Raises:
-            ValueError: They are not, and have more bytes than may be held.
-        """
+    def lacks_room(self, num_tokens: int, num_bytes: int, most_bytes: int) -> ValueError:
+        """The error where documents of so many tokens, which are no burst, have more bytes than may be held."""
         wanted = self.num_rows * self.row_length
-        if num_tokens <= wanted and num_bytes >= most_bytes:
-            needed = math.ceil(1.25 * num_bytes * (wanted + self.row_length) / num_tokens)  # later ones may be larger
-            raise ValueError(
-                f"{self.what} is {self.num_rows}, expected their {wanted:,} tokens within lookahead_bytes={most_bytes},"
-                f" got {num_tokens:,} in as many bytes\n"
-                f"  Set lookahead_bytes to about {needed}, or balance over fewer."
-            )
-        return num_tokens > wanted
+        needed = math.ceil(1.25 * num_bytes * (wanted + self.row_length) / num_tokens)  # later ones may be larger
+        return ValueError(
+            f"{self.what} is {self.num_rows}, expected their {wanted:,} tokens within lookahead_bytes={most_bytes}, "
+            f"got {num_tokens:,} in as many bytes\n"
+            f"  Set lookahead_bytes to about {needed}, or balance over fewer."
+        )
 
     def plan(self, lengths: npt.ArrayLike) -> "Plan":
         """The plan of a burst of the first documents."""
@@ -302,31 +296,52 @@ def plan_alike_head(lengths: npt.ArrayLike, row_length: int) -> Plan:
 
 
 def plan_bfd_rows(lengths: npt.ArrayLike, row_length: int, num_rows: int) -> Plan:
-    """Plans so many rows of the first documents, by best fit decreasing: of as many documents as fit into them.
+    """Plans so many rows of the first documents, by best fit decreasing; those after them are left.
+
+    The last documents, half a row of what could be full, are put aside, and the others are planned; twice as many while
+    these do not fit. Then those put aside follow one another, each into the emptiest row, until one does not fit.
 
     Args:
-        lengths: As for `plan_bfd`. Where all fit into fewer rows, there are fewer.
+        lengths: As for `plan_bfd`. Where all fit into fewer rows, there may be fewer.
         row_length: Tokens per row.
         num_rows: How many rows.
 
     Raises:
         ValueError: As `plan_bfd`.
     """
-    return _of_rows(row_length, num_rows, *_fitting(lengths, row_length, "plan_bfd_rows"), _best_rows)
+    document, sizes = _fitting(lengths, row_length, "plan_bfd_rows")
+    ends, aside, row = np.cumsum(sizes), -(-row_length // 2), np.full(1, num_rows)
+    while row.max(initial=-1) >= num_rows:
+        first = int(np.searchsorted(ends, num_rows * row_length - aside, side="right"))
+        row = _best_rows(sizes[: max(first, min(num_rows, len(sizes)))], row_length)  # each may have a row of its own
+        aside *= 2
+    first, room = len(row), np.full(num_rows, row_length)
+    np.subtract.at(room, row, sizes[:first])
+    for size in sizes[first:].tolist():
+        emptiest = int(room.argmax())
+        if room[emptiest] < size:
+            break
+        room[emptiest] -= size
+        row = np.append(row, emptiest)
+    return _whole(row_length, document[: len(row)], sizes[: len(row)], lambda *_: row)
 
 
 def plan_alike_rows(lengths: npt.ArrayLike, row_length: int, num_rows: int) -> Plan:
-    """Plans so many rows of the first documents, as `plan_alike`; else as `plan_bfd_rows`.
+    """Plans so many rows of the first documents, as `plan_alike`: of as many documents as fit into them.
 
     Args:
-        lengths: As for `plan_bfd`.
+        lengths: As for `plan_bfd`. Where all fit into fewer rows, there are fewer.
         row_length: Tokens per row, once its documents are padded to the longest.
         num_rows: How many rows.
 
     Raises:
         ValueError: As `plan_bfd`.
     """
-    return _of_rows(row_length, num_rows, *_fitting(lengths, row_length, "plan_alike_rows"), _alike_rows)
+    document, sizes = _fitting(lengths, row_length, "plan_alike_rows")
+    # One document more needs at most one row more, and never fewer rows.
+    numbers = range(1, len(sizes) + 1)
+    count = bisect_right(numbers, num_rows, key=lambda n: int(_alike_rows(sizes[:n], row_length).max()) + 1)
+    return _whole(row_length, document[:count], sizes[:count], _alike_rows)
 
 
 def plan_bfd_split(lengths: npt.ArrayLike, row_length: int) -> Plan:
@@ -379,26 +394,6 @@ def _fitting(lengths: npt.ArrayLike, row_length: int, who: str) -> tuple[Integer
 def _whole(row_length: int, document: Integers, sizes: Integers, rows: Callable[[Integers, int], Integers]) -> Plan:
     """The plan for whole documents."""
     return _plan(row_length, rows(sizes, row_length), document, np.zeros(len(document), dtype=np.int64), sizes)
-
-
-def _of_rows(
-    row_length: int, most: int, document: Integers, sizes: Integers, rows: Callable[[Integers, int], Integers]
-) -> Plan:
-    """The plan for at most `most` rows of the first documents, and exactly as many if there are enough documents."""
-    # What is more than this has too many tokens; of this nearly all fits, so the search begins at its end.
-    beyond = 1 + int(np.searchsorted(np.cumsum(sizes), most * row_length, side="right"))
-    count, row, step = 0, np.zeros(0, dtype=np.int64), 1
-    while beyond - count > 1:
-        middle = max(beyond - step, (count + beyond) // 2)
-        found = rows(sizes[:middle], row_length)
-        if found.max() < most:
-            count, row, step = middle, found, len(sizes)
-        else:
-            beyond, step = middle, 2 * step
-    # One document more may take best fit two rows more: then those that follow have rows of their own.
-    used = int(row.max(initial=-1)) + 1
-    row = np.append(row, np.arange(used, min(most, used + len(sizes) - count)))
-    return _whole(row_length, document[: len(row)], sizes[: len(row)], lambda *_: row)
 
 
 def _plan(row_length: int, row: Integers, document: Integers, begin: Integers, end: Integers) -> Plan:

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tests.benchmarks import (
+    balance,
     blend,
     collate,
     images,
@@ -46,6 +47,7 @@ _MODULES = (
     blend,
     plan,
     packing,
+    balance,
     prepare,
     prompts,
     remote,
@@ -120,6 +122,7 @@ def main() -> None:
         print(line, flush=True)
         written.append(line)
     seconds = time.perf_counter() - begin
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
     print(f"\n{seconds:.0f} s")
     (DIRECTORY / "table.md").write_text("\n".join([*written, ""]), encoding="utf-8")
     (DIRECTORY / "table.json").write_text(as_json(done, seconds), encoding="utf-8")

@@ -44,6 +44,8 @@ class Scale:
     """Samples of a blend, by its number of datasets."""
     planned_documents: int = 1_000_000
     packed_documents: int = 20_000
+    balanced_ranks: int = 64
+    balanced_steps: int = 150
     prompts: int = 4000
     many_prompts: int = 1_000_000
     prepare_kilobytes: int = 4000
@@ -84,6 +86,8 @@ TINY = Scale(
     packed_copies=1,
     planned_documents=2000,
     packed_documents=2000,
+    balanced_ranks=2,
+    balanced_steps=3,
     blended={4: 1000, 32: 1000, 256: 1000},
     prompts=40,
     many_prompts=2000,

@@ -229,21 +229,34 @@ def test_heads_one_after_another_fill_their_rows():
     assert num_tokens / (num_rows * 8192) > 0.995
 
 
-PLANS_OF_ROWS = [(plan_bfd_rows, plan_bfd), (plan_alike_rows, plan_alike)]
-
-
-@pytest.mark.parametrize(("planner", "whole"), PLANS_OF_ROWS)
+@pytest.mark.parametrize("planner", [plan_bfd_rows, plan_alike_rows])
 @given(lengths_of, row_lengths, st.integers(1, 6))
-def test_a_number_of_rows_holds_as_many_of_the_first_documents_as_fit(planner, whole, lengths, row_length, num_rows):
-    """Exactly so many rows if the tokens are more than fit into them; no shorter prefix than any that fits."""
+def test_a_number_of_rows_is_of_the_first_documents(planner, lengths, row_length, num_rows):
+    """Exactly so many rows if the tokens are more than fit into them; each document is in one."""
     lengths = np.minimum(lengths, row_length)
     plan = planner(lengths, row_length, num_rows)
     assert plan.num_rows == num_rows if lengths.sum() > num_rows * row_length else plan.num_rows <= num_rows
     assert sorted(plan.document.tolist()) == np.flatnonzero(lengths)[: len(plan.document)].tolist()
-    longest = max(n for n in range(len(lengths) + 1) if whole(lengths[:n], row_length).num_rows <= num_rows)
-    assert len(plan.document) >= np.count_nonzero(lengths[:longest])
-    if planner is plan_alike_rows:
-        assert all(max(e - b for _, b, e in row) * len(row) <= row_length for row in rows_of(plan))
+
+
+@given(lengths_of, row_lengths, st.integers(1, 6))
+def test_a_number_of_rows_by_best_fit_leaves_no_room_for_the_next_document(lengths, row_length, num_rows):
+    """No row of them has it."""
+    lengths = np.minimum([length for length in lengths if length], row_length)
+    plan = plan_bfd_rows(lengths, row_length, num_rows)
+    if len(plan.document) < len(lengths):
+        assert all(sum(e - b for _, b, e in row) + lengths[len(plan.document)] > row_length for row in rows_of(plan))
+    assert plan.padding >= 0
+
+
+@given(lengths_of, row_lengths, st.integers(1, 6))
+def test_a_number_of_alike_rows_holds_as_many_documents_as_can_be(lengths, row_length, num_rows):
+    """All that `plan_alike` puts into so many."""
+    lengths = np.minimum([length for length in lengths if length], row_length)
+    plan = plan_alike_rows(lengths, row_length, num_rows)
+    fitting = [n for n in range(len(lengths) + 1) if plan_alike(lengths[:n], row_length).num_rows <= num_rows]
+    assert len(plan.document) == fitting[-1] == len(fitting) - 1
+    assert all(max(e - b for _, b, e in row) * len(row) <= row_length for row in rows_of(plan))
 
 
 def test_a_cost_is_of_tokens_and_of_squared_lengths():
