@@ -254,15 +254,6 @@ class Lookahead(ABC):
             self.num_ended, self._without_pieces = self._without_pieces + last, 0
             yield output
 
-    def lengths_of(self, samples: Iterable[Sample]) -> npt.NDArray[np.int64]:
-        """The tokens of all pieces that it would make of samples; it may not be under way."""
-        self._begin()
-        for sample in samples:
-            self._take(sample)
-        sizes = np.array([piece.end - piece.begin for piece in self._pieces], np.int64)
-        self._begin()
-        return sizes
-
     def state_dict(self) -> dict[str, Any]:
         """Say what is carried over, without its content; see `load_state_dict`."""
         # The settings too: others would plan the open burst otherwise, and what was given of it would come twice.

@@ -77,9 +77,9 @@ class Cost:
 
     In any unit, such as FLOPs: what counts is how the two compare.
 
-    Attributes:
+    Args:
         linear: Cost of a token, whatever it attends to.
-        quadratic: Cost of attention, of a document of one token.
+        quadratic: Cost of attention in a document, divided by its length squared.
 
     Raises:
         ValueError: One is negative or not finite, or both are 0.

@@ -31,19 +31,28 @@ def plan(
         int | None,
         count("Show the first K draws of rank 0, worker 0; with --json, 20 by default.", least=0, metavar="K"),
     ] = None,
+    balance: Annotated[
+        bool,
+        option("Say what steps lose to their slowest rank, of a customized_yield_fn that balances.", "--balance"),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Say what a run will read of each source: epochs, repeats, bytes, and what to do about them."""
-    if (samples is None) == (tokens is None):
+    if (samples is None) == (tokens is None) and not (balance and samples is None):
         raise typer.BadParameter("expected one of --samples and --tokens", param_hint="--samples")
     from streamdata.tools.plan.make_plan import Amount, make_plan
     from streamdata.tools.plan.plan_text import plan_text
+    from streamdata.tools.plan.stragglers import NUM_STEPS
 
+    if samples is None and tokens is None:
+        samples = NUM_STEPS * ranks * batch
     amount = Amount(samples, tokens, ranks, workers, batch)
     num_draws = draws if draws is not None else 20 * as_json
     dataset = recipe.build()
     with Ticker(plain_interval_s=10.0, columns=(BarColumn(),)) as ticker:
-        made = make_plan(dataset, amount, num_sampled=read, num_draws=num_draws, progressed=ticker.count)
+        made = make_plan(
+            dataset, amount, num_sampled=read, num_draws=num_draws, balances=balance, progressed=ticker.count
+        )
     if as_json:
         # JSON has no infinite numbers; what is not known of a draw is left out.
         drawn = [{name: value for name, value in asdict(draw).items() if value is not None} for draw in made.draws]

@@ -7,7 +7,7 @@ shards did not end.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice, repeat
@@ -59,6 +59,8 @@ class Averages:
     """The cost of a sample on average, by the path of the mixture and of the source that it is of; else 1."""
     tokens: dict[str, float] = field(default_factory=dict)
     """Tokens of a sample on average, by the path of its source."""
+    lengths: Sequence[int] = ()
+    """Tokens of documents that the top's yield function packs or groups, where it balances."""
 
     def pulled_by(self, node: Node) -> float:
         """How many records, or samples, a node takes for one of its own."""

@@ -19,6 +19,7 @@ from streamdata.stores.datasets.base_dataset import BaseDataset
 from streamdata.tools.plan.course import RunCourse
 from streamdata.tools.plan.draws import Averages, Draw, first_draws
 from streamdata.tools.plan.sampled import Sampled, sample_tree
+from streamdata.tools.plan.stragglers import StragglerLoss, straggler_loss
 
 FINE: Final = "fine"
 MIND: Final = "mind"
@@ -124,6 +125,8 @@ class RunPlan:
     """The first of rank 0, worker 0."""
     per_worker: Needs
     notes: list[str]
+    balance: StragglerLoss | None
+    """None where it was not asked for."""
 
 
 def make_plan(
@@ -132,6 +135,7 @@ def make_plan(
     *,
     num_sampled: int,
     num_draws: int,
+    balances: bool = False,
     progressed: Progressed = lambda *_: None,
 ) -> RunPlan:
     """Say what a run will do.
@@ -141,12 +145,14 @@ def make_plan(
         amount: How long the run is, and on how many ranks and workers.
         num_sampled: Records of each source that are read; 0 reads nothing.
         num_draws: First draws that are shown.
+        balances: Say what balance gives.
         progressed: Told how far it is.
 
     Raises:
-        SourceError: A source has no records; or tokens are asked for, and nobody knows how many a sample has.
+        SourceError: A source has no records; tokens are asked for, and nobody knows how many a sample has; or balance
+            is, and nothing balances.
     """
-    return _Planner(dataset, amount, num_sampled, progressed).plan(num_draws)
+    return _Planner(dataset, amount, num_sampled, progressed).plan(num_draws, balances=balances)
 
 
 class _Planner:
@@ -188,8 +194,8 @@ class _Planner:
         parts = {node.path: course.samples[node.path] / course.totals[node.path] for node in self._leaves}
         self._ended = [path for path, part in parts.items() if self._is_short and part >= _ENDED * max(parts.values())]
 
-    def plan(self, num_draws: int) -> RunPlan:
-        """The plan, with so many first draws."""
+    def plan(self, num_draws: int, *, balances: bool) -> RunPlan:
+        """The plan, with so many first draws, and with what balance gives."""
         course, top, amount = self._course, self._top, self._amount
         taken = {
             node.path: min(course.samples[node.path], course.totals[node.path])
@@ -212,6 +218,11 @@ class _Planner:
             draws=first_draws(top, self._lane, num_draws, self._averages) if num_draws else [],
             per_worker=self._needs(),
             notes=[*self._notes_on_draws(), *self._notes_on_functions()],
+            balance=straggler_loss(
+                top.dataset.customized_yield_fn, self._averages.lengths, amount.dp_size, amount.batch_size
+            )
+            if balances
+            else None,
         )
 
     def _source(self, node: Node, length: dict[str, Any]) -> SourcePlan:

@@ -28,7 +28,8 @@ def plan_text(plan: RunPlan) -> Text:
         head += "\n" + paragraph(f"the stream ends before, after {after} samples: {listed(plan.ended)} at the end")
     notes = "\n".join(paragraph(f"note: {note}") for note in plan.notes)
     advice = Text("\n").join(_advice(plan))
-    parts = [Text(head), _sources(plan), advice, Text(notes), Text(_needs(plan)), Text(_draws(plan.draws))]
+    ends = [Text(notes), Text(_balance(plan)), Text(_needs(plan)), Text(_draws(plan.draws))]
+    parts = [Text(head), _sources(plan), advice, *ends]
     return Text("\n\n").join(part for part in parts if part)
 
 
@@ -72,6 +73,16 @@ def _advice(plan: RunPlan) -> Iterator[Text]:
     if unknown:
         names = listed([shortened(each.name, _MAX_NAME) for each in unknown])
         yield Text(paragraph(f"{names}: {NOT_COUNTED}"), _STYLES[unknown[0].level])
+
+
+def _balance(plan: RunPlan) -> str:
+    if (found := plan.balance) is None:
+        return ""
+    return paragraph(
+        f"the slowest rank of a step has {found.loss_with:.3f} times the mean cost, without balance "
+        f"{found.loss_without:.3f}; rows are {100 * found.fill:.1f} % full, without {100 * found.fill_without:.1f} % "
+        f"(of {counted(found.steps, 'step')}, by the lengths of sampled records)"
+    )
 
 
 def _needs(plan: RunPlan) -> str:

@@ -24,6 +24,7 @@ from streamdata.sources.source import Sample, describe_record, fields_of
 from streamdata.states.cursor import Position, node_of
 from streamdata.states.progress import Progress
 from streamdata.tools.plan.draws import Averages, Pulls, blank_tree, fresh_run
+from streamdata.tools.plan.stragglers import lengths_in
 from streamdata.tools.view.shares import estimate_bytes
 
 _JOINED_FED: Final = 4
@@ -201,8 +202,10 @@ def _measure_yield_function(
     paths = ([node_of(entry).path for entry in reversed(sample[CURSOR])] for sample in drawn)
     samples = (next(pools[path]) for below in paths for path in islice(filter(pools.__contains__, below), 1))
     tally = Tally(node.path or "the top", int(getattr(node.dataset, "max_bad", 0)))
-    fed = islice(samples, _MOST_FED)
-    return measure_pulls(node.dataset.customized_yield_fn, fed, _LEAST_FED, tally, "customized_yield_fn")
+    fed, function = islice(samples, _MOST_FED), node.dataset.customized_yield_fn
+    pulls, outputs = measure_pulls(function, fed, _LEAST_FED, tally, "customized_yield_fn")
+    averages.lengths = lengths_in(outputs, function)  # the top is measured last
+    return pulls, outputs
 
 
 def num_tokens(sample: Mapping[str, Any]) -> int | None:

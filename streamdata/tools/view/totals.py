@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from streamdata.errors import counted, one_line
 from streamdata.mixing.tree import Node, mean_node_shares
@@ -17,6 +17,9 @@ from streamdata.recipe.named_source import PART_NAMES, STEPS, Weight
 from streamdata.states.loading import named_ranks
 from streamdata.states.progress import Progress, history_of, totals_of_nodes
 from streamdata.tools.view.tree import fitted, percent_text
+
+if TYPE_CHECKING:
+    from torch import distributed
 
 _RECORDS: Final = re.compile(r"(?:map-style, (\d+) records|[^,]+, (\d+) records in )")
 _HOLDOUT: Final = re.compile(r", part (train|valid) of holdout ([^,]+)")
@@ -162,11 +165,13 @@ def _tree_by(weights: Mapping[str, Any]) -> Node:
     return nodes[""]
 
 
-def report(states: Mapping[str, Any]) -> dict[str, float]:
+def report(states: Mapping[str, Any], group: "distributed.ProcessGroup | None" = None) -> dict[str, float]:
     """Report what was delivered by now, as plain numbers, ready for `wandb.log` or TensorBoard's `add_scalar`.
 
     Args:
         states: Of one rank, whose own numbers these then are; or of all ranks, joined by `merge_states`.
+        group: The processes of all ranks, in their sequence, such as `torch.distributed.group.WORLD`: then each of them
+            must call it. By default it needs no other process.
 
     Returns:
         `samples`, `tokens` and `steps`; and of each source `samples/NAME`, `tokens/NAME`, `records/NAME`,
@@ -174,7 +179,9 @@ def report(states: Mapping[str, Any]) -> dict[str, float]:
         `uneven` `left_out/NAME` and `padded/NAME`; all since the run's beginning. Shares of the stream, from 0 to 1:
         `achieved/NAME` of all samples drawn, and `wanted/NAME` as the weights of each time asked for, absent where the
         states do not know these: with schedules in several passes, and after a second `StreamLoader.set_weights`.
-        `weight/NAME` is the weight that `set_weights` gave last, as it was given.
+        `weight/NAME` is the weight that `set_weights` gave last, as it was given. With a `group`
+        also `cost`, that of the rows or groups of this rank since the size last changed, and `cost_max`, the largest of
+        all ranks: of a `customized_yield_fn` that balances, 0 of others.
 
     Raises:
         StateError: They do not come from `to_state`.
@@ -188,7 +195,20 @@ def report(states: Mapping[str, Any]) -> dict[str, float]:
     if progress:
         live = progress.tree(progress.newest).set_percents
         numbers |= {f"weight/{path}": held.percent for path, held in live.items()}
-    return numbers
+    return numbers if group is None else numbers | _costs(progress, group)
+
+
+def _costs(progress: Progress, group: "distributed.ProcessGroup") -> dict[str, float]:
+    """The cost of what this rank's yield function gave, and the largest of all ranks."""
+    from torch import distributed
+
+    size, own = distributed.get_world_size(group), 0.0
+    if progress and progress.topology().dp_size == size:  # else the present size has delivered nothing yet
+        of_passes = (progress.last(epoch_pass, "")["cost"].reshape(size, -1) for epoch_pass in progress.passes)
+        own = math.fsum(float(costs[distributed.get_rank(group)].sum()) for costs in of_passes)
+    costs = [own] * size
+    distributed.all_gather_object(costs, own, group=group)
+    return {"cost": own, "cost_max": max(costs)}
 
 
 def totals_table(sources: Sequence[SourceTotals], columns: Sequence[str]) -> str:

@@ -129,3 +129,29 @@ def test_titles_are_whole(streamdata: Streamdata, tmp_path: Path, monkeypatch: p
     titles = done.stdout.split("\n\n")[1].splitlines()[0]
     assert titles.split() == ["source", "records", "share", "samples", "epochs", "repeats", "at", "bytes"]
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+RECIPE = """
+target: streamdata.MergedDataset
+params:
+  datasets:
+    - {target: streamdata.JsonlIterableDataset, name: a, percent: 1, params: {path: FOLDER/a.jsonl}}
+  customized_yield_fn:
+    target: streamdata.PackTokens
+    params: {max_tokens: 200, rows: 16, balance: {target: streamdata.Cost, params: {linear: 20, quadratic: 1}}}
+"""
+
+
+def test_balance_is_told_of_the_first_steps(tmp_path: Path, streamdata: Streamdata) -> None:
+    """As text and as JSON; the length of the run need not be given."""
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"input_ids": [1] * n}) + "\n" for n in range(1, 180)))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE.replace("FOLDER", str(tmp_path)))
+    document = json.loads(streamdata("plan", recipe, "--balance", "--dp", 2, "--json").stdout)
+    assert document["samples"] == 4000
+    found = document["balance"]
+    assert 1 < found["loss_with"] < found["loss_without"]
+    assert 0.85 < found["fill"] < 1
+    text = " ".join(streamdata("plan", recipe, "--balance", "--ranks", 2).stdout.split())
+    assert f"slowest rank of a step has {found['loss_with']:.3f} times the mean cost, without balance" in text
+    assert json.loads(streamdata("plan", recipe, "--samples", 9, "--json").stdout)["balance"] is None

@@ -5,9 +5,10 @@ from itertools import islice
 
 import numpy as np
 import pytest
+import torch.distributed
 from torch.utils.data import DataLoader
 
-from streamdata import MergedDataset, PackTokens, StreamLoader, merge_states, mixed_collate, report, to_state
+from streamdata import Cost, MergedDataset, PackTokens, StreamLoader, merge_states, mixed_collate, report, to_state
 from tests.streams import Numbers
 
 
@@ -90,6 +91,30 @@ def test_a_loader_says_how_long_sources_took(num_workers):
     assert times["waiting_s"] > 0
     assert times["reading_s/a"] > 0
     assert times["waiting_s/a"] == 0
+
+
+def costly(rank):
+    """What a rank reports, before and after a resume, and what its rows cost."""
+    states, spent = {}, 0.0
+    for steps in (0, 4 + 3 * rank, 5):
+        packer = PackTokens(30, balance=Cost(linear=3, quadratic=1), rows=4)
+        dataset = MergedDataset([Numbers("a", 90, single_process_fn=document)], customized_yield_fn=packer)
+        dataset.set_dataloader_states(states)
+        for row in islice(dataset, steps):
+            sizes = np.diff(row["cu_seqlens"].numpy())
+            spent += float((3 * sizes + sizes**2).sum())
+            states = {**states, **to_state(row)}
+        numbers = report(states, torch.distributed.group.WORLD)
+    return spent, numbers["cost"], numbers["cost_max"], report(states).get("cost")
+
+
+def test_ranks_report_what_their_rows_cost(on_ranks):
+    """And the largest of all; a rank that has delivered nothing takes part, too."""
+    (one, first, most, alone), (other, second, also_most, _) = on_ranks(costly)
+    assert (first, second) == (one, other)
+    assert most == also_most == max(one, other)
+    assert one != other
+    assert alone is None
 
 
 def test_nothing_delivered_is_reported_too():
