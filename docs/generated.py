@@ -25,15 +25,20 @@ _VALUES = {
     "data_files": "rows.parquet",
     "datasets": [_SOURCE | {"name": "web", "percent": 1}],
     "fields": "jpg",
+    "hidden": 4096,
     "img_size": 256,
     "jsonl_path": "images.jsonl",
+    "layers": 32,
+    "linear": 4.0e10,
     "load_path": "tokens",
     "max_sequence_length": 2048,
     "max_text_len": 64,
     "max_tokens": 8192,
     "max_tokens_per_batch": 8192,
+    "num_params": 6.7e9,
     "path": "data",
     "paths": "0.3 web 0.7 code",
+    "quadratic": 8.0e5,
     "size": 256,
     "storage_type": "bin",
     "tokenizer": "my-tokenizer",
@@ -43,7 +48,7 @@ _VALUES = {
     "window_size": 2048,
 }
 """Of keys that a target needs, in its example."""
-_USUAL = ("load_path", "window_size")
+_USUAL = ("linear", "load_path", "quadratic", "window_size")
 """Keys that have a default, and that examples have all the same."""
 _MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
