@@ -202,6 +202,47 @@ def test_a_change_of_size_aligns_all_lanes_again(caplog: pytest.LogCaptureFixtur
     assert f"of what they gave, {sum(given)} samples come again" in caplog.text
 
 
+def test_a_change_of_size_loses_nothing() -> None:
+    """Of a finite stream each document comes, and twice at most those in rows of open bursts."""
+
+    def make() -> MergedDataset:
+        return stream(packer(40, 6), cyclic=False, stop="all_exhausted")
+
+    states: dict = {}
+    counts: Counter = Counter()
+
+    def count(row: Sample) -> None:
+        counts.update(zip(row["source_ids"].tolist(), map(tuple, row["record_ids"].tolist()), strict=True))
+
+    open_rows: dict = {}
+    for rank, dataset in enumerate(ranks_of(make, 3)):
+        for number, row in enumerate(islice(dataset, 10)):
+            count(row)
+            states.update(to_state(row))
+            open_rows[rank] = (open_rows[rank] if number % 6 else 0) + len(row["record_ids"])
+    for dataset in ranks_of(make, 2, states):
+        for row in dataset:
+            count(row)
+    assert len(counts) == 371
+    assert 0 < sum(counts.values()) - 371 <= sum(open_rows.values())
+
+
+def test_other_weights_align_all_lanes_again() -> None:
+    """Each begins with a burst of its own, as the open ones are drawn anew."""
+    states: dict = {}
+    for dataset in ranks_of(lambda: stream(packer(40, 6)), 2):
+        for batch in islice(loaded(dataset, 2), 9):
+            states.update(to_state(batch))
+
+    def heavier() -> MergedDataset:
+        dataset = stream(packer(40, 6))
+        dataset.datasets[0].percent = 3
+        return dataset
+
+    lanes = [list(islice(in_lane(one, worker, 2), 12)) for one in ranks_of(heavier, 2, states) for worker in (0, 1)]
+    assert_aligned(lanes, 6)
+
+
 def test_a_resume_of_the_same_size_realigns_nothing() -> None:
     """The lanes go on within their bursts: what they give together is aligned with what they gave before."""
     states: dict = {}
