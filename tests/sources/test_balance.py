@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata import Cost, GroupByLength, MergedDataset, PackTokens, instantiate_from_yaml, named, to_state
+from streamdata import Cost, GroupByLength, MergedDataset, PackTokens, instantiate_from_yaml, named, report, to_state
 from streamdata.errors import RecipeError, StateError
 from tests.sources.test_pack_tokens import LONGER, Stretches, documents, lengths_of, run, wanted
 from tests.streams import Numbers, assert_exact_resume, in_lane, loaded, resumed
@@ -311,7 +311,7 @@ def test_a_recipe_names_a_cost(tmp_path: Path) -> None:
 
 
 def test_the_states_sum_up_what_outputs_cost() -> None:
-    """In the top's entry; rows of a burst that is replayed are not added twice, and schedules go by samples still."""
+    """In the top's entry; rows of a burst that is replayed are not added twice."""
     states: dict = {}
     total = 0.0
     for steps in (3, 9, 5):
@@ -319,3 +319,14 @@ def test_the_states_sum_up_what_outputs_cost() -> None:
             states.update(to_state(row))
             total += cost_of(row)
     assert states["cursor/0/0/0/0/"]["cost"] == pytest.approx(total)
+
+
+def test_schedules_go_by_samples_still() -> None:
+    """What rows cost is no time: the wanted shares are about those that were drawn."""
+    sources = [Numbers("a", 300, [[0, 1], [400, 0.1]], single_process_fn=tokens), Numbers("b", 71, 1)]
+    sources[1].single_process_fn = tokens  # type: ignore[attr-defined]
+    states: dict = {}
+    for row in islice(MergedDataset(sources, customized_yield_fn=packer(40, 6)), 60):
+        states.update(to_state(row))
+    numbers = report(states)
+    assert numbers["wanted/a"] == pytest.approx(numbers["achieved/a"], abs=0.03)
