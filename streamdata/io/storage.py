@@ -1,8 +1,7 @@
 """Shards as bytes at offsets: local files by positioned reads, remote ones by ranges (see `remote`).
 
 `url + FileStamp → opened(url).read(size, offset) → bytes`, then `check(stamp)`: what was read is what was indexed.
-The versions of many files are asked for at the same time. A manifest that was made for another place does not know the
-versions of its shards: the first answer of each says it, and it is held by all workers of a source until the next run.
+The versions of many files are asked for at the same time.
 """
 
 import errno
@@ -16,7 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
-from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -28,74 +26,12 @@ from streamdata.io.remote.network import network
 from streamdata.io.remote.once import stat_once
 from streamdata.io.remote.requests import Answer, Listed, then
 from streamdata.recipe.limits import PIPE, check_mode, check_regular, refusal_of_url
-from streamdata.run.per_process import open_files, shared_numbers
+from streamdata.run.per_process import open_files
 
-ANY_VERSION = -(1 << 63)
-"""The version of a file whose first answer says which it is; that one is held from then on."""
-
-_held: dict[str, int] = {}
-"""The versions that this process has met, by url."""
 Int64s = npt.NDArray[np.int64]
 T = TypeVar("T")
 _MAX_REQUESTS = 16  # at the same time, of what is read without the network's event loop
 _REMOTE = re.compile(rf"(?!file://|{PIPE})[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
-
-
-class SharedVersions:
-    """Versions of remote shards as first met by any worker: int64 in shared memory, 0 where none was met.
-
-    Args:
-        urls: Of remote shards.
-    """
-
-    def __init__(self, urls: Iterable[str]) -> None:
-        self._numbers = {url: number for number, url in enumerate(dict.fromkeys(urls))}
-        self._memory = shared_numbers(len(self._numbers))
-        self._join()
-
-    def _join(self) -> None:
-        self._memory.share_memory_()  # type: ignore[no-untyped-call]  # of a plain pickle's copy
-        for url in self._numbers:
-            _shared[url] = self
-
-    def version(self, url: str) -> int:
-        """The version of a shard that was met first; 0 if none was."""
-        return int(self._memory[self._numbers[url]])
-
-    def hold(self, url: str, version: int) -> int:
-        """Record a version unless one is recorded; return the recorded one."""
-        number = self._numbers[url]
-        if not self._memory[number]:
-            self._memory[number] = version
-        return int(self._memory[number])
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._join()
-
-
-_shared: WeakValueDictionary[str, SharedVersions] = WeakValueDictionary()
-
-
-def shared_versions(urls: Sequence[str], versions: Sequence[int]) -> SharedVersions | None:
-    """Share the versions of those shards whose version is not known beforehand; None if all are known."""
-    unsaid = [url for url, version in zip(urls, versions, strict=True) if version == ANY_VERSION]
-    return SharedVersions(unsaid) if unsaid else None
-
-
-def held_version(url: str) -> int:
-    """The version that was met first of a file whose version is not known beforehand; 0 if none was met."""
-    table = None if url in _held else _shared.get(url)
-    return _held.get(url, 0) if table is None else table.version(url)
-
-
-def hold(url: str, version: int) -> int:
-    """Record the version of a file unless one is recorded; return the recorded one."""
-    held = _held.get(url)
-    if held is None:
-        table = _shared.get(url)
-        held = _held[url] = version if table is None else table.hold(url, version)
-    return held
 
 
 class FileStamp(NamedTuple):
@@ -124,14 +60,6 @@ class Stamps(Sequence[FileStamp]):
 
 
 NO_STAMP = FileStamp(0, 0)
-
-
-def _is_expected(url: str, expected: FileStamp, got: FileStamp) -> bool:
-    """Whether a file is of the version expected; where that is any, the one that is met first is held."""
-    if got.size != expected.size:
-        return False
-    version = hold(url, got.version) if expected.version == ANY_VERSION else expected.version
-    return got.version == version
 
 
 def is_pipe(url: str) -> bool:
@@ -204,10 +132,8 @@ def note_version(url: str, stamp: FileStamp, version: str) -> FileStamp:
 
 def version_of_stamp(url: str, stamp: FileStamp) -> str:
     """The host's name for the version with this stamp; "" while it is not known."""
-    if stamp.version == ANY_VERSION and not held_version(url):
-        return ""  # what an earlier run met is not asked for
     known, version = _versions.get(url, (NO_STAMP, ""))
-    return version if version and _is_expected(url, stamp, known) else ""
+    return version if stamp == known else ""
 
 
 def checked_answer(url: str, stamp: FileStamp, answer: Answer) -> bytes:
@@ -217,7 +143,7 @@ def checked_answer(url: str, stamp: FileStamp, answer: Answer) -> bytes:
         ShardError: The answer is of another version.
     """
     got = stamp_of_answer(answer)
-    if not _is_expected(url, stamp, got):
+    if got != stamp:
         raise changed(url, stamp, got)
     note_version(url, got, answer.version)
     return answer.data
@@ -243,15 +169,9 @@ def submit_range(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[by
 
 def submit_memory(url: str, begin: int, end: int, stamp: FileStamp) -> "Memory | Future[Memory]":
     """Request what `submit_range` does; or return a map of a shard whose bytes are in a cache."""
-    kept = kept_as(url, stamp)
-    if not kept.version:  # what is kept of another version would not be noticed
+    if not stamp.version:  # what is kept of another version would not be noticed
         return _submit(url, stamp, begin, end)
-    return read_cached(url, *kept, begin, end, partial(_submit, url, stamp))
-
-
-def kept_as(url: str, stamp: FileStamp) -> FileStamp:
-    """The stamp under which a shard's pages are cached; if any version is allowed, with the one met first."""
-    return FileStamp(stamp.size, held_version(url)) if stamp.version == ANY_VERSION else stamp
+    return read_cached(url, *stamp, begin, end, partial(_submit, url, stamp))
 
 
 def _submit(url: str, stamp: FileStamp, begin: int, end: int) -> "Future[Memory]":
@@ -266,10 +186,9 @@ def _submit(url: str, stamp: FileStamp, begin: int, end: int) -> "Future[Memory]
 
 def changed(url: str, expected: FileStamp, got: FileStamp) -> ShardError:
     """Make the error for a file that is not the version that was indexed."""
-    version = expected.version if expected.version != ANY_VERSION else held_version(url) or "any"
     return ShardError(
         f"shard '{url}': it was replaced or modified after it was indexed, expected {expected.size} bytes of "
-        f"version {version}, got {got.size} bytes of version {got.version}\n"
+        f"version {expected.version}, got {got.size} bytes of version {got.version}\n"
         "  Leave shards as they are while they are read. To use the new ones, start the run again; where a manifest "
         "lists them, run `streamdata index` first."
     )
@@ -289,7 +208,7 @@ def check_stamp(url: str, expected: FileStamp) -> None:
         got = stamp_of(url)
     except FileNotFoundError as error:
         raise removed(url) from error
-    if not _is_expected(url, expected, got):
+    if got != expected:
         raise changed(url, expected, got)
 
 
@@ -377,8 +296,6 @@ class LocalShard:
         """
         status = os.fstat(self.fd)
         is_same = status.st_size == expected[0] and status.st_mtime_ns == expected[1]
-        # Where any version will do it is no mistake that it is not the one expected.
-        is_same = is_same or _is_expected(self.url, expected, FileStamp(status.st_size, status.st_mtime_ns))
         is_same = is_same and status.st_nlink > 0
         if is_same and by_path:
             try:
@@ -429,10 +346,8 @@ def advise(url: str, begin: int, end: int) -> None:
 
 def close_unused(urls: Iterable[str]) -> None:
     """Close files left open by an earlier run, so that a new run opens what lies at their paths now."""
-    for url in {*open_files, *_held}.intersection(urls):
+    for url in set(open_files).intersection(urls):
         open_files.forget(url)
-        if _held.pop(url, None) is not None:  # what it was met as says nothing of what lies there now
-            _versions.pop(url, None)
 
 
 def check_shards(urls: Sequence[str], stamps: Sequence[FileStamp], shards: Iterable[int]) -> None:
@@ -478,27 +393,3 @@ def stamps_there(urls: Iterable[str]) -> dict[str, FileStamp]:
     files = list(urls)
     stamps = zip(files, _at_once(found, files), strict=True)
     return {url: stamp for url, stamp in stamps if stamp is not None}
-
-
-def learn_versions(files: Iterable[tuple[str, FileStamp]]) -> set[str]:
-    """Ask hosts for the versions of remote files that are not known beforehand and were not met yet.
-
-    Returns:
-        The files that were asked.
-
-    Raises:
-        ShardError: A file does not exist, or has another size.
-    """
-    asked = {
-        url: _submit(url, stamp, 0, 1)  # its first byte, of this stamp alone
-        for url, stamp in files
-        if stamp.version == ANY_VERSION and not kept_as(url, stamp).version
-    }
-    try:
-        with network().waiting():
-            for answer in asked.values():
-                answer.result()
-    finally:
-        for answer in asked.values():
-            answer.cancel()
-    return set(asked)

@@ -2,7 +2,6 @@
 
 import logging
 import mmap
-from collections.abc import Sequence
 from concurrent.futures import Future
 from itertools import groupby
 from resource import RUSAGE_THREAD, getrusage, struct_rusage
@@ -12,7 +11,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from streamdata.errors import ShardError, one_line
-from streamdata.io.cache.cached import named_cache
 from streamdata.io.one_pass import ByteSource, byte_source
 from streamdata.io.remote.addresses import CacheSettings, keep_in
 from streamdata.io.remote.requests import GoneError
@@ -23,9 +21,7 @@ from streamdata.io.storage import (
     check_shards,
     close_unused,
     is_remote,
-    learn_versions,
     opened_shard,
-    shared_versions,
     stamps_of,
 )
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
@@ -151,9 +147,6 @@ class IndexedFiles(ListedFacts):
         close_unused(filter(None, self.sidecar_urls))
         self.sizes: Int64s = self.stamps.sizes
         self.has_remote, self.reads = any(self.is_remote), SlowReads()
-        # What all workers meet of versions that no manifest says; of tars whose sidecars these are others hold it.
-        met = (self.sidecar_urls, self.sidecar_stamps) if has_sidecars else (urls, self.stamps)
-        self._held = shared_versions(met[0], met[1].versions.tolist()) if self.has_remote else None
 
     def is_slow(self) -> bool:
         """Whether the next window should be requested before it is needed: files are remote, or reads were slow."""
@@ -185,8 +178,9 @@ class IndexedFiles(ListedFacts):
     def _listed_job(self, shard: int) -> IndexJob:
         """The index of a shard that a manifest lists."""
         url = self.urls[shard]
-        place = index_url(url, self.kind, self.roots[int(self.manifest_of[shard])])
-        listed = ListedIndex(int(self.num_records[shard]), int(self.checks[shard]))
+        manifest = int(self.manifest_of[shard])
+        place = index_url(url, self.kind, self.roots[manifest])
+        listed = ListedIndex(int(self.num_records[shard]), int(self.checks[shard]), self.are_copies[manifest])
         sidecar = self.sidecar_urls[shard], self.sidecar_stamps[shard]
         return IndexJob(self.kind, url, self.stamps[shard], *sidecar, self.limits, place, listed)
 
@@ -209,16 +203,6 @@ class IndexedFiles(ListedFacts):
         self.cache = cache
         if self.has_remote:
             keep_in(cache, [*self.urls, *self.sidecar_urls])
-
-    def learn(self, files: Sequence[FileSpans]) -> None:
-        """Ask for the versions of those shards of which no manifest says it: their pages are kept by these."""
-        if self._held is not None and named_cache(self.cache) is not None:
-            learn_versions(
-                (some.urls[shard], some.stamps[shard])
-                for some in files
-                for shard in np.unique(some.spans[:, 0]).tolist()
-                if is_remote(some.urls[shard])
-            )
 
     def identity(self) -> list[tuple[str, int]]:
         """The base name and number of records of each shard."""

@@ -107,9 +107,6 @@ class IndexedShards(_Shards, Protocol):
     def is_slow(self) -> bool:
         """Whether the next window should be requested before it is needed; call it once per window."""
 
-    def learn(self, files: Sequence[FileSpans]) -> None:
-        """Ask for the versions of those shards of which no manifest says it, and that a cache is to keep."""
-
     def window(self, shards: Int64s, firsts: Int64s, counts: Int64s) -> Window:
         """The window of the runs [first, first + count) of the shards, all three arrays of the same length."""
 

@@ -12,21 +12,15 @@ import numpy as np
 
 from streamdata.errors import one_line, shown
 from streamdata.fields import KEY, SET_HERE, URL
-from streamdata.io.cache.cached import named_cache
 from streamdata.io.remote.addresses import CacheSettings, keep_in
 from streamdata.io.storage import (
-    ANY_VERSION,
     NO_STAMP,
     FileStamp,
     Int64s,
-    SharedVersions,
     base_name,
     close_unused,
     is_pipe,
     is_remote,
-    learn_versions,
-    shared_versions,
-    stamp_of,
     told_url,
 )
 from streamdata.io.streams import open_stream
@@ -74,7 +68,6 @@ class SequentialFiles:
         is_listed &= [own == said for own, said in zip(self._stamps, listed.stamps, strict=True)]
         self._listed_counts = np.where(is_listed, listed.noted, -1)
         self.has_remote = any(map(is_remote, files))
-        self._held = [self._shared(urls, self._stamps)]
         self._counts: Counter[str] = Counter()
         self._said: set[tuple[str, str]] = set()
         self._unchecked: set[str] = set()
@@ -83,17 +76,6 @@ class SequentialFiles:
         """Set where pages of remote files are cached; None leaves it to the environment."""
         self.cache = cache
         keep_in(cache, [*self.urls, *self.sidecars])
-
-    def _shared(self, urls: list[str], stamps: list[FileStamp]) -> SharedVersions | None:
-        """Share the versions that no manifest says, and that all workers meet."""
-        return shared_versions(urls, [stamp.version for stamp in stamps]) if self.has_remote else None
-
-    def _learn(self, shard: int) -> None:
-        """Ask which version there is of a shard of which a manifest does not say it: its pages are kept by that."""
-        if self._stamps[shard].version == ANY_VERSION and self.has_remote and named_cache(self.cache) is not None:
-            sidecars = [(self.sidecars[shard], self.sidecar_stamps[shard])] if self.sidecars else []
-            files = [(self.urls[shard], self._stamps[shard]), *sidecars]
-            learn_versions(file for file in files if is_remote(file[0]))
 
     def identity(self) -> list[tuple[str, int]]:
         """The base name and size in bytes of each shard (0 for a pipe)."""
@@ -114,9 +96,7 @@ class SequentialFiles:
             )
         counts = self._listed_counts.copy()
         unlisted = np.flatnonzero(counts < 0)
-        # Of a version that is known: a count is kept of that.
         files = [(self.urls[shard], self._stamps[shard]) for shard in unlisted.tolist()]
-        files = [(url, stamp_of(url) if stamp.version == ANY_VERSION else stamp) for url, stamp in files]
         jobs = [IndexJob(self.count_kind, *file, limits=self.limits) for file in files]
         counts[unlisted] = [header.noted for header in headers_of(jobs)]
         return counts
@@ -124,7 +104,6 @@ class SequentialFiles:
     def chunks(self, shard: int) -> FileSpans | None:
         """The spans in which a remote shard is requested; None for a local one."""
         url, stamp = self.urls[shard], self._stamps[shard]
-        self._learn(shard)
         if is_pipe(url) or not is_remote(url):  # the kernel reads ahead
             return None
         begins = np.arange(0, stamp.size, MAX_REQUEST_BYTES)
@@ -176,7 +155,6 @@ class SequentialTar(SequentialFiles):
         self.sidecars = [found[url][0] for url in wanted]
         self.sidecar_stamps = [found[url][1] for url in wanted]
         close_unused(self.sidecars)
-        self._held.append(self._shared(self.sidecars, self.sidecar_stamps))
 
     def stream(self, shard: int, raw: ChunkBytes | None = None) -> Iterator[Record | DamagedRecordError]:
         """Yield the records of a shard in file order, reading from `raw` if given.
@@ -188,7 +166,6 @@ class SequentialTar(SequentialFiles):
                 shows at the end, or it is in doubt which does, which shows at the first record of that kind.
         """
         url = self.urls[shard]
-        self._learn(shard)
         joiner = _Joiner(self, shard) if self.meta_names else None
         begins: dict[int, int] = {}
         told = told_url(url)
@@ -271,7 +248,6 @@ class SequentialJsonl(SequentialFiles):
             ShardError: The shard is damaged or has changed.
         """
         url = self.urls[shard]
-        self._learn(shard)
         told = told_url(url)
         with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
             for lines in lines_of(stream, url, max_bytes=self.limits.line_bytes):

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from streamdata import MergedDataset, StreamLoader, named
-from streamdata.io.storage import SharedVersions
 from streamdata.mixing.control import WorkerPlaces
+from streamdata.run.per_process import shared_numbers
 from streamdata.sources.functions.process_functions import Feed, run_bursts
 from streamdata.sources.functions.tally import Tally
 
@@ -67,7 +67,7 @@ def test_a_stream_function_is_noted_what_it_is_given() -> None:
 
 
 def test_a_process_forked_from_one_whose_torch_has_threads_makes_its_own() -> None:
-    """A dataset and a copy of one that it received, with remote shards: work for such threads never ends there."""
+    """A dataset, a copy of one that it received, and shared numbers: work for such threads never ends there."""
     pid = os.fork()
     if not pid:  # it gets the threads, which this process is to be without
         torch.set_num_threads(2)
@@ -75,7 +75,7 @@ def test_a_process_forked_from_one_whose_torch_has_threads_makes_its_own() -> No
         if not (pid := os.fork()):
             made = MergedDataset([named(range(50), name="a", percent=1)])
             copy.copy(made).set_epoch(1)
-            SharedVersions(f"s3://bucket/{number}.tar" for number in range(10_000))
+            shared_numbers(10_000)
             os._exit(7)
         signal.signal(signal.SIGALRM, lambda *_: os.kill(pid, signal.SIGKILL))
         signal.alarm(60)

@@ -21,7 +21,7 @@ from streamdata.io import file_cache, storage
 from streamdata.io.file_cache import locked
 from streamdata.io.remote.addresses import StorageOptions
 from streamdata.io.remote.network import Network
-from streamdata.io.storage import ANY_VERSION, stamp_of
+from streamdata.io.storage import stamp_of
 from streamdata.run.per_process import open_files
 from streamdata.shards.index import index_file, indexing
 from streamdata.shards.index import make_manifest as making
@@ -199,7 +199,7 @@ def test_a_copy_is_read_by_sizes_and_says_so_once(tars, tmp_path, caplog):
         stream(copy)
 
 
-def test_the_version_of_a_copied_shard_is_held_from_its_first_answer(write_tar, members, tmp_path):
+def test_the_version_of_a_copied_shard_is_that_at_the_start(write_tar, members, tmp_path):
     """One that is replaced by another of its size within a run is an error; the next run takes the new one."""
     (tmp_path / "a").mkdir()
     write_tar(members, "a/0.tar")
@@ -212,7 +212,7 @@ def test_the_version_of_a_copied_shard_is_held_from_its_first_answer(write_tar, 
 
     shards = reader()
     assert len(read_all(shards)) == 3
-    assert shards.stamps[0].version == ANY_VERSION
+    assert shards.stamps[0] == stamp_of(url)
     os.utime(url, ns=(1, 1))
     with pytest.raises(ShardError, match=r"b/0\.tar.*replaced or modified"):
         read_all(shards)
@@ -514,7 +514,7 @@ def test_an_index_on_a_disk_that_is_not_the_one_listed_is_built_again(tars, buil
 
 
 def test_a_remote_shard_that_is_not_what_the_manifest_says_is_an_error(remote):
-    """Of the same size, too; and what was copied is held at its first answer."""
+    """Of the same size, too; of what was copied those versions count that are there."""
     memory = fsspec.filesystem("memory")
     memory.pipe("/manifests/00003.tar", memory.cat("/manifests/00003.tar"))
     with pytest.raises(ShardError, match=r"00003\.tar.*replaced or modified"):
@@ -642,6 +642,22 @@ def test_a_bucket_is_the_same_shards_through_another_endpoint(tars, store, monke
         other.objects["bucket/d/00003.tar"] = other.objects["bucket/d/00003.tar"][:-1] + b"\1"
         with pytest.raises(ShardError, match=r"(?s)00003\.tar.*412"):
             stream(f"{other.url}/bucket/d")
+
+
+@pytest.mark.parametrize("kind", ["s3", "web"])
+def test_versions_of_a_copied_folder_are_asked_for_at_the_start(tars, store, kind):
+    """By a list where it tells them, else of each file; then each range names its version."""
+    index(tars)
+    store.objects |= {f"bucket/copy/{path.name}": path.read_bytes() for path in Path(tars).iterdir()}
+    path, options = f"{store.url}/bucket/copy", {}
+    if kind == "s3":
+        path, options = "s3://bucket/copy", {"storage_options": options_for(store)}
+    source = MetaDistributedWebDataset(path, meta_names=["score"], name="s", percent=1, block_size=64, **options)
+    files = sorted(path.name for path in Path(tars).glob("0*"))
+    asked = sorted(name for _, name, _ in requests(store) if name != NAME)
+    assert asked == ([""] if kind == "s3" else files)
+    assert len(list(MergedDataset([source], cyclic=False))) == 113
+    assert all("if-match" in one.headers for one in store.log if not one.path.endswith(".index"))
 
 
 def test_a_start_over_many_shards_of_a_bucket_takes_two_requests(store, monkeypatch):

@@ -14,9 +14,7 @@ from streamdata.errors import ShardError
 from streamdata.io.remote import requests
 from streamdata.io.remote.addresses import StorageOptions
 from streamdata.io.remote.requests import DeadHostError, DeniedError, GoneError
-from streamdata.io.storage import ANY_VERSION, FileStamp
 from streamdata.shards import sequential
-from streamdata.shards.index.manifest import Known
 from streamdata.shards.jsonl.shards import JsonlShards
 from streamdata.shards.listing import JSONL_SUFFIXES, TAR_SUFFIXES
 from streamdata.shards.sequential import SequentialJsonl, SequentialTar
@@ -180,16 +178,6 @@ def test_compressed_shards_of_a_listed_folder_are_read_ahead(bucket):
     shards = SequentialJsonl(found.urls, found.known)
     assert shards.has_remote
     assert shards.chunks(0) is not None
-
-
-def test_a_compressed_shard_of_any_version_is_that_of_this_run():
-    """Not that of an earlier one in this process."""
-    with http_server({"0.jsonl.gz": b""}) as server:
-        url = f"{server.url}/0.jsonl.gz"
-        for number in range(2):
-            data = server.objects["0.jsonl.gz"] = gzip.compress(b'{"n": %d}' % number, mtime=0)
-            shards = SequentialJsonl([url], Known(stamps={url: FileStamp(len(data), ANY_VERSION)}))
-            assert [[record["n"] for record in shards.stream(0)] for _ in range(2)] == [[number]] * 2
 
 
 def test_lines_of_a_sidecar_beside_a_compressed_tar_come_many_at_once(bucket, write_tar, monkeypatch):

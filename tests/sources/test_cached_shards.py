@@ -15,9 +15,8 @@ from torch.utils.data import DataLoader
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, ParquetDataset, mixed_collate
 from streamdata.errors import ShardError
-from streamdata.io.cache.cached import confirm, page_cache
-from streamdata.io.remote.addresses import _MIN_BYTES, Address, CacheSettings
-from streamdata.io.storage import ANY_VERSION, FileStamp, close_unused, submit_range
+from streamdata.io.cache.cached import page_cache
+from streamdata.io.remote.addresses import _MIN_BYTES
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
 from tests.io.cache_soak import soak
 from tests.io.servers import http_server, s3_server
@@ -158,21 +157,7 @@ def test_workers_share_what_one_of_them_fetched(tmp_path):
         assert bytes_asked(server.log[before:]) <= 1.02 * size + 20
 
 
-def test_pages_of_a_shard_of_any_version_are_those_of_the_version_that_is_met_first(tmp_path):
-    """Not those of a version that an earlier run met, though it has the same size."""
-    cache = CacheSettings(str(tmp_path / "cache"), 10**8)
-    with http_server({"a": b"old" * 100}) as server:
-        url, stamp = Address(f"{server.url}/a", cache=cache), FileStamp(300, ANY_VERSION)
-        for word in (b"old", b"new"):
-            server.objects["a"] = word * 100
-            close_unused([url])  # as a run that begins
-            found = [submit_range(url, begin, begin + 3, stamp).result(9) for begin in (0, 3, 9, 9, 0)]
-            assert found == [word] * 5
-            confirm(cache, wait=True)  # as at the end of an epoch: an answer that is late would be of the next run
-        assert page_cache(cache).hits
-
-
-def test_under_a_manifest_without_versions_pages_are_of_the_version_that_is_there(tmp_path):
+def test_under_a_copied_manifest_pages_are_of_the_version_that_is_there(tmp_path):
     """A manifest that was copied to a store: the next run does not read pages of what was replaced since."""
     folder = write_tars(tmp_path / "data", [9, 7])
     make_manifest(take_stock([str(folder)]), num_processes=1)
@@ -194,8 +179,8 @@ def test_under_a_manifest_without_versions_pages_are_of_the_version_that_is_ther
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "gz", "tar"])
-def test_under_a_copied_manifest_workers_share_the_versions_that_they_meet(tmp_path, kind):
-    """Two workers, and in the next pass two new ones: these ask at most once for each shard, and for one byte."""
+def test_under_a_copied_manifest_workers_know_the_versions_of_the_start(tmp_path, kind):
+    """Two workers, and in the next pass two new ones: these ask once for each shard that is cached, and for a byte."""
     folder = Path((write_tars if kind == "tar" else write_jsonl)(tmp_path / "data", [40, 40, 40]))
     for path in list(folder.iterdir()) if kind == "gz" else ():
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))

@@ -18,13 +18,6 @@ _caches: PerProcess[dict[str, tuple[CacheSettings, PageCache | None]]] = PerProc
 _lock = PerProcess(Lock)
 
 
-def named_cache(settings: CacheSettings | None) -> CacheSettings | None:
-    """Return the settings, by default those of the environment; None if neither names a directory."""
-    if settings is None and (path := os.environ.get(CACHE_VARIABLE)):
-        return CacheSettings(os.path.abspath(os.path.expanduser(path)))
-    return settings
-
-
 def page_cache(settings: CacheSettings | None) -> PageCache | None:
     """The page cache of this process for the settings, or the environment's.
 
@@ -34,7 +27,8 @@ def page_cache(settings: CacheSettings | None) -> PageCache | None:
         SourceError: The directory cannot be written.
         ValueError: Another source has named the same directory with another bound.
     """
-    settings = named_cache(settings)
+    if settings is None and (path := os.environ.get(CACHE_VARIABLE)):
+        settings = CacheSettings(os.path.abspath(os.path.expanduser(path)))
     if settings is None:
         return None
     with _lock.get():  # two of a directory would share the locks of the process

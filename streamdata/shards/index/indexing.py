@@ -24,7 +24,7 @@ from streamdata.errors import ShardError, one_line
 from streamdata.io.file_cache import cache_directory, locked
 from streamdata.io.one_pass import SourceFile, byte_source
 from streamdata.io.remote.addresses import beside
-from streamdata.io.storage import ANY_VERSION, NO_STAMP, FileStamp, check_stamp, is_remote, local_path
+from streamdata.io.storage import NO_STAMP, FileStamp, check_stamp, is_remote, local_path
 from streamdata.io.streams import open_stream
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.processes import ProcessError, processes
@@ -89,10 +89,11 @@ def count_records(kind: str, url: str, stamp: FileStamp, ahead: int, limits: Sha
 
 
 class ListedIndex(NamedTuple):
-    """An index as a manifest lists it: how many records it has, and the CRC32 of its header."""
+    """An index as a manifest lists it: how many records it has, the CRC32 of its header, and whether it is a copy's."""
 
     num_records: int
     check: int
+    is_copied: bool
 
 
 class IndexJob(NamedTuple):
@@ -114,7 +115,7 @@ class IndexJob(NamedTuple):
     @property
     def is_given(self) -> bool:
         """Whether the index came with the shard, from a store or a copy, and cannot be built again in its place."""
-        return self.listed is not None and (is_remote(self.place) or self.stamp.version == ANY_VERSION)
+        return self.listed is not None and (is_remote(self.place) or self.listed.is_copied)
 
 
 class Found(NamedTuple):
@@ -185,7 +186,7 @@ def _cached(job: IndexJob) -> str:
     """Where the index may be in the cache; of a store's shard by its version, since it may be a copy with holes."""
     name = _digest(job.url if is_remote(job.url) else os.path.abspath(local_path(job.url)))
     if is_remote(job.url):
-        version = job.listed if job.stamp.version == ANY_VERSION else (job.stamp, job.sidecar_stamp)
+        version = job.listed if job.listed and job.listed.is_copied else (job.stamp, job.sidecar_stamp)
         name += f".{zlib.crc32(repr(version).encode()):08x}"
     return f"{cache_directory()}/indexes/{name[:2]}/{name}.{job.kind}.index"
 

@@ -13,6 +13,7 @@ import logging
 import os
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from operator import lt
 from types import MappingProxyType
@@ -23,13 +24,12 @@ import numpy.typing as npt
 import orjson
 
 from streamdata.errors import ShardError, one_line, shown
-from streamdata.io.remote.addresses import NO_OPTIONS, Address, StorageOptions, beside
-from streamdata.io.remote.hosts import canonical_url
+from streamdata.io.remote.addresses import NO_OPTIONS, Address, StorageOptions, beside, signed_url
+from streamdata.io.remote.hosts import canonical_url, kind_of
 from streamdata.io.remote.network import network
 from streamdata.io.remote.once import fetch_once
 from streamdata.io.remote.requests import DeniedError, RangesIgnoredError
 from streamdata.io.storage import (
-    ANY_VERSION,
     FileStamp,
     Int64s,
     Stamps,
@@ -39,9 +39,11 @@ from streamdata.io.storage import (
     note_version,
     opened,
     stamps_of,
+    stamps_there,
 )
 from streamdata.run.per_process import open_files
 from streamdata.shards.index.indexing import folder_of
+from streamdata.shards.listing import Listings
 
 logger = logging.getLogger(__name__)
 NAME = "streamdata.manifest"
@@ -52,6 +54,8 @@ _HEAD_BYTES = 1 << 20  # of a remote one, fetched before its size is known
 MAX_BYTES = 4 << 30
 _MAX_RECORDS = 1 << 34  # of a shard
 _CLOSED = (errno.EACCES, errno.EPERM, errno.ELOOP)
+_LISTING_VERSIONS = ("s3", "objects")
+"""Kinds of hosts whose lists tell versions, which no others' do."""
 _JOIN = "join"  # begins the kinds of indexes of shards with their sidecars
 _OUTSIDE = (
     *("\n/", "/\n", "//", "/./", "/../", "/.\n", "/..\n", "\n./", "\n../", "\n.\n", "\n..\n", "\n\n"),
@@ -204,7 +208,7 @@ class Manifest:
     Attributes:
         root: What its names are added to.
         indexes_root: What they are added to for the names of their indexes.
-        is_copy: Whether it was made for another place: the files' versions are not those that it says.
+        is_copy: Whether it was made for another place: the files have other versions than it says.
 
     Raises:
         ManifestError: The manifest names a forbidden path, such as one outside of its folder.
@@ -243,9 +247,19 @@ class Manifest:
 
     @cached_property
     def versions(self) -> Int64s:
-        """The versions of the files that readers must expect."""
-        own = self.said.versions
-        return np.full_like(own, ANY_VERSION) if self.is_copy else own
+        """The versions of the files that readers must expect; of a copy those that are there now.
+
+        A file of another size, or that is not there, is still expected as the manifest says: it is an error when read.
+        """
+        if not self.is_copy:
+            return self.said.versions
+        listings = Listings()
+        if is_remote(self.root) and kind_of(signed_url(self.root)) in _LISTING_VERSIONS:
+            with suppress(DeniedError):  # who may read a file need not be allowed to list
+                listings.files(self.root)
+        there = {**listings.stamps, **stamps_there(url for url in self.urls if url not in listings.stamps)}
+        pairs = ((there.get(url, own), own) for url, own in self.stamps.items())
+        return np.array([now.version if now.size == own.size else own.version for now, own in pairs], np.int64)
 
     def shards(self, suffixes: tuple[str, ...], but: str) -> list[str]:
         """The urls of all files that end in one of `suffixes`, except those that end in `but`."""
@@ -347,8 +361,8 @@ class Manifests:
                 note_version(url, stamp, tag)
         if manifest.is_copy:
             logger.warning(
-                "manifest '%s' was made for '%s', and was copied: sizes and checksums are compared, and the versions "
-                "of shards are those that are met first; `streamdata index %s` notes them",
+                "manifest '%s' was made for '%s', and was copied: the versions of its files are asked for at each "
+                "start; `streamdata index %s` notes them",
                 *map(one_line, (manifest.url, said.place, manifest.root)),
             )  # fmt: skip
 
@@ -386,6 +400,7 @@ class ListedFacts:
         self.num_records, self.skipped, self.first_skipped, self.noted, self.checks = columns[:5]
         self.stamps, self.sidecar_stamps = Stamps(*columns[5:7]), Stamps(*columns[7:])
         self.sidecar_urls, self.is_remote = [""] * count, [False] * count
+        self.are_copies = [manifest.is_copy for manifest in manifests]
         self.roots: list[tuple[str, str]] = []
         """The folders to which each manifest's names are added, for files and for their indexes."""
         self.has_rows_in_stores = False

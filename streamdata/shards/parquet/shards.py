@@ -146,9 +146,6 @@ class ParquetShards:
         """Whether row groups should be requested before they are needed."""
         return self.has_remote
 
-    def learn(self, files: Sequence[FileSpans]) -> None:
-        """Do nothing: the versions of all files are known."""
-
     def identity(self) -> list[tuple[str, int]]:
         """The base name of each row group's file, and its number of rows."""
         names = list(map(base_name, self.urls))

@@ -168,9 +168,7 @@ class BlockSource(Source):
         windows = self._walk(orders)
         for order, start, runs in self._asked_early(windows) if self.shards.has_remote else windows:
             opened = self._open(order, part, start, runs)
-            spans = opened.window.spans()
-            self.shards.learn(spans)
-            yield PlannedWindow(start[:2], opened, spans, opened.positions)
+            yield PlannedWindow(start[:2], opened, opened.window.spans(), opened.positions)
 
     def _walk(self, orders: Iterator[OrderAt]) -> Iterator[_Unopened]:
         for order, position in orders:
