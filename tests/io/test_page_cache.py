@@ -165,42 +165,6 @@ def test_another_run_finds_the_pages(folder):
     assert len(store.asked) == 3
 
 
-def test_the_beginning_asks_whether_the_version_is_still_this(folder):
-    """One conditional request per pass, which nobody waits for; its error is raised when somebody asks, once."""
-    store, cache = Store(MB), PageCache(str(folder), 64 * MB)
-    store.read(cache, 0, MB)
-    store.read(cache, 0, MB)
-    store.read(cache, 16, MB)
-    assert store.asked == [(0, MB), (0, 1)]
-    cache.confirm(wait=True)
-    store.failure = ShardError("replaced")
-    store.read(cache, 4, 10)
-    with pytest.raises(ShardError, match="replaced"):
-        cache.confirm(wait=False)
-    cache.confirm(wait=True)
-
-
-def test_an_answer_that_has_not_come_is_looked_at_later(folder):
-    """Or waited for."""
-    store, cache, answer = Store(9), PageCache(str(folder), 64 * MB), Future()
-    store.read(cache, 0, 9)
-    cache.read(store.key(), 9, 0, 9, lambda *_: answer)
-    cache.confirm(wait=False)
-    answer.set_exception(ShardError("replaced"))
-    with pytest.raises(ShardError, match="replaced"):
-        cache.confirm(wait=False)
-
-
-def test_a_question_that_is_asked_meanwhile_is_not_forgotten(folder):
-    """Another thread may confirm while it is sent."""
-    store, cache, answer = Store(9), PageCache(str(folder), 64 * MB), Future()
-    store.read(cache, 0, 9)
-    answer.set_exception(ShardError("replaced"))
-    cache.read(store.key(), 9, 0, 9, lambda *_: (cache.confirm(wait=True), answer)[1])
-    with pytest.raises(ShardError, match="replaced"):
-        cache.confirm(wait=True)
-
-
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_damaged_page_is_fetched_again(folder, caplog, cut):
     """Said once, however many there are; a file that was cut short has no pages."""

@@ -75,15 +75,3 @@ def read_cached(url: str, size: int, version: int, begin: int, end: int, fetch: 
     if cache is None:
         return fetch(begin, end)
     return cache.read(shard_key(bare_url(url), str(version), size), size, begin, end, fetch)
-
-
-def confirm(settings: CacheSettings | None, *, wait: bool) -> None:
-    """Raise ShardError if a shard that was read from the cache of these settings has changed on its host.
-
-    Args:
-        settings: Of a source.
-        wait: Also for answers that have not come yet.
-    """
-    cache = page_cache(settings)
-    if cache is not None:
-        cache.confirm(wait=wait)

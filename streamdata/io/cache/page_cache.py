@@ -30,8 +30,6 @@ _MAX_FETCHED: Final = 8
 """Pages that a process fetches at the same time: what it holds of them is beside what readers asked for."""
 _MAX_THREADS: Final = 64
 _POLL_S: Final = 0.01
-_FIRST_BYTES: Final = 16
-"""Whoever reads some of a shard's first bytes reads its beginning; a parquet file's first page comes after a mark."""
 
 
 class PageCache:
@@ -60,17 +58,11 @@ class PageCache:
         """By shard, a mark for each chunk that this process has written or found sound."""
         self._fetched = set[str]()
         """The pages that this process fetches now."""
-        self._questions = deque[Future[Memory]]()
-        """Whether shards whose beginning was read from pages are still of their versions."""
         if max_bytes is None:
             logger.info("cache '%s': at most %.1f GB, a tenth of what was free", path, self._room.max_bytes / 1e9)
 
     def read(self, shard: str, size: int, begin: int, end: int, fetch: Fetch) -> "Memory | Future[Memory]":
         """The bytes [begin, end) of a shard: at once if all of them are in the cache, else by `fetch`.
-
-        Reading a shard's beginning from the cache asks its server whether this is still its version: each pass reads
-        it once, on some node, so that is one request per shard and pass. The bytes are of the version asked for in any
-        case, so the answer is left to `confirm`.
 
         Args:
             shard: As `shard_key` names it.
@@ -82,8 +74,6 @@ class PageCache:
         file = ShardFile(self.path, shard, size)
         whole = self._found(file, begin, end)
         if whole is not None:
-            if begin < _FIRST_BYTES:
-                self._questions.append(fetch(0, 1))
             self._count(begin, end)
             return whole
         is_kept = not self._is_off and self._room.may_fit(min(size, PAGE_BYTES))
@@ -108,19 +98,6 @@ class PageCache:
                     return
                 gather = self._waiting.popleft()
             gather()
-
-    def confirm(self, *, wait: bool) -> None:
-        """Raise the error of a shard that is no longer of the version that was read from pages.
-
-        Args:
-            wait: Also for the answers that have not come yet.
-        """
-        for _ in range(len(self._questions)):  # threads add to them meanwhile
-            answer = self._questions.popleft()
-            if wait or answer.done():
-                answer.result()
-            else:
-                self._questions.append(answer)
 
     def _found(self, file: ShardFile, begin: int, end: int) -> mmap.mmap | None:
         """The map of a shard if it has these bytes."""

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from streamdata.errors import SourceError, shown
 from streamdata.fields import RECORD, SEED
-from streamdata.io.cache.cached import confirm
 from streamdata.io.storage import Int64s
 from streamdata.run import shuffled, stable_seed
 from streamdata.shards.ahead.windows import ChunkBytes, PlannedWindow
@@ -75,8 +74,6 @@ class SequentialSource(Source):
                     "shards, of which "
                     f"the first is {self.shards.urls[0]}\n  Remove the source, or give it records."
                 )
-            if self.shards.has_remote:
-                confirm(self.shards.cache, wait=True)
             return following
 
         for start, blocks in walk(partial(_windows, task.order), position, next_epoch):
@@ -85,8 +82,6 @@ class SequentialSource(Source):
             seed = stable_seed(task.order.seed(epoch), task.order.number(epoch, window))
             for record, found in self._read_shard(task, int(blocks[0]), start, seed):
                 yield record, (epoch, window, found, 0)
-            if self.shards.has_remote:
-                confirm(self.shards.cache, wait=False)
             if not found:  # only now: how many records a shard has shows at its end
                 without_records.add(int(blocks[0]))
 

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.fields import RECORD, SEED
-from streamdata.io.cache.cached import confirm
 from streamdata.io.remote.addresses import CacheSettings
 from streamdata.run import shuffled, stable_seed
 from streamdata.shards.ahead.windows import Chunk, PlannedWindow
@@ -135,12 +134,7 @@ class BlockSource(Source):
         return chain.from_iterable(self._takes(task, position))
 
     def _takes(self, task: ReadTask, position: Position) -> Iterator[Iterator[tuple[Record, Position]]]:
-        def next_epoch(epoch: int) -> int | None:
-            if self.shards.has_remote:
-                confirm(self.shards.cache, wait=True)
-            return task.next_epoch(epoch)
-
-        for start, blocks in walk(partial(self._windows, task.order), position, next_epoch):
+        for start, blocks in walk(partial(self._windows, task.order), position, task.next_epoch):
             epoch, window, taken, _ = start
             task.fields[SEED] = task.order.seed(epoch)
             opened, chunks = self._next(task, start, blocks)
@@ -149,8 +143,6 @@ class BlockSource(Source):
                 check_position(task.name, where, taken, len(opened.window))
             for counts, records in self._read_window(task, epoch, opened, chunks):
                 yield zip(records, zip(repeat(epoch), repeat(window), counts, repeat(0), strict=False), strict=True)
-            if self.shards.has_remote:
-                confirm(self.shards.cache, wait=False)
 
     def _next(self, task: ReadTask, start: Position, blocks: Indices) -> tuple["OpenedWindow", Iterable[Chunk | None]]:
         """The window that begins there, and its chunks; None is the whole of it, which was not asked for."""
