@@ -33,7 +33,6 @@ from streamdata.shards.readers import NO_FIELDS, DamagedRecordError, Record
 
 logger = logging.getLogger(__name__)
 _WORTH_A_DICTIONARY = 4  # times its bytes that a column comes to without: a cast of each row costs more than some bytes
-_FEW_PIECES = 8  # of a run: to take rows costs as much as so many slices
 _LOOK_AHEAD, _LOOK_AHEAD_BYTES = 8192, 16 << 20
 # As many rows become Python's objects at once as stay in a processor's cache: of fresh memory each page takes a fault.
 _STEP_ROWS, _STEP_BYTES = 1024, 512 << 10
@@ -415,31 +414,15 @@ def gathered(runs: Sequence[DecodedRun], run_of: Int64s, rows: Int64s, schema: A
         rows: The number of each row in it, (n,).
         schema: Of the result.
     """
-    pyarrow, places = import_pyarrow(), None
-    starts = _starts(run_of, rows)
-    if len(starts) > 1 and len(runs) == 1:
-        return as_schema(runs[0].rows.take(pyarrow.array(rows)), schema)
-    if len(starts) > len(rows) // 2:  # shuffled: each run is gone through from its start, and the order made at the end
-        order = np.lexsort((rows, run_of))
-        places = np.empty_like(order)
-        places[order] = np.arange(len(order))
-        run_of, rows = run_of[order], rows[order]
-        starts = _starts(run_of, rows)
-    if places is not None and len(starts) > _FEW_PIECES * len(runs):
-        own = np.split(rows, np.searchsorted(run_of, np.arange(1, len(runs))))
-        pieces = [run.rows.take(pyarrow.array(some)) for run, some in zip(runs, own, strict=True)]
-    else:
-        counts = np.diff(starts, append=len(rows)).tolist()
-        of_pieces = zip(run_of[starts].tolist(), rows[starts].tolist(), counts, strict=True)
-        pieces = [runs[run].rows.slice(first, count) for run, first, count in of_pieces]
-    if not all(run.rows.schema.equals(schema) for run in runs):
-        pieces = [as_schema(piece, schema) for piece in pieces]
+    pyarrow, order = import_pyarrow(), np.lexsort((rows, run_of))
+    bounds = np.searchsorted(run_of[order], np.arange(1, len(runs)))
+    pieces = []
+    for run, own in zip(runs, np.split(rows[order], bounds), strict=True):
+        is_slice = len(own) > 0 and bool((np.diff(own) == 1).all())
+        pieces.append(run.rows.slice(own[0], len(own)) if is_slice else run.rows.take(pyarrow.array(own)))
+    pieces = [as_schema(piece, schema) for piece in pieces]
     joined = pieces[0] if len(pieces) == 1 else pyarrow.concat_batches(pieces)
-    return joined if places is None else joined.take(pyarrow.array(places))
-
-
-def _starts(run_of: Int64s, rows: Int64s) -> Int64s:
-    """Where rows begin that do not follow the row before them in its run."""
-    is_start = np.ones(len(rows), np.bool_)
-    is_start[1:] = (np.diff(run_of) != 0) | (np.diff(rows) != 1)
-    return np.flatnonzero(is_start)
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    is_in_order = bool((np.diff(order) == 1).all())
+    return joined if is_in_order else joined.take(pyarrow.array(places))
