@@ -153,8 +153,9 @@ class Leaf:
         self._stream: StreamFns | None = getattr(node.dataset, "process_fn", None)
         self._tally.counts_outputs = hasattr(self._stream, "num_ended") and is_stateful(self._stream)
         self._reads_ahead = isinstance(node.dataset, ShardDataset) and run.ahead.settings.read_ahead_bytes > 0
+        self._remote = node.dataset.source if self._reads_ahead and node.dataset.source.shards.has_remote else None
         # Before any of them reads: the first one may not take the room that the others will need.
-        run.ahead.num_sources += self._reads_ahead and node.dataset.source.shards.has_remote
+        run.ahead.num_sources += self._remote is not None
 
     def has_records(self) -> bool:
         return self.endless or self._lane.has_records()
@@ -188,6 +189,9 @@ class Leaf:
             task.stream = StreamStates(self._run.key.epoch_pass, at.position, at.stream)
         if self._run.from_window:
             at = Cursor(*lane.window_start(at.position))
+        if self._remote is not None and upcoming is not None and not lane.bursts:
+            task.later = partial(lane.after, at.position, -1)
+            self._remote.begin_ahead(task, upcoming)
         if has_function or self._tally.max_bad or self._is_left_out is not None:
             pairs = self._processed(lane, task, at)
         else:  # every record is a sample, and its position the whole cursor

@@ -198,8 +198,7 @@ class ReadTask:
 
     def orders(self, position: Position) -> Iterator[OrderAt]:
         """The orders that are read from the position on, as copies that nobody else uses."""
-        # An order keeps the permutation of one epoch: two that read apart would make it anew each time.
-        return ((copy(order), start) for order, start in chain([(self.order, position)], self.later()))
+        return chain([(copy(self.order), position)], self.later())
 
     def next_epoch(self, epoch: int) -> int | None:
         """End an epoch; return the next one in which the lane has a share, or None at the end of its stream."""

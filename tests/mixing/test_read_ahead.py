@@ -132,6 +132,17 @@ def test_the_stream_does_not_depend_on_it(folder, use, seed):
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("kind", [MetaDistributedWebDataset, JsonlIterableDataset])
+def test_what_comes_first_of_all_sources_is_asked_for_before_any_is_waited_for(folder, use, kind):
+    """A lane of many sources waits once, and not for one after the other."""
+    path, link = folder / ("tar" if kind is MetaDistributedWebDataset else "jsonl"), SlowLink()
+    use(link)
+    shards = sorted(map(str, path.glob("*[0-9].[tj]*")))
+    sources = [slow(kind(shard, name=f"s{n}", percent=1)) for n, shard in enumerate(shards)]
+    next(iter(MergedDataset(sources)))
+    assert {url for url, _, _ in link.requests} == set(shards)
+
+
 def test_a_resume_after_each_step_is_exact(folder, use):
     """With windows that were made and not read, with a part of a window, and in the middle of a burst."""
     use(SlowLink())

@@ -159,7 +159,7 @@ def test_who_waits_most_does_not_take_all(store):
     greedy = entered(lane, "greedy", count=999)
     greedy._num_wanted = greedy._most_under_way = 256
     greedy.enter(1)
-    assert greedy.ahead_bytes == 90
+    assert greedy.held_bytes()[1] == 90
     lane.close()
 
 

@@ -84,6 +84,11 @@ class LaneAhead:
     upcoming: "list[Upcoming]" = field(default_factory=list)
     """The queues of its sources that are being read."""
 
+    def ask_for_all(self) -> None:
+        """Ask for what comes first of all sources, so that these are waited for at the same time."""
+        for upcoming in list(self.upcoming):
+            upcoming.ask_for_first()
+
     def close(self) -> None:
         """Drop all that the lane's sources hold, and cancel pending requests."""
         for upcoming in list(self.upcoming):
@@ -114,7 +119,7 @@ def _reading() -> list[LaneAhead]:
 
 def held_bytes() -> tuple[int, int]:
     """Bytes that were asked for and not let go of, in all lanes of this process: of present loads, and ahead."""
-    held = [(one.present_bytes, one.ahead_bytes) for lane in _reading() for one in list(lane.upcoming)]
+    held = [one.held_bytes() for lane in _reading() for one in list(lane.upcoming)]
     return sum(present for present, _ in held), sum(ahead for _, ahead in held)
 
 
@@ -146,10 +151,15 @@ class Upcoming:
 
     def _join(self) -> None:
         """Begin in this process, to which nothing of what a parent process has under way comes."""
-        self._pid, self.present_bytes, self.ahead_bytes, self._num_under_way = os.getpid(), 0, 0, 0
+        self._pid, self._num_under_way = os.getpid(), 0
         for load in self._queue:
             load.forget()
         _lanes.get().add(self._lane)
+
+    def held_bytes(self) -> tuple[int, int]:
+        """Bytes that were asked for and not let go of: of the present load, and ahead."""
+        sent = [load.sent_bytes for load in list(self._queue)]
+        return sum(sent[:1]), sum(sent[1:])
 
     def close(self) -> None:
         """Drop all loads, and cancel pending requests."""
@@ -160,6 +170,11 @@ class Upcoming:
             self._queue.clear()
             for load in reversed(loads if self._pid == os.getpid() else []):
                 load.cancel()
+
+    def ask_for_first(self) -> None:
+        """Send what is read first, if nothing was asked for yet."""
+        if self._chunk is None and not self._queue:
+            self._fill()
 
     def enter(self, key: Hashable) -> PlannedWindow:
         """Go to the next window, whose key is `key`; the rest of the previous one is dropped.
@@ -184,16 +199,16 @@ class Upcoming:
 
     def _in_order(self) -> Iterator[Chunk]:
         """Yield all chunks; a load is let go of when what comes after it is asked for."""
+        self._lane.ask_for_all()
         while True:
             if not self._queue and not self._plan():
                 assert self._error is not None, "a window is due, and none was planned"
                 raise self._error
             load = self._queue[0]
-            self.present_bytes, self.ahead_bytes = load.sent_bytes, self.ahead_bytes - load.sent_bytes
             self._fill()
             yield from load.chunks
             self._queue.popleft()
-            self.present_bytes, self._num_under_way = 0, self._num_under_way - len(load.answers)
+            self._num_under_way -= len(load.answers)
             load.cancel()
             # Further ahead only where that was too late: tiny sources would be read for epochs that nobody comes to.
             if self._has_waited:
@@ -211,12 +226,9 @@ class Upcoming:
     def _send(self, load: Load, number: int) -> bool:
         """Send a request, unless it is ahead of the present load and has no room; return whether it was sent."""
         request = load.requests[number]
-        if load is self._queue[0]:
-            self.present_bytes += load.send(number)
-        elif request.end - request.begin <= self._lane.room():
-            self.ahead_bytes += load.send(number)
-        else:
+        if load is not self._queue[0] and request.end - request.begin > self._lane.room():
             return False
+        load.send(number)
         self._num_under_way += 1
         return True
 
@@ -246,7 +258,7 @@ class Upcoming:
         num_ahead = sum(len(load.chunks) for load in islice(self._queue, 1, None))
         if self._queue and num_ahead >= self._num_wanted:
             return False
-        if self.ahead_bytes > _MOST_LOADS * self._lane.fair_share()[0]:
+        if self.held_bytes()[1] > _MOST_LOADS * self._lane.fair_share()[0]:
             return False
         load = next(self._loads, None)
         if load is not None:

@@ -192,8 +192,8 @@ class Load:
         self.answers: dict[int, Memory | Future[Memory] | None] = {}
         """By number, what came of requests that were sent, until it is taken."""
 
-    def send(self, number: int) -> int:
-        """Send a request; return its bytes."""
+    def send(self, number: int) -> None:
+        """Send a request."""
         request = self.requests[number]
         self.unsent.remove(number)
         try:
@@ -202,7 +202,6 @@ class Load:
             self.answers[number] = failed = Future[Memory]()
             failed.set_exception(error)
         self.sent_bytes += request.end - request.begin
-        return request.end - request.begin
 
     def cancel(self) -> None:
         """Cancel what is not answered yet."""

@@ -400,12 +400,13 @@ class ListedFacts:
         self.num_records, self.skipped, self.first_skipped, self.noted, self.checks = columns[:5]
         self.stamps, self.sidecar_stamps = Stamps(*columns[5:7]), Stamps(*columns[7:])
         self.sidecar_urls, self.is_remote = [""] * count, [False] * count
-        self.are_copies = [manifest.is_copy for manifest in manifests]
+        self.are_copies = list[bool]()
         self.roots: list[tuple[str, str]] = []
         """The folders to which each manifest's names are added, for files and for their indexes."""
         self.has_rows_in_stores = False
         for number, manifest in enumerate(manifests):
             self.roots.append((manifest.root, manifest.indexes_root))
+            self.are_copies.append(manifest.is_copy)
             self.has_rows_in_stores |= is_remote(manifest.indexes_root)
             if kind in manifest.said.indexes:
                 self._take(number, manifest, manifest.said.indexes[kind], manifest.files_of(urls))

@@ -12,10 +12,10 @@ from streamdata.shards.ahead.windows import Chunk, PlannedWindow
 from streamdata.shards.parquet.file import ROW_SUFFIXES
 from streamdata.shards.parquet.shards import ParquetShards, ParquetWindow
 from streamdata.shards.urls import find_shards
-from streamdata.sources.files.shard_source import BlockSource, Indices, OpenedWindow, ShardDataset
+from streamdata.sources.files.shard_source import BlockSource, Indices, OpenedWindow, ShardDataset, Unopened
 from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
 from streamdata.sources.order.blocks import Part, check_cut, cut_shards
-from streamdata.sources.source import OrderAt, ReadTask, Record
+from streamdata.sources.source import ReadTask, Record
 
 MAX_OPEN_BYTES = 384 << 20  # a window has a third of it, 128 MiB, since footers may say too little
 
@@ -39,8 +39,8 @@ class RowGroupSource(BlockSource):
             # All groups of a window are open at once.
             self.blocks_per_window = max(1, min(self.blocks_per_window, shards.window_bytes // max(1, most)))
 
-    def _planned(self, orders: Iterator[OrderAt], part: Part | None) -> Iterator[PlannedWindow]:
-        for order, start, runs in self._walk(orders):
+    def _planned(self, windows: Iterator[Unopened], part: Part | None) -> Iterator[PlannedWindow]:
+        for order, start, runs in windows:
             opened = self._open(order, part, start, runs)
             window: ParquetWindow = opened.window  # type: ignore[assignment]
             spans = window.spans_by_use(opened.positions)

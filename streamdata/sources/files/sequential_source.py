@@ -11,6 +11,7 @@ from streamdata.errors import SourceError, shown
 from streamdata.fields import RECORD, SEED
 from streamdata.io.storage import Int64s
 from streamdata.run import shuffled, stable_seed
+from streamdata.shards.ahead.read_ahead import Upcoming
 from streamdata.shards.ahead.windows import ChunkBytes, PlannedWindow
 from streamdata.shards.readers import DamagedRecordError, SequentialShards
 from streamdata.sources.order.blocks import BlockOrder, Part, describe_content, shard_seeds
@@ -117,6 +118,10 @@ class SequentialSource(Source):
             upcoming.begin(self._planned(task.orders(start)))
         has_chunks = upcoming.enter(start[:2]).files
         return self.shards.stream(shard, ChunkBytes(upcoming.chunks()) if has_chunks else None)
+
+    def begin_ahead(self, task: ReadTask, upcoming: Upcoming) -> None:
+        """Queue what comes later in a task that has begun nothing."""
+        upcoming.begin(self._planned(task.later()))
 
     def _planned(self, orders: Iterator[OrderAt]) -> Iterator[PlannedWindow]:
         """All shards from here on, by their chunks."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from streamdata.fields import RECORD, SEED
 from streamdata.io.remote.addresses import CacheSettings
 from streamdata.run import shuffled, stable_seed
+from streamdata.shards.ahead.read_ahead import Upcoming
 from streamdata.shards.ahead.windows import Chunk, PlannedWindow
 from streamdata.shards.readers import IndexedShards, Window, take_all
 from streamdata.sources.alone import SourceAlone
@@ -34,7 +35,7 @@ _ROWS_AHEAD = 32
 
 _Runs = tuple[Indices, Indices, Indices]
 """Shard, first record in the shard, and number of records of each run."""
-_Unopened = tuple[BlockOrder, Position, _Runs]
+Unopened = tuple[BlockOrder, Position, _Runs]
 """A window that comes: its order, where it begins, and its runs."""
 
 
@@ -152,27 +153,32 @@ class BlockSource(Source):
                 upcoming.close()  # a disk that is fast now, since all of it is in memory
             return self._open(task.order, task.part, start, self._runs(blocks)), (None,)
         if not upcoming.is_on:
-            upcoming.begin(self._planned(task.orders(start), task.part))
+            upcoming.begin(self._planned(self._walk(task.orders(start)), task.part))
         return upcoming.enter(start[:2]).content, upcoming.chunks()
 
-    def _planned(self, orders: Iterator[OrderAt], part: Part | None) -> Iterator[PlannedWindow]:
+    def begin_ahead(self, task: ReadTask, upcoming: Upcoming) -> None:
+        """Queue what comes later in a task that has begun nothing, and ask for the index rows of its first window."""
+        windows = self._walk(task.later())
+        first = list(islice(windows, 1))
+        upcoming.begin(self._planned(chain(first, windows), task.part))
+
+    def _planned(self, windows: Iterator[Unopened], part: Part | None) -> Iterator[PlannedWindow]:
         """All windows from here on, each opened when it is asked for."""
-        windows = self._walk(orders)
-        for order, start, runs in self._asked_early(windows) if self.shards.has_remote else windows:
+        for order, start, runs in windows:
             opened = self._open(order, part, start, runs)
             yield PlannedWindow(start[:2], opened, opened.window.spans(), opened.positions)
 
-    def _walk(self, orders: Iterator[OrderAt]) -> Iterator[_Unopened]:
-        for order, position in orders:
-            for start, blocks in walk(partial(self._windows, order), position, order.next_epoch):
-                yield order, start, self._runs(blocks)
+    def _walk(self, orders: Iterator[OrderAt]) -> Iterator[Unopened]:
+        walks = ((order, walk(partial(self._windows, order), start, order.next_epoch)) for order, start in orders)
+        windows = ((order, start, self._runs(blocks)) for order, found in walks for start, blocks in found)
+        return self._asked_early(windows) if self.shards.has_remote else windows
 
-    def _asked_early(self, windows: Iterator[_Unopened]) -> Iterator[_Unopened]:
+    def _asked_early(self, windows: Iterator[Unopened]) -> Iterator[Unopened]:
         """Yields the windows, and asks for index rows of those that follow, of three times as many as were opened.
 
         Read-ahead opens at most that many more until it comes back: none of these then waits for its rows.
         """
-        coming: deque[_Unopened] = deque()
+        coming: deque[Unopened] = deque()
         asked: list[Future[Any]] = []
         pid = os.getpid()
         try:

@@ -6,6 +6,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
@@ -224,7 +225,7 @@ class DealtLane:
         source = self.dealt.source
         try:
             for number, (leftover, _, start) in enumerate(self.orders(position)):
-                task.later = partial(self._after, position, number)
+                task.later = partial(self.after, position, number)
                 if leftover is not None:
                     yield start[3], leftover.records(source, task, start, self._epoch)
                 else:
@@ -233,9 +234,10 @@ class DealtLane:
             if task.upcoming is not None:
                 task.upcoming.close()
 
-    def _after(self, position: Position, number: int) -> Iterator[OrderAt]:
-        """The orders after number `number`, counted from the position on."""
-        return ((order, start) for _, order, start in islice(self.orders(position), number + 1, None))
+    def after(self, position: Position, number: int) -> Iterator[OrderAt]:
+        """The orders after number `number`, counted from the position on, as copies."""
+        # An order keeps the permutation of one epoch: two that read apart would make it anew each time.
+        return ((copy(order), start) for _, order, start in islice(self.orders(position), number + 1, None))
 
     def section(self, task: ReadTask, burst: Burst) -> Iterator[tuple[int, Records]]:
         """Yield the records of an open burst, in the form of `segments`; the epoch is the number of the stretch."""
