@@ -253,6 +253,30 @@ def test_a_server_that_does_not_read_what_is_written_is_dead(tmp_path, monkeypat
             put_once(Address("s3://bucket/m", options), tmp_path / "large")
 
 
+def test_what_a_server_does_not_read_is_sent_again_soon(tmp_path, monkeypatch):
+    """Long before the deadline; a client notices only what is not answered."""
+
+    def read_the_second():
+        with listener.accept()[0], listener.accept()[0] as connection, connection.makefile("rb") as stream:
+            size = next(int(line.split()[1]) for line in stream if line.lower().startswith(b"content-length"))
+            for _ in iter(stream.readline, b"\r\n"):
+                pass
+            stream.read(size)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    monkeypatch.setattr(network_room, "_SLOWEST_PUT", 1e9)
+    monkeypatch.setattr(network_room, "STALL_S", 0.5)
+    (tmp_path / "large").write_bytes(bytes(16 << 20))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=read_the_second)
+        thread.start()
+        options = StorageOptions(endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}", anonymous=True)
+        began = time.monotonic()
+        put_once(Address("s3://bucket/m", options), tmp_path / "large")
+        assert time.monotonic() - began < 30
+        thread.join()
+
+
 def test_where_nothing_can_be_written_is_an_error_before_a_request(body):
     """To a web server."""
     with http_server({}) as server:

@@ -257,7 +257,8 @@ class Network:
         if asked.what == "list":  # it may have many pages; its client notices where nothing comes
             limit_s = None
         elif asked.body is not None:
-            limit_s = patience.limit_s + asked.body.stat().st_size / _SLOWEST_PUT
+            # To connect, to send, to be answered: where a host takes no byte more, the client does not notice it.
+            limit_s = min(patience.limit_s, 2 * STALL_S) + asked.body.stat().st_size / _SLOWEST_PUT
         try:
             async with asyncio.timeout(limit_s):
                 found = await getattr(client, asked.what)(asked)
