@@ -350,17 +350,6 @@ def close_unused(urls: Iterable[str]) -> None:
         open_files.forget(url)
 
 
-def check_shards(urls: Sequence[str], stamps: Sequence[FileStamp], shards: Iterable[int]) -> None:
-    """Raise ShardError unless each of the shards is still the version that was indexed."""
-    expected: dict[str, FileStamp] = {}
-    for shard in shards:
-        if is_remote(urls[shard]):
-            expected[urls[shard]] = stamps[shard]
-        else:
-            opened_shard(urls[shard]).check(stamps[shard])
-    _at_once(lambda url: check_stamp(url, expected[url]), list(expected))  # each is a request
-
-
 def cut_short(url: str, offset: int, expected: int, got: int) -> ShardError:
     """Make the error for a file that ends before the bytes that its index lists."""
     return ShardError(

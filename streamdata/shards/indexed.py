@@ -18,7 +18,6 @@ from streamdata.io.storage import (
     NO_STAMP,
     Int64s,
     base_name,
-    check_shards,
     close_unused,
     is_remote,
     opened_shard,
@@ -128,7 +127,6 @@ class IndexedFiles(ListedFacts):
     ) -> None:
         self.urls, self.kind, self._dtype, self.limits = urls, kind, KINDS[kind].dtype, limits
         self.names = list(map(str, urls))  # an address, which may hold secrets, gets into no sample
-        self.cache: CacheSettings | None = None
         close_unused(urls)  # another version may have been opened before under these urls, by an earlier reader
         super().__init__(urls, kind, known.manifests)
         unlisted: list[int] = np.flatnonzero(self.manifest_of < 0).tolist()
@@ -200,7 +198,6 @@ class IndexedFiles(ListedFacts):
 
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Set where pages of remote files are cached; None leaves it to the environment."""
-        self.cache = cache
         if self.has_remote:
             keep_in(cache, [*self.urls, *self.sidecar_urls])
 
@@ -313,8 +310,9 @@ class RecordBytes:
                 return found
             self._kept = found[0], self.begins + runs.per_record(found[1] - spans[:, 1])
         else:  # what is in memory was checked when it was read; to ask again of a remote shard would be a request
-            shards = set(self.shards[chosen].tolist())
-            check_shards(files.urls, files.stamps, {shard for shard in shards if not files.is_remote[shard]})
+            for shard in set(self.shards[chosen].tolist()):
+                if not files.is_remote[shard]:
+                    opened_shard(files.urls[shard]).check(files.stamps[shard])
         memory, begins = self._kept
         return memory, begins[chosen]
 

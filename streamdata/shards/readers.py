@@ -85,11 +85,9 @@ class _Shards(Protocol):
 
     urls: list[str]
     has_remote: bool
-    cache: CacheSettings | None
-    """The cache in which pages of them are kept, where they are remote."""
 
     def use_cache(self, cache: CacheSettings | None) -> None:
-        """Set the attribute `cache`."""
+        """Set where pages of remote files are cached; None leaves it to the environment."""
 
     def identity(self) -> list[tuple[str, int]]:
         """The base name and size of each shard: records, or for sequential shards bytes (0 for a pipe)."""

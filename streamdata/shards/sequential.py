@@ -54,7 +54,6 @@ class SequentialFiles:
 
     def __init__(self, urls: list[str], known: Known = NOTHING_KNOWN, limits: ShardLimits = DEFAULT_LIMITS) -> None:
         self.urls, self.limits = urls, limits
-        self.cache: CacheSettings | None = None
         self.sidecars: list[str] = []
         self.sidecar_stamps: list[FileStamp] = []
         files = [url for url in dict.fromkeys(urls) if not is_pipe(url)]
@@ -74,7 +73,6 @@ class SequentialFiles:
 
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Set where pages of remote files are cached; None leaves it to the environment."""
-        self.cache = cache
         keep_in(cache, [*self.urls, *self.sidecars])
 
     def identity(self) -> list[tuple[str, int]]:

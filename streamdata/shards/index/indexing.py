@@ -44,7 +44,6 @@ from streamdata.shards.tar.records import TAR_ROW, TarRows, records
 
 _CSV: Final = "n-csv"
 logger = logging.getLogger(__name__)
-_MAX_OPENINGS = 8
 _MAX_NAME_BYTES = 200  # of a shard: file systems allow 255, and its index adds some, more while it is being written
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 JOIN = "join"

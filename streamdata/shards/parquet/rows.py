@@ -200,17 +200,14 @@ def _shared_memory_cache() -> FileCache:
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
         found = path.lstat()
+        # Anybody may make a directory of this name there, or a link, whose rows would be read as ours.
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & _OTHERS_WRITE:
+            raise PermissionError(f"{stat.filemode(found.st_mode)} of user {found.st_uid}")
     except OSError as error:
         raise SourceError(
-            f"use_shm: expected to make a directory in '{SHARED_MEMORY}', got: {error}\n"
-            "  Mount shared memory there, or leave use_shm out."
-        ) from error
-    # Anybody may make a directory of this name there, or a link, whose rows would be read as ours.
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & _OTHERS_WRITE:
-        raise SourceError(
             f"use_shm: expected '{path}' to be a directory that its owner, user {os.getuid()}, alone can write, got "
-            f"{stat.filemode(found.st_mode)} of user {found.st_uid}\n  Delete it, or leave use_shm out."
-        )
+            f"{error}\n  Mount shared memory there, delete what lies there, or leave use_shm out."
+        ) from error
     return cache
 
 

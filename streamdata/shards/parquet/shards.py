@@ -17,7 +17,6 @@ from streamdata.io.remote.addresses import CacheSettings, keep_in
 from streamdata.io.storage import (
     Int64s,
     base_name,
-    check_shards,
     close_unused,
     is_pipe,
     is_remote,
@@ -130,7 +129,6 @@ class ParquetShards:
         most = np.clip(np.where(self.sizes <= limit, rows, limit // self.row_bytes), 1, _MAX_RUN_ROWS)
         self.run_rows: Int64s = -(-rows // -(-rows // most))
         """Rows of each group that are decoded together, at most."""
-        self.cache: CacheSettings | None = None
         self._has_warned = False
         self.kept = PerProcess(KeptRuns)
         # Half, so that the parts of a large run may be joined beside others, and windows that are over let go of.
@@ -138,7 +136,6 @@ class ParquetShards:
 
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Set where pages of remote files are cached; None leaves it to the environment."""
-        self.cache = cache
         keep_in(cache, self.urls)
 
     def is_slow(self) -> bool:
@@ -269,7 +266,6 @@ class ParquetShards:
     def _check_version(self, number: int) -> None:
         url, stamp = self.urls[number], self.stamps[number]
         if not is_remote(url):
-            check_shards(self.urls, self.stamps, [number])
             opened_shard(url).check(stamp, by_path=True)
 
 

@@ -280,6 +280,7 @@ class ShardDataset(SourceAlone):
     source: BlockSource | SequentialSource
     process_fn: StreamFns | None
     single_process_fn: PerRecordFn | None
+    _cache: CacheSettings | None
 
     @property
     def urls(self) -> list[str]:
@@ -301,8 +302,9 @@ class ShardDataset(SourceAlone):
     @property
     def cache(self) -> CacheSettings | None:
         """The settings of the cache that keeps pages of remote shards; None without one."""
-        return self.source.shards.cache
+        return self._cache
 
     @cache.setter
     def cache(self, settings: CacheSettings | None) -> None:
+        self._cache = settings
         self.source.shards.use_cache(settings)
