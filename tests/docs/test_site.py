@@ -148,10 +148,10 @@ def store(tmp_path_factory):
 
 
 def test_shards_of_the_guide_are_read_from_a_store(store, tmp_path) -> None:
-    """One request for the manifest, which is a copy, and then ranges; the cache lies where the recipe says."""
+    """Requests for the manifest, which is a copy, and for a list; then ranges. The cache lies where the recipe says."""
     before = len(store.log)
     dataset = instantiate_from_yaml("store.yaml", variables={"disk": str(tmp_path / "pages")})
-    assert [request.path for request in store.log[before:]] == ["my-bucket/web/streamdata.manifest"]
+    assert [request.path for request in store.log[before:]] == ["my-bucket/web/streamdata.manifest", "my-bucket/"]
     samples = list(islice(dataset, 1000))
     assert {sample["score"] for sample in samples} == {n / 10 for n in range(1000)}
     assert {request.method for request in store.log[before:]} == {"GET"}
