@@ -7,7 +7,7 @@ The rules are the same on a local disk, in object stores and on web servers:
 - A name that begins with a dot is hidden: it is found only by a part of a glob that begins with one too.
 - A folder that is a symbolic link is followed where it is spelt out. Where it would have to be found it is left out,
   with a warning: it may lead to what is found anyway, or in a circle.
-- The paths of a brace expression are counted as it is expanded: `{0..999999999999}` fills no memory.
+- The paths of a brace expression are counted before it is expanded: `{0..999999999999}` fills no memory.
 """
 
 import logging
@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Final, NamedTuple
 
 from streamdata.errors import one_line, shown
 from streamdata.io.remote.addresses import bare_url, beside
@@ -36,10 +36,9 @@ _COMPRESSED = (".gz", ".tgz", ".zst", ".zstd", ".bz2", ".xz")
 MAX_PATHS: Final = 1_000_000
 _MAX_CHARS: Final = 1 << 28  # of all of them together
 _MAX_LEVELS: Final = 10
-_TOKENS: Final = re.compile(r"[{},]|(?:\\.|[^{},])+", re.DOTALL)
-_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
-_NUMBER: Final = r"-?\d{1,99}"
-_RANGE: Final = re.compile(rf"(?:({_NUMBER})\.\.({_NUMBER})|([A-Za-z])\.\.([A-Za-z]))(?:\.\.({_NUMBER}))?")
+_MAX_DIGITS: Final = 18
+_NUMBERS: Final = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?$")
+_LETTERS: Final = re.compile(r"[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?$")
 logger = logging.getLogger(__name__)
 _ANY_FOLDERS = "**"
 _GLOB = re.compile(r"[*?\[]")
@@ -60,67 +59,84 @@ def sidecars_of(url: str) -> list[str]:
     return [] if is_pipe(url) else [beside(url, stem + suffix) for suffix in SIDECAR_SUFFIXES]
 
 
-def expanded(pattern: str) -> list[str]:
-    """Expand the braces of a pattern as bash does: `{a,b}`, `{000..127}` and `{a..g..2}`, also within one another.
+class _Size(NamedTuple):
+    """How many texts there are, and how many characters they have together."""
 
-    A backslash takes its meaning from the character after it.
+    num: int
+    chars: int
+
+    def then(self, other: "_Size") -> "_Size":
+        """The size of the products: each of these texts followed by each of the others."""
+        return _Size(self.num * other.num, self.chars * other.num + other.chars * self.num)
+
+    def beside(self, other: "_Size") -> "_Size":
+        """The size of these texts and the others together."""
+        return _Size(self.num + other.num, self.chars + other.chars)
+
+
+_CHARACTER: Final = _Size(1, 1)
+
+
+class _Open:
+    """A brace that was not closed yet: the alternatives before its last comma, and what follows that."""
+
+    def __init__(self, start: int) -> None:
+        self.start, self.before, self.size = start, _Size(0, 0), _Size(1, 0)
+
+    def all(self) -> _Size:
+        """The size of all alternatives met since the brace opened."""
+        return self.before.beside(self.size)
+
+
+def check_braces(pattern: str) -> None:
+    """Raise if a brace pattern expands to more paths than can be read, by the rules of `braceexpand`.
 
     Raises:
         ValueError: The pattern stands for too many paths, or its braces are not in pairs.
     """
-    try:
-        return _alternatives(iter(_TOKENS.findall(pattern)), 0)
-    except ValueError as error:
-        raise ValueError(f"shards: pattern {shown(bare_url(pattern))}: {error}") from None
+    opened, at, unopened = [_Open(0)], 0, 0
+    while at < len(pattern):
+        character, inner = pattern[at], opened[-1]
+        if character == "{" and not unopened:
+            opened.append(_Open(at + 1))
+        elif character == "}" and len(opened) > 1:
+            opened.pop()
+            opened[-1].size = opened[-1].size.then(_closed(inner, pattern[inner.start : at]))
+        elif character == "," and len(opened) > 1:
+            inner.before, inner.size = inner.all(), _Size(1, 0)
+        else:
+            unopened += (character == "}") - (character == "{")
+            inner.size = inner.size.then(_CHARACTER)
+            at += character == "\\"
+        at += 1
+        size = opened[-1].all()
+        if size.num > MAX_PATHS or size.chars > _MAX_CHARS or len(opened) - 1 > _MAX_LEVELS:
+            raise ValueError(
+                f"shards: pattern {shown(bare_url(pattern))}: its braces stand for too many paths, expected at most "
+                f"{MAX_PATHS} of {_MAX_CHARS >> 20} MiB together, and {_MAX_LEVELS} braces within one another\n"
+                "  Name the folder of the shards, or write a glob."
+            )
+    if len(opened) > 1 or unopened:
+        raise ValueError(
+            f"shards: pattern {shown(bare_url(pattern))}: expected braces in pairs, got one without the other\n"
+            "  Close it."
+        )
 
 
-def _alternatives(tokens: Iterator[str], level: int) -> list[str]:
-    """The texts up to the end of a pattern, or of a brace that is open."""
-    before, texts = list[str](), [""]  # up to the last comma, and since then
-    for token in tokens:
-        if token == "," and level:
-            before, texts = before + texts, [""]
-            continue
-        if token == "}" and level:
-            return before + texts if before else _range(texts) or [f"{{{text}}}" for text in texts]
-        if token == "}":
-            break
-        if token == "{" and level == _MAX_LEVELS:
-            raise _too_many()
-        found = _alternatives(tokens, level + 1) if token == "{" else [_ESCAPED.sub(r"\1", token)]
-        num, num_found = len(texts), len(found)
-        num_chars = sum(map(len, texts)) * num_found + sum(map(len, found)) * num
-        if len(before) + num * num_found > MAX_PATHS or num_chars > _MAX_CHARS:
-            raise _too_many()
-        texts = [text + other for text in texts for other in found]
-    else:
-        if not level:
-            return texts
-    raise ValueError("expected braces in pairs, got one without the other\n  Close it, or write a backslash before it.")
-
-
-def _range(texts: list[str]) -> list[str]:
-    """The numbers or letters for which the text of a brace stands; empty for another text."""
-    match = _RANGE.fullmatch(texts[0]) if len(texts) == 1 else None
-    if match is None:
-        return []
-    *ends, step = filter(None, (*match.groups()[:4], match[5] or "1"))
-    begin, end = (ord(text) if text.isalpha() else int(text) for text in ends)
-    by = abs(int(step)) or 1
-    if abs(end - begin) // by >= MAX_PATHS:
-        raise _too_many()
-    numbers = range(begin, end + 1, by) if begin < end else range(begin, end - 1, -by)
-    if match[3]:
-        return list(map(chr, numbers))
-    width = max(map(len, ends)) if any(re.match("-?0.", text) for text in ends) else 0
-    return [f"{number:0{width}}" for number in numbers]
-
-
-def _too_many() -> ValueError:
-    return ValueError(
-        f"its braces stand for too many paths, expected at most {MAX_PATHS} of {_MAX_CHARS >> 20} MiB together, and "
-        f"{_MAX_LEVELS} braces within one another\n  Name the folder of the shards, or write a glob."
-    )
+def _closed(brace: _Open, text: str) -> _Size:
+    """Count the texts for which a brace with this text in it stands."""
+    if brace.before.num:
+        return brace.all()
+    if match := _NUMBERS.match(text):
+        first, last, step = match.groups()
+        width = max(len(first), len(last))
+        if max(width, len(step or "")) > _MAX_DIGITS:
+            return _Size(MAX_PATHS + 1, 0)
+        count = abs(int(last) - int(first)) // (int(step or 1) or 1) + 1
+        return _Size(count, count * width)
+    if _LETTERS.match(text):
+        return _Size(52, 52)  # at most
+    return _CHARACTER.then(brace.size).then(_CHARACTER)  # the braces stand for themselves
 
 
 def is_glob(url: str) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
 from typing import NamedTuple
 
+from braceexpand import braceexpand
+
 from streamdata.errors import one_line, shown, without_secrets
 from streamdata.io.remote.addresses import NO_OPTIONS, Address, StorageOptions, bare_url, beside
 from streamdata.io.remote.hosts import canonical_url, kind_of
@@ -23,8 +25,8 @@ from streamdata.shards.listing import (
     META_SUFFIX,
     TAR_SUFFIXES,
     Listings,
+    check_braces,
     chosen,
-    expanded,
     is_glob,
     split_glob,
     with_slash,
@@ -205,7 +207,8 @@ class _Search:
         is_literal = not is_remote(pattern) and os.path.exists(local_path(pattern))  # a name that itself has braces
         pieces = [pattern]
         if not is_literal and ("{" in pattern or "}" in pattern):  # there may be 100,000 without
-            pieces = expanded(pattern)
+            check_braces(pattern)
+            pieces = list(braceexpand(pattern))
         if is_pipe(pattern):
             return _Found(pattern, 1, pieces)
         top, shown = folder_of(bare_url(expand_home(pattern.partition("{")[0]))), bare_url(pattern)

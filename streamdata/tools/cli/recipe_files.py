@@ -13,7 +13,7 @@ from streamdata.io.remote.addresses import options_of_source
 from streamdata.io.remote.once import stat_once
 from streamdata.io.storage import is_pipe, is_remote
 from streamdata.recipe.yaml_tree import Kind
-from streamdata.shards.listing import expanded, is_glob
+from streamdata.shards.listing import check_braces, is_glob
 from streamdata.shards.tar.sidecar import find_sidecars
 from streamdata.shards.urls import expand_home, find_shards, split_commas
 from streamdata.sources.files.shard_datasets import SHARD_SUFFIXES
@@ -78,7 +78,7 @@ class RecipeFiles:
         if local:
             find_shards(local, suffixes)
         for one in remote:
-            expanded(one)
+            check_braces(one)
         if remote and self.online:
             options = options_of_source(params.get("storage_options"), "check")
             for url in find_shards(remote, suffixes, None, options).urls:
