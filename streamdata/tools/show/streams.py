@@ -37,7 +37,7 @@ from streamdata.tools.show.model import ON_PAGE, Limits, Page, ShownSample
 from streamdata.tools.show.page import BrowsePages
 from streamdata.tools.show.reading import BrowseSteps, PagePlace, is_of
 from streamdata.tools.show.tokens import TokenTexts, load_token_texts
-from streamdata.tools.trace.era import document_name, documents_of
+from streamdata.tools.trace.era import document_name, documents_of, record_of
 from streamdata.tools.trace.trace import Trace
 
 logger = logging.getLogger("streamdata")
@@ -47,6 +47,8 @@ _MOST: Final = 64
 """Records that are kept for a sample: a function may pass over millions."""
 _WINDOW: Final = 1024
 """Tokens at once of a store that does not say where its records begin."""
+_NAMING: Final = {"source": DATASET_NAME, "url": URL, "key": KEY, "index": INDEX}
+"""The fields of a sample that name its record, by what `record_of` calls them."""
 
 Record = dict[str, Any]
 
@@ -169,17 +171,22 @@ class MixtureSamples:
             number: In what is shown.
             step: Of the run, if it is known.
         """
+        fields = {name: value for name, value in sample.items() if name not in PROVENANCE}
+        records = sample.get(RECORDS, ())
+        if documents := documents_of(sample, self._top):
+            places = (f"tokens {one['begin']} to {one['end'] - 1}: {document_name(one)}" for one in documents)
+            fields["documents"] = "\n".join(places)
+            names = {document_name(one) for one in documents}
+            # What else it carries is of the records that were pulled last, which a packer may put into later rows.
+            records = [record for record in records if document_name(record_of(record)) in names]
+            sample = {**sample, **{field: documents[-1].get(name) for name, field in _NAMING.items()}}
         path, index = str(sample.get(DATASET_NAME, "")), sample.get(INDEX)
-        source, records = self._sources.get(path), sample.get(RECORDS, ())
+        source = self._sources.get(path)
         if RECORDS not in sample and isinstance(index, int) and isinstance(source, ChatDataset | RLHFDataset):
             records = [source.row(index)]
         texts = self._texts.get(path)
         if isinstance(texts, str | os.PathLike):
             texts = self._texts[path] = load_token_texts(os.fspath(texts))
-        fields = {name: value for name, value in sample.items() if name not in PROVENANCE}
-        if documents := documents_of(sample, self._top):
-            places = (f"tokens {one['begin']} to {one['end'] - 1}: {document_name(one)}" for one in documents)
-            fields["documents"] = "\n".join(places)
         of_record = FieldRenderer(replace(self._limits, chars=self._limits.chars // 2))
         shown_records = [
             ShownSample(number=at, where=_where(record), fields=of_record.of(record))
@@ -190,8 +197,8 @@ class MixtureSamples:
             step=step,
             source=path,
             where=_where(sample),
-            url=str(sample.get(URL, "")),
-            key=str(sample.get(KEY, "")),
+            url=str(sample.get(URL) or ""),
+            key=str(sample.get(KEY) or ""),
             index=index if isinstance(index, int) else None,
             fields=FieldRenderer(self._limits, texts).of(fields),
             num_records=len(records),
@@ -242,9 +249,9 @@ class MixtureSamples:
 
 def _where(fields: Mapping[str, Any]) -> str:
     """Url and key, or index, of a record."""
-    if URL in fields:
+    if fields.get(URL) is not None:
         return f"{fields[URL]} {fields.get(KEY, '')}".rstrip()
-    return f"index {fields[INDEX]}" if INDEX in fields else ""
+    return "" if fields.get(INDEX) is None else f"index {fields[INDEX]}"
 
 
 def _tokenizer_of(source: Any, given: str | None) -> TokenTexts | str | os.PathLike[str] | None:

@@ -24,6 +24,7 @@ _METRICS: Final = {
     "samples": ("delivered_samples_total", "Samples delivered since the run's beginning"),
     "tokens": ("delivered_tokens_total", "Tokens delivered since the run's beginning"),
     "steps": ("steps_total", "Batches delivered since the run's beginning"),
+    "uncounted": ("uncounted_samples", "Samples of open bursts, whose records their sources do not count yet"),
     "samples/": ("samples_total", "Samples drawn of a source since the run's beginning"),
     "tokens/": ("tokens_total", "Tokens in the samples drawn of a source"),
     "records/": ("records_total", "Records read of a source since the run's beginning"),

@@ -92,7 +92,7 @@ class Delivery:
         """A table of wanted and achieved shares, a line for each source; with a note where a cost was weighed."""
         columns = ("wanted", "achieved", "samples", "dropped", "bad")
         costs = (f"wanted are shares of {cost}, achieved are shares of samples" for cost in self._costs)
-        return "\n".join([totals_table(self.sources(), columns), *costs])
+        return "\n".join([totals_table(self.sources(), columns, totals_of(self.states).uncounted), *costs])
 
 
 def estimate_bytes(value: Any) -> int:

@@ -39,7 +39,7 @@ class SourceTotals:
         epochs: How often its records were read; None where nobody knows how many it has.
         records: Read of it.
         wanted: Its share of the stream by the weights of each time; None where these follow schedules, in several
-            passes, each of which begins them anew, or were set while the run went on.
+            passes, each of which begins them anew, or were set while the run went on, and before anything was drawn.
         achieved: Its share of all samples that were drawn.
         dropped: Records for which `single_process_fn` gave nothing.
         bad: Failures forgiven under `max_bad`.
@@ -72,6 +72,8 @@ class Totals:
         tokens: In these samples.
         sources: Those of records, sorted by name.
         drawn: Samples of all sources together.
+        uncounted: Samples that yield functions gave of their open bursts. What they took for these counts as drawn once
+            they ask for more.
     """
 
     samples: int
@@ -79,6 +81,7 @@ class Totals:
     tokens: int
     sources: tuple[SourceTotals, ...]
     drawn: int
+    uncounted: int
 
 
 def totals_of(states: Mapping[str, Any]) -> Totals:
@@ -92,13 +95,12 @@ def totals_of(states: Mapping[str, Any]) -> Totals:
     """
     progress = Progress(states)
     if not progress:
-        return Totals(samples=0, steps=0, tokens=0, sources=(), drawn=0)
+        return Totals(samples=0, steps=0, tokens=0, sources=(), drawn=0, uncounted=0)
     totals, nodes, due = totals_of_nodes(progress), progress.nodes(), _due(progress)
     paths = {*totals, *nodes} - {""}
-    sums = {
-        path: {name: int(totals.get(path, {}).get(name, 0)) for name in _SUMS}
-        for path in sorted(paths - {path.rpartition(".")[0] for path in paths})
-    }
+    mixtures = {path.rpartition(".")[0] for path in paths}
+    sums = {path: {name: int(totals.get(path, {}).get(name, 0)) for name in _SUMS} for path in sorted(paths - mixtures)}
+    open_bursts = [progress.last(epoch_pass, path)["given"] for epoch_pass in progress.passes for path in mixtures]
     drawn = sum(counts["samples"] for counts in sums.values())
     all_due = math.fsum((due or {}).get(path, 0.0) for path in sums) or 1.0
     sources = []
@@ -108,7 +110,7 @@ def totals_of(states: Mapping[str, Any]) -> Totals:
         size = num_records(nodes.get(path, ""))
         source = SourceTotals(
             name=path,
-            wanted=None if due is None else due.get(path, 0.0) / all_due,
+            wanted=due.get(path, 0.0) / all_due if due else None,
             achieved=counts["samples"] / (drawn or 1),  # of nothing all shares are 0
             epochs=(counts["records"] + counts["skipped"]) / size if size else None,
             **counts,
@@ -116,7 +118,14 @@ def totals_of(states: Mapping[str, Any]) -> Totals:
         sources.append(source)
     tops = [totals[""]] if "" in totals else [held for path, held in totals.items() if "." not in path]
     samples, tokens = (int(sum(held.get(name, 0) for held in tops)) for name in ("samples", "tokens"))
-    return Totals(samples=samples, steps=progress.step(), tokens=tokens, sources=tuple(sources), drawn=drawn)
+    return Totals(
+        samples=samples,
+        steps=progress.step(),
+        tokens=tokens,
+        sources=tuple(sources),
+        drawn=drawn,
+        uncounted=int(sum(given.sum() for given in open_bursts)),
+    )
 
 
 def num_records(node: str) -> float | None:
@@ -179,9 +188,12 @@ def report(states: Mapping[str, Any], group: "distributed.ProcessGroup | None" =
         `uneven` `left_out/NAME` and `padded/NAME`; all since the run's beginning. Shares of the stream, from 0 to 1:
         `achieved/NAME` of all samples drawn, and `wanted/NAME` as the weights of each time asked for, absent where the
         states do not know these: with schedules in several passes, and after a second `StreamLoader.set_weights`.
-        `weight/NAME` is the weight that `set_weights` gave last, as it was given. With a `group`
-        also `cost`, that of the rows or groups of this rank since the size last changed, and `cost_max`, the largest of
-        all ranks: of a `customized_yield_fn` that balances, 0 of others.
+        `weight/NAME` is the weight that `set_weights` gave last, as it was given.
+
+        With a `customized_yield_fn` also `uncounted`: how many samples it gave of open bursts, whose records count for
+        their sources once it asks for more. With a `group` also `cost`, that of the rows or groups of this rank since
+        the size last changed, and `cost_max`, the largest of all ranks: of a `customized_yield_fn` that balances, 0 of
+        others.
 
     Raises:
         StateError: They do not come from `to_state`.
@@ -192,6 +204,8 @@ def report(states: Mapping[str, Any], group: "distributed.ProcessGroup | None" =
         for name in _REPORTED:
             if (value := getattr(source, name)) is not None:
                 numbers[f"{name}/{source.name}"] = value
+    if totals.uncounted:
+        numbers["uncounted"] = totals.uncounted
     if progress:
         live = progress.tree(progress.newest).set_percents
         numbers |= {f"weight/{path}": held.percent for path, held in live.items()}
@@ -211,18 +225,22 @@ def _costs(progress: Progress, group: "distributed.ProcessGroup") -> dict[str, f
     return {"cost": own, "cost_max": max(costs)}
 
 
-def totals_table(sources: Sequence[SourceTotals], columns: Sequence[str]) -> str:
+def totals_table(sources: Sequence[SourceTotals], columns: Sequence[str], uncounted: int) -> str:
     """Show sums of sources in a table that fits the terminal, a line for each source.
 
     Args:
         sources: Of which a line is each.
         columns: Attributes that are shown beside the name.
+        uncounted: As of `Totals`; a line below says of how many samples the sources lack what is in them.
     """
     cells: dict[str, Callable[[Any], str]] = dict.fromkeys(("wanted", "achieved"), percent_text)
     cells["epochs"] = lambda epochs: "not known" if epochs is None else f"{epochs:.4g}"
     rows = [[cells.get(name, "{:,}".format)(getattr(source, name)) for name in columns] for source in sources]
     named = [[source.name, *row, ""] for source, row in zip(sources, rows, strict=True)]
-    return fitted([["source", *columns, ""], *named])
+    table = fitted([["source", *columns, ""], *named])
+    given = counted(uncounted, "sample")
+    note = f"\nwithout the records in {given} of open bursts: they count once a burst ends" if uncounted else ""
+    return table + note
 
 
 def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,7 +296,7 @@ def describe_states(states: Mapping[str, Any]) -> str:
     # What nothing was counted of has no column: a terminal is narrow.
     counts = [name for name in _RARE if any(getattr(source, name) for source in totals.sources)]
     columns = ["samples", "tokens", "epochs", "wanted", "achieved", "records", *counts]
-    lines.append(totals_table(totals.sources, columns))
+    lines.append(totals_table(totals.sources, columns, totals.uncounted))
     in_steps = f" in {totals.steps:,} steps" if totals.steps else ""  # which a run without our collate does not count
     lines.append(f"{totals.samples:,} samples, {totals.tokens:,} tokens{in_steps}")
     lines.append(f"in pass {', '.join(map(str, found['passes']))}")

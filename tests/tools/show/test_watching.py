@@ -3,10 +3,12 @@
 import json
 from itertools import islice
 
+import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from streamdata import JsonlIterableDataset, MergedDataset, PackTokens, mixed_collate, to_state
+from streamdata.tools.show.model import WHOLE
 from streamdata.tools.show.streams import MixtureSamples, Place, delivered
 from tests.streams import Numbers, plain
 
@@ -35,6 +37,11 @@ def halves(record):
     """Two samples of an even number, none of an odd one; it changes its record."""
     value = record.pop("value")
     return None if value % 2 else [{"half": value // 2, "part": part} for part in range(2)]
+
+
+def tokens_of_value(record):
+    """1 to 5 token ids."""
+    return {"input_ids": torch.full((1 + record["value"] % 5,), record["value"])}
 
 
 def mixture():
@@ -125,3 +132,22 @@ def test_documents_of_one_source_are_named_where_others_are_not_shown(tmp_path):
     (sample,) = MixtureSamples(MergedDataset(sources), Place(source="b")).page("rows", 1).samples
     (text,) = [field.text for field in sample.fields if field.name == "documents"]
     assert text == f"tokens 0 to 1: {tmp_path / 'b.jsonl'}#0"
+
+
+@pytest.mark.parametrize("where", ["source", "mixture"])
+def test_a_packed_row_comes_with_records_of_its_own_documents(where):
+    """Never with one that its packer holds for a later row; its heading names the last of its documents."""
+    packer = PackTokens(16, lookahead=9)
+    fns = {"single_process_fn": tokens_of_value, "process_fn": packer if where == "source" else None}
+    sources = [Numbers("a", 40, **fns), Numbers("b", 30, **fns)]
+    dataset = MergedDataset(sources, seed=3, customized_yield_fn=packer if where == "mixture" else None)
+    views, numbers = MixtureSamples(dataset, Place(), WHOLE), []
+    for row in islice(dataset, 12):
+        names, values = [dataset.source_names[number] for number in row["source_ids"]], row["record_ids"][:, 1].tolist()
+        view = views.shown(row, 0)
+        assert (view.source, view.index, view.where) == (names[-1], values[-1], f"index {values[-1]}")
+        documents = next(field.text for field in view.fields if field.name == "documents")
+        assert [line.rpartition(": ")[2] for line in documents.split("\n")] == [*map("{}#{}".format, names, values)]
+        numbers.append(len(view.records))
+        assert {record.where for record in view.records} <= {f"index {value}" for value in values}
+    assert any(numbers) == (where == "source")

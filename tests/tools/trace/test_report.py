@@ -1,7 +1,7 @@
 """Numbers for a logger: what was delivered, and how long it took."""
 
 from collections import Counter
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ import torch.distributed
 from torch.utils.data import DataLoader
 
 from streamdata import Cost, MergedDataset, PackTokens, StreamLoader, merge_states, mixed_collate, report, to_state
+from streamdata.tools.view.totals import describe_states
 from tests.streams import Numbers
 
 
@@ -78,6 +79,26 @@ def test_records_of_a_packer_are_those_in_rows(longer):
         whole = sum(delivered[value] // (1 + value % 7) for value in range(20))
         assert abs(report(states)["records/a"] - whole) <= 3
         assert report(states)["epochs/a"] == report(states)["records/a"] / 20
+
+
+def test_rows_of_which_sources_count_no_documents_yet_are_told():
+    """Of a packer over all sources: all rows but those have the documents that its sources count."""
+    packer, rows = PackTokens(7, lookahead=20), []
+    sources = [Numbers(name, 40, weight, single_process_fn=document) for name, weight in (("a", 3), ("b", 1))]
+    loader = StreamLoader(MergedDataset(sources, seed=1, customized_yield_fn=packer), 3, collate=mixed_collate)
+    for batch in islice(loader, 12):
+        rows.append(batch)
+        numbers = report(states := loader.state_dict())
+        counted = sum(len(row["source_ids"]) for row in chain.from_iterable(rows))
+        assert 0 < numbers["uncounted"] <= numbers["samples"] == 3 * len(rows)
+        if numbers["uncounted"] == numbers["samples"]:  # the first bursts
+            assert numbers["samples/a"] == numbers["samples/b"] == 0
+            assert "wanted/a" not in numbers
+            assert "a             0       0       0  not known" in describe_states(states)
+        assert counted - 7 * numbers["uncounted"] <= numbers["samples/a"] + numbers["samples/b"] < counted
+        line = f"without the records in {numbers['uncounted']} samples of open bursts"
+        assert line.replace(" 1 samples", " 1 sample") in describe_states(states)
+    assert numbers["samples/a"] > numbers["samples/b"] > 0
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
