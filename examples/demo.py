@@ -17,7 +17,7 @@ from streamdata import MergedDataset, describe, instantiate_from_yaml, mixed_col
 from streamdata.tools.show.page import write_page
 from streamdata.tools.show.streams import MixtureSamples, Place
 from streamdata.tools.view.exactness import fingerprint
-from streamdata.tools.view.shares import Delivery
+from streamdata.tools.view.totals import Delivery
 
 RECIPE = Path(__file__).parents[1] / "configs" / "demo.yaml"
 NUM_BATCHES, STOP_AFTER = 300, 113

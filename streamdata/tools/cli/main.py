@@ -7,14 +7,11 @@ from typing import Annotated
 
 import typer
 
-from streamdata.tools.cli.check import check
-from streamdata.tools.cli.index import index
-from streamdata.tools.cli.init import init, schema
+from streamdata.tools.cli.data import index, prepare, verify
 from streamdata.tools.cli.options import Command, CommandGroup
-from streamdata.tools.cli.prepare import prepare, verify
-from streamdata.tools.cli.runs import plan, profile, run
+from streamdata.tools.cli.recipes import check, init, schema
+from streamdata.tools.cli.runs import plan, profile, run, state, trace
 from streamdata.tools.cli.show import show
-from streamdata.tools.cli.states import state, trace
 
 app = typer.Typer(
     cls=CommandGroup,

@@ -1,16 +1,25 @@
-"""Commands about a run of a recipe: `plan` says what it will do, `run` streams it, `profile` times its parts."""
+"""Commands about a run of a recipe, before and after it.
+
+`plan` says what it will do, `run` streams it, `profile` times its parts; `state` says what states hold, `trace` which
+records made the batch of a step.
+"""
 
 import json
 from dataclasses import asdict
 from itertools import islice
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn
 
+from streamdata.errors import one_line, shown
 from streamdata.tools.cli.messages import Signals, Ticker, leave_interrupts_to_trainer, say
 from streamdata.tools.cli.options import Batch, Json, Ranks, Recipe, Workers, count, option, takes_recipe
+
+if TYPE_CHECKING:
+    from streamdata.tools.trace.trace import TracedStep
 
 
 @takes_recipe
@@ -73,7 +82,7 @@ def run(
     from torch.utils.data import DataLoader
 
     from streamdata.delivery import mixed_collate
-    from streamdata.tools.view.shares import Delivery
+    from streamdata.tools.view.totals import Delivery
     from streamdata.tools.view.tree import fitted, tree_rows
 
     dataset, signals = recipe.build(), context.ensure_object(Signals)
@@ -129,3 +138,116 @@ def profile(
             progressed=ticker.count,
         )
     typer.echo(json.dumps(profile_json(made), allow_nan=False) if as_json else profile_text(made))
+
+
+def state(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…", help="Files of states, the folder of a step, or the directory of several.", exists=True
+        ),
+    ],
+    output: Annotated[
+        Path | None, option("Only join the states, and write them to this JSON file.", "--output", "-o", dir_okay=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what states hold: topologies, weights, what was delivered of each source, which ranks are missing."""
+    if output is not None and as_json:
+        raise typer.BadParameter("expected --json without --output", param_hint="--output")
+    from streamdata.run.publish import publish
+    from streamdata.states.joining import merge_states
+    from streamdata.states.loading import read_states
+    from streamdata.tools.view.totals import describe_states, states_as_json, totals_of
+
+    found = read_states(files)
+    states = found[0].states if len(found) == 1 else merge_states(*(read.states for read in found))
+    origin = "; ".join(read.origin for read in found if read.origin)
+    if output is not None:
+        publish(output, [json.dumps(dict(states)).encode(), b"\n"])
+        say(f"{output}: {len(states):,} entries, {output.stat().st_size:,} bytes")
+    elif as_json:
+        typer.echo(json.dumps({**asdict(totals_of(states)), **states_as_json(states), "origin": origin}))
+    else:
+        names = ", ".join(map(str, files))
+        say(one_line(f"{names}: {origin}" if origin else names))
+        say(describe_states(states))
+
+
+@takes_recipe
+def trace(
+    recipe: Recipe,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…",
+            help="States: files, or the folders of steps. For a step before the number of ranks or workers last "
+            "changed: also some that were saved at that step or later, before the change.",
+            exists=True,
+        ),
+    ],
+    step: Annotated[int | None, count("The step whose records are named, counted from 1 over all resumes.")] = None,
+    find: Annotated[
+        str | None, option("Or SOURCE#INDEX: at which steps this record came or comes.", metavar="URL#KEY")
+    ] = None,
+    batch: Annotated[
+        int | None, count("Samples in a batch of one rank, of steps to come; by default as before.", metavar="B")
+    ] = None,
+    batches_per_step: Annotated[
+        int | None, count("Batches in a step (accumulated gradients), where one save alone does not tell.", metavar="K")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say which records made the batch of a step; or at which steps a record came or comes."""
+    if (step is None) == (find is None):
+        raise typer.BadParameter("expected --step or --find", param_hint="--step")
+    if find is not None and "#" not in find:
+        raise typer.BadParameter(f"expected URL#KEY or SOURCE#INDEX, got {shown(find)}", param_hint="--find")
+    from streamdata.states.loading import read_states
+    from streamdata.tools.trace.trace import Trace, count_steps
+
+    groups: dict[Path, list[Path]] = {}  # files of ranks are joined where they are in one folder, that of a step
+    for path in files:
+        groups.setdefault(path.parent if path.is_file() else path, []).append(path)
+    found = [read for group in groups.values() for read in read_states(group)]
+    steps = count_steps([(read.step, read.states) for read in found], batches_per_step)
+    traced = Trace(recipe.build(), [read.states for read in found], batch, steps=steps)
+    if steps != (1, 0):
+        factor = "(N - 1)" if steps.batches == 1 else f"{steps.batches:,} (N - 1)"
+        first = f"{factor} {'-' if steps.offset < 0 else '+'} {abs(steps.offset + 1):,}"  # counted from 1
+        say(f"step N has {steps.batches:,} batches, the first of them number {first}", err=True)
+    with Ticker(plain_interval_s=2.0) as ticker:
+        traced.on_progress = lambda done, total: ticker.tick(lambda: f"looked through {done:,} of {total:,}")
+        if find is None:
+            made = traced.at(step or 1)
+        else:
+            came = traced.find(find)
+    if find is not None:
+        if as_json:
+            typer.echo(json.dumps({"find": find, "steps": came, "delivered": traced.num_steps}))
+        elif came:
+            ahead = ", which is still to come"
+            typer.echo("\n".join(f"step {number}{'' if number <= traced.num_steps else ahead}" for number in came))
+        else:
+            typer.echo(f"{one_line(find)}: it came at no step, and does not come", err=True)
+        raise typer.Exit(0 if came else 1)
+    _show_records(made, as_json=as_json)
+
+
+def _show_records(traced: "TracedStep", *, as_json: bool) -> None:
+    from streamdata.tools.trace.era import document_name
+    from streamdata.tools.view.tree import fitted
+
+    if as_json:
+        found = {"step": traced.step, "records": traced.records, "how": traced.how, "from": traced.origin}
+        typer.echo(json.dumps(found))
+        return
+    begin = f"step {traced.origin} on" if traced.origin > 0 else "the start"
+    how = "sought" if traced.how == "seek" else "read again"
+    say(f"step {traced.step}: {len(traced.records)} samples, {how} from {begin}")
+    rows = [["source", "row", "record"]]
+    for row, sample in enumerate(traced.records):
+        for record in sample.get("documents", [sample]):
+            tokens = f", tokens {record['begin']} to {record['end'] - 1}" if "begin" in record else ""
+            rows.append([record["source"], f"{row}", f"{document_name(record)}{tokens}"])
+    say(fitted(rows, (0, 2)))

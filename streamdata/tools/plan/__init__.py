@@ -8,8 +8,7 @@
 
 - `make_plan.py`: the plan of a run, with its advice and with what a worker needs.
 - `sampled.py`: tokens, samples and costs of some records of a source.
-- `draws.py`: a tree over blank records; the first draws of a lane.
 - `stragglers.py`: what of a step is lost to its slowest rank.
-- `course.py`: how far the run comes: drawn, and after so many samples by rates.
+- `course.py`: a tree over blank records; how far the run comes: drawn, and after so many samples by rates.
 - `plan_text.py`: a plan as text.
 """

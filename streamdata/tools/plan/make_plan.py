@@ -16,8 +16,7 @@ from streamdata.sources.files.parquet import RowGroupSource
 from streamdata.sources.files.shard_source import BlockSource, SequentialSource
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.stores.datasets.base_dataset import BaseDataset
-from streamdata.tools.plan.course import RunCourse
-from streamdata.tools.plan.draws import Averages, Draw, first_draws
+from streamdata.tools.plan.course import Averages, Draw, RunCourse, first_draws
 from streamdata.tools.plan.sampled import Sampled, sample_tree
 from streamdata.tools.plan.stragglers import StragglerLoss, straggler_loss
 

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from streamdata.errors import counted, shortened
 from streamdata.mixing.lengths import count_text
-from streamdata.tools.plan.draws import Draw
+from streamdata.tools.plan.course import Draw
 from streamdata.tools.plan.make_plan import FINE, HURTS, MIND, NOT_COUNTED, RunPlan, SourcePlan, listed
 from streamdata.tools.view.tree import bytes_text, fitted, paragraph, percent_text
 

@@ -23,9 +23,9 @@ from streamdata.sources.functions.tally import num_tokens as count_ids
 from streamdata.sources.source import Sample, describe_record, fields_of
 from streamdata.states.cursor import Position, node_of
 from streamdata.states.progress import Progress
-from streamdata.tools.plan.draws import Averages, Pulls, blank_tree, fresh_run
+from streamdata.tools.plan.course import Averages, Pulls, blank_tree, fresh_run
 from streamdata.tools.plan.stragglers import lengths_in
-from streamdata.tools.view.shares import estimate_bytes
+from streamdata.tools.view.totals import estimate_bytes
 
 _JOINED_FED: Final = 4
 """How many times more samples a function is given that makes one of several."""

@@ -34,8 +34,7 @@ from streamdata.stores.dtypes import SOURCES
 from streamdata.stores.factory import detect_format, open_store
 from streamdata.tools.show.fields import FieldRenderer
 from streamdata.tools.show.model import ON_PAGE, Limits, Page, ShownSample
-from streamdata.tools.show.page import BrowsePages
-from streamdata.tools.show.reading import BrowseSteps, PagePlace, is_of
+from streamdata.tools.show.page import BrowsePages, BrowseSteps, PagePlace, is_of
 from streamdata.tools.show.tokens import TokenTexts, load_token_texts
 from streamdata.tools.trace.era import document_name, documents_of, record_of
 from streamdata.tools.trace.trace import Trace

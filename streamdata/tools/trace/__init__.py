@@ -7,8 +7,7 @@
 
 - `trace.py`: a run's steps.
 - `course.py`: the legs of a rank: what it read of a pass between two of the states that are given.
-- `era.py`: a generation, its lanes, and the batches of a leg.
-- `seek.py`: where a lane stands after so many more samples.
+- `era.py`: a generation, its lanes, where one stands after so many more samples, and the batches of a leg.
 - `find.py`: the steps of a record.
 - `metrics.py`: the numbers of a running loader, as text or on a port.
 """

@@ -7,7 +7,6 @@
 5. sample → `fingerprint` → what it holds, comparable; recipe → `find_inexact` → functions that a resume does not repeat
 
 - `tree.py`: shares and functions of the nodes, the tree as text; tables and paragraphs that fit the terminal.
-- `totals.py`: what states say was delivered, as numbers and in words.
-- `shares.py`: samples, bytes and shares that a running stream delivered.
+- `totals.py`: what states say was delivered, as numbers and in words; samples, bytes and pace of a running stream.
 - `exactness.py`: digests of samples, and the comparison of a stream with itself after a resume.
 """

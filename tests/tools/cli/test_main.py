@@ -124,7 +124,7 @@ def test_variables_are_typed_as_in_yaml(
     """The value is all after the first equals sign."""
     seen = []
     monkeypatch.setattr(
-        "streamdata.tools.cli.check.check_problems",
+        "streamdata.tools.cli.recipes.check_problems",
         lambda given, *_, **__: seen.append((given.variables, given.allow)) or True,
     )
     assert streamdata("check", write_recipe(), "--var", f"x={text}").exit_code == 0

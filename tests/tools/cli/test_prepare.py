@@ -100,7 +100,7 @@ def test_progress_is_plain_lines_where_it_is_no_terminal(
     streamdata: Streamdata, options: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records, tokens a second, megabytes a second, time left."""
-    monkeypatch.setattr("streamdata.tools.cli.prepare.Ticker", partial(Ticker, plain_interval_s=0))
+    monkeypatch.setattr("streamdata.tools.cli.data.Ticker", partial(Ticker, plain_interval_s=0))
     path = write(tmp_path / "a.jsonl", documents(30))
     given = options(PRETRAIN | {"task_bytes": 9000})
     done = streamdata("prepare", path, "-o", tmp_path / "out", *given, "--workers", 1)

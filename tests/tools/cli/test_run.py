@@ -17,7 +17,7 @@ from streamdata.io.remote.network import _network
 from streamdata.run.lane_link import Traffic
 from streamdata.tools.cli.main import app
 from streamdata.tools.cli.options import GivenRecipe
-from streamdata.tools.view.shares import Delivery
+from streamdata.tools.view.totals import Delivery
 from tests.io.servers import http_server
 from tests.ranks import fork_workers
 from tests.shard_files import jpeg

@@ -7,7 +7,7 @@ import pytest
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, ParquetDataset, named, to_state
 from streamdata.mixing.tree import tree_of
 from streamdata.run import Lane
-from streamdata.tools.plan.draws import Averages, first_draws
+from streamdata.tools.plan.course import Averages, first_draws
 from tests.shard_files import write_jsonl, write_tars
 from tests.sources.own_streams import Counting
 from tests.streams import Numbers, in_lane

@@ -16,7 +16,7 @@ from streamdata import (
     to_state,
 )
 from streamdata.mixing.tree import tree_of
-from streamdata.tools.plan.draws import Averages, Pulls
+from streamdata.tools.plan.course import Averages, Pulls
 from streamdata.tools.plan.sampled import num_tokens, sample_source
 from tests.shard_files import write_jsonl, write_tars
 from tests.sources.own_streams import Counting

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from streamdata.tools.show import reading as browse_steps
-from streamdata.tools.show.reading import BrowseSteps, PagePlace
+from streamdata.tools.show import page as browse_steps
+from streamdata.tools.show.page import BrowseSteps, PagePlace
 
 NAMES = ["docs", "web.a", "docs", "web.b", "rare"]
 

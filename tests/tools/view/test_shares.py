@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from streamdata import MergedDataset, report, to_state
-from streamdata.tools.view.shares import Delivery, estimate_bytes
+from streamdata.tools.view.totals import Delivery, estimate_bytes
 from tests.streams import Numbers, in_lane, loaded
 from tests.tools.view.functions import failing, odd, pairs
 
