@@ -5,27 +5,18 @@
 
 import json
 import os
-import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from streamdata.errors import StreamdataError, counted, one_line
 from streamdata.tools.cli.messages import Ticker, say
 from streamdata.tools.cli.options import GivenRecipe, Recipe, checked_packages, option, takes_recipe
-
-if TYPE_CHECKING:
-    from streamdata.tools.data_check.data_check import DataCheck, DataTask
-    from streamdata.tools.data_check.data_records import Findings
-
-
-_REMEDY = re.compile(r"\.?\n  (?=\S)")
-"""Where a message goes on with what to do."""
 
 
 @takes_recipe
@@ -90,65 +81,24 @@ def check_problems(given: GivenRecipe, imports: Sequence[str], *, with_files: bo
 
 def _check_data(given: GivenRecipe, jobs: int | None) -> bool:
     """Read all records, show what is wrong by kind and place, and return whether nothing is."""
-    from streamdata.tools.data_check.data_check import DataCheck
+    from streamdata.tools.data_check.data_check import DataCheck, fault_lines, progress_line, read_tasks
     from streamdata.tools.data_check.data_records import Findings
 
     check, found, began = DataCheck(*given), Findings(), time.monotonic()
     parts = {task: Findings() for task in check.tasks(found)}
     num_processes = min(jobs or len(os.sched_getaffinity(0)), len(parts))
     with Ticker(plain_interval_s=10.0) as ticker:
-        for done in _read(check, parts, num_processes):
-            ticker.tick(partial(_progress, done, parts.values(), began))
+        for done in read_tasks(check, parts, num_processes):
+            ticker.tick(partial(progress_line, done, parts.values(), began))
     for part in parts.values():  # in the recipe's order, whichever process was faster
         found.join(part)
-    for line in _lines(found):
+    for line in fault_lines(found):
         say(line)
     sources = counted(len(check.sources), "source")
     kinds = ", ".join(f"{kind}: {number:,}" for kind, number in sorted(found.counts.items())) or "nothing is wrong"
     dropped = f"; {found.num_dropped:,} dropped by functions" if found.num_dropped else ""
     say(f"data: {counted(found.num_records, 'record')} of {sources} read: {kinds}{dropped}")
     return not found.counts
-
-
-def _read(check: "DataCheck", parts: dict["DataTask", "Findings"], num_processes: int) -> Iterator[int]:
-    """Fill in the findings of each task, and yield how many tasks are done.
-
-    Where a process dies that is a fault of its task, and new processes do the others.
-    """
-    from streamdata.run.processes import ProcessDiedError, forks
-    from streamdata.tools.data_check.data_records import Findings
-
-    waiting = dict.fromkeys(parts)
-    while waiting:
-        parts.update((task, Findings()) for task in waiting)  # what is under way when a process dies is read again
-        try:
-            # One reads in a process of its own, too: a function that ends it must not end the command.
-            with forks(check, num_processes) as team:
-                for task, read in team.run(tuple(waiting), report=lambda told: parts[told[0]].faults.append(told[1])):
-                    parts[task].join(read)
-                    del waiting[task]
-                    yield len(parts) - len(waiting)
-        except ProcessDiedError as error:
-            check.note_death(error.task, error, parts[error.task])
-            del waiting[error.task]
-            yield len(parts) - len(waiting)
-
-
-def _progress(done: int, parts: Collection["Findings"], began: float) -> str:
-    num_records = sum(part.num_records for part in parts)
-    rate = num_records / max(time.monotonic() - began, 1e-9)
-    share = f"{done / len(parts):.0%} of {len(parts):,} shards and runs"
-    return f"{share}  {num_records:,} records  {rate:,.0f}/s  {sum(part.counts.total() for part in parts):,} faults"
-
-
-def _lines(found: "Findings") -> Iterator[str]:
-    """The faults, by source and kind."""
-    for fault in sorted(found.faults, key=lambda fault: (fault.source, fault.kind)):  # stable: in the files' order
-        source = f" {one_line(fault.source)}:" if fault.source else ""
-        # A fault is a line: what to do about it stands in the same one, other line ends are escaped.
-        yield f"error: {fault.kind}:{source} {one_line(_REMEDY.sub('. ', fault.message))}"
-    if unlisted := found.counts.total() - len(found.faults):
-        yield f"… and {unlisted:,} more, of which each shard lists the first of their kind alone"
 
 
 def init(

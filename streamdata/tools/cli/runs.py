@@ -49,8 +49,7 @@ def plan(
     """Say what a run will read of each source: epochs, repeats, bytes, and what to do about them."""
     if (samples is None) == (tokens is None) and not (balance and samples is None):
         raise typer.BadParameter("expected one of --samples and --tokens", param_hint="--samples")
-    from streamdata.tools.plan.make_plan import Amount, make_plan
-    from streamdata.tools.plan.plan_text import plan_text
+    from streamdata.tools.plan.make_plan import Amount, Planner, plan_text
     from streamdata.tools.plan.stragglers import NUM_STEPS
 
     if samples is None and tokens is None:
@@ -59,9 +58,7 @@ def plan(
     num_draws = draws if draws is not None else 20 * as_json
     dataset = recipe.build()
     with Ticker(plain_interval_s=10.0, columns=(BarColumn(),)) as ticker:
-        made = make_plan(
-            dataset, amount, num_sampled=read, num_draws=num_draws, balances=balance, progressed=ticker.count
-        )
+        made = Planner(dataset, amount, read, ticker.count).plan(num_draws, balances=balance)
     if as_json:
         # JSON has no infinite numbers; what is not known of a draw is left out.
         drawn = [{name: value for name, value in asdict(draw).items() if value is not None} for draw in made.draws]

@@ -4,6 +4,8 @@ Nothing stops at the first fault: after a record that cannot be read the next on
 shard, as far as its format allows. Records of both parts of a holdout are read, and those that a run would skip.
 """
 
+import re
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from PIL import Image
 
-from streamdata.errors import RecipeError, ShardError, StreamdataError, printable, shown
+from streamdata.errors import RecipeError, ShardError, StreamdataError, one_line, printable, shown
 from streamdata.fields import DATASET_NAME, DP_RANK, SEED, WORKER_ID
 from streamdata.io.remote.addresses import options_of_source, signed_url
 from streamdata.recipe.build import authorised_recipe, build_node
@@ -23,7 +25,7 @@ from streamdata.recipe.named_source import for_all
 from streamdata.recipe.resolve import Dynamic
 from streamdata.recipe.targets import MIXTURE, public_name
 from streamdata.recipe.yaml_tree import Path
-from streamdata.run.processes import ForkReport, ProcessDiedError
+from streamdata.run.processes import ForkReport, ProcessDiedError, forks
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.urls import find_shards
 from streamdata.sources.files.shard_datasets import SHARD_SUFFIXES
@@ -42,6 +44,9 @@ from streamdata.tools.data_check.data_records import (
     streamed_records,
     tar_records,
 )
+
+_REMEDY = re.compile(r"\.?\n  (?=\S)")
+"""Where a message goes on with what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,3 +378,42 @@ def _checked(function: PerRecordFn, name: str) -> PerRecordFn:
         return output
 
     return call
+
+
+def read_tasks(check: DataCheck, parts: dict[DataTask, Findings], num_processes: int) -> Iterator[int]:
+    """Fill in the findings of each task, and yield how many tasks are done.
+
+    Where a process dies that is a fault of its task, and new processes do the others.
+    """
+    waiting = dict.fromkeys(parts)
+    while waiting:
+        parts.update((task, Findings()) for task in waiting)  # what is under way when a process dies is read again
+        try:
+            # One reads in a process of its own, too: a function that ends it must not end the command.
+            with forks(check, num_processes) as team:
+                for task, read in team.run(tuple(waiting), report=lambda told: parts[told[0]].faults.append(told[1])):
+                    parts[task].join(read)
+                    del waiting[task]
+                    yield len(parts) - len(waiting)
+        except ProcessDiedError as error:
+            check.note_death(error.task, error, parts[error.task])
+            del waiting[error.task]
+            yield len(parts) - len(waiting)
+
+
+def progress_line(done: int, parts: Collection[Findings], began: float) -> str:
+    """How many tasks are done, and how fast records and faults come."""
+    num_records = sum(part.num_records for part in parts)
+    rate = num_records / max(time.monotonic() - began, 1e-9)
+    share = f"{done / len(parts):.0%} of {len(parts):,} shards and runs"
+    return f"{share}  {num_records:,} records  {rate:,.0f}/s  {sum(part.counts.total() for part in parts):,} faults"
+
+
+def fault_lines(found: Findings) -> Iterator[str]:
+    """The faults, by source and kind."""
+    for fault in sorted(found.faults, key=lambda fault: (fault.source, fault.kind)):  # stable: in the files' order
+        source = f" {one_line(fault.source)}:" if fault.source else ""
+        # A fault is a line: what to do about it stands in the same one, other line ends are escaped.
+        yield f"error: {fault.kind}:{source} {one_line(_REMEDY.sub('. ', fault.message))}"
+    if unlisted := found.counts.total() - len(found.faults):
+        yield f"… and {unlisted:,} more, of which each shard lists the first of their kind alone"

@@ -41,11 +41,7 @@ def _digest(value: Any) -> bytes:
 def _parts(value: Any) -> Iterator[bytes]:
     """Yield the name of the type, and what makes two values of it equal."""
     yield type(value).__qualname__.encode()
-    if isinstance(value, bool | int | float | complex | str | None):
-        yield repr(value).encode("utf-8", "surrogatepass")
-    elif isinstance(value, bytes | bytearray):
-        yield bytes(value)
-    elif isinstance(value, Mapping):
+    if isinstance(value, Mapping):
         yield from sorted(_digest(key) + _digest(part) for key, part in value.items())
     elif isinstance(value, list | tuple):
         yield from map(_digest, value)

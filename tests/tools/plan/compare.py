@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from streamdata import JsonlIterableDataset, MergedDataset, PackTokens, named, report, to_state
-from streamdata.tools.plan.make_plan import Amount, RunPlan, make_plan
+from streamdata.tools.plan.make_plan import Amount, Planner, RunPlan
 from tests.shard_files import write_jsonl
 from tests.streams import Numbers
 from tests.tools.plan.jobs import delivered_by_job, second_epoch_of
@@ -114,7 +114,7 @@ class RandomRecipe:
 
     def planned(self) -> RunPlan:
         """Its plan, by a look at all records."""
-        return make_plan(self.make(), self.amount, num_sampled=1000, num_draws=0)
+        return Planner(self.make(), self.amount, 1000).plan(0)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from streamdata import MergedDataset
-from streamdata.tools.plan.make_plan import Amount, RunPlan, make_plan
+from streamdata.tools.plan.make_plan import Amount, Planner, RunPlan
 from tests.streams import identity, loaded
 
 MakeDataset = Callable[[], MergedDataset]
@@ -47,7 +47,7 @@ def planned(dataset: MergedDataset, samples: float | None = None, **options: flo
     """A plan, by the names that the command has."""
     sampled, draws = int(options.pop("sample", 0)), int(options.pop("draws", 0))
     amount = Amount(samples, options.pop("tokens", None), *(int(options.pop(n, d)) for n, d in _TOPOLOGY))
-    return make_plan(dataset, amount, num_sampled=sampled, num_draws=draws)
+    return Planner(dataset, amount, sampled).plan(draws)
 
 
 _TOPOLOGY = (("dp", 1), ("workers", 0), ("batch", 1))

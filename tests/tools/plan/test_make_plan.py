@@ -8,8 +8,7 @@ import pytest
 
 from streamdata import JsonlIterableDataset, MergedDataset, PackTokens, named
 from streamdata.errors import SourceError
-from streamdata.tools.plan.make_plan import Amount
-from streamdata.tools.plan.plan_text import plan_text
+from streamdata.tools.plan.make_plan import Amount, plan_text
 from tests.cpu import cpu_within
 from tests.memory import begin_peak, peak
 from tests.streams import Numbers

@@ -8,8 +8,7 @@ import pytest
 
 from streamdata import Cost, GroupByLength, MergedDataset, PackTokens
 from streamdata.errors import SourceError
-from streamdata.tools.plan.make_plan import Amount, make_plan
-from streamdata.tools.plan.plan_text import plan_text
+from streamdata.tools.plan.make_plan import Amount, Planner, plan_text
 from streamdata.tools.plan.stragglers import StragglerLoss
 from tests.streams import Numbers, loaded
 
@@ -31,7 +30,7 @@ def stream(**options: object) -> MergedDataset:
 def planned(dataset: MergedDataset, ranks: int = 8, batch: int = 1, read: int = SAMPLED) -> StragglerLoss:
     """The plan's part of it."""
     amount = Amount(1000, None, ranks, 0, batch)
-    found = make_plan(dataset, amount, num_sampled=read, num_draws=0, balances=True).balance
+    found = Planner(dataset, amount, read).plan(0, balances=True).balance
     assert found is not None
     return found
 
@@ -87,5 +86,5 @@ def test_what_cannot_be_planned_is_an_error(dataset: MergedDataset, read: int, g
 
 def test_text_says_nothing_of_what_was_not_asked() -> None:
     """A plan without balance."""
-    plan = make_plan(stream(), Amount(10, None, 1, 0, 1), num_sampled=0, num_draws=0)
+    plan = Planner(stream(), Amount(10, None, 1, 0, 1), 0).plan(0)
     assert "slowest" not in plan_text(plan).plain
