@@ -220,8 +220,8 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             mesh: Instead of both, torch's DeviceMesh. Ranks that differ in tensor, pipeline or context parallelism
                 alone are one replica, and read the same samples.
             dims: The names of its data-parallel dimensions; to be left out where they have usual names, such as `dp`,
-                `dp_replicate`, `dp_shard` or `fsdp` beside `tp`, `pp`, `cp`, or where it has one dimension, unless that
-                is one of the latter.
+                `dp_replicate`, `dp_shard` or `batch` beside `tp`, `pp`, `cp`, or where it has one dimension, unless
+                that is one of the latter, or may hold both kinds, as `fsdp` and `dp_shard_cp` do.
 
         Raises:
             ValueError: Not 0 <= dp_rank < dp_size; neither a mesh nor both numbers are given; or the mesh is ambiguous.

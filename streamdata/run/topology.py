@@ -17,9 +17,11 @@ MAX_RANKS: Final = 1 << 17
 """More than any job has; a number in damaged states, or one that was mistyped, must not become a list of so many."""
 
 
-_DATA: Final = frozenset(("batch", "data", "ddp", "dp", "dp_replicate", "dp_shard", "fsdp", "hsdp"))
+_DATA: Final = frozenset(("batch", "data", "ddp", "dp", "dp_replicate", "dp_shard"))
 _MODEL: Final = frozenset(("cp", "model", "pp", "sp", "tp"))
 """Names in frameworks of a mesh's dimensions along which ranks read other samples, and the same ones."""
+_MIXED: Final = frozenset(("efsdp", "ep", "etp", "fsdp", "hsdp", "loss"))
+"""Names of dimensions that have, or may have, ranks of both kinds: torchtitan's `fsdp` is `dp_shard` and `cp`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,40 +96,75 @@ def data_parallel_of(mesh: "DeviceMesh", dims: str | Sequence[str] | None) -> Da
     Args:
         mesh: Has this process in it.
         dims: The names of its data-parallel dimensions. None takes those of the usual names; or the one dimension of a
-            mesh, unless it has the name of one along which ranks read the same.
+            mesh, unless its name is of one along which ranks read, or may read, the same.
 
     Raises:
         ValueError: A dimension is not in the mesh, or it is not clear which are data-parallel.
     """
     names = mesh.mesh_dim_names or ()
-    wanted: set[str | None]
+    wanted: set[str | None] | None
     if dims is not None:
         wanted = {dims} if isinstance(dims, str) else set(dims)
-    elif mesh.ndim == 1 and not _MODEL.intersection(names):
+    elif mesh.ndim == 1 and not any(map(_has_model, names)):
         wanted = {*names} or {None}
-    elif not names or {*names} - _DATA - _MODEL:
+    else:
+        wanted = _data_dims(mesh)
+    if wanted is None:
         raise ValueError(
             f"data parallel: it is not clear which of the mesh's dimensions {tuple(names)} are data-parallel\n"
-            "  Name them: set_data_parallel(mesh=mesh, dims=(…)); or give a submesh of these alone, such as mesh['dp']."
+            "  Name them: set_data_parallel(mesh=mesh, dims=(…)), if ranks along them read other samples; or give a "
+            "submesh of these alone, such as mesh['dp'], or with torchtitan mesh['batch']."
         )
-    else:
-        wanted = {name for name in names if name in _DATA}
     if not wanted or not wanted <= {*names, None}:
         raise ValueError(
             f"data parallel: expected dims to be some of the mesh's dimensions {tuple(names)}, got {shown(dims)}\n"
             "  Name those along which ranks read other samples, such as dims=('dp_replicate', 'dp_shard'); where all "
             "read the same, call set_data_parallel(1, 0)."
         )
+    size, rank = 1, 0
+    for name, extent, coordinate in zip(names or (None,) * mesh.ndim, mesh.shape, _coordinates(mesh), strict=True):
+        if name in wanted:
+            size, rank = size * extent, rank * extent + coordinate
+    return DataParallel(dp_size=size, dp_rank=rank)
+
+
+def members_of(mesh: "DeviceMesh") -> list[int]:
+    """The processes of a DeviceMesh that read the same samples as this one, as ranks of the default process group.
+
+    Raises:
+        ValueError: It is not clear which of its dimensions are data-parallel.
+    """
+    names, wanted = mesh.mesh_dim_names or (), _data_dims(mesh)
+    if wanted is None:
+        raise ValueError(
+            f"GroupLoader: it is not clear which of the mesh's dimensions {tuple(names)} are data-parallel\n"
+            f"  Give one whose dimensions have names among {sorted(_DATA | _MODEL)}, such as mesh['cp', 'tp']; or the "
+            "process group of the ranks that read the same."
+        )
+    where = zip(names, _coordinates(mesh), strict=True)
+    members: list[int] = mesh.mesh[tuple(at if name in wanted else slice(None) for name, at in where)].flatten().tolist()
+    return members
+
+
+def _data_dims(mesh: "DeviceMesh") -> set[str | None] | None:
+    """The data-parallel dimensions of a mesh, by their names; None where some name does not say what it is."""
+    names = mesh.mesh_dim_names or ()
+    return {name for name in names if name in _DATA} if names and {*names} <= _DATA | _MODEL else None
+
+
+def _has_model(name: str) -> bool:
+    """Whether ranks along a dimension may read the same samples: also if it is one of both kinds that were joined."""
+    return name in _MIXED or not _MODEL.isdisjoint(name.split("_"))
+
+
+def _coordinates(mesh: "DeviceMesh") -> Sequence[int]:
+    """Where this process is in a mesh."""
     coordinates = mesh.get_coordinate()
     if coordinates is None:
         raise ValueError(
             "data parallel: this process is not in the mesh\n  Give a mesh that has all processes that read."
         )
-    size, rank = 1, 0
-    for name, extent, coordinate in zip(names or (None,) * mesh.ndim, mesh.shape, coordinates, strict=True):
-        if name in wanted:
-            size, rank = size * extent, rank * extent + coordinate
-    return DataParallel(dp_size=size, dp_rank=rank)
+    return coordinates
 
 
 def _integer_from_environment(name: str, default: int) -> int:

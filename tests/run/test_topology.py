@@ -6,7 +6,7 @@ import pytest
 
 from streamdata import MergedDataset, to_state
 from streamdata.run import DataParallel, Lane, find_data_parallel
-from streamdata.run.topology import data_parallel_of
+from streamdata.run.topology import data_parallel_of, members_of
 from tests.streams import Numbers
 
 
@@ -108,6 +108,11 @@ def test_a_submesh_is_taken_whole(mesh_of):
     ("names", "dims", "message"),
     [
         (("dp", "ep"), None, "not clear which of the mesh's dimensions"),
+        (("dp", "efsdp"), None, "not clear which of the mesh's dimensions"),
+        (("dp_replicate", "fsdp", "tp"), None, "not clear which"),
+        (("fsdp",), None, "not clear which"),
+        (("dp_shard_cp",), None, "not clear which"),
+        (("dp_cp", "tp"), None, "not clear which"),
         (("tp", "pp"), None, "expected dims to be some of the mesh's dimensions"),
         (("tp",), None, r"call set_data_parallel\(1, 0\)"),
         (None, None, "not clear which"),
@@ -119,6 +124,28 @@ def test_a_mesh_must_say_which_dimensions_are_data_parallel(mesh_of, names, dims
     """Ranks of an expert dimension, say, may read the same samples or not."""
     with pytest.raises(ValueError, match=message):
         data_parallel_of(mesh_of(0, (2,) * len(names or "ab"), names), dims)
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "expected"),
+    [
+        ((2, 2), ("dp", "cp"), [[0, 1], [0, 1], [2, 3], [2, 3]]),
+        ((2, 2), ("tp", "batch"), [[0, 2], [1, 3], [0, 2], [1, 3]]),
+        ((2, 1, 2), ("dp_replicate", "dp_shard", "tp"), [[0, 1], [0, 1], [2, 3], [2, 3]]),
+        ((2, 2), ("pp", "tp"), [[0, 1, 2, 3]] * 4),
+        ((4,), ("dp",), [[0], [1], [2], [3]]),
+    ],
+)
+def test_members_are_the_ranks_of_one_replica(mesh_of, shape, names, expected):
+    """Those that differ along other dimensions than data-parallel ones."""
+    assert [members_of(mesh_of(rank, shape, names)) for rank in range(math.prod(shape))] == expected
+
+
+@pytest.mark.parametrize("names", [("dp", "ep"), ("dp_cp", "tp"), ("fsdp", "tp"), ("anything",), None])
+def test_members_of_a_mixed_mesh_are_refused(mesh_of, names):
+    """Nobody knows whether these ranks read the same."""
+    with pytest.raises(ValueError, match="GroupLoader: it is not clear which .*\n.*process group of the ranks"):
+        members_of(mesh_of(0, (2,) * len(names or "ab"), names))
 
 
 def test_a_mesh_comes_before_the_process_group_and_arguments_before_it(mesh_of):
