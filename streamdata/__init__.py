@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from streamdata.chats.prompts import prompt_collate as prompt_collate
     from streamdata.delivery.collate import GroupCollate as GroupCollate
     from streamdata.delivery.collate import mixed_collate as mixed_collate
+    from streamdata.delivery.group_loader import GroupLoader as GroupLoader
     from streamdata.delivery.losses import by_name as by_name
     from streamdata.delivery.losses import loss_by_source as loss_by_source
     from streamdata.delivery.sampler import ResumableDistributedSampler as ResumableDistributedSampler
@@ -120,6 +121,7 @@ _MODULES = {
     "StreamLoader": "delivery.stream_loader",
     "StreamState": "delivery.stream_state",
     "to_device": "delivery.to_device",
+    "GroupLoader": "delivery.group_loader",
     "TensorCollate": "delivery.tensor_collate",
     "Pad": "delivery.tensor_collate",
     "to_float": "delivery.tensor_collate",

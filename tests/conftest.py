@@ -42,7 +42,8 @@ PRELOADED = [
     "tests.prepare.conftest",
 ]
 FIRST = {
-    *("test_benchmarks.py", "test_blend_rule.py", "test_damaged_records.py", "test_even_ranks.py", "test_hostile.py"),
+    *("test_benchmarks.py", "test_blend_rule.py", "test_damaged_records.py", "test_even_ranks.py"),
+    *("test_group_loader.py", "test_group_loops.py", "test_hostile.py"),
     *("test_jsonl.py", "test_killed_run.py", "test_local.py", "test_lock_step.py", "test_main.py"),
     *("test_make_plan.py", "test_manifest.py", "test_mixed.py", "test_network.py", "test_on_ray.py"),
     *("test_page_cache.py", "test_pages.py", "test_parquet.py", "test_pipeline.py", "test_plain_loop.py"),

@@ -3,9 +3,10 @@
 1. list of samples → `mixed_collate` → one shared buffer per batch → list of samples in the trainer
 2. list of samples → `TensorCollate` → one shared buffer per batch → dict of tensors in the trainer, with `__state__`
 3. `MergedDataset` → `StreamLoader` → plain batches; number of batches → states after them
-4. `StreamLoader` → `StreamState` → one entry of a checkpoint, for all ranks
-5. group of samples → `GroupCollate` → a batch of its samples, by any collate
-6. map-style dataset → `ResumableDistributedSampler` → this replica's indices of an epoch, from where the job stood
+4. `StreamLoader` → `GroupLoader` → the same batches in all processes of a group, of which one reads
+5. `StreamLoader` → `StreamState` → one entry of a checkpoint, for all ranks
+6. group of samples → `GroupCollate` → a batch of its samples, by any collate
+7. map-style dataset → `ResumableDistributedSampler` → this replica's indices of an epoch, from where the job stood
 
 | file | what is in it |
 |---|---|
@@ -16,6 +17,7 @@
 | `stream_loader.py` | the loader |
 | `recent_states.py` | the states after each of its last batches |
 | `agree.py` | whether all ranks set the same weights |
+| `group_loader.py` | one process that reads for a group of them, and its messages to the others |
 | `losses.py` | the loss of each source |
 | `to_device.py` | batches that are moved to a device ahead |
 | `stream_state.py` | the states of all ranks in a checkpoint |
@@ -23,12 +25,14 @@
 """
 
 from streamdata.delivery.collate import mixed_collate
+from streamdata.delivery.group_loader import GroupLoader
 from streamdata.delivery.sampler import ResumableDistributedSampler
 from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.delivery.stream_state import StreamState
 from streamdata.delivery.tensor_collate import Pad, TensorCollate, to_float
 
 __all__ = [
+    "GroupLoader",
     "Pad",
     "ResumableDistributedSampler",
     "StreamLoader",

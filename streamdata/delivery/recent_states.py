@@ -33,6 +33,15 @@ class RecentStates:
             self._forgotten.update(self._kept[0])  # before it goes: another thread may look on
             self._kept.popleft()
 
+    def entries(self, num_batches: int) -> Mapping[str, Any]:
+        """The states that one batch brought, with those that came after it; of batch 0, those that came before any.
+
+        Args:
+            num_batches: Its number, one of the last two.
+        """
+        first = self.num_batches - len(self._kept)
+        return self._kept[num_batches - first - 1] if num_batches > first else self._forgotten
+
     def forget_last(self, count: int) -> None:
         """Drop the states of the last `count` batches, as if they had not been received."""
         for _ in range(count):

@@ -150,6 +150,11 @@ class StreamLoader:
         return self._states.num_batches
 
     @property
+    def recent_states(self) -> RecentStates:
+        """The states after each of its last batches; another object after a pass was begun that had been left."""
+        return self._states
+
+    @property
     def traffic(self) -> Traffic:
         """Requests to remote stores for this loader's batches, also before the resume; see `MergedDataset.traffic`."""
         return self.dataset.traffic()

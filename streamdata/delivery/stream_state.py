@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from streamdata.delivery.group_loader import GroupLoader
 from streamdata.delivery.stream_loader import StreamLoader
 from streamdata.delivery.to_device import DeviceLoader
 from streamdata.errors import StateError
@@ -27,7 +28,7 @@ class StreamState:
         loader: This rank's loader: the one that the loop reads, so perhaps what `to_device` returned.
     """
 
-    def __init__(self, loader: StreamLoader | DeviceLoader) -> None:
+    def __init__(self, loader: StreamLoader | GroupLoader | DeviceLoader) -> None:
         self._loader = loader
 
     def state_dict(self) -> dict[str, str]:

@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 
+from streamdata.delivery.group_loader import GroupLoader
 from streamdata.delivery.stream_loader import StreamLoader, check_reader
 from streamdata.errors import StateError, shown
 from streamdata.run.lane_link import Traffic
 from streamdata.states.cursor import States
 
 
-def to_device(loader: StreamLoader, device: torch.device | str | int, ahead: int = 2) -> "DeviceLoader":
+def to_device(loader: StreamLoader | GroupLoader, device: torch.device | str | int, ahead: int = 2) -> "DeviceLoader":
     """Moves a loader's batches to a device, the next ones while the loop works on the present one.
 
     Args:
@@ -29,7 +30,7 @@ def to_device(loader: StreamLoader, device: torch.device | str | int, ahead: int
 
 
 class DeviceLoader:
-    """A `StreamLoader` whose batches arrive on a device; its states cover only what the loop received.
+    """A `StreamLoader` or `GroupLoader` whose batches arrive on a device; its states cover only what the loop received.
 
     An iteration that is left by `break` goes on with the next batch; so does one that an error ended.
 
@@ -39,7 +40,7 @@ class DeviceLoader:
         ahead: How many batches are on their way.
     """
 
-    def __init__(self, loader: StreamLoader, device: torch.device, ahead: int) -> None:
+    def __init__(self, loader: StreamLoader | GroupLoader, device: torch.device, ahead: int) -> None:
         self.loader, self.device = loader, device
         self.dataset, self.num_workers = loader.dataset, loader.num_workers
         self._num_ahead = ahead

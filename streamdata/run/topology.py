@@ -21,7 +21,8 @@ _DATA: Final = frozenset(("batch", "data", "ddp", "dp", "dp_replicate", "dp_shar
 _MODEL: Final = frozenset(("cp", "model", "pp", "sp", "tp"))
 """Names in frameworks of a mesh's dimensions along which ranks read other samples, and the same ones."""
 _MIXED: Final = frozenset(("efsdp", "ep", "etp", "fsdp", "hsdp", "loss"))
-"""Names of dimensions that have, or may have, ranks of both kinds: torchtitan's `fsdp` is `dp_shard` and `cp`."""
+"""Names of dimensions that have, or may have, ranks of both kinds: torchtitan's `fsdp` is `dp_shard` and `cp`. So have
+those that were joined and named by both, such as `dp_shard_cp`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ def data_parallel_of(mesh: "DeviceMesh", dims: str | Sequence[str] | None) -> Da
     wanted: set[str | None] | None
     if dims is not None:
         wanted = {dims} if isinstance(dims, str) else set(dims)
-    elif mesh.ndim == 1 and not any(map(_has_model, names)):
+    elif mesh.ndim == 1 and not any(name in _MIXED or _MODEL & {*name.split("_")} for name in names):
         wanted = {*names} or {None}
     else:
         wanted = _data_dims(mesh)
@@ -142,7 +143,9 @@ def members_of(mesh: "DeviceMesh") -> list[int]:
             "process group of the ranks that read the same."
         )
     where = zip(names, _coordinates(mesh), strict=True)
-    members: list[int] = mesh.mesh[tuple(at if name in wanted else slice(None) for name, at in where)].flatten().tolist()
+    members: list[int] = (
+        mesh.mesh[tuple(at if name in wanted else slice(None) for name, at in where)].flatten().tolist()
+    )
     return members
 
 
@@ -150,11 +153,6 @@ def _data_dims(mesh: "DeviceMesh") -> set[str | None] | None:
     """The data-parallel dimensions of a mesh, by their names; None where some name does not say what it is."""
     names = mesh.mesh_dim_names or ()
     return {name for name in names if name in _DATA} if names and {*names} <= _DATA | _MODEL else None
-
-
-def _has_model(name: str) -> bool:
-    """Whether ranks along a dimension may read the same samples: also if it is one of both kinds that were joined."""
-    return name in _MIXED or not _MODEL.isdisjoint(name.split("_"))
 
 
 def _coordinates(mesh: "DeviceMesh") -> Sequence[int]:

@@ -211,7 +211,7 @@ def gather_states(
             on every rank, whichever it is.
         ValueError: `dst` is no process, or one of rank and size is missing or wrong.
     """
-    of, processes = replica_of("gather_states", rank, size), find_data_parallel()
+    of, processes = replica_of("gather_states", rank, size, states), find_data_parallel()
     check_can_meet("gather_states", of.dp_size)
     if dst is not None and not 0 <= dst < processes.dp_size:
         raise ValueError(f"gather_states: expected a rank below {processes.dp_size} as dst, got {shown(dst)}")

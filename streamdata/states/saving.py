@@ -71,10 +71,26 @@ class RankStates:
     table: StatesTable = field(default_factory=StatesTable)
 
 
+class MemberStates(dict[str, Any]):
+    """The states of a replica that is several processes, each of which has them: the first one saves them.
+
+    Args:
+        states: The states.
+        replica: Which one it is.
+        is_first: Whether this process is its first one.
+    """
+
+    def __init__(self, states: Mapping[str, Any], replica: DataParallel, *, is_first: bool) -> None:
+        super().__init__(states)
+        self.replica, self.is_first = replica, is_first
+
+
 def save_states(
     directory: str | Path, states: Mapping[str, Any], *, step: int, rank: int | None = None, size: int | None = None
 ) -> None:
     """Saves a rank's states; call it on every rank, also on one that has delivered nothing.
+
+    Of a `GroupLoader`'s states it knows the rank, and does nothing but in the group's first process.
 
     Writes `directory/step-STEP/rank-RANK.states`, which is there in full or not at all, also after a power cut, and
     beside it, once for all ranks, what the run had come to under earlier sizes: a step needs no other folder.
@@ -95,7 +111,9 @@ def save_states(
     """
     if type(step) is not int or not 0 <= step < 2**53:
         raise ValueError(f"save_states: expected a step from 0 on, an int below 2**53, got {shown(step)}")
-    of = replica_of("save_states", rank, size)
+    of = replica_of("save_states", rank, size, states)
+    if isinstance(states, MemberStates) and not states.is_first:
+        return
     part, deal = part_of_rank(states, of)
     if step and not (part or deal or is_asked.is_set()) and any(dataset.is_to_be_saved() for dataset in list(watched)):
         raise StateError(
@@ -104,7 +122,7 @@ def save_states(
             "  Call states.update(to_state(batch)) for every batch, or save StreamLoader.state_dict()."
         )
     # Otherwise each replica may have a process group of its own.
-    group = group_name() if rank is None else None
+    group = group_name() if rank is None and not isinstance(states, MemberStates) else None
     folder = Path(directory) / f"step-{step}"
     make_directory(folder)
     # Before its own file is there: until then the step lacks rank 0, and cannot be taken for one of both runs.
@@ -259,14 +277,14 @@ def deal_file(digest: str) -> str:
     return f"deal-{digest}.json.gz"
 
 
-def replica_of(who: str, rank: int | None, size: int | None) -> DataParallel:
-    """The replica that the caller gives, by default that of this process.
+def replica_of(who: str, rank: int | None, size: int | None, states: Mapping[str, Any]) -> DataParallel:
+    """The replica that the caller gives, by default the one that the states are known to be of, or this process.
 
     Raises:
         ValueError: One of rank and size is missing or wrong.
     """
     if rank is None and size is None:
-        return find_data_parallel()
+        return states.replica if isinstance(states, MemberStates) else find_data_parallel()
     if rank is None or size is None:
         raise ValueError(f"{who}: expected both rank and size, or neither, got rank={rank}, size={size}")
     return DataParallel(dp_size=size, dp_rank=rank)

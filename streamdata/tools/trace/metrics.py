@@ -66,6 +66,7 @@ class _Collector:
         if loader is None:
             return
         inner = loader.loader if isinstance(loader, DeviceLoader) else loader
+        assert isinstance(inner, StreamLoader), "it was checked"
         rank = str(inner.dataset.lane(inner.num_workers).dp_rank)
         with self._lock, suppress(StateError):  # the loop went back meanwhile: the numbers before are as good
             states, before = inner.peek(loader.num_batches), self._states
@@ -131,10 +132,10 @@ def metrics(loader: Loader, port: int | None = None, addr: str = "127.0.0.1") ->
         ImportError: prometheus_client is not installed.
         OSError: The port is taken.
     """
-    if not isinstance(loader, StreamLoader | DeviceLoader):
+    if not isinstance(loader.loader if isinstance(loader, DeviceLoader) else loader, StreamLoader):
         raise ValueError(
             f"metrics: expected a StreamLoader, or what to_device made of one, got {shown(loader)}\n"
-            "  Of states alone, `streamdata.report(states)` has the numbers."
+            "  Of a GroupLoader give its `loader`, on its reader. Of states `streamdata.report` has the numbers."
         )
     if port is not None and (type(port) is not int or not 0 <= port < 2**16):
         raise ValueError(f"metrics: expected a port from 0 to 65535, or None, got {shown(port)}")
