@@ -95,7 +95,7 @@ test-trainers: $(TRAINERS)/bin/python
 	$(TRAINERS)/bin/pip install -q -c constraints.txt -e '.[test]'
 	@for name in $(WHOLE); do $(TRAINERS)/bin/pip install -q -c constraints.txt $$name || echo "missing: $$name, see above"; done
 	@for name in $(ALONE); do $(TRAINERS)/bin/pip install -q -c constraints.txt --no-deps $$name || echo "missing: $$name, see above"; done
-	$(TRAINERS)/bin/pytest -q tests/compat tests/examples/test_plain_loop.py tests/examples/moving_over tests/stores/test_megatron_samples.py
+	$(TRAINERS)/bin/pytest -q tests/compat tests/examples/test_plain_loop.py tests/examples/test_group_loops.py tests/examples/moving_over tests/stores/test_megatron_samples.py
 
 test-browser: venv $(BROWSER)/bin/python
 	$(BROWSER)/bin/pip install -q selenium==4.51.0 || echo "missing: selenium, see above"

@@ -18,7 +18,7 @@ ELASTIC = [(2, 10), (1, 20), (2, 10)]
 def test_no_script_has_more_than_70_lines() -> None:
     """Who reads one wants to see at once what to write; torchtitan has two protocols, TRL half of HF Trainer's."""
     lines = {path.name: len(path.read_text().splitlines()) for path in SCRIPTS.glob("*.py") if path.name != "tiny.py"}
-    assert len(lines) == 9
+    assert len(lines) == 11
     assert max(lines.pop("titan_loader.py"), lines.pop("hf_trainer.py")) <= 90
     assert max(lines.values()) <= 70, lines
 

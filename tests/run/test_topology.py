@@ -144,7 +144,7 @@ def test_members_are_the_ranks_of_one_replica(mesh_of, shape, names, expected):
 @pytest.mark.parametrize("names", [("dp", "ep"), ("dp_cp", "tp"), ("fsdp", "tp"), ("anything",), None])
 def test_members_of_a_mixed_mesh_are_refused(mesh_of, names):
     """Nobody knows whether these ranks read the same."""
-    with pytest.raises(ValueError, match="GroupLoader: it is not clear which .*\n.*process group of the ranks"):
+    with pytest.raises(ValueError, match=r"GroupLoader: it is not clear which .*\n.*process group of the ranks"):
         members_of(mesh_of(0, (2,) * len(names or "ab"), names))
 
 
