@@ -11,7 +11,7 @@ import re
 import secrets
 import weakref
 import zlib
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -83,6 +83,10 @@ class MemberStates(dict[str, Any]):
     def __init__(self, states: Mapping[str, Any], replica: DataParallel, *, is_first: bool) -> None:
         super().__init__(states)
         self.replica, self.is_first = replica, is_first
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Within a trainer's checkpoint: torch.load takes an OrderedDict, and no class of ours.
+        return OrderedDict, (), None, None, iter(self.items())
 
 
 def save_states(

@@ -90,6 +90,14 @@ def test_it_goes_on_from_states_and_goes_back(alone):
     assert values(islice(grouped, 3)) == want[2:5]
 
 
+def test_states_within_a_checkpoint_of_torch_are_plain(alone, tmp_path):
+    """It loads no class by default."""
+    grouped = GroupLoader(StreamLoader(dataset(), 4), alone)
+    list(islice(grouped, 3))
+    torch.save({"stream": grouped.state_dict()}, tmp_path / "checkpoint.pt")
+    assert torch.load(tmp_path / "checkpoint.pt")["stream"] == grouped.state_dict()
+
+
 def test_a_pass_that_is_named_begins_at_once(alone):
     """Also an earlier one, whose states begin anew."""
     plain = StreamLoader(dataset(cyclic=False), 4)
