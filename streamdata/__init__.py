@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from streamdata.chats.prompts import prompt_collate as prompt_collate
     from streamdata.delivery.collate import GroupCollate as GroupCollate
     from streamdata.delivery.collate import mixed_collate as mixed_collate
+    from streamdata.delivery.context_slice import context_slice as context_slice
     from streamdata.delivery.group_loader import GroupLoader as GroupLoader
     from streamdata.delivery.losses import by_name as by_name
     from streamdata.delivery.losses import loss_by_source as loss_by_source
@@ -126,6 +127,7 @@ _MODULES = {
     "Pad": "delivery.tensor_collate",
     "to_float": "delivery.tensor_collate",
     "GroupCollate": "delivery.collate",
+    "context_slice": "delivery.context_slice",
     "loss_by_source": "delivery.losses",
     "by_name": "delivery.losses",
     "prompt_collate": "chats.prompts",

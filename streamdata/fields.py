@@ -57,6 +57,13 @@ STATES: Final = "__states__"
 TOKEN_FIELDS: Final = ("input_ids", "tokens")
 """Token ids of a sample, by the names that all that makes or packs tokens gives them. Not private."""
 
+BOUNDS: Final = "cu_seqlens"
+"""In a packed row, or a batch of them: where documents begin and the last ends, int32 (documents + 1,). Not private."""
+PADDED_BOUNDS: Final = "cu_seqlens_padded"
+"""Beside `BOUNDS`, where documents are padded: these index the row, and `BOUNDS` are sums of true lengths."""
+LOCAL_BOUNDS: Final = "cu_seqlens_local"
+"""In a slice for context parallelism: where the parts of documents begin in it, and the last ends."""
+
 IGNORED_LABEL: Final = -100
 """The target where there is nothing to predict: what `torch.nn.functional.cross_entropy` ignores by default."""
 

@@ -17,6 +17,7 @@
 | `stream_loader.py` | the loader |
 | `recent_states.py` | the states after each of its last batches |
 | `agree.py` | whether all ranks set the same weights |
+| `context_slice.py` | what a rank of a context-parallel group works on |
 | `group_loader.py` | one process that reads for a group of them, and its messages to the others |
 | `losses.py` | the loss of each source |
 | `to_device.py` | batches that are moved to a device ahead |

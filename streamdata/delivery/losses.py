@@ -8,9 +8,9 @@ from torch import Tensor, distributed
 from torch.nn.functional import pad
 
 from streamdata.errors import names_text
-from streamdata.fields import IGNORED_LABEL, PADDING, SOURCE_IDS, TOKEN_FIELDS
+from streamdata.fields import BOUNDS, IGNORED_LABEL, LOCAL_BOUNDS, PADDED_BOUNDS, PADDING, SOURCE_IDS, TOKEN_FIELDS
 
-_BOUNDS, _POSITIONS = "cu_seqlens", "position_ids"
+_POSITIONS = "position_ids"
 
 
 def loss_by_source(
@@ -25,9 +25,11 @@ def loss_by_source(
         batch: What `TensorCollate` made, or a row of `PackTokens`. Trained are tokens by its `loss_mask`: that of
             `target_ids`, or where there are none that of `input_ids`, as of chats, each of which is the target of the
             one before it in its document; else those whose `target_ids` are not -100; else all. Others do not count,
-            whatever their loss is; nor do the rows, all of one length, that `__padding__` marks.
+            whatever their loss is; nor do documents of no source, -1, or the rows, all of one length, that
+            `__padding__` marks. Of a `context_slice` the sums are of its own tokens.
         num_sources: How many sources there are, `len(dataset.source_names)`.
-        group: The processes over which to sum, `torch.distributed.group.WORLD` for all ranks. By default this one.
+        group: The processes over which to sum, `torch.distributed.group.WORLD` for all ranks; of slices those of dp and
+            cp together. By default this one.
 
     Returns:
         The sum of losses float64 (num_sources,), and the number of trained tokens float64 (num_sources,). With a
@@ -50,6 +52,11 @@ def loss_by_source(
         is_trained = _of_tokens(batch, "loss_mask", num_tokens).to(device).bool()
     elif "target_ids" in batch:
         is_trained = _of_tokens(batch, "target_ids", num_tokens).to(device) != IGNORED_LABEL
+    elif PADDED_BOUNDS in batch:
+        raise ValueError(
+            f"loss_by_source: expected 'loss_mask' or 'target_ids' beside {PADDED_BOUNDS!r}, got {names_text(batch)}\n"
+            "  They say which tokens are padding; let a single_process_fn give target_ids."
+        )
     else:
         is_trained = torch.ones_like(values, dtype=torch.bool)
     documents = documents_of(losses, batch)
@@ -57,11 +64,11 @@ def loss_by_source(
         is_trained = pad(is_trained[1:] & (documents[1:] == documents[:-1]), (0, 1))
     if PADDING in batch:
         is_trained = is_trained & ~batch[PADDING].to(device).repeat_interleave(num_tokens // len(batch[PADDING]))
+    sources = batch[SOURCE_IDS].to(device)[documents]
+    is_trained = is_trained & (sources >= 0)  # padding is of no source, -1
     weights = weights * is_trained
     values = torch.where(is_trained, values, 0.0) * weights
-    # Padding is of no source, -1, and not trained.
-    sources = batch[SOURCE_IDS].to(device)[documents].clamp(min=0)
-    both = values.new_zeros(2, num_sources).index_add_(1, sources, torch.stack([values, weights]))
+    both = values.new_zeros(2, num_sources).index_add_(1, sources.clamp(min=0), torch.stack([values, weights]))
     if group is not None:
         distributed.all_reduce(both, group=group)
     return both[0], both[1]
@@ -94,14 +101,16 @@ def documents_of(tokens: Tensor, batch: Mapping[str, Any]) -> Tensor:
 
     Args:
         tokens: Shape (B, T), (T,) or (B * T,), of any dtype.
-        batch: Says where documents begin: by `cu_seqlens`, joined or a list with those of each row, which is padded at
-            its end; by its rows if each is a document; or by `position_ids`.
+        batch: Says where documents begin: by `cu_seqlens_local` of a slice, `cu_seqlens_padded` or `cu_seqlens`,
+            joined or a list with those of each row, which is padded at its end; by its rows if each is a document; or
+            by `position_ids`.
 
     Raises:
         ValueError: It does not.
     """
     device, num_tokens, num_documents = tokens.device, tokens.numel(), len(batch[SOURCE_IDS])
-    places, bounds = torch.arange(num_tokens, device=device), batch.get(_BOUNDS)
+    places = torch.arange(num_tokens, device=device)
+    bounds = next((batch[name] for name in (LOCAL_BOUNDS, PADDED_BOUNDS, BOUNDS) if name in batch), None)
     if not num_tokens:
         return places
     if isinstance(bounds, Tensor):
@@ -121,10 +130,10 @@ def documents_of(tokens: Tensor, batch: Mapping[str, Any]) -> Tensor:
         if begins.device.type == "cpu" and (num_begun := int(begins.sum())) != num_documents:
             raise ValueError(
                 f"loss of sources: expected {num_documents} documents where {_POSITIONS!r} is 0, got {num_begun}\n"
-                f"  Keep {_BOUNDS!r} in the batch: the positions of padding may be 0, too."
+                f"  Keep {BOUNDS!r} in the batch: the positions of padding may be 0, too."
             )
         return begins.to(device).cumsum(0) - 1
     raise ValueError(
         f"loss of sources: expected {num_rows} documents, one for each row, got {num_documents}\n"
-        f"  Keep {_BOUNDS!r} or {_POSITIONS!r} in the batch: they say where documents begin."
+        f"  Keep {BOUNDS!r} or {_POSITIONS!r} in the batch: they say where documents begin."
     )

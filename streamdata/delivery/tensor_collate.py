@@ -16,10 +16,12 @@ from streamdata.delivery.collate import listed, pack
 from streamdata.delivery.losses import documents_of
 from streamdata.errors import did_you_mean, names_text, shown
 from streamdata.fields import (
+    BOUNDS,
     CURSOR,
     DATASET_NAME,
     DOCUMENT_WEIGHTS,
     LOSS_WEIGHT,
+    PADDED_BOUNDS,
     PROVENANCE,
     SOURCE_IDS,
     STATE,
@@ -31,8 +33,6 @@ from streamdata.fields import (
 from streamdata.states.cursor import links_of, number_batch, state_text
 
 _WHO: Final = "TensorCollate"
-_BOUNDS: Final = "cu_seqlens"
-"""Where the documents of a packed row begin, and at last where the row ends: int, shape (documents + 1,)."""
 _NUMBERS: Final = (bool, int, float, np.bool_, np.integer, np.floating)
 _ARRAY_KINDS: Final = "biufc"
 """NumPy's kinds of dtypes that torch has."""
@@ -89,8 +89,9 @@ class TensorCollate:
     length before. Under "list" values stay as they are, in a list; under "drop" there are none.
 
     Packed rows, which have `cu_seqlens`, are joined end to end: these run on over all rows (int32), and a field that
-    has in every row one value for each token is joined alike, and filled up at its end if it has a `Pad`. Where the
-    rule for `cu_seqlens` itself is not "stack", rows stay apart.
+    has in every row one value for each token is joined alike, and filled up at its end if it has a `Pad`. So do
+    `cu_seqlens_padded`, which then say how many values a row has. Where the rule for `cu_seqlens` itself is not
+    "stack", rows stay apart.
 
     `source_ids` int64 (documents,) and `record_ids` int64 (documents, 3) say what the batch is made of, row after row:
     a sample is one document, a packed row as many as it has; see `PackTokens`. So do `document_weights` float32
@@ -154,19 +155,28 @@ class TensorCollate:
                 {LOSS_WEIGHT: _loss_weights(sample | _documents([sample], sample)), **sample} for sample in samples
             ]
         columns: list[_Column] = []
+        run_on: dict[str, tuple[list[int], torch.Tensor]] = {}
         bounds: _Column | None = None
         names = dict.fromkeys(chain(chain.from_iterable(samples), self._fields))
         for name in names:
-            rule = self._fields.get(name, "drop" if is_reserved(name) else self._default)
-            if rule != "drop" and name not in PROVENANCE:
-                columns.append(_Column(name, rule, samples))
-                bounds = columns[-1] if (name, rule) == (_BOUNDS, "stack") else bounds
-        lengths, run_on = (None, None) if bounds is None else bounds.run_on()
-        collated = {column.name: run_on if column is bounds else column.value(lengths) for column in columns}
+            # Padded bounds are treated as those beside them.
+            own = BOUNDS if name == PADDED_BOUNDS and name not in self._fields else name
+            rule = self._fields.get(own, "drop" if is_reserved(name) else self._default)
+            if rule == "drop" or name in PROVENANCE:
+                continue
+            columns.append(_Column(name, rule, samples))
+            if name in (BOUNDS, PADDED_BOUNDS) and rule == "stack":
+                run_on[name] = columns[-1].run_on()
+                bounds = columns[-1] if bounds is None or name == PADDED_BOUNDS else bounds
+        lengths = None if bounds is None else run_on[bounds.name][0]
+        collated = {
+            column.name: run_on[column.name][1] if column.name in run_on else column.value(lengths)
+            for column in columns
+        }
         if bounds is not None and not any(column.is_joined for column in columns):
             bounds.refuse(
                 f"says that the rows have {lengths} tokens, but no field has so many values",
-                f'Give rows that are not padded, or keep them apart with fields={{{_BOUNDS!r}: "list"}}.',
+                f'Give rows that are not padded, or keep them apart with fields={{{BOUNDS!r}: "list"}}.',
             )
         documents = _documents(samples, names) if self._provenance or self._loss_weights else {}
         if self._loss_weights and LOSS_WEIGHT not in collated:
@@ -181,13 +191,13 @@ class TensorCollate:
 
 def _documents(samples: list[dict[str, Any]], names: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The provenance of a batch: of samples, or of the documents of packed rows; nothing where one does not say."""
-    if names.keys().isdisjoint((SOURCE_IDS, _BOUNDS)):
+    if names.keys().isdisjoint((SOURCE_IDS, BOUNDS)):
         return provenance(samples)
     rows = []
     for sample in samples:
         own: dict[str, torch.Tensor] = {name: sample[name] for name in PROVENANCE if name in sample}
         if SOURCE_IDS not in own:  # it is of one record, as all documents of a window of a store are
-            own = provenance([sample] * (len(sample[_BOUNDS]) - 1 if _BOUNDS in sample else 1)) | own
+            own = provenance([sample] * (len(sample[BOUNDS]) - 1 if BOUNDS in sample else 1)) | own
         rows.append(own)
     return {name: torch.cat([row[name] for row in rows]) for name in PROVENANCE if all(name in row for row in rows)}
 
@@ -323,7 +333,7 @@ class _Column:
             return joined
         if rule.side == "left":
             self.refuse(
-                f"expected packed rows to be filled up at their end, where {_BOUNDS!r} stays right, got {rule}",
+                f"expected packed rows to be filled up at their end, where {BOUNDS!r} stays right, got {rule}",
                 'Write side="right".',
             )
         end = joined.new_full((rule.length(len(joined)) - len(joined), *joined.shape[1:]), rule.value)

@@ -13,20 +13,27 @@ from streamdata.run.lane_link import Traffic
 from streamdata.states.cursor import States
 
 
-def to_device(loader: StreamLoader | GroupLoader, device: torch.device | str | int, ahead: int = 2) -> "DeviceLoader":
+def to_device(
+    loader: StreamLoader | GroupLoader,
+    device: torch.device | str | int,
+    ahead: int = 2,
+    transform: Callable[[Any], Any] | None = None,
+) -> "DeviceLoader":
     """Moves a loader's batches to a device, the next ones while the loop works on the present one.
 
     Args:
         loader: Gives the batches. With `pin_memory=True` its pinning thread pins them, else they are pinned here.
         device: Where tensors go, at any depth of dicts, lists and tuples; all else stays as it is.
         ahead: How many batches are being moved, beside the one that the loop has.
+        transform: Makes of each batch what is moved, such as a `context_slice` of it. Where it raises, its batch was
+            not received: the next iteration gives it again.
 
     Raises:
         ValueError: `ahead` is no int from 1 on.
     """
     if type(ahead) is not int or ahead < 1:
         raise ValueError(f"to_device: expected ahead to be an int from 1 on, got {shown(ahead)}")
-    return DeviceLoader(loader, torch.device(device), ahead)
+    return DeviceLoader(loader, torch.device(device), ahead, transform)
 
 
 class DeviceLoader:
@@ -38,12 +45,19 @@ class DeviceLoader:
         loader: Gives the batches.
         device: Where tensors go.
         ahead: How many batches are on their way.
+        transform: Makes of each batch what is moved; None moves it as it is.
     """
 
-    def __init__(self, loader: StreamLoader | GroupLoader, device: torch.device, ahead: int) -> None:
+    def __init__(
+        self,
+        loader: StreamLoader | GroupLoader,
+        device: torch.device,
+        ahead: int,
+        transform: Callable[[Any], Any] | None,
+    ) -> None:
         self.loader, self.device = loader, device
         self.dataset, self.num_workers = loader.dataset, loader.num_workers
-        self._num_ahead = ahead
+        self._num_ahead, self._transform = ahead, transform
         self._begin()
 
     def _begin(self) -> None:
@@ -126,7 +140,7 @@ class DeviceLoader:
             while self._source is not None and len(ahead) <= self._num_ahead:
                 batch = self._next(self._source)
                 if batch is not None:
-                    ahead.append(copy(batch))
+                    ahead.append(copy(self._transformed(batch)))
             if not ahead:
                 return
             yield ahead.popleft()()
@@ -140,6 +154,16 @@ class DeviceLoader:
             return None
         except BaseException:
             self._source = iter(self.loader)  # a generator that raised is over, and the loader goes on
+            raise
+
+    def _transformed(self, batch: Any) -> Any:
+        if self._transform is None:
+            return batch
+        try:
+            return self._transform(batch)
+        except BaseException:
+            self.loader.go_back(self.loader.num_batches - 1)
+            self._source = iter(self.loader)
             raise
 
 

@@ -10,6 +10,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
+from math import lcm
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -17,9 +18,9 @@ import numpy.typing as npt
 import torch
 
 from streamdata.errors import StateError, names_text, shown
-from streamdata.fields import DOCUMENT_WEIGHTS, LOSS_WEIGHT, PROVENANCE, own_names, provenance
+from streamdata.fields import BOUNDS, DOCUMENT_WEIGHTS, LOSS_WEIGHT, PADDED_BOUNDS, PROVENANCE, own_names, provenance
 from streamdata.sources.source import Sample, describe_record
-from streamdata.text.packing import checked_counts
+from streamdata.text.packing import checked_counts, padded_row, rounded
 from streamdata.text.plan import Balance, Cost, Plan, plan_bfd, plan_bfd_head
 from streamdata.text.truncation import check_choice, check_positive
 
@@ -75,6 +76,8 @@ class Lookahead(ABC):
     """Samples of which the last output, or none, is the last."""
     output_cost = 0.0
     """Cost of the last output, where it balances."""
+    _multiple = 1
+    """The length of a piece in an output is rounded up to a multiple of this."""
 
     def __init__(
         self,
@@ -124,7 +127,7 @@ class Lookahead(ABC):
     def _hold(self, pieces: list[TokenPiece]) -> None:
         self._pieces = pieces
         # Counted on with each sample: to plan, or even to add up, for each of thousands would be quadratic.
-        sizes = [piece.end - piece.begin for piece in pieces]
+        sizes = [rounded(piece.end - piece.begin, self._multiple) for piece in pieces]
         self._tokens, self._longest = sum(sizes), max(sizes, default=0)
         self._bytes = sum({piece.number: piece.num_bytes for piece in pieces}.values())
 
@@ -195,8 +198,8 @@ class Lookahead(ABC):
                 num_bytes += value.nbytes if isinstance(value, _ARRAYS) else _bytes_of(value)
         for begin, end in parts:
             self._pieces.append(TokenPiece(sample, names, num_tokens, num_bytes, number, overlong, begin, end))
-            self._tokens += end - begin
-            self._longest = max(self._longest, end - begin)
+            size = rounded(end - begin, self._multiple)
+            self._tokens, self._longest = self._tokens + size, max(self._longest, size)
         self._bytes += num_bytes
 
     def _checked(self, sample: Sample) -> tuple[Sample, int]:
@@ -237,7 +240,8 @@ class Lookahead(ABC):
 
     def _planned(self, *, is_end: bool) -> Iterator[Sample]:
         pieces = self._pieces
-        plan = self._plan(np.array([piece.end - piece.begin for piece in pieces], np.int64), is_end=is_end)
+        lengths = np.array([piece.end - piece.begin for piece in pieces], np.int64)
+        plan = self._plan(rounded(lengths, self._multiple), is_end=is_end)
         samples, sizes = [piece.sample for piece in pieces], [piece.num_tokens for piece in pieces]
         columns = {name: [sample.get(name) for sample in samples] for name in _names(pieces)}
         vectors = frozenset(
@@ -327,17 +331,19 @@ def _told(value: object) -> str:
     return type(value).__name__ if shape is None else f"{type(value).__name__} {dtype} {tuple(shape)}"
 
 
-_MADE_HERE: Final = ("cu_seqlens", "position_ids", *PROVENANCE)
+_MADE_HERE: Final = (BOUNDS, PADDED_BOUNDS, "position_ids", *PROVENANCE)
 
 
 class PackTokens(Lookahead):
     """Packs whole samples into rows of at most `max_tokens`; a `process_fn` or a `customized_yield_fn`.
 
     The function pulls up to `lookahead` samples, plans rows by best fit, and gives them as one burst. The last samples
-    pulled, at most what fits into one row, are carried over to the next burst. A row is not padded. It has
+    pulled, at most what fits into one row, are carried over to the next burst. A row is not padded, unless a multiple
+    below asks for it. It has
 
     - `field`, the samples' token ids joined, (n,) with n at most `max_tokens`;
-    - `cu_seqlens` int32 (documents + 1,), where documents begin in it, and n;
+    - `cu_seqlens` int32 (documents + 1,), where documents begin in it, and n; of padded rows these are
+      `cu_seqlens_padded`, and `cu_seqlens` are the sums of the documents' true lengths;
     - `position_ids` int64 (n,), from 0 at each document's start;
     - `source_ids` int64 (documents,), the number of each document's source in `MergedDataset.source_names`; and
       `record_ids` int64 (documents, 3): epoch, number of the record in its source, and of the sample among all that
@@ -373,9 +379,16 @@ class PackTokens(Lookahead):
             (`lookahead` does not count), in a sequence in which all ranks have rows of alike cost at each step. Only as
             the top mixture's `customized_yield_fn`. After a change of size up to `rows` rows per old lane come again.
         rows: Rows of a burst that is balanced: the more, the more alike are those of a step.
+        document_multiple: Pad each document at its end to a multiple of this, such as `2 * cp` for `context_slice`:
+            tokens by `pad_id`, `labels` and `target_ids` by -100, other fields by 0; `position_ids` run on. Rows are
+            planned for the padded lengths.
+        row_multiple: Pad each row to a multiple of this by a last document of padding alone, of which `source_ids` and
+            `record_ids` are -1 and other fields None: `cp * 16` for FP8, `cp * 32` for MXFP8.
+        pad_id: The token of padding.
 
     Raises:
-        ValueError: A setting is out of range; or while it packs, `lookahead_bytes` do not hold `rows` rows.
+        ValueError: A setting is out of range, or `max_tokens` no multiple of both multiples; or while it packs,
+            `lookahead_bytes` do not hold `rows` rows.
     """
 
     def __init__(
@@ -389,10 +402,27 @@ class PackTokens(Lookahead):
         loss_weights: bool = False,
         balance: Cost | None = None,
         rows: int = 128,
+        document_multiple: int = 1,
+        row_multiple: int = 1,
+        pad_id: int = 0,
     ) -> None:
+        multiples = {"document_multiple": document_multiple, "row_multiple": row_multiple}
+        for name, value in multiples.items():
+            check_positive(f"{self._who}: {name}", value, "1 pads nothing.")
+        if type(pad_id) is not int or pad_id < 0:
+            raise ValueError(f"{self._who}: expected a token id from 0 on as pad_id, got {shown(pad_id)}")
+        self._multiple, self._row_multiple = document_multiple, lcm(document_multiple, row_multiple)
         aligned = None if balance is None else Balance(f"{self._who}: rows", balance, rows, max_tokens)
         super().__init__(max_tokens, lookahead, field, longer, lookahead_bytes=lookahead_bytes, balance=aligned)
-        self._loss_weights = loss_weights
+        if max_tokens % self._row_multiple:
+            remedy = f"Set it to {rounded(max_tokens, self._row_multiple)}."
+            raise ValueError(
+                f"{self._who}: expected max_tokens to be a multiple of {self._row_multiple}, as padded rows are, got "
+                f"{max_tokens}\n  {remedy}"
+            )
+        # States of rows that are not padded need not say so.
+        self._settings |= {name: value for name, value in multiples.items() if value > 1}
+        self._loss_weights, self._pad_id = loss_weights, pad_id
 
     def _is_more_than_one(self) -> bool:
         return self._tokens > self._max_tokens
@@ -405,9 +435,9 @@ class PackTokens(Lookahead):
 
     def _output(self, pieces: Sequence[TokenPiece], vectors: frozenset[str]) -> Sample:
         names = _names(pieces)
-        if "cu_seqlens" in names:
+        if BOUNDS in names:
             raise ValueError(
-                f"{self._who}: a sample has the field 'cu_seqlens', expected one document, not a packed row: "
+                f"{self._who}: a sample has the field {BOUNDS!r}, expected one document, not a packed row: "
                 f"{describe_record(pieces[0].sample)}\n  Pack once, in the source or over the mixture."
             )
         samples = [piece.sample for piece in pieces]
@@ -418,8 +448,8 @@ class PackTokens(Lookahead):
         }
         sizes = [piece.end - piece.begin for piece in pieces]
         marks = np.array([0, *accumulate(sizes)], np.int32)
-        positions = np.concatenate([self._positions[:size] for size in sizes])
-        row |= {"cu_seqlens": torch.from_numpy(marks), "position_ids": torch.from_numpy(positions)}
+        places = np.concatenate([self._positions[:size] for size in sizes])
+        row |= {BOUNDS: torch.from_numpy(marks), "position_ids": torch.from_numpy(places)}
         documents = provenance(samples)
         if self._loss_weights:
             weights = documents.get(DOCUMENT_WEIGHTS, torch.ones(len(pieces), dtype=torch.float32))
@@ -432,7 +462,10 @@ class PackTokens(Lookahead):
                         raise ValueError(f"{where}: expected {piece.num_tokens} values, {got}")
                     of_tokens[begin : begin + piece.end - piece.begin] = piece.part(LOSS_WEIGHT)
             row[LOSS_WEIGHT] = torch.from_numpy(of_tokens)
-        return row | documents
+        row |= documents
+        if self._row_multiple == 1:
+            return row
+        return padded_row(row, np.array(sizes), self._multiple, self._row_multiple, {self._field: self._pad_id})
 
     def _joined(self, name: str, values: list[Any], pieces: Sequence[TokenPiece]) -> torch.Tensor:
         kinds = set(map(type, values))

@@ -12,13 +12,25 @@ positions   0 1 2 3 | 0 1 2 3 | 0 1 0 1     from 0 in each row and each document
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StateError, shown
-from streamdata.fields import IGNORED_LABEL, NO_RECORD, RECORD, WEIGHT, lacks, provenance
+from streamdata.fields import (
+    BOUNDS,
+    IGNORED_LABEL,
+    NO_RECORD,
+    PADDED_BOUNDS,
+    PROVENANCE,
+    RECORD,
+    RECORD_IDS,
+    SOURCE_IDS,
+    WEIGHT,
+    lacks,
+    provenance,
+)
 from streamdata.text.tokenizer import end_token, tokenize, tokenizer_fingerprint
 from streamdata.text.truncation import check_choice, check_positive
 
@@ -26,7 +38,10 @@ if TYPE_CHECKING:
     import torch
 
 Int64s = npt.NDArray[np.int64]
+Number = TypeVar("Number", int, Int64s)
 Labels = Literal["unshifted", "shifted"]
+_PADDING: Final = {"labels": IGNORED_LABEL, "target_ids": IGNORED_LABEL, SOURCE_IDS: -1, RECORD_IDS: -1}
+"""Padding of a row's fields, where it is not 0."""
 _NOTHING_HELD: Final = {"rewind": 0, "offset": 0}
 """The packer's part of a state: how many records it holds, and how many tokens of the first are in rows already."""
 
@@ -139,6 +154,60 @@ def positions(lengths: Int64s) -> Int64s:
     ends = np.cumsum(lengths)
     found: Int64s = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
     return found
+
+
+def rounded(length: Number, multiple: int) -> Number:
+    """Rounds a length, or an array of them, up to a multiple."""
+    return -(-length // multiple) * multiple
+
+
+def padded_row(
+    row: Mapping[str, Any], sizes: Int64s, document_multiple: int, row_multiple: int, padding: Mapping[str, int]
+) -> dict[str, Any]:
+    """Pads the documents of a row, each at its end, and the row by a last document of padding alone.
+
+    Args:
+        row: Lists with an entry for each document, and tensors: those of `PROVENANCE` have one for each document, all
+            others one for each token.
+        sizes: Tokens of each document, shape (documents,).
+        document_multiple: The padded length of a document is a multiple of this,
+        row_multiple: and that of the row of this, which is one of `document_multiple`.
+        padding: The padding of fields, by name; of all others it is -100 in labels and targets, else 0.
+
+    Returns:
+        The row with `position_ids`, `cu_seqlens` and `cu_seqlens_padded` of what is padded.
+
+    Raises:
+        ValueError: The type of a field does not hold its padding.
+    """
+    import torch
+
+    from streamdata.delivery.tensor_collate import Pad
+
+    lengths = rounded(sizes, document_multiple)
+    places = np.arange(sizes.sum()) + np.repeat(lengths.cumsum() - lengths - sizes.cumsum() + sizes, sizes)
+    if missing := -int(lengths.sum()) % row_multiple:
+        lengths, sizes = np.append(lengths, missing), np.append(sizes, missing)
+    padded: dict[str, Any] = {"position_ids": torch.from_numpy(positions(lengths))}
+    for name, each in ((BOUNDS, sizes), (PADDED_BOUNDS, lengths)):
+        padded[name] = torch.from_numpy(np.append(0, each.cumsum()).astype(np.int32))
+    for name, values in row.items():
+        if name in padded:
+            continue
+        if isinstance(values, list):
+            padded[name] = [*values, None] if missing else values
+            continue
+        value = padding.get(name, _PADDING.get(name, 0))
+        if not Pad(value).fits(values.dtype):
+            raise ValueError(
+                f"packing: expected field {shown(name)} to have a type that holds its padding {value}, got "
+                f"{values.dtype}\n  Let a single_process_fn make it int64."
+            )
+        of_documents = name in PROVENANCE
+        full = values.new_full((len(sizes) if of_documents else int(lengths.sum()), *values.shape[1:]), value)
+        at = torch.arange(len(values)) if of_documents else torch.from_numpy(places)
+        padded[name] = full.index_copy_(0, at, values)  # an assignment takes ten times as long
+    return padded
 
 
 class TextJsonlProcessFnBuilder:
@@ -278,10 +347,11 @@ def checked_counts(who: str, state: Any, counts: Sequence[str], settings: Mappin
             f"{who}: expected counts {list(counts)}, got {shown(state)}\n"
             "  Give the states as to_state made them, or reload_from_url_level=True to begin afresh."
         )
-    for name, present in settings.items():
-        if state.get(name) != present:
+    for name in dict.fromkeys([*settings, *state]):
+        if name not in counts and state.get(name) != settings.get(name):
+            got, present = shown(state.get(name)), shown(settings.get(name))
             raise StateError(
-                f"{who}: the state was written with {name}={shown(state.get(name))}, the run has {shown(present)}\n"
+                f"{who}: the state was written with {name}={got}, the run has {present}\n"
                 "  Set it back, or give reload_from_url_level=True to begin afresh from the present windows."
             )
     return {name: state[name] for name in counts}

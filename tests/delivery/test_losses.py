@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import distributed
 
-from streamdata import PackTokens, Pad, TensorCollate, by_name, loss_by_source
+from streamdata import PackTokens, Pad, TensorCollate, by_name, context_slice, loss_by_source
 from tests.ranks import run_on_ranks
 
 NUM_SOURCES = 4
@@ -21,10 +21,21 @@ def sample(rng: random.Random, length: int) -> dict:
     return {"input_ids": ids, "target_ids": ids.clone(), "__record__": record}
 
 
-def packed(rng: random.Random) -> list[dict]:
+def packed(rng: random.Random, max_tokens: int = 16, **multiples: int) -> list[dict]:
     """Rows of whole documents."""
     documents = [sample(rng, rng.randint(1, 9)) for _ in range(rng.randint(1, 12))]
-    return list(PackTokens(16, lookahead=rng.randint(1, 9))(documents))
+    return list(PackTokens(max_tokens, lookahead=rng.randint(1, 9), **multiples)(documents))
+
+
+def filled(rng: random.Random) -> dict:
+    """Rows of documents that are padded, and the source of each token, -1 of padding."""
+    batch = TensorCollate()(packed(rng, document_multiple=4, row_multiple=8))
+    whole, true = (batch[name].diff().tolist() for name in ("cu_seqlens_padded", "cu_seqlens"))
+    documents = zip(batch["source_ids"].tolist(), whole, true, strict=True)
+    batch["expected"] = [
+        source if place < size else -1 for source, length, size in documents for place in range(length)
+    ]
+    return batch
 
 
 def gapless(rng: random.Random) -> list[dict]:
@@ -52,6 +63,8 @@ def batch_of(kind: str, rng: random.Random) -> dict:
         length = batch["input_ids"].shape[1]
         batch["expected"] = [one["__record__"][0] for one in samples for _ in range(length)]
         return batch
+    if kind == "filled":
+        return filled(rng)
     rows = packed(rng) if kind == "packed" else gapless(rng)
     pad = Pad(multiple_of=rng.choice([1, 8])) if kind == "packed" else "stack"
     targets = Pad(-100, multiple_of=pad.multiple_of) if kind == "packed" else "stack"
@@ -73,13 +86,13 @@ def in_a_loop(losses: torch.Tensor, batch: dict) -> tuple[list[float], list[floa
     weights = batch.get("loss_weight", torch.ones(shape))
     columns = (losses, masks, weights)
     for source, loss, mask, weight in zip(batch["expected"], *(one.flatten().tolist() for one in columns), strict=True):
-        if mask:
+        if mask and source >= 0:
             sums[source] += loss * weight
             counts[source] += weight
     return sums, counts
 
 
-@pytest.mark.parametrize("kind", ["padded", "packed", "gapless"])
+@pytest.mark.parametrize("kind", ["padded", "packed", "gapless", "filled"])
 @pytest.mark.parametrize("trained", ["mask", "targets", "all"])
 def test_sums_equal_a_loop_over_tokens(kind, trained) -> None:
     """Whatever says which tokens are trained; with weights in every second batch; infinite where not trained."""
@@ -93,8 +106,8 @@ def test_sums_equal_a_loop_over_tokens(kind, trained) -> None:
             losses[~batch["loss_mask"]] = math.inf
         elif trained == "targets":
             losses[batch["target_ids"] == -100] = math.nan
-        elif -1 in batch["expected"]:
-            continue  # padding is of no source: something has to say that it is not trained
+        elif kind != "gapless" and -1 in batch["expected"]:
+            continue  # padding that is no document: something has to say that it is not trained
         else:
             del batch["target_ids"]
         if seed % 2:
@@ -149,20 +162,31 @@ def test_nothing_has_no_losses(shape) -> None:
     assert not torch.stack(loss_by_source(torch.zeros(shape), batch, NUM_SOURCES)).any()
 
 
+def sliced_sums(rank: int) -> list:
+    """The sums over all of a batch that three ranks share, and those of the batch."""
+    batch = TensorCollate()(packed(random.Random(0), 24, document_multiple=6))
+    losses = torch.rand(batch["input_ids"].shape, generator=torch.Generator().manual_seed(0))
+    one = context_slice({**batch, "losses": losses}, rank, 3)
+    found = loss_by_source(one["losses"], one, NUM_SOURCES, distributed.group.WORLD)
+    return [torch.stack(each) for each in (found, loss_by_source(losses, batch, NUM_SOURCES))]
+
+
 def rank_sums(rank: int) -> list:
-    """What a rank gets of its own batch, and over all."""
+    """What a rank gets of its own batch, and over all; and the like of slices."""
     batch = batch_of("packed", random.Random(rank))
     losses = torch.rand(batch["input_ids"].shape, generator=torch.Generator().manual_seed(rank))
     own = loss_by_source(losses, batch, NUM_SOURCES)
-    return [torch.stack(one) for one in (own, loss_by_source(losses, batch, NUM_SOURCES, distributed.group.WORLD))]
+    over_all = loss_by_source(losses, batch, NUM_SOURCES, distributed.group.WORLD)
+    return [torch.stack(own), torch.stack(over_all), *sliced_sums(rank)]
 
 
 def test_a_group_sums_over_its_ranks(tmp_path) -> None:
-    """To the same on each."""
+    """To the same on each, of whole batches and of slices of one."""
     found = run_on_ranks(tmp_path, rank_sums, 3)
-    total = sum(own for own, _ in found)
-    for _, over_all in found:
+    total = sum(own for own, *_ in found)
+    for _, over_all, of_slices, of_batch in found:
         torch.testing.assert_close(over_all, total)
+        torch.testing.assert_close(of_slices, of_batch)
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -178,6 +202,10 @@ def test_what_does_not_fit_is_refused() -> None:
     rows = batch_of("gapless", random.Random(1))
     del rows["position_ids"]
     with pytest.raises(ValueError, match="where documents begin"):
+        loss_by_source(torch.rand(rows["input_ids"].shape), rows, NUM_SOURCES)
+    rows = filled(random.Random(1))
+    del rows["target_ids"]
+    with pytest.raises(ValueError, match=r"'loss_mask' or 'target_ids' beside 'cu_seqlens_padded'.*\n.* padding"):
         loss_by_source(torch.rand(rows["input_ids"].shape), rows, NUM_SOURCES)
     padded = next(batch for seed in range(99) if -1 in (batch := rows_apart(random.Random(seed), "drop"))["expected"])
     with pytest.raises(ValueError, match=r"where 'position_ids' is 0, got .*\n.* padding"):
@@ -199,6 +227,13 @@ def test_a_mask_without_targets_is_of_the_tokens_themselves() -> None:
             if row["loss_mask"][at + 1]:
                 want[:, source] += torch.tensor([losses[at], 1.0], dtype=torch.float64)
     torch.testing.assert_close(torch.stack([sums, counts]), want)
+
+
+def test_a_document_of_no_source_does_not_count() -> None:
+    """Whatever its mask says."""
+    batch = {"target_ids": torch.arange(5), "source_ids": torch.tensor([0, -1]), "cu_seqlens": torch.tensor([0, 3, 5])}
+    sums, counts = loss_by_source(torch.ones(5), batch, 2)
+    assert (sums.tolist(), counts.tolist()) == ([3, 0], [3, 0])
 
 
 @pytest.mark.parametrize("documents", [False, True])

@@ -292,6 +292,32 @@ def test_another_rule_for_the_bounds_keeps_rows_apart() -> None:
     assert (batch["input_ids"].shape, batch["vectors"].shape) == ((2, 5), (2, 5, 2))
 
 
+def padded(*lengths: int) -> dict[str, Any]:
+    """A row of documents of these lengths, each padded to a multiple of four."""
+    row = packed(*(-(-length // 4) * 4 for length in lengths))
+    true = torch.tensor(np.cumsum([0, *lengths]), dtype=torch.int32)
+    return {**row, "cu_seqlens": true, "cu_seqlens_padded": row["cu_seqlens"]}
+
+
+def test_rows_of_padded_documents_are_joined_by_their_padded_bounds() -> None:
+    """Both bounds run on, those of the true lengths by these."""
+    batch = TensorCollate()([padded(2, 3), padded(6)])
+    assert is_equal(batch["cu_seqlens"], torch.tensor([0, 2, 5, 11], dtype=torch.int32))
+    assert is_equal(batch["cu_seqlens_padded"], torch.tensor([0, 4, 8, 16], dtype=torch.int32))
+    assert batch["input_ids"].tolist() == [*range(8), *range(8)]
+
+
+def test_padded_bounds_follow_the_rule_of_the_bounds() -> None:
+    """So that one word keeps rows apart, or leaves both out."""
+    rows = [padded(2, 3), padded(6)]
+    fields = dict.fromkeys(("input_ids", "position_ids", "mask", "vectors"), Pad())
+    batch = TensorCollate(fields={**fields, "cu_seqlens": "list"})(rows)
+    assert [each.tolist() for each in batch["cu_seqlens_padded"]] == [[0, 4, 8], [0, 8]]
+    assert "cu_seqlens_padded" not in TensorCollate(fields={**fields, "cu_seqlens": "drop"})(rows)
+    named = TensorCollate(fields=dict.fromkeys(("input_ids", "cu_seqlens"), "stack"), default="drop")(rows)
+    assert named["cu_seqlens_padded"].tolist() == [0, 4, 8, 16]
+
+
 @pytest.mark.parametrize("bounds", [[1, 5], [], [0, 3, 2, 5], [[0, 5]]])
 def test_bounds_that_are_none_are_refused(bounds: list[Any]) -> None:
     """They must begin at 0 and not fall."""

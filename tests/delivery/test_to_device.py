@@ -121,6 +121,37 @@ def test_after_an_error_the_iteration_goes_on():
     assert found + values(moved) == whole
 
 
+def halves(batch):
+    """Of each batch every second sample."""
+    return batch[::2]
+
+
+def test_a_transform_makes_what_is_moved_of_each_batch():
+    """States are those of whole batches."""
+    moved, plain = to_device(loader(), "cpu", transform=halves), loader()
+    assert values(islice(moved, 5)) == [each[::2] for each in values(islice(plain, 5))]
+    assert moved.state_dict() == plain.state_dict()
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_a_batch_whose_transform_failed_comes_again(ahead):
+    """It was not received, and states do not say so; what was on its way comes first."""
+    want, failing = values(islice(loader(), 12)), iter([False] * 6 + [True] + [False] * 20)
+
+    def fails_once(batch):
+        if next(failing):
+            raise OSError("the transform failed")
+        return batch
+
+    moved, found = to_device(loader(), "cpu", ahead, fails_once), []
+    with pytest.raises(OSError, match="the transform failed"):
+        found += (values([batch])[0] for batch in moved)
+    again = loader()
+    again.load_state_dict(moved.state_dict())
+    assert values(islice(again, 3)) == want[len(found) : len(found) + 3]
+    assert found + values(islice(moved, 12 - len(found))) == want
+
+
 def test_only_tensors_move_at_any_depth():
     """All else stays as it is, and so do the kinds of containers."""
     array, flag = np.arange(3), object()

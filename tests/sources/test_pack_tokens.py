@@ -3,6 +3,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from hashlib import blake2b
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamdata import MergedDataset, PackTokens, instantiate_from_yaml, named, to_state
@@ -155,16 +156,130 @@ def test_rows_look_as_documented() -> None:
     assert row["cu_seqlens"].tolist() == [0, 4, 6]
 
 
-@given(st.lists(st.integers(1, 8), max_size=40))
-def test_a_lookahead_of_one_packs_in_sequence(lengths: list[int]) -> None:
-    """A row ends where the next document does not fit."""
+@given(st.lists(st.integers(1, 8), max_size=40), st.sampled_from([1, 2, 4]))
+def test_a_lookahead_of_one_packs_in_sequence(lengths: list[int], multiple: int) -> None:
+    """A row ends where the next document, with its padding, does not fit."""
     rows: list[list[int]] = []
-    for length in lengths:
+    for length in (-(-length // multiple) * multiple for length in lengths):
         if not rows or sum(rows[-1]) + length > 8:
             rows.append([])
         rows[-1].append(length)
-    got = rows_of(PackTokens(8, lookahead=1), documents(lengths))
-    assert [[len(piece) for piece in row] for row in got] == rows
+    got = PackTokens(8, lookahead=1, document_multiple=multiple)(iter(documents(lengths)))
+    name = "cu_seqlens_padded" if multiple > 1 else "cu_seqlens"
+    assert [row[name].diff().tolist() for row in got] == rows
+
+
+multiples_of = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
+
+
+@given(lengths_of, multiples_of, st.sampled_from([1, 5, 40]), st.sampled_from(LONGER))
+def test_padded_rows_hold_the_rows_of_padded_lengths(lengths: list[int], multiples: Any, ahead: int, how: Any) -> None:
+    """What the bounds say is there holds each token once; the rest is padding, and no row has too many."""
+    multiple, times, rows = multiples
+    row_multiple, most = multiple * times, multiple * times * rows * 2
+    packer = PackTokens(most, ahead, longer=how, document_multiple=multiple, row_multiple=row_multiple, pad_id=7)
+    found = []
+    for row in packer(iter(documents(lengths))):
+        whole, ids = row["cu_seqlens_padded" if row_multiple > 1 else "cu_seqlens"].tolist(), row["input_ids"].tolist()
+        assert (len(row["labels"]), whole[-1]) == (len(ids), len(ids))
+        assert len(ids) <= most
+        assert len(ids) % row_multiple == 0
+        assert row["position_ids"].tolist() == [place for b, e in pairwise(whole) for place in range(e - b)]
+        for name, size, (begin, end) in zip(
+            row["name"], row["cu_seqlens"].diff().tolist(), pairwise(whole), strict=True
+        ):
+            if name is None:  # the row's own padding, which a multiple of the documents' fills
+                assert (ids[begin:], set(row["labels"][begin:].tolist())) == ([7] * size, {-100})
+                continue
+            assert (end - begin) % multiple == 0
+            assert 0 <= end - begin - size < multiple
+            assert ids[begin + size : end] == [7] * (end - begin - size)
+            assert row["labels"][begin + size : end].tolist() == [-100] * (end - begin - size)
+            found += ids[begin : begin + size]
+    assert Counter(found) == Counter(wanted(lengths, most, how))
+
+
+def test_padded_rows_look_as_documented() -> None:
+    """Two documents in multiples of 4, in a row of 16: the last document is padding alone."""
+    samples = [{**one, "loss_mask": [True] * len(one["input_ids"])} for one in documents([3, 5])]
+    samples = [{**one, "__record__": (number, 0, 5, 0), "__weight__": 2.0} for number, one in enumerate(samples, 3)]
+    packer = PackTokens(16, document_multiple=4, row_multiple=16, loss_weights=True)
+    (row,) = packer(iter(samples))
+    assert row["cu_seqlens"].tolist() == [0, 3, 8, 12]
+    assert row["cu_seqlens_padded"].tolist() == [0, 4, 12, 16]
+    assert row["cu_seqlens"].dtype == row["cu_seqlens_padded"].dtype == torch.int32
+    assert row["input_ids"].tolist() == [0, 1, 2, 0, 100, 101, 102, 103, 104, 0, 0, 0, 0, 0, 0, 0]
+    assert row["labels"].tolist() == [0, 1, 2, -100, *range(5), *[-100] * 7]
+    assert row["loss_mask"].tolist() == [True] * 3 + [False] + [True] * 5 + [False] * 7
+    assert row["loss_weight"].tolist() == [2.0] * 3 + [0] + [2.0] * 5 + [0] * 7
+    assert row["position_ids"].tolist() == [*range(4), *range(8), *range(4)]
+    assert row["name"] == ["d0", "d1", None]
+    assert row["source_ids"].tolist() == [3, 4, -1]
+    assert row["record_ids"].tolist() == [[0, 5, 0], [0, 5, 0], [-1, -1, -1]]
+    assert row["document_weights"].tolist() == [2.0, 2.0, 0.0]
+
+
+@given(st.lists(st.integers(0, 26), max_size=40), st.integers(1, 9))
+def test_a_resume_after_each_padded_row_gives_the_rest(lengths: list[int], lookahead: int) -> None:
+    """As of rows that are not padded."""
+    packer = PackTokens(24, lookahead, longer="split", document_multiple=4, row_multiple=6)
+    samples = documents(lengths)
+    whole = run(packer, samples)
+    for index, (_, cursor) in enumerate(whole):
+        assert run(packer, samples, cursor) == whole[index + 1 :]
+
+
+@given(st.lists(st.integers(1, 3) | st.integers(20, 24), max_size=40), st.integers(1, 9))
+@example([24, *[1] * 12], 7)
+def test_padded_documents_are_planned_once_they_fill_a_row(lengths: list[int], lookahead: int) -> None:
+    """Those that are carried over count by their padded lengths too: without the last one pulled, all fit into one."""
+    lane = Stretches(PackTokens(24, lookahead, document_multiple=4), documents(lengths))
+    for _, (begin, _, _) in lane:
+        held = [-(-length // 4) * 4 for length in lengths[begin : lane.next - 1]]
+        assert len(held) < lookahead or sum(held) <= 24
+
+
+def test_the_order_of_padded_rows_is_as_it_was() -> None:
+    """A pin, as those of `tests/mixing/test_pins.py`: one that changes, changes by intent."""
+    sources = [Numbers(name, size, 1, single_process_fn=tokens) for name, size in (("a", 61), ("b", 35))]
+    dataset = MergedDataset(
+        sources, seed=7, customized_yield_fn=PackTokens(32, 40, document_multiple=4, row_multiple=16)
+    )
+    fields = ("input_ids", "cu_seqlens", "cu_seqlens_padded", "source_ids", "record_ids")
+    rows = [[row[name].tolist() for name in fields] for row in islice(dataset, 100)]
+    assert blake2b(json.dumps(rows).encode(), digest_size=6).hexdigest() == "afb9d38c1e70"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"document_multiple": 0}, "document_multiple is 0, expected a whole number of at least 1"),
+        ({"row_multiple": 2.0}, "row_multiple is 2.0, expected"),
+        ({"pad_id": -1}, "expected a token id from 0 on as pad_id, got -1"),
+        ({"document_multiple": 4, "row_multiple": 6}, "a multiple of 12, as padded rows are, got 64\n  Set it to 72"),
+        ({"document_multiple": 128}, "a multiple of 128, as padded rows are, got 64\n  Set it to 128"),
+    ],
+)
+def test_multiples_that_do_not_fit_are_refused(settings: Any, message: str) -> None:
+    """When it is made."""
+    with pytest.raises(ValueError, match=f"PackTokens: .*{message}"):
+        PackTokens(64, **settings)
+
+
+def test_a_type_that_cannot_hold_padding_is_refused() -> None:
+    """Else -100 would be 156."""
+    sample = {"input_ids": [1], "labels": torch.ones(1, dtype=torch.uint8)}
+    with pytest.raises(ValueError, match=r"field 'labels' to have a type that holds its padding -100, got torch.uint8"):
+        next(PackTokens(4, document_multiple=2)(iter([sample])))
+
+
+def test_states_of_other_multiples_are_refused() -> None:
+    """Either way: rows that are not padded say nothing of them."""
+    plain_rows, padded = PackTokens(8), PackTokens(8, document_multiple=4)
+    with pytest.raises(StateError, match="was written with document_multiple=None, the run has 4"):
+        padded.load_state_dict(plain_rows.state_dict())
+    with pytest.raises(StateError, match="was written with document_multiple=4, the run has None"):
+        plain_rows.load_state_dict(padded.state_dict())
 
 
 def test_lookahead_by_bytes_plans_earlier() -> None:

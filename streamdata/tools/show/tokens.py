@@ -231,7 +231,8 @@ def tokens_of(sample: Mapping[str, Any], name: str) -> TokenSequence | None:
 
     masked_by, train, is_shifted = _trained(own, ids, beside)
     attended, positions = beside("attention_mask"), beside("position_ids")
-    ends, borders = sequence_of(sample.get(f"{prefix}cu_seqlens")), list[int]()
+    ends = sequence_of(sample.get(f"{prefix}cu_seqlens_padded", sample.get(f"{prefix}cu_seqlens")))
+    borders = list[int]()
     if ends is not None and len(ends) and int(ends[-1]) <= len(ids):
         borders = [end for end in ends.tolist() if 0 < end < len(ids)]
     elif positions is not None:  # a document begins where they begin anew; it may be one of one token

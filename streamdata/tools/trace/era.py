@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from streamdata.errors import SourceError
-from streamdata.fields import DATASET_NAME, INDEX, KEY, RECORD_IDS, SOURCE_IDS, URL
+from streamdata.fields import BOUNDS, DATASET_NAME, INDEX, KEY, PADDED_BOUNDS, RECORD_IDS, SOURCE_IDS, URL
 from streamdata.mixing.clock import Clocks
 from streamdata.mixing.deals import Deals
 from streamdata.mixing.leaf import Run
@@ -191,13 +191,14 @@ def documents_of(sample: Mapping[str, Any], top: Node) -> list[dict[str, Any]]:
     """The documents of a packed row: their records, as of `record_of`, and the tokens [begin, end) of each."""
     if SOURCE_IDS not in sample:
         return []
-    if "cu_seqlens" in sample:
-        bounds = sample["cu_seqlens"].tolist()
+    if BOUNDS in sample:
+        begins, sizes = sample.get(PADDED_BOUNDS, sample[BOUNDS])[:-1], sample[BOUNDS].diff()
+        spans = list(zip(begins.tolist(), (begins + sizes).tolist(), strict=True))
     else:  # rows without gaps
         positions = sample["position_ids"]
-        bounds = [*(positions == 0).nonzero().flatten().tolist(), len(positions)]
+        spans = list(pairwise([*(positions == 0).nonzero().flatten().tolist(), len(positions)]))
     names, found = source_names(top.dataset), []
-    for source, record, span in zip(sample[SOURCE_IDS].tolist(), sample[RECORD_IDS], pairwise(bounds), strict=True):
+    for source, record, span in zip(sample[SOURCE_IDS].tolist(), sample[RECORD_IDS], spans, strict=True):
         if source < 0:  # padding
             continue
         try:

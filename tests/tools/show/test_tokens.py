@@ -71,6 +71,8 @@ def test_documents_of_a_row_are_segments_and_padding_is_counted():
     ids = np.array([1, 2, 0, 3, 0, 0, 0, 0])
     assert shown({"input_ids": ids, "position_ids": np.array([0, 1, 2, 0, 1, 0, 1, 2])}) == ["ab.", "c.", "<3>"]
     assert shown({"input_ids": ids, "cu_seqlens": np.array([0, 3, 8])}) == ["ab.", "c.<3>"]
+    padded = {"cu_seqlens": np.array([0, 2, 5]), "cu_seqlens_padded": np.array([0, 3, 8])}
+    assert shown({"input_ids": ids, **padded}) == ["ab.", "c.<3>"]
     field = field_of({"tokens": ids, "position_ids": np.array([0, 1, 2, 0, 1, 0, 1, 2])}, "tokens")
     assert field.summary == "8 tokens, 2 documents, 3 padding"
 

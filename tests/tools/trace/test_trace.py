@@ -3,7 +3,7 @@
 import gzip
 import logging
 import random
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -215,8 +215,8 @@ def test_batches_go_on_after_those_that_only_fill_up():
     assert next(trace.batches(filler, 1))[0] == filler + 1
 
 
-@pytest.mark.parametrize("where", ["source", "mixture"])
-def test_the_documents_of_packed_rows_are_named_and_found(tmp_path, where):
+@pytest.mark.parametrize(("where", "multiple"), [("source", 1), ("mixture", 1), ("mixture", 4)])
+def test_the_documents_of_packed_rows_are_named_and_found(tmp_path, where, multiple):
     """Each with its tokens, as the loop's batches had them; also one in the middle of a row."""
     lines, zipped = (Path(write_jsonl(tmp_path / name, [5, 7])) for name in ("lines", "zipped"))
     for file in zipped.iterdir():
@@ -227,7 +227,7 @@ def test_the_documents_of_packed_rows_are_named_and_found(tmp_path, where):
         return {"input_ids": torch.full((record["value"] % 4 + 1,), record["value"])}
 
     def make():
-        packer = PackTokens(9, lookahead=4)
+        packer = PackTokens(16, lookahead=4, document_multiple=multiple, row_multiple=multiple**2)
         fns = {"single_process_fn": tokenized, "percent": 1, "process_fn": packer if where == "source" else None}
         sources = [JsonlIterableDataset(str(folder), name=folder.name, **fns) for folder in (lines, zipped)]
         sources.append(Numbers("map", 9, **fns))
@@ -236,10 +236,10 @@ def test_the_documents_of_packed_rows_are_named_and_found(tmp_path, where):
     loader = StreamLoader(make(), 2)
     logged = {}
     for step, batch in enumerate(islice(loader, 8), 1):
-        bounds = pairwise(batch["cu_seqlens"].tolist())
-        logged[step] = list(
-            zip(batch["source_ids"].tolist(), batch["input_ids"][batch["cu_seqlens"][:-1]], bounds, strict=True)
-        )
+        begins = batch.get("cu_seqlens_padded", batch["cu_seqlens"])[:-1]
+        sources, sizes = batch["source_ids"].tolist(), batch["cu_seqlens"].diff().tolist()
+        documents = zip(sources, batch["input_ids"][begins], sizes, strict=True)
+        logged[step] = [document for document in documents if document[0] >= 0]
     dataset, trace = make(), Trace(make(), [loader.state_dict()])
     assert dataset.source_names == ("lines", "map", "zipped")
     came = {}
@@ -248,7 +248,8 @@ def test_the_documents_of_packed_rows_are_named_and_found(tmp_path, where):
         found = [document for record in records for document in record["documents"]]
         assert [document["source"] for document in found] == [dataset.source_names[source] for source, *_ in want]
         sizes = [document["end"] - document["begin"] for document in found]
-        assert sizes == [end - begin for *_, (begin, end) in want]
+        assert sizes == [size for *_, size in want]
+        assert not any(document["begin"] % multiple for document in found)
         for document, (_, number, _) in zip(found, want, strict=True):
             if "index" in document:
                 value, name = document["index"], f"{document['source']}#{document['index']}"
