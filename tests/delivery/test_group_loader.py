@@ -30,6 +30,7 @@ from streamdata import (
     to_device,
     to_state,
 )
+from streamdata.delivery import group_loader
 from streamdata.fields import STATE
 from tests.ranks import CONTEXT, fork_workers
 from tests.streams import Numbers
@@ -121,6 +122,28 @@ def test_states_that_come_without_a_batch_come_too(alone, uneven):
         assert grouped.state_dict() == plain.state_dict()
 
 
+class Counted(Numbers):
+    """Counts what is read of it."""
+
+    num_read = 0
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.num_read += 1
+        return super().__getitem__(index)
+
+
+def test_it_reads_one_batch_ahead(alone):
+    """However long a step takes."""
+    source = Counted("a", 99)
+    grouped = GroupLoader(StreamLoader(MergedDataset([source]), 4), alone)
+    for number, _ in enumerate(islice(grouped, 3), 2):
+        deadline = time.monotonic() + LIMIT_S
+        while source.num_read < 4 * number and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.02)
+        assert source.num_read == 4 * number
+
+
 class Failing(Numbers):
     """Fails once."""
 
@@ -210,6 +233,8 @@ def read_in_a_group(folder: Path, rank: int) -> dict[str, Any]:
     found += islice(resumed, 4)
     resumed.go_back(1)
     found += islice(resumed, 3)
+    if not grouped.is_reader:
+        assert grouped.state_after(5) == grouped.state_dict()  # nobody else is asked
     states = (grouped.state_dict(), resumed.state_dict(), joined)
     return {"found": found, "states": states, "opened": opened, "is_reader": grouped.is_reader}
 
@@ -311,8 +336,9 @@ def test_processes_that_differ_are_refused(on_ranks, difference):
         assert re.search(rf"GroupLoader: rank {1 - rank} of the default group differs .*'[^']*{difference}': ", said)
 
 
-def die(folder: Path, victim: int, how: signal.Signals, rank: int) -> None:
+def die(folder: Path, victim: int, how: signal.Signals, beat_s: float, rank: int) -> None:
     """One of three processes dies, or stops, in the loop; the others note when they know."""
+    group_loader._BEAT_S = beat_s
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3)
     fork_workers()
@@ -328,9 +354,9 @@ def die(folder: Path, victim: int, how: signal.Signals, rank: int) -> None:
         os._exit(0)  # without waiting for the store, which may have died
 
 
-def notes_of_death(folder: Path, victim: int, how: signal.Signals) -> dict[int, tuple[float, str]]:
+def notes_of_death(folder: Path, victim: int, how: signal.Signals, beat_s: float) -> dict[int, tuple[float, str]]:
     """After how many seconds each of the others has raised which error."""
-    processes = [CONTEXT.Process(target=die, args=(folder, victim, how, rank)) for rank in range(3)]
+    processes = [CONTEXT.Process(target=die, args=(folder, victim, how, beat_s, rank)) for rank in range(3)]
     for process in processes:
         process.start()
     for rank, process in enumerate(processes):
@@ -345,10 +371,17 @@ def notes_of_death(folder: Path, victim: int, how: signal.Signals) -> dict[int, 
 
 
 @pytest.mark.parametrize("victim", [0, 2], ids=["reader", "member"])
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])
-def test_the_death_of_one_ends_all_within_10_s(tmp_path, victim, how):
+@pytest.mark.parametrize(
+    ("how", "beat_s"),
+    [
+        (signal.SIGKILL, 0.1),  # many heartbeats in a short test
+        pytest.param(signal.SIGKILL, group_loader._BEAT_S, marks=pytest.mark.long),
+        pytest.param(signal.SIGSTOP, group_loader._BEAT_S, marks=pytest.mark.long),
+    ],
+)
+def test_the_death_of_one_ends_all_within_10_s(tmp_path, victim, how, beat_s):
     """Killed, or not running any more; the reader names who it is."""
-    notes = notes_of_death(tmp_path, victim, how)
+    notes = notes_of_death(tmp_path, victim, how, beat_s)
     assert max(after for after, _ in notes.values()) < 10
     for rank, (_, text) in notes.items():
         known = victim if rank == 0 else 0  # the others hear of the reader alone

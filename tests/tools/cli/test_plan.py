@@ -142,13 +142,16 @@ params:
 """
 
 
-def test_balance_is_told_of_the_first_steps(tmp_path: Path, streamdata: Streamdata) -> None:
+def test_balance_is_told_of_the_first_steps(
+    tmp_path: Path, streamdata: Streamdata, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As text and as JSON; the length of the run need not be given."""
+    monkeypatch.setattr("streamdata.tools.plan.stragglers.NUM_STEPS", 200)
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"input_ids": [1] * n}) + "\n" for n in range(1, 180)))
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE.replace("FOLDER", str(tmp_path)))
     document = json.loads(streamdata("plan", recipe, "--balance", "--dp", 2, "--json").stdout)
-    assert document["samples"] == 4000
+    assert document["samples"] == 400
     found = document["balance"]
     assert 1 < found["loss_with"] < found["loss_without"]
     assert 0.85 < found["fill"] < 1
