@@ -62,8 +62,6 @@ class GroupByLength(Lookahead):
         return self._longest * len(self._pieces) > self._max_tokens
 
     def _plan(self, sizes: npt.NDArray[np.int64], *, is_end: bool) -> Plan:
-        if self.balance is not None:
-            return self.balance.plan(sizes)
         return (plan_alike if is_end else plan_alike_head)(sizes, self._max_tokens)
 
     def _output(self, pieces: Sequence[TokenPiece], vectors: frozenset[str]) -> Sample:

@@ -104,8 +104,8 @@ class Lookahead(ABC):
         self._max_tokens, self._lookahead, self._lookahead_bytes = max_tokens, lookahead, lookahead_bytes
         self._field, self._longer = field, longer
         self.balance = balance
-        self._burst_tokens = balance.num_rows * max_tokens if balance else 0
-        self._settings |= balance.settings if balance else {}
+        if balance is not None:
+            self._settings |= {"balance": [balance.cost.linear, balance.cost.quadratic], "rows": balance.num_rows}
         self._start = dict.fromkeys(_COUNTS, 0)
         self._begin()
 
@@ -116,7 +116,13 @@ class Lookahead(ABC):
     @property
     def only_at_top(self) -> str | None:
         """Why it can only be the `customized_yield_fn` of the top mixture; None if it can be elsewhere, too."""
-        return None if self.balance is None else self.balance.only_at_top
+        if self.balance is None:
+            return None
+        return (
+            f"{self._who} with balance, which is for the customized_yield_fn of the top mixture: elsewhere lanes draw "
+            "different sources at one step, and first what an old number of ranks had begun, so that steps would not "
+            "be of alike cost"
+        )
 
     def _begin(self) -> None:
         self._num_pulled, self._overlong = 0, self._start["overlong"]
@@ -137,7 +143,7 @@ class Lookahead(ABC):
 
     @abstractmethod
     def _plan(self, sizes: npt.NDArray[np.int64], *, is_end: bool) -> Plan:
-        """The outputs of pieces of these sizes: of all at the end of the stream, of the first ones before."""
+        """The outputs of pieces of these sizes, without balance: of all at the end of the stream, else of the first."""
 
     @abstractmethod
     def _output(self, pieces: Sequence[TokenPiece], vectors: frozenset[str]) -> Sample:
@@ -161,9 +167,10 @@ class Lookahead(ABC):
     def _is_enough(self) -> bool:
         """Whether it is time to plan."""
         if self.balance is not None:
-            if self._tokens <= self._burst_tokens and self._bytes >= self._lookahead_bytes:
+            is_enough = self._tokens > self.balance.num_tokens
+            if not is_enough and self._bytes >= self._lookahead_bytes:
                 raise self.balance.lacks_room(self._tokens, self._bytes, self._lookahead_bytes)
-            return self._tokens > self._burst_tokens
+            return is_enough
         is_enough = self._bytes >= self._lookahead_bytes or self._num_held() >= self._lookahead
         return is_enough and self._is_more_than_one()
 
@@ -240,8 +247,8 @@ class Lookahead(ABC):
 
     def _planned(self, *, is_end: bool) -> Iterator[Sample]:
         pieces = self._pieces
-        lengths = np.array([piece.end - piece.begin for piece in pieces], np.int64)
-        plan = self._plan(rounded(lengths, self._multiple), is_end=is_end)
+        lengths = rounded(np.array([piece.end - piece.begin for piece in pieces], np.int64), self._multiple)
+        plan = self._plan(lengths, is_end=is_end) if self.balance is None else self.balance.plan(lengths)
         samples, sizes = [piece.sample for piece in pieces], [piece.num_tokens for piece in pieces]
         columns = {name: [sample.get(name) for sample in samples] for name in _names(pieces)}
         vectors = frozenset(
@@ -428,9 +435,6 @@ class PackTokens(Lookahead):
         return self._tokens > self._max_tokens
 
     def _plan(self, sizes: npt.NDArray[np.int64], *, is_end: bool) -> Plan:
-        self._positions = np.arange(sizes.max(initial=0))  # each document's are the first of these
-        if self.balance is not None:
-            return self.balance.plan(sizes)
         return (plan_bfd if is_end else plan_bfd_head)(sizes, self._max_tokens)
 
     def _output(self, pieces: Sequence[TokenPiece], vectors: frozenset[str]) -> Sample:
@@ -448,7 +452,8 @@ class PackTokens(Lookahead):
         }
         sizes = [piece.end - piece.begin for piece in pieces]
         marks = np.array([0, *accumulate(sizes)], np.int32)
-        places = np.concatenate([self._positions[:size] for size in sizes])
+        longest = np.arange(max(sizes))  # each document's positions are the first of these
+        places = np.concatenate([longest[:size] for size in sizes])
         row |= {BOUNDS: torch.from_numpy(marks), "position_ids": torch.from_numpy(places)}
         documents = provenance(samples)
         if self._loss_weights:

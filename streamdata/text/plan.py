@@ -156,26 +156,17 @@ class Balance:
             )
 
     @property
-    def settings(self) -> dict[str, object]:
-        """The settings that determine the sequence, as plain JSON."""
-        return {"balance": [self.cost.linear, self.cost.quadratic], "rows": self.num_rows}
-
-    @property
-    def only_at_top(self) -> str:
-        """Why what balances can only be the `customized_yield_fn` of the top mixture."""
-        return (
-            f"{self.what.partition(':')[0]} with balance, which is for the customized_yield_fn of the top mixture: "
-            "elsewhere lanes draw different sources at one step, and first what an old number of ranks had begun, so "
-            "that steps would not be of alike cost"
-        )
+    def num_tokens(self) -> int:
+        """Tokens that a burst has room for; documents of more fill it."""
+        return self.num_rows * self.row_length
 
     def lacks_room(self, num_tokens: int, num_bytes: int, most_bytes: int) -> ValueError:
         """The error where documents of so many tokens, which are no burst, have more bytes than may be held."""
-        wanted = self.num_rows * self.row_length
-        needed = math.ceil(1.25 * num_bytes * (wanted + self.row_length) / num_tokens)  # later ones may be larger
+        # Later ones may be larger.
+        needed = math.ceil(1.25 * num_bytes * (self.num_tokens + self.row_length) / num_tokens)
         return ValueError(
-            f"{self.what} is {self.num_rows}, expected their {wanted:,} tokens within lookahead_bytes={most_bytes}, "
-            f"got {num_tokens:,} in as many bytes\n"
+            f"{self.what} is {self.num_rows}, expected their {self.num_tokens:,} tokens within "
+            f"lookahead_bytes={most_bytes}, got {num_tokens:,} in as many bytes\n"
             f"  Set lookahead_bytes to about {needed}, or balance over fewer."
         )
 

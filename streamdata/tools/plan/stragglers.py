@@ -90,7 +90,7 @@ def _rows(
         number: How many rows.
     """
     held, costs, fills = np.zeros(0, dtype=np.int64), list[float](), []
-    most = balance.row_length * (balance.num_rows if lookahead is None else 1)
+    most = balance.num_tokens if lookahead is None else balance.row_length
     head = plan_alike_head if balance.is_padded else plan_bfd_head
     while len(costs) < number:
         count = max(lookahead or 1, 1 + int(np.searchsorted(np.cumsum(held), most, side="right")))
