@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from streamdata.errors import SourceError
-from streamdata.fields import SAMPLES
+from streamdata.fields import BOUNDS, PADDED_BOUNDS, SAMPLES, SOURCE_IDS
 from streamdata.sources.source import Sample
 from streamdata.text.plan import Balance, Integers, plan_alike_head, plan_bfd_head
 
@@ -33,13 +33,14 @@ class StragglerLoss:
 
 
 def lengths_in(outputs: Sequence[Sample], function: Any) -> list[int]:
-    """The tokens of each document of rows, or of each sample of groups, if the function that gave them balances."""
+    """The tokens of each document of rows, with its padding, or of each sample of groups, if the function balances."""
     if not isinstance(getattr(function, "balance", None), Balance):
         return []
     field, found = function.state_dict()["field"], list[int]()
     for output in outputs:
-        if "cu_seqlens" in output:
-            found += np.diff(output["cu_seqlens"].numpy()).tolist()
+        if BOUNDS in output:
+            # A document of no source fills its row up.
+            found += output.get(PADDED_BOUNDS, output[BOUNDS]).diff()[output[SOURCE_IDS] >= 0].tolist()
         else:
             found += [len(sample[field]) for sample in output.get(SAMPLES, ())]
     return found

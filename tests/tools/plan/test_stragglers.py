@@ -9,7 +9,7 @@ import pytest
 from streamdata import Cost, GroupByLength, MergedDataset, PackTokens
 from streamdata.errors import SourceError
 from streamdata.tools.plan.make_plan import Amount, Planner, plan_text
-from streamdata.tools.plan.stragglers import StragglerLoss
+from streamdata.tools.plan.stragglers import StragglerLoss, lengths_in
 from tests.streams import Numbers, loaded
 
 COST, SAMPLED = Cost(linear=20, quadratic=1), 300
@@ -45,6 +45,13 @@ def loss_of(make: Callable[[], MergedDataset], ranks: int, batch: int, steps: in
             sizes = [np.diff(row["cu_seqlens"].numpy()) for row in rows]
             costs[rank, step] = sum(float((20 * size + size**2).sum()) for size in sizes)
     return float((costs.max(0) / costs.mean(0)).mean())
+
+
+def test_documents_are_as_long_as_they_are_padded() -> None:
+    """What fills a row up is no document."""
+    packer = PackTokens(16, document_multiple=4, row_multiple=16, balance=COST)
+    samples = [{"input_ids": [1] * size, "__record__": (0, 0, size, 0)} for size in (3, 5)]
+    assert lengths_in(list(packer(iter(samples))), packer) == [4, 8]
 
 
 @pytest.mark.parametrize("batch", [1, 4])
