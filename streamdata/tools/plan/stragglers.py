@@ -37,12 +37,12 @@ def lengths_in(outputs: Sequence[Sample], function: Any) -> list[int]:
     if not isinstance(getattr(function, "balance", None), Balance):
         return []
     field, found = function.state_dict()["field"], list[int]()
-    for output in outputs:
-        if BOUNDS in output:
+    for one in outputs:
+        if BOUNDS in one:
             # A document of no source fills its row up.
-            found += output.get(PADDED_BOUNDS, output[BOUNDS]).diff()[output[SOURCE_IDS] >= 0].tolist()
+            found += one[PADDED_BOUNDS if PADDED_BOUNDS in one else BOUNDS].diff()[one[SOURCE_IDS] >= 0].tolist()
         else:
-            found += [len(sample[field]) for sample in output.get(SAMPLES, ())]
+            found += [len(sample[field]) for sample in one.get(SAMPLES, ())]
     return found
 
 
