@@ -12,10 +12,11 @@ from torch import Tensor
 
 from streamdata.delivery.losses import documents_of
 from streamdata.errors import names_text, shown
-from streamdata.fields import BOUNDS, LOCAL_BOUNDS, PADDED_BOUNDS, SOURCE_IDS, TOKEN_FIELDS
+from streamdata.fields import BOUNDS, LOCAL_BOUNDS, PADDED_BOUNDS, PADDING, PROVENANCE, SOURCE_IDS, TOKEN_FIELDS
 
 _MASK, _MASK_DIMS = "attention_mask", 4
-_NOT_SLICED = frozenset([BOUNDS, PADDED_BOUNDS, SOURCE_IDS])
+_POSITIONS = "position_ids"
+_NOT_SLICED = frozenset([BOUNDS, PADDED_BOUNDS, PADDING, *PROVENANCE])
 
 
 def context_slice(
@@ -44,7 +45,8 @@ def context_slice(
     Raises:
         ValueError: A document or row is no multiple of `2 * size`; there are no bounds, or others than those of joined
             rows; `labels` or `loss_mask` come without `target_ids`: each is then of the token itself, whose target is
-            the next one, and that may be in another rank's chunk.
+            the next one, and that may be in another rank's chunk; joined rows of which `__padding__` marks some are to
+            be cut as one; `position_ids` or `attention_mask` have another shape than those above.
     """
     if layout != "zigzag":
         raise ValueError(f"context_slice: expected the layout 'zigzag', got {shown(layout)}\n  There is no other.")
@@ -66,6 +68,11 @@ def context_slice(
         raise ValueError(
             f"context_slice: expected 'target_ids' beside {shifted[0]!r}, got {names_text(batch)}: the next token may "
             "be in another rank's chunk\n  Let a single_process_fn give input_ids=ids[:-1] and target_ids=ids[1:]."
+        )
+    if not per_document and len(batch.get(PADDING, ())) > max(1, tokens.numel() // tokens.shape[-1]):
+        raise ValueError(
+            f"context_slice: expected one row of tokens for each of the {len(batch[PADDING])} of {PADDING!r}, got "
+            f"tokens of shape {tuple(tokens.shape)}\n  Cut their documents, without per_document=False."
         )
     bounds = _bounds(batch, tokens) if per_document else torch.tensor([0, tokens.shape[-1]])
     places = _zigzag(bounds, rank, size, "document" if per_document else "row")
@@ -122,8 +129,13 @@ def _sliced(name: str, value: Any, shape: torch.Size, places: Tensor) -> Any:
     if not isinstance(value, Tensor) or name in _NOT_SLICED:
         return value
     places = places.to(value.device)
-    if value.shape == shape or (name == "position_ids" and value.shape[1:] == shape):
+    if value.shape == shape or (name == _POSITIONS and value.shape[1:] == shape):
         return value[..., places]
+    if name == _POSITIONS:
+        raise ValueError(
+            f"context_slice: expected {name!r} of the shape {tuple(shape)} of the tokens, or with one dimension more "
+            f"in front, got {tuple(value.shape)}\n  Move the axes of positions to the front of the batch."
+        )
     if name != _MASK:
         return value
     if value.dim() != _MASK_DIMS or value.shape != (shape[0], 1, shape[-1], shape[-1]):
