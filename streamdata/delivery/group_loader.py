@@ -330,8 +330,7 @@ class _Feed:
                     if iteration < self._iteration:
                         return
                     batches = batches or iter(loader)
-                    message = _next_message(loader, batches, message)
-                parts = _packed(message)
+                    message, parts = _next_message(loader, batches, message)
             except Exception as error:  # whatever it is, all of the group must hear of it
                 self.error = error
                 message = _Message(iteration, error="".join(format_exception_only(error)).rstrip())
@@ -453,14 +452,20 @@ class _Wire:
             self._group.recv([torch.empty(1)], 1 - min(self._place, 1), _NEVER).wait(timedelta(milliseconds=1))
 
 
-def _next_message(loader: StreamLoader, batches: Iterator[Any], last: _Message) -> _Message:
-    """Read the next batch, with its states and those that came since the one before."""
+def _next_message(loader: StreamLoader, batches: Iterator[Any], last: _Message) -> tuple[_Message, list[Tensor]]:
+    """Read the next batch, with its states and those that came since the one before; and pack it."""
     before, number = loader.recent_states, loader.num_batches
     batch = next(batches, _END)
     recent = loader.recent_states
     late = recent.entries(number)
     found = _Message(last.iteration, {} if late is last.states else late, recent is not before)
-    return found if batch is _END else found._replace(states=recent.entries(number + 1), batch=batch)
+    if batch is not _END:
+        found = found._replace(states=recent.entries(number + 1), batch=batch)
+    try:
+        return found, _packed(found)
+    except BaseException:
+        loader.go_back(number)  # nobody received it: the next iteration gives it again
+        raise
 
 
 def _ranks_of(group: Any) -> list[int]:

@@ -91,6 +91,21 @@ def test_it_goes_on_from_states_and_goes_back(alone):
     assert values(islice(grouped, 3)) == want[2:5]
 
 
+def test_a_batch_that_cannot_be_sent_comes_again(alone):
+    """After the error: nobody received it."""
+    bad = iter([False, False, True])
+
+    def collate(samples: list[dict]) -> dict:
+        return TensorCollate()(samples) | ({"function": lambda: 0} if next(bad, False) else {})
+
+    grouped = GroupLoader(StreamLoader(dataset(), 4, collate=collate), alone)
+    found = []
+    with pytest.raises(AttributeError, match="pickle"):
+        found.extend(batch["value"].tolist() for batch in grouped)
+    found += values(islice(grouped, 4))
+    assert found[-6:] == values(islice(StreamLoader(dataset(), 4), 6))
+
+
 def test_states_within_a_checkpoint_of_torch_are_plain(alone, tmp_path):
     """It loads no class by default."""
     grouped = GroupLoader(StreamLoader(dataset(), 4), alone)
