@@ -131,16 +131,12 @@ def _sliced(name: str, value: Any, shape: torch.Size, places: Tensor) -> Any:
     places = places.to(value.device)
     if value.shape == shape or (name == _POSITIONS and value.shape[1:] == shape):
         return value[..., places]
-    if name == _POSITIONS:
-        raise ValueError(
-            f"context_slice: expected {name!r} of the shape {tuple(shape)} of the tokens, or with one dimension more "
-            f"in front, got {tuple(value.shape)}\n  Move the axes of positions to the front of the batch."
-        )
-    if name != _MASK:
+    if name not in (_MASK, _POSITIONS):
         return value
-    if value.dim() != _MASK_DIMS or value.shape != (shape[0], 1, shape[-1], shape[-1]):
+    if name == _POSITIONS or value.dim() != _MASK_DIMS or value.shape != (shape[0], 1, shape[-1], shape[-1]):
         raise ValueError(
-            f"context_slice: expected 'attention_mask' to have the shape {tuple(shape)} of the tokens, or (B, 1, S, S) "
-            f"beside tokens (B, S), got {tuple(value.shape)}\n  Leave it out where the bounds say the same."
+            f"context_slice: expected {name!r} to have the shape {tuple(shape)} of the tokens, or positions one axis "
+            f"in front, or a mask (B, 1, S, S) beside tokens (B, S), "
+            f"got {tuple(value.shape)}\n  Leave it out where the bounds say the same."
         )
     return value[:, :, places]

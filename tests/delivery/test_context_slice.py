@@ -146,7 +146,7 @@ REFUSED = [
     (
         {"position_ids": torch.ones(1, 3, 8)},
         {},
-        r"'position_ids' of the shape \(8,\) .* got \(1, 3, 8\)\n.*to the front",
+        r"'position_ids' to have the shape .* got \(1, 3, 8\)\n",
     ),
     (
         {"__padding__": torch.tensor([False, True])},
