@@ -45,8 +45,8 @@ def context_slice(
     Raises:
         ValueError: A document or row is no multiple of `2 * size`; there are no bounds, or others than those of joined
             rows; `labels` or `loss_mask` come without `target_ids`: each is then of the token itself, whose target is
-            the next one, and that may be in another rank's chunk; joined rows of which `__padding__` marks some are to
-            be cut as one; `position_ids` or `attention_mask` have another shape than those above.
+            the next one, and that may be in another rank's chunk;
+            `position_ids` or `attention_mask` have another shape than those above.
     """
     if layout != "zigzag":
         raise ValueError(f"context_slice: expected the layout 'zigzag', got {shown(layout)}\n  There is no other.")
@@ -68,11 +68,6 @@ def context_slice(
         raise ValueError(
             f"context_slice: expected 'target_ids' beside {shifted[0]!r}, got {names_text(batch)}: the next token may "
             "be in another rank's chunk\n  Let a single_process_fn give input_ids=ids[:-1] and target_ids=ids[1:]."
-        )
-    if not per_document and len(batch.get(PADDING, ())) > max(1, tokens.numel() // tokens.shape[-1]):
-        raise ValueError(
-            f"context_slice: expected one row of tokens for each of the {len(batch[PADDING])} of {PADDING!r}, got "
-            f"tokens of shape {tuple(tokens.shape)}\n  Cut their documents, without per_document=False."
         )
     bounds = _bounds(batch, tokens) if per_document else torch.tensor([0, tokens.shape[-1]])
     places = _zigzag(bounds, rank, size, "document" if per_document else "row")

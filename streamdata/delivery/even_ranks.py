@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from streamdata.errors import StateError
-from streamdata.fields import CURSOR, DATASET_NAME, PADDING
+from streamdata.fields import CURSOR, DATASET_NAME, NO_RECORD, PADDING, RECORD, RECORD_IDS, SOURCE_IDS
 from streamdata.mixing import MergedDataset
 from streamdata.run import Lane
 from streamdata.states.cursor import States, marked
@@ -239,13 +239,20 @@ def _marked(batch: Any, num_real: int, batch_size: int) -> Any:
     """The batch with the field that says of each sample whether it only fills up, bool (B,)."""
     is_padding = torch.arange(batch_size) >= num_real
     if isinstance(batch, dict):
-        return {**batch, PADDING: is_padding}
-    return [{**sample, PADDING: fills} for sample, fills in zip(batch, is_padding.tolist(), strict=True)]
+        return {**(batch if num_real else _of_no_record(batch)), PADDING: is_padding}
+    marks = zip(batch, is_padding.tolist(), strict=True)
+    return [{**(_of_no_record(sample) if fills else sample), PADDING: fills} for sample, fills in marks]
+
+
+def _of_no_record(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """A sample, or a batch that is a dict, as one of no source: losses of what only fills up are of none."""
+    ids = {name: torch.full_like(batch[name], -1) for name in (SOURCE_IDS, RECORD_IDS) if name in batch}
+    return {**batch, **dict.fromkeys({RECORD} & batch.keys(), NO_RECORD), **ids}
 
 
 def filled(collate: Callable[[list[Any]], Any], batch_size: int, samples: list[Any]) -> Any:
     """Collate a full batch by repeating the last sample; its state records how often."""
     missing, last = batch_size - len(samples), samples[-1]
     if missing:
-        last = {**last, CURSOR: marked(last[CURSOR], padded={last[DATASET_NAME]: missing})}
+        last = {**_of_no_record(last), CURSOR: marked(last[CURSOR], padded={last[DATASET_NAME]: missing})}
     return collate([*samples, *([last] * missing)])

@@ -8,7 +8,7 @@ from torch import Tensor, distributed
 from torch.nn.functional import pad
 
 from streamdata.errors import names_text
-from streamdata.fields import BOUNDS, IGNORED_LABEL, LOCAL_BOUNDS, PADDED_BOUNDS, PADDING, SOURCE_IDS, TOKEN_FIELDS
+from streamdata.fields import BOUNDS, IGNORED_LABEL, LOCAL_BOUNDS, PADDED_BOUNDS, SOURCE_IDS, TOKEN_FIELDS
 
 _POSITIONS = "position_ids"
 
@@ -25,8 +25,8 @@ def loss_by_source(
         batch: What `TensorCollate` made, or a row of `PackTokens`. Trained are tokens by its `loss_mask`: that of
             `target_ids`, or where there are none that of `input_ids`, as of chats, each of which is the target of the
             one before it in its document; else those whose `target_ids` are not -100; else all. Others do not count,
-            whatever their loss is; nor do documents of no source, -1, or the rows, all of one length, that
-            `__padding__` marks. Of a `context_slice` the sums are of its own tokens.
+            whatever their loss is; nor do documents of no source, -1: padding, and what fills a batch up. Of a
+            `context_slice` the sums are of its own tokens.
         num_sources: How many sources there are, `len(dataset.source_names)`.
         group: The processes over which to sum, `torch.distributed.group.WORLD` for all ranks; of slices those of dp and
             cp together. By default this one.
@@ -62,10 +62,8 @@ def loss_by_source(
     documents = documents_of(losses, batch)
     if "loss_mask" in batch and "target_ids" not in batch:
         is_trained = pad(is_trained[1:] & (documents[1:] == documents[:-1]), (0, 1))
-    if PADDING in batch:
-        is_trained = is_trained & ~batch[PADDING].to(device).repeat_interleave(num_tokens // len(batch[PADDING]))
     sources = batch[SOURCE_IDS].to(device)[documents]
-    is_trained = is_trained & (sources >= 0)  # padding is of no source, -1
+    is_trained = is_trained & (sources >= 0)  # padding, and what fills a batch up, is of no source, -1
     weights = weights * is_trained
     values = torch.where(is_trained, values, 0.0) * weights
     both = values.new_zeros(2, num_sources).index_add_(1, sources.clamp(min=0), torch.stack([values, weights]))

@@ -114,13 +114,6 @@ def test_all_other_fields_stay() -> None:
     assert one["cu_seqlens_local"].tolist() == [0, 2, 5]
 
 
-def test_rows_that_only_fill_up_do_not_count_in_slices() -> None:
-    """Those of joined rows, whose documents are cut."""
-    batch = {"input_ids": torch.arange(24), "target_ids": torch.arange(24), "__padding__": torch.arange(3) == 2}
-    batch |= {"cu_seqlens": torch.tensor([0, 4, 8, 16, 20, 24]), "source_ids": torch.tensor([0, 1, 0, 1, 0])}
-    assert_losses_add_up(batch, 2)
-
-
 IDS, BOUNDS = torch.arange(8), torch.tensor([0, 8])
 ROWS = {"input_ids": IDS.view(2, 4)}
 REFUSED = [
@@ -147,11 +140,6 @@ REFUSED = [
         {"position_ids": torch.ones(1, 3, 8)},
         {},
         r"'position_ids' to have the shape .* got \(1, 3, 8\)\n",
-    ),
-    (
-        {"__padding__": torch.tensor([False, True])},
-        {"per_document": False},
-        r"one row of tokens for each of the 2 of '__padding__', got tokens of shape \(8,\)\n.*without per_document",
     ),
 ]
 

@@ -8,7 +8,17 @@ import pytest
 import torch
 from torch import distributed
 
-from streamdata import PackTokens, Pad, TensorCollate, by_name, context_slice, loss_by_source
+from streamdata import (
+    MergedDataset,
+    PackTokens,
+    Pad,
+    StreamLoader,
+    TensorCollate,
+    by_name,
+    context_slice,
+    loss_by_source,
+    named,
+)
 from tests.ranks import run_on_ranks
 
 NUM_SOURCES = 4
@@ -236,18 +246,18 @@ def test_a_document_of_no_source_does_not_count() -> None:
     assert (sums.tolist(), counts.tolist()) == ([3, 0], [3, 0])
 
 
-@pytest.mark.parametrize("documents", [False, True])
-def test_rows_that_only_fill_a_batch_up_do_not_count(documents) -> None:
-    """Those that `uneven="pad"` repeats, of single samples and of windows that have documents."""
-    bounds = {"cu_seqlens": torch.tensor([0, 1, 3])} if documents else {}
-    rows = [
-        {"input_ids": torch.arange(3), "target_ids": torch.tensor([1, -100, 2]), **bounds, "__record__": (n, 0, n, 0)}
-        for n in (0, 1, 1)
-    ]
-    batch = TensorCollate()(rows)
-    losses = torch.arange(9.0).view(batch["input_ids"].shape)
-    padded = {**batch, "__padding__": torch.tensor([False, False, True])}
-    sums, counts = loss_by_source(losses, padded, 2)
-    assert (sums.tolist(), counts.tolist()) == ([0 + 2, 3 + 5], [2, 2])
-    sums, counts = loss_by_source(losses, batch, 2)
-    assert (sums.tolist(), counts.tolist()) == ([0 + 2, 3 + 5 + 6 + 8], [2, 4])
+@pytest.mark.parametrize("joined", [False, True])
+def test_what_only_fills_a_batch_up_does_not_count(joined) -> None:
+    """Samples that `uneven="pad"` repeats, within a batch and as a whole one; and joined rows of several lengths."""
+    sizes, counted = [4, 3, 2, 4, 1, 3, 4], 0.0
+
+    rows = [{"input_ids": torch.ones(size), "target_ids": torch.ones(size)} for size in sizes]
+    if joined:
+        rows = [{**row, "cu_seqlens": torch.tensor([0, size])} for row, size in zip(rows, sizes, strict=True)]
+    pads = {} if joined else {"input_ids": Pad(), "target_ids": Pad(value=-100)}
+    for rank in range(2):
+        dataset = MergedDataset([named(rows, name="a", percent=1)], cyclic=False, seed=3)
+        dataset.set_data_parallel(2, rank)
+        for batch in StreamLoader(dataset, 2, collate=TensorCollate(pads), uneven="pad"):
+            counted += loss_by_source(torch.ones(batch["input_ids"].shape), batch, 1)[1].item()
+    assert counted == sum(sizes)
