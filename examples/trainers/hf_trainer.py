@@ -7,7 +7,7 @@ torchrun --nproc-per-node=2 examples/trainers/hf_trainer.py run
 from typing import Any
 
 import torch
-from tiny import BATCH_SIZE, NUM_ROWS, TinyModel, next_labels, parsed, training_set, validation_set
+from tiny import BATCH_SIZE, NUM_ROWS, TinyModel, parsed, training_set, validation_set, with_targets
 from torch.nn.functional import cross_entropy
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
@@ -22,9 +22,8 @@ class SourceLosses:
     stream: MergedDataset
     sums: torch.Tensor | float = 0.0
 
-    def add(self, losses: torch.Tensor, inputs: dict[str, Any]) -> None:
-        """Add the losses of what each token predicts, (B, T)."""
-        batch = {**inputs, "target_ids": next_labels(inputs["labels"])}
+    def add(self, losses: torch.Tensor, batch: dict[str, Any]) -> None:
+        """Add the losses of what each token predicts, (B, T); the batch is one of `with_targets`."""
         self.sums += torch.stack(loss_by_source(losses, batch, len(self.stream.source_names)))
 
     def log(self, logs: dict[str, float], *args: Any) -> None:
@@ -45,8 +44,8 @@ class StreamTrainer(SourceLosses, Trainer):
     def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **options: Any) -> Any:
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **options)
         if model.training:
-            logits, targets = outputs["logits"].transpose(1, 2), next_labels(inputs["labels"])
-            self.add(cross_entropy(logits, targets, reduction="none"), inputs)
+            batch = with_targets(inputs)
+            self.add(cross_entropy(outputs["logits"].transpose(1, 2), batch["target_ids"], reduction="none"), batch)
         return (loss, outputs) if return_outputs else loss
 
     def get_eval_dataloader(self, eval_dataset: object = None) -> StreamLoader:  # type: ignore[override]

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
-from tiny import BATCH_SIZE, TinyModel, next_labels, parsed, training_set, validation_set
+from tiny import BATCH_SIZE, TinyModel, parsed, training_set, validation_set, with_targets
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -28,9 +28,9 @@ class Learner(LightningModule):
         self.sums = torch.zeros(2, len(names))
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
-        output, targets = self.model(**batch), next_labels(batch["labels"])
-        losses = cross_entropy(output["logits"].transpose(1, 2), targets, reduction="none")
-        sums = torch.stack(loss_by_source(losses, {**batch, "target_ids": targets}, len(self.names)))
+        output, batch = self.model(**batch), with_targets(batch)
+        losses = cross_entropy(output["logits"].transpose(1, 2), batch["target_ids"], reduction="none")
+        sums = torch.stack(loss_by_source(losses, batch, len(self.names)))
         self.sums = self.sums.to(sums) + sums
         if (batch_index + 1) % LOG_EVERY == 0:
             sums = self.trainer.strategy.reduce(self.sums, reduce_op="sum")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tiny import BATCH_SIZE, TinyModel, next_labels, note, parsed, training_set
+from tiny import BATCH_SIZE, TinyModel, note, parsed, training_set, with_targets
 from torch import distributed
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -58,9 +58,9 @@ for step, batch in enumerate(islice(loader, arguments.steps), last + 1):
     output["loss"].backward()
     optimizer.step()
     optimizer.zero_grad()
-    targets = next_labels(batch["labels"])
-    losses = cross_entropy(output["logits"].transpose(1, 2), targets, reduction="none")
-    sums += torch.stack(loss_by_source(losses, {**batch, "target_ids": targets}, len(dataset.source_names)))
+    batch = with_targets(batch)
+    losses = cross_entropy(output["logits"].transpose(1, 2), batch["target_ids"], reduction="none")
+    sums += torch.stack(loss_by_source(losses, batch, len(dataset.source_names)))
     if step % SAVE_EVERY == 0:
         distributed.all_reduce(sums)
         note(arguments.folder, f"losses {json.dumps(by_name(*sums, dataset.source_names))}")

@@ -46,6 +46,15 @@ def next_labels(labels: Tensor) -> Tensor:
     return nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
 
 
+def with_targets(batch: dict[str, Any]) -> dict[str, Any]:
+    """The batch as `loss_by_source` takes it where a model shifts `labels` itself: with what each token predicts.
+
+    A mask that the batch had is of its own targets, not of these.
+    """
+    targets = next_labels(batch["labels"])
+    return {**batch, "target_ids": targets, "loss_mask": targets != -100}
+
+
 def validation_set() -> MergedDataset:
     """Other rows, once."""
     return MergedDataset([Rows(start=1000)], cyclic=False, stop="all_exhausted", seed=1)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from hf_trainer import SourceLosses, StopAfter
-from tiny import BATCH_SIZE, NUM_ROWS, VOCABULARY, note, parsed, training_set
+from tiny import BATCH_SIZE, NUM_ROWS, VOCABULARY, note, parsed, training_set, with_targets
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.trainer_utils import get_last_checkpoint
@@ -30,11 +30,13 @@ class StreamSFTTrainer(SourceLosses, SFTTrainer):
     def seen(self, model: torch.nn.Module, _: Any, inputs: dict[str, Any], output: Any) -> None:
         """Of what the model gives: the trainer makes it compute losses in its head, and builds no logits."""
         if model.training:
-            self.add(torch.nn.functional.pad(-output.log_probs, (0, 1)), inputs)  # of T - 1 tokens
+            self.add(torch.nn.functional.pad(-output.log_probs, (0, 1)), with_targets(inputs))  # of T - 1 tokens
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         note(self.args.output_dir, *inputs.pop("row").tolist())
-        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])  # of rows of one length; TRL asks for one
+        if "attention_mask" not in inputs:  # TRL asks for one or for positions; packed rows bring theirs
+            positions = torch.arange(inputs["input_ids"].shape[1], device=inputs["input_ids"].device)
+            inputs.setdefault("position_ids", positions.expand_as(inputs["input_ids"]))
         return super().training_step(model, inputs, num_items_in_batch)
 
 

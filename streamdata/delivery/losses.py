@@ -20,8 +20,9 @@ def loss_by_source(
 
     Args:
         losses: The loss of each target, of shape (B, T) or (T,): `losses[i]` is that of `target_ids[i]`. Of a model
-            that shifts labels itself, and so gives T - 1, pad one 0 at the end of each row, and set `target_ids` to the
-            labels moved one to the left, -100 at the end: else the 0 counts as the loss of a trained token.
+            that shifts labels itself, and so gives T - 1, pad one 0 at the end of each row, set `target_ids` to the
+            labels moved one to the left, -100 at the end, and `loss_mask` to `target_ids != -100`: the batch's own mask
+            is of other targets, and counts the 0 as the loss of a trained token.
         batch: What `TensorCollate` made, or a row of `PackTokens`. Trained are tokens by its `loss_mask`: that of
             `target_ids`, or where there are none that of `input_ids`, as of chats, each of which is the target of the
             one before it in its document; else those whose `target_ids` are not -100; else all. Others do not count,

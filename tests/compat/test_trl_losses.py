@@ -2,6 +2,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.compat.jobs import ENVIRONMENT, ROOT, SCRIPTS, needs
 
 STEPS = 4
@@ -36,12 +38,44 @@ assert len(theirs) == {STEPS} and len(set(map(tuple, ours))) == {STEPS}
 assert torch.allclose(torch.tensor(theirs), torch.tensor(ours), rtol=1e-5), (theirs, ours)
 """
 
+PACKED = f"""
+import sys
+sys.path.insert(0, {str(SCRIPTS)!r})
+import torch
+from tiny import NUM_ROWS, Rows
+from trl_sft import options, tiny_llama, trainer
+from streamdata import MergedDataset, PackTokens, Pad, StreamLoader, TensorCollate, named
+from streamdata.compat import StreamCallback
+
+class Documents(Rows):
+    def __getitem__(self, index):
+        row = super().__getitem__(index)
+        labels = torch.where(torch.arange(16) == 0, -100, row["labels"])  # no document begins with what is trained
+        return row | {{"row": torch.full((16,), row["row"]), "labels": labels}}
+
+dataset = MergedDataset([named(Documents(), name="rows", percent=1)], customized_yield_fn=PackTokens(48), seed=1)
+fields = {{"row": Pad(), "input_ids": Pad(), "position_ids": Pad(), "labels": Pad(value=-100)}}
+loader = StreamLoader(dataset, 2, collate=TensorCollate(fields, default="drop"))
+job = trainer(options(sys.argv[1], save_strategy="no", max_steps=1), StreamCallback())
+job.get_train_dataloader = lambda: loader
+job.stream = dataset
+job.train()
+[theirs] = [entry["loss"] for entry in job.state.log_history if "loss" in entry]
+
+rows = next(iter(StreamLoader(dataset, 2, collate=TensorCollate(fields, default="drop"))))["input_ids"].view(-1, 16)
+alone = torch.stack([tiny_llama()(input_ids=row[None], labels=row[None]).loss for row in rows]).mean().item()
+joined = tiny_llama()(input_ids=rows.view(2, 48), labels=rows.view(2, 48)).loss.item()
+print(theirs, alone, joined)
+assert abs(theirs - alone) < 1e-5 < abs(theirs - joined)
+"""
+
 
 @needs("accelerate", "trl", "datasets")
-def test_first_losses_equal_those_of_the_same_samples_by_hand(tmp_path: Path) -> None:
-    """TRL trains on our samples as they are; of each source, too."""
+@pytest.mark.parametrize("script", [COMPARE, PACKED], ids=["rows", "packed"])
+def test_first_losses_equal_those_of_the_same_samples_by_hand(tmp_path: Path, script: str) -> None:
+    """TRL trains on our samples as they are; of each source, too; and no token of a packed row sees another document."""
     job = subprocess.run(
-        [sys.executable, "-c", COMPARE, str(tmp_path)],
+        [sys.executable, "-c", script, str(tmp_path)],
         cwd=ROOT,
         env=ENVIRONMENT,
         capture_output=True,

@@ -2,7 +2,9 @@
 
 import math
 import random
+import runpy
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -237,6 +239,22 @@ def test_a_mask_without_targets_is_of_the_tokens_themselves() -> None:
             if row["loss_mask"][at + 1]:
                 want[:, source] += torch.tensor([losses[at], 1.0], dtype=torch.float64)
     torch.testing.assert_close(torch.stack([sums, counts]), want)
+
+
+def test_sources_of_a_model_that_shifts_labels_have_its_loss_together() -> None:
+    """As the examples give them, whatever mask the batch has: the 0 that pads a row's losses does not count."""
+    examples = Path(__file__).parents[2] / "examples" / "trainers" / "tiny.py"
+    with_targets = runpy.run_path(str(examples))["with_targets"]
+    for seed in range(12):
+        batch = batch_of("gapless", random.Random(seed))
+        shape = batch["input_ids"].shape
+        labels = batch["target_ids"].masked_fill(torch.rand(shape) < 0.3, -100)
+        batch |= {"loss_mask": torch.rand(shape) < 0.5, "labels": labels}
+        losses = torch.rand(len(labels), shape[1] - 1, dtype=torch.float64)
+        is_trained = labels[:, 1:] != -100
+        sums, counts = loss_by_source(torch.nn.functional.pad(losses, (0, 1)), with_targets(batch), NUM_SOURCES)
+        assert counts.sum() == is_trained.sum()
+        torch.testing.assert_close(sums.sum(), losses[is_trained].sum())
 
 
 def test_a_document_of_no_source_does_not_count() -> None:
