@@ -181,7 +181,8 @@ class Planner:
         is_rough = self._has_costs or joins or dataset.skip is not None or course.lanes < self._lane.count
         self._is_rough = is_rough or (not self._top.is_endless and bool(self._varying))
         self._is_estimated = self._is_rough or course.delivered > course.num_drawn
-        self._is_short = course.has_ended and course.delivered < self._samples
+        too_few = course.tokens < tokens * (1 - 1e-6) if amount.samples is None else course.delivered < samples
+        self._is_short = course.has_ended and too_few
         parts = {node.path: course.samples[node.path] / course.totals[node.path] for node in self._leaves}
         self._ended = [path for path, part in parts.items() if self._is_short and part >= _ENDED * max(parts.values())]
 

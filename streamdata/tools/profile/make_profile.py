@@ -174,7 +174,7 @@ _REMEDIES: Final = {
     PROCESS: "a cheaper function, or its result written beforehand",
     WAIT: "more `read_ahead_bytes` or `connections`, a `cache` on a disk of the node, or larger blocks",
     PACK: "a collate function that copies less",
-    MIXING: "fewer sources, or samples that are larger each",
+    MIXING: "samples that are larger each, or fewer sources",
 }
 
 
@@ -209,7 +209,7 @@ def profile_text(profile: Profile) -> str:
         wanted = f"{profile.batch_size} samples needs {profile.wanted_samples_per_s:,.0f} samples/s"
         best = max(profile.rates, key=lambda rate: rate.samples_per_s)
         workers = best.workers if profile.enough_workers is None else profile.enough_workers
-        who = counted(workers, "worker") if workers else "the trainer's own process"
+        who = counted(workers, "worker") if workers else "the trainer's own process (num_workers=0)"
         given = f"more than was measured, at most {best.samples_per_s:,.0f} by {who}"
         given = given if profile.enough_workers is None else f"{who} gave it"
         parts.append(paragraph(f"a step of {profile.step_time_s:g} s with {wanted}: {given}"))

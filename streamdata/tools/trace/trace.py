@@ -221,7 +221,8 @@ class Trace:
         step = self.steps.of(batch)
         raise StateError(
             f"states: they do not say where rank {rank} stood at step {step}\n"
-            f"  Give states, too, of step {step} or a later one, saved before the number of ranks or workers changed."
+            f"  Give states, too, of step {step} or a later one, saved before the number of ranks or workers changed.\n"
+            "  Where sources or weights changed after that step: give states from before that change alone."
         )
 
     def _next_pass(self, leg: Leg) -> Leg:

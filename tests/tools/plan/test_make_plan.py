@@ -124,6 +124,13 @@ def test_tokens_become_samples():
         planned(MergedDataset([Numbers("images", 40, 1)]), tokens=1000, sample=5)
 
 
+def test_a_stream_that_ends_before_the_tokens_says_so():
+    """As one of samples does."""
+    texts = MergedDataset([named([{"input_ids": [1, 2, 3, 4]}] * 40, name="texts", percent=1)], cyclic=False)
+    assert planned(texts, tokens=161, sample=10).ends_after == 40
+    assert planned(texts, tokens=160, sample=10).ends_after is None
+
+
 def test_a_run_of_tokens_is_as_long_as_its_schedule_gives_tokens():
     """To the sample that has the last of them; of more than ever come it is an error."""
     texts = named([{"input_ids": [1, 2, 3, 4]}] * 40, name="texts", percent=[[0, 1], [300, 0]])
