@@ -58,9 +58,9 @@ for step, batch in enumerate(islice(loader, arguments.steps), last + 1):
     output["loss"].backward()
     optimizer.step()
     optimizer.zero_grad()
-    batch = with_targets(batch)
-    losses = cross_entropy(output["logits"].transpose(1, 2), batch["target_ids"], reduction="none")
-    sums += torch.stack(loss_by_source(losses, batch, len(dataset.source_names)))
+    trained = with_targets(batch)
+    losses = cross_entropy(output["logits"].transpose(1, 2), trained["target_ids"], reduction="none")
+    sums += torch.stack(loss_by_source(losses, trained, len(dataset.source_names)))
     if step % SAVE_EVERY == 0:
         distributed.all_reduce(sums)
         note(arguments.folder, f"losses {json.dumps(by_name(*sums, dataset.source_names))}")

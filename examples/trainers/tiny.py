@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from streamdata import MergedDataset, named
 
 NUM_ROWS, BATCH_SIZE, VOCABULARY = 240, 4, 256
+IGNORED = -100  # the label of what is not trained
 
 
 class Rows:
@@ -43,7 +44,7 @@ def training_set(num_sources: int = 1, **attributes: Any) -> MergedDataset:
 
 def next_labels(labels: Tensor) -> Tensor:
     """What each token predicts, (B, T), where a model shifts labels itself: nothing, -100, at the end of a row."""
-    return nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+    return nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
 def with_targets(batch: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def with_targets(batch: dict[str, Any]) -> dict[str, Any]:
     A mask that the batch had is of its own targets, not of these.
     """
     targets = next_labels(batch["labels"])
-    return {**batch, "target_ids": targets, "loss_mask": targets != -100}
+    return {**batch, "target_ids": targets, "loss_mask": targets != IGNORED}
 
 
 def validation_set() -> MergedDataset:

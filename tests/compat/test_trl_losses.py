@@ -73,7 +73,7 @@ assert abs(theirs - alone) < 1e-5 < abs(theirs - joined)
 @needs("accelerate", "trl", "datasets")
 @pytest.mark.parametrize("script", [COMPARE, PACKED], ids=["rows", "packed"])
 def test_first_losses_equal_those_of_the_same_samples_by_hand(tmp_path: Path, script: str) -> None:
-    """TRL trains on our samples as they are; of each source, too; and no token of a packed row sees another document."""
+    """TRL trains on our samples as they are; of each source, too; no token of a packed row sees another document."""
     job = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)],
         cwd=ROOT,
