@@ -48,7 +48,7 @@ def option(text: str, *names: str, **more: Any) -> Any:
 
 Batch = Annotated[int, count("Samples in a batch of one rank.", "--batch", metavar="B")]
 Workers = Annotated[int, count("Worker processes of each rank's DataLoader.", least=0, most=256, metavar="W")]
-Ranks = Annotated[int, count("Data-parallel ranks.", "--ranks", "--dp", most=MAX_RANKS, metavar="R")]
+Ranks = Annotated[int, count("Data-parallel ranks.", "--ranks", most=MAX_RANKS, metavar="R")]
 Json = Annotated[bool, option("Print one JSON document, and nothing else on stdout.", "--json")]
 
 

@@ -150,7 +150,7 @@ def test_balance_is_told_of_the_first_steps(
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"input_ids": [1] * n}) + "\n" for n in range(1, 180)))
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE.replace("FOLDER", str(tmp_path)))
-    document = json.loads(streamdata("plan", recipe, "--balance", "--dp", 2, "--json").stdout)
+    document = json.loads(streamdata("plan", recipe, "--balance", "--ranks", 2, "--json").stdout)
     assert document["samples"] == 400
     found = document["balance"]
     assert 1 < found["loss_with"] < found["loss_without"]
