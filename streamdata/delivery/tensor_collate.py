@@ -168,6 +168,8 @@ class TensorCollate:
             if name in (BOUNDS, PADDED_BOUNDS) and rule == "stack":
                 run_on[name] = columns[-1].run_on()
                 bounds = columns[-1] if bounds is None or name == PADDED_BOUNDS else bounds
+        # Before tensors are copied: what the samples say of themselves is in the CPU's caches until then.
+        documents = _documents(samples, names) if self._provenance or self._loss_weights else {}
         lengths = None if bounds is None else run_on[bounds.name][0]
         collated = {
             column.name: run_on[column.name][1] if column.name in run_on else column.value(lengths)
@@ -178,7 +180,6 @@ class TensorCollate:
                 f"says that the rows have {lengths} tokens, but no field has so many values",
                 f'Give rows that are not padded, or keep them apart with fields={{{BOUNDS!r}: "list"}}.',
             )
-        documents = _documents(samples, names) if self._provenance or self._loss_weights else {}
         if self._loss_weights and LOSS_WEIGHT not in collated:
             collated[LOSS_WEIGHT] = _loss_weights(collated | documents)
         if self._provenance:
