@@ -28,6 +28,8 @@ from streamdata.sources.functions.starts import is_stateful
 from streamdata.sources.order.blocks import Part, selection_of
 from streamdata.states.cursor import NodeKey
 
+_MAX_PASS: Final = 2**53
+
 FACTORS: Final = ("length", "length_multiplier", "length_divisor")
 """The attributes of a source that say how many samples an epoch of it has."""
 
@@ -353,3 +355,14 @@ def check_not_wrapped(dp_size: int) -> None:
                 "dataset.set_data_parallel(1, 0), and the wrapper divides the whole stream."
             )
         frame = frame.f_back
+
+
+def checked_pass(epoch_pass: int, who: str) -> int:
+    """Return the number of a pass.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if type(epoch_pass) is not int or not 0 <= epoch_pass < _MAX_PASS:
+        raise ValueError(f"{who}: expected an int >= 0 and below 2**53, got {shown(epoch_pass)}")
+    return epoch_pass

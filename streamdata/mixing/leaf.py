@@ -4,23 +4,36 @@
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import chain, count, takewhile
 from numbers import Real
 from operator import itemgetter
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
-from streamdata.errors import StateError, shown
-from streamdata.fields import WEIGHT
+from streamdata.errors import SourceError, StateError, shown
+from streamdata.fields import DATASET_NAME, DP_RANK, RECORD, SEED, WEIGHT, WORKER_ID
+from streamdata.mixing.checks import checked_pass
 from streamdata.mixing.control import WorkerPlace
 from streamdata.mixing.deals import Deals
-from streamdata.mixing.tree import Node
-from streamdata.run import Lane
+from streamdata.mixing.tree import (
+    MixtureSettings,
+    Node,
+    find_leaf,
+    leaves_by_name,
+    named_nodes,
+    no_such_record,
+    not_numbered,
+    source_names,
+    tree_of,
+)
+from streamdata.run import Lane, stable_seed
 from streamdata.run.lane_link import LaneLink, SourceTimes
 from streamdata.run.stalls import StallWatch
 from streamdata.shards.ahead.read_ahead import LaneAhead, Upcoming
+from streamdata.shards.readers import DamagedRecordError
 from streamdata.sources import Burst, DealtLane
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.own_stream import OwnStreamSource
@@ -313,6 +326,99 @@ class Leaf:
                 return
         passed_over = "" if self._feed is None else self._feed.passed_over()
         raise self._tally.silence(f"{what} of this lane's share", passed_over)
+
+
+ReadArguments: TypeAlias = tuple[int | str, Sequence[int]] | tuple[int | str, Sequence[int], int | None]
+"""What a sample is read again by: its source, the epoch, record and output, and the pass."""
+
+
+class _Wanted(NamedTuple):
+    """A sample that is to be read again; records are read in the order of their numbers."""
+
+    number: int
+    place: int
+    epoch: int
+    output: int
+    epoch_pass: int
+
+
+def read_again(
+    mixture: MixtureSettings, samples: Iterable[ReadArguments], pass_to_read: Callable[[], int], skips: Skips
+) -> list[Sample]:
+    """Read samples by their ids; see `MergedDataset.read_many`."""
+    names, default_pass = source_names(mixture), cache(pass_to_read)
+    top = tree_of(mixture, weights=dict.fromkeys(named_nodes(mixture), 1.0))  # with those that are left out
+    leaves, wanted = leaves_by_name(top), dict[str, list[_Wanted]]()
+    for place, arguments in enumerate(samples):
+        try:
+            source, record_id, *given = arguments
+            (epoch, number, output), (epoch_pass,) = map(operator.index, record_id), given or (None,)
+        except (TypeError, ValueError):
+            raise ValueError(
+                "read: expected a source, three integers (epoch, record, output) and perhaps a pass, got "
+                f"{shown(arguments)}\n  Give a row of record_ids, or the last three numbers of __record__."
+            ) from None
+        node = find_leaf(leaves, source, "read")
+        if not 0 <= number < 1 << 63:
+            raise no_such_record(node, "read", number)
+        if not 0 <= epoch < node.epochs.end:
+            raise ValueError(f"read: source {shown(node.path)}: expected one of its epochs, got {epoch}")
+        epoch_pass = default_pass() if epoch_pass is None else checked_pass(epoch_pass, "read, epoch_pass")
+        wanted.setdefault(node.path, []).append(_Wanted(number, place, epoch, output, epoch_pass))
+    found = dict[int, Sample]()
+    are_weighed = any(getattr(node.dataset, "weight_field", None) for node in tree_of(mixture).leaves())
+    for path, some in wanted.items():
+        _refuse_streams(top, path)
+        found |= _samples_of(leaves[path], names.index(path), sorted(some), skips.of(path), are_weighed=are_weighed)
+    return [found[place] for place in range(len(found))]
+
+
+def _refuse_streams(top: Node, path: str) -> None:
+    """Raise SourceError if a stream function makes the samples of a source."""
+    for node in top.walk():
+        kind = "customized_yield_fn" if node.is_mixture else "process_fn"
+        is_above = path == node.path or (node.is_mixture and f"{path}.".startswith(f"{node.path}.".lstrip(".")))
+        if is_above and getattr(node.dataset, kind, None) is not None:
+            raise SourceError(
+                f"read: source {shown(path)}: expected one whose samples are made of one record each, got the {kind} "
+                f"of {shown(node.path) if node.path else 'the top'}, a stream function: what it yields depends on the "
+                "records that it was given before\n"
+                "  Make samples by a single_process_fn; describe_record names the record."
+            )
+
+
+def _samples_of(
+    node: Node, source: int, wanted: list[_Wanted], is_left_out: Callable[[Record], bool] | None, *, are_weighed: bool
+) -> Iterator[tuple[int, Sample]]:
+    """Yield the samples of one source, each with its place."""
+    who, tally = f"read: source {shown(node.path)}", Tally(node.path, 0)
+    weight_field: str | None = getattr(node.dataset, "weight_field", None)
+    single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
+    assert node.source is not None, "a leaf"
+    fetched = node.source.fetch([one.number for one in wanted], node.part)
+    if fetched is None:
+        raise not_numbered(node, "read")
+    for (number, place, epoch, output, epoch_pass), record in zip(wanted, fetched, strict=True):
+        if record is None:
+            raise no_such_record(node, "read", number)
+        if isinstance(record, DamagedRecordError):
+            raise record
+        if is_left_out is not None and is_left_out(record):
+            raise ValueError(f"{who}: {describe_record(record)} is left out by `skip`\n  Take it off that list.")
+        record |= {DATASET_NAME: node.path, DP_RANK: 0, WORKER_ID: 0, RECORD: (source, epoch, number, 0)}
+        record[SEED] = stable_seed(*node.seeds, epoch_pass, epoch)  # as `BlockOrder` has it
+        pairs: Records = iter([(record, (epoch, 0, 0, 0))])
+        if are_weighed or weight_field is not None:
+            pairs = _with_weights(pairs, weight_field, node.path)
+        if single is not None:
+            pairs = call_per_record(single, pairs, 0, tally, lambda after: after)
+        outputs = [sample for sample, _ in pairs]
+        if not 0 <= output < len(outputs):
+            raise ValueError(
+                f"{who}: expected the number of one of the {len(outputs)} samples of {describe_record(record)}, got "
+                f"{output}\n  Its single_process_fn must do the same again: draw from record_rng alone."
+            )
+        yield place, outputs[output]
 
 
 def _sound(records: Records, tally: Tally, *, counts: bool) -> Records:

@@ -17,10 +17,11 @@ from torch.utils.data import IterableDataset, get_worker_info
 from streamdata.errors import StateError, shown
 from streamdata.io.remote.addresses import CacheSetting, read_cache_settings
 from streamdata.io.remote.network import checked_connections, connections_of_process, network
-from streamdata.mixing.checks import check_not_wrapped, check_picklable, check_sources, checked_stall_s
+from streamdata.mixing.checks import check_not_wrapped, check_picklable, check_sources, checked_pass, checked_stall_s
 from streamdata.mixing.control import Control
 from streamdata.mixing.deals import Deals, header_of
 from streamdata.mixing.lane_iterator import LaneIterator
+from streamdata.mixing.leaf import ReadArguments, read_again
 from streamdata.mixing.lengths import check_lengths, lengths_text
 from streamdata.mixing.live_weights import live_after, live_at_resume
 from streamdata.mixing.reading import Reading
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("streamdata")
 
 _STOP_RULES = ("first_exhausted", "all_exhausted")
-_MAX_PASS = 2**53
 
 
 class MergedDataset(IterableDataset[Sample], MixtureSettings):
@@ -250,8 +250,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         Raises:
             ValueError: `epoch` is negative or no int; or a loader that divides the stream among ranks calls this.
         """
-        if epoch is not None and (type(epoch) is not int or not 0 <= epoch < _MAX_PASS):
-            raise ValueError(f"set_epoch: expected an int >= 0 and below 2**53, got {shown(epoch)}")
+        epoch = None if epoch is None else checked_pass(epoch, "set_epoch")
         check_not_wrapped((self._data_parallel or find_data_parallel()).dp_size)
         self._control.epoch_pass = epoch
 
@@ -454,6 +453,40 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             SourceError: It is another library's iterable, whose records nobody can look up.
         """
         return name_record(tree_of(self), source, record_id)
+
+    def read(self, source: int | str, record_id: Sequence[int], epoch_pass: int | None = None) -> Sample:
+        """Read a sample again, as the stream gives it; see `read_many`."""
+        return self.read_many([(source, record_id, epoch_pass)])[0]
+
+    def read_many(self, samples: Iterable[ReadArguments]) -> list[Sample]:
+        """Read samples again, as the stream gives them.
+
+        Each is the same but for private fields: `__dprank__` and `__workerid__` are 0, and it carries no state. No
+        iteration is needed, and none that is under way is changed. It takes the reading of one record, or of a row
+        group of parquet; shards that can only be read from their start are read once, up to the last sample of each.
+
+        Args:
+            samples: For each `(source, record_id)` or `(source, record_id, epoch_pass)`: the number or name of its
+                source, as in `source_ids`; a row of `record_ids`: epoch, record, output; and the pass that it is of, by
+                default the one that an iteration would read if it began now.
+
+        Returns:
+            The samples, in the order asked for.
+
+        Raises:
+            ValueError: There is no such source, record or output; or `skip` leaves the record out.
+            SourceError: A stream function of the source, or of a mixture that it is in, makes the samples; or it is
+                another library's iterable, whose records nobody can look up.
+            Exception: What reading a record, or its `single_process_fn`, raises.
+        """
+        network().limit(connections_of_process(self.connections))
+        return read_again(self, samples, self._pass_to_read, self.skips)
+
+    def _pass_to_read(self) -> int:
+        chosen, progress = self._control.epoch_pass, self.progress
+        # Without states, notes of lanes that there are none of count as those of all lanes.
+        workers = progress.topology().num_workers if progress else MAX_WORKERS
+        return self.next_pass(workers) if chosen is None else chosen
 
     def check_length(self, required: float) -> list[dict[str, Any]]:
         """Compute how often a run of `required` samples of this mixture reads each source.

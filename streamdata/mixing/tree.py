@@ -6,6 +6,7 @@
 """
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -275,26 +276,58 @@ def source_names(mixture: MixtureSettings, path: str = "") -> list[str]:
     return sorted(names)
 
 
+def leaves_by_name(top: Node) -> dict[int | str, Node]:
+    """The sources of records in a tree by their dotted names, and by their numbers in `source_names`."""
+    nodes = {node.path: node for node in top.leaves()}
+    numbers = {number: nodes[name] for number, name in enumerate(source_names(top.dataset)) if name in nodes}
+    return {**nodes, **numbers}
+
+
+def find_leaf(leaves: Mapping[int | str, Node], source: int | str, who: str) -> Node:
+    """Look up a source by its number or name.
+
+    Args:
+        leaves: By `leaves_by_name`.
+        source: Its number or name.
+        who: Who asks, for the message.
+
+    Raises:
+        ValueError: There is no such source.
+    """
+    with suppress(TypeError):
+        found = leaves.get(source if isinstance(source, str) else operator.index(source))
+        if found is not None:
+            return found
+    expected = f"one of {listing(sorted({node.path for node in leaves.values()}))}, or their numbers"
+    raise ValueError(f"{who}: expected as source {expected}, got {shown(source)}")
+
+
 def name_record(top: Node, source: int | str, record_id: Sequence[int]) -> dict[str, Any]:
     """Look up which record a document is; see `MergedDataset.describe_record`."""
-    nodes = {node.path: node for node in top.leaves()}
-    names = source_names(top.dataset)
-    name = names[source] if not isinstance(source, str) and 0 <= source < len(names) else str(source)
-    if name not in nodes:
-        expected = f"one of {listing(sorted(nodes))}, or their numbers"
-        raise ValueError(f"describe_record: expected as source {expected}, got {shown(source)}")
-    found, (_, number, _) = nodes[name].source, map(int, record_id)
-    assert found is not None, "a leaf"
+    who, (_, number, _) = "describe_record", map(int, record_id)
+    node = find_leaf(leaves_by_name(top), source, who)
+    assert node.source is not None, "a leaf"
     if number >= 0:  # of padding it is -1
-        with suppress(IndexError, StopIteration):
-            if (record := found.identify(number)) is not None:
+        with suppress(IndexError):
+            if (record := node.source.identify(number)) is not None:
                 return record
-            raise SourceError(
-                f"describe_record: source {shown(name)}: expected one whose records can be looked up, got another "
-                "library's iterable\n  Put what names a record into its samples."
-            )
-    raise ValueError(
-        f"describe_record: source {shown(name)}: expected the number of one of its records, got {number}\n"
+            raise not_numbered(node, who)
+    raise no_such_record(node, who, number)
+
+
+def not_numbered(node: Node, who: str) -> SourceError:
+    """Make the error for a source of which no record can be looked up."""
+    return SourceError(
+        f"{who}: source {shown(node.path)}: expected one whose records can be looked up, got another library's "
+        "iterable\n  Put what names a record into its samples."
+    )
+
+
+def no_such_record(node: Node, who: str, number: int) -> ValueError:
+    """Make the error for a number that no record of a source, or of its part, has."""
+    part = "" if node.part is None else f" of the {node.part}"
+    return ValueError(
+        f"{who}: source {shown(node.path)}: expected the number of one of its records{part}, got {number}\n"
         "  Give a row of record_ids as this dataset gave it; -1 stands for padding."
     )
 

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from itertools import chain
 from typing import Any, TypeAlias
@@ -75,13 +75,32 @@ class Source(ABC):
         those of the other one are not read.
         """
 
+    def fetch(
+        self, numbers: Sequence[int], part: Part | None = None
+    ) -> "Iterator[Record | DamagedRecordError | None] | None":
+        """Read records by their numbers in the source, from 0; None if nobody can.
+
+        Args:
+            numbers: Ascending; of one that comes twice, each record is its own.
+            part: That the records are of.
+
+        Returns:
+            For each number its record, with what names it but `RECORD`, or the error that says how it is damaged; None
+            where the part has no such record.
+        """
+        return None
+
     def identify(self, number: int) -> Record | None:
         """Name a record by its number in the source, from 0: `url` and `key`, or `index`; None if nobody can.
 
         Raises:
-            IndexError, StopIteration: There is no such record.
+            IndexError: There is no such record.
         """
-        return None
+        if (fetched := self.fetch([number])) is None:
+            return None
+        if (record := next(fetched)) is None:
+            raise IndexError(number)
+        return place_of(record)
 
     def anomalies(self) -> dict[str, int]:
         """Counts, by kind, of what is known before reading not to be a whole record."""

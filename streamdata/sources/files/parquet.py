@@ -1,6 +1,7 @@
 """Parquet files as a source: `row groups → blocks of rows → windows, a group decoded once in each → records`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from streamdata.recipe.named_source import Percent
 from streamdata.shards.ahead.windows import Chunk, PlannedWindow
 from streamdata.shards.parquet.file import ROW_SUFFIXES
 from streamdata.shards.parquet.shards import ParquetShards, ParquetWindow
+from streamdata.shards.readers import DamagedRecordError
 from streamdata.shards.urls import find_shards
 from streamdata.sources.files.shard_source import BlockSource, Indices, OpenedWindow, ShardDataset, Unopened
 from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
@@ -38,6 +40,11 @@ class RowGroupSource(BlockSource):
             most = int((-(-shards.sizes * blocks // rows)).max(initial=1))
             # All groups of a window are open at once.
             self.blocks_per_window = max(1, min(self.blocks_per_window, shards.window_bytes // max(1, most)))
+
+    def fetch(self, numbers: Sequence[int], part: Part | None = None) -> Iterator[Record | DamagedRecordError | None]:
+        # One group after the other: those of a window are decoded before its first row.
+        for _, some in groupby(numbers, lambda number: int(np.searchsorted(self._record_ends, number, side="right"))):
+            yield from super().fetch(list(some), part)
 
     def _planned(self, windows: Iterator[Unopened], part: Part | None) -> Iterator[PlannedWindow]:
         for order, start, runs in windows:

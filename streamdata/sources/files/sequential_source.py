@@ -1,8 +1,9 @@
 """Shards that can only be read from their start, as a source: each is a block, shuffled in groups."""
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from itertools import chain, count, islice, repeat, takewhile
+from itertools import chain, count, groupby, islice, repeat, takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from streamdata.shards.ahead.read_ahead import Upcoming
 from streamdata.shards.ahead.windows import ChunkBytes, PlannedWindow
 from streamdata.shards.readers import DamagedRecordError, SequentialShards
 from streamdata.sources.order.blocks import BlockOrder, Part, describe_content, shard_seeds
-from streamdata.sources.source import OrderAt, ReadTask, Record, Source, check_position, place_of, walk
+from streamdata.sources.source import OrderAt, ReadTask, Record, Source, check_position, walk
 from streamdata.states.cursor import Position
 
 RECORD_BITS = 40
@@ -58,9 +59,15 @@ class SequentialSource(Source):
         shards = f"{self.num_blocks} shards {describe_content(self.shards)} from their start"
         return f"{self._kind}, {shards}, shuffle {shuffle}, groups of {group}"
 
-    def identify(self, number: int) -> Record:
-        shard, before = divmod(number, 1 << RECORD_BITS)
-        return place_of(next(islice(self.shards.stream(shard), before, None)))
+    def fetch(self, numbers: Sequence[int], part: Part | None = None) -> Iterator[Record | DamagedRecordError | None]:
+        for shard, some in groupby(numbers, lambda number: number >> RECORD_BITS):
+            stream = self.shards.stream(shard) if shard < self.num_blocks else iter(())
+            record, taken = None, 0
+            for before in (number - (shard << RECORD_BITS) for number in some):
+                if before >= taken:  # else it comes once more
+                    record, taken = next(islice(stream, before - taken, None), None), before + 1
+                is_there = part is None or part.holds(np.array([before]), self._shard_seeds[shard]).all()
+                yield copy.deepcopy(record) if is_there else None
 
     def read(self, task: ReadTask, position: Position) -> Iterator[tuple[Record, Position]]:
         without_records: set[int] = set()

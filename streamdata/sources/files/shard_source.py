@@ -16,12 +16,12 @@ from streamdata.io.remote.addresses import CacheSettings
 from streamdata.run import shuffled, stable_seed
 from streamdata.shards.ahead.read_ahead import Upcoming
 from streamdata.shards.ahead.windows import Chunk, PlannedWindow
-from streamdata.shards.readers import IndexedShards, Window, take_all
+from streamdata.shards.readers import DamagedRecordError, IndexedShards, Window, take_all
 from streamdata.sources.alone import SourceAlone
 from streamdata.sources.files.sequential_source import SequentialSource as SequentialSource  # noqa: PLC0414  for others
 from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
 from streamdata.sources.order.blocks import BlockOrder, Part, describe_content, describe_cut, shard_seeds
-from streamdata.sources.source import OrderAt, ReadTask, Record, Source, check_position, place_of, walk
+from streamdata.sources.source import OrderAt, ReadTask, Record, Source, check_position, walk
 from streamdata.states.cursor import Position
 from streamdata.states.headers import UNIT, BlockCut
 
@@ -111,11 +111,20 @@ class BlockSource(Source):
         taken_first = self._order_inside(order, epoch, window, int(runs[2].sum()))[:taken]
         return int(np.count_nonzero(self._holds(part, taken_first, *runs)))
 
-    def identify(self, number: int) -> Record:
-        shard = int(np.searchsorted(self._record_ends, number, side="right"))
-        first = number - int(self._record_ends[shard] - self._records[shard])
-        (record,) = take_all(self.shards.window(np.array([shard]), np.array([first]), np.array([1])), np.arange(1))
-        return place_of(record)
+    def fetch(self, numbers: Sequence[int], part: Part | None = None) -> Iterator[Record | DamagedRecordError | None]:
+        wanted = np.array(numbers, np.int64)
+        is_there = wanted < self.num_records
+        if part is not None:
+            runs = self._runs_of(wanted[is_there])
+            is_there[is_there] = self._holds(part, np.arange(len(runs[0])), *runs)
+        window = self.shards.window(*self._runs_of(wanted[is_there]))
+        records = take_all(window, np.arange(len(window)))
+        return (next(records) if there else None for there in is_there.tolist())
+
+    def _runs_of(self, numbers: Indices) -> _Runs:
+        """Records by their numbers in the source, as runs of one record each."""
+        shards = np.searchsorted(self._record_ends, numbers, side="right")
+        return shards, numbers - self._record_ends[shards] + self._records[shards], np.ones_like(numbers)
 
     def block_of(self, shard: int, number: int) -> tuple[int, int]:
         """The block of a shard's record, and the record's number in the block."""

@@ -90,6 +90,21 @@ class MapStyleSource(Source):
         parts = "" if self._parts is None else f", {self._parts}"
         return f"map-style, {self._num_all} records{of_what}{blocks}, shuffle {shuffle}{parts}"
 
+    def fetch(self, numbers: Sequence[int], part: Part | None = None) -> Iterator[Record | None]:
+        name = str(getattr(self._dataset, "name", None))
+        for index in numbers:
+            place = self.block_of(index) if index < self._num_all else None
+            if place is None or not (part is None or part.holds(np.array(place[:1]), MAP_STYLE_SEED).all()):
+                yield None
+                continue
+            try:
+                item = self._dataset[index]
+                if item is None and not self._takes_none:
+                    raise no_record(self._dataset, name)
+            except (Exception, SystemExit) as error:
+                raise_noted(error, f"source {shown(name)}: __getitem__ failed at index {index}")
+            yield {**fields_of(item, name), INDEX: index}
+
     def identify(self, number: int) -> Record:
         return {"index": range(self._num_all)[number]}
 
