@@ -14,7 +14,7 @@
 | `checks.py` | what is refused: sources and readers that do not fit |
 | `deals.py` | the blocks of each lane; what another number of ranks or workers begins with |
 | `control.py` | shared memory of trainer and workers: passes begun and ended, records that workers are at |
-| `leaf.py` | a source in one lane, and what all nodes share there |
+| `leaf.py` | a source in one lane, and what all nodes share there; samples that are read again |
 | `clock.py` | where a mixture's clocks stand |
 | `mixture.py` | the merged stream of a mixture |
 | `lengths.py` | how often a run reads each source; how many samples are left |

@@ -146,9 +146,9 @@ class LaneIterator(Iterator[Sample]):
                 "else."
             )
         progress = Progress(loaded.states)
-        check_nodes(progress, reading.tree.nodes)
+        check_nodes(progress, reading.top.tree.nodes)
         if reading.lane.worker == 0:
-            for line in describe_changes(progress, reading.tree):
+            for line in describe_changes(progress, reading.top.tree):
                 logger.warning("%s", line)
         self._loaded, self._progress = loaded, progress
         self._resumed, self._texts = loaded.resumed, dict(loaded.delivered)

@@ -1,6 +1,6 @@
 """A source of records in one lane: its samples, each with the cursor after it.
 
-`Run` is what all nodes of the tree share while a lane is read.
+`Run` is what all nodes of the tree share while a lane is read. `read_again` gives samples by their ids, without a lane.
 """
 
 import math
@@ -39,7 +39,7 @@ from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.sources.functions.process_functions import Feed, PerRecordFn, StreamFns, call_per_record, run_bursts
 from streamdata.sources.functions.starts import is_stateful
-from streamdata.sources.functions.tally import Tally, counts_of
+from streamdata.sources.functions.tally import Tally, counts_of, raise_noted
 from streamdata.sources.skip import Skipping, Skips
 from streamdata.sources.source import DamagedRecord, ReadTask, Record, Sample, StreamStates, describe_record
 from streamdata.states.cursor import Cursor, LaneEntries, LaneKey, NodeKey, PlainCursor, Position
@@ -329,7 +329,7 @@ class Leaf:
 
 
 ReadArguments: TypeAlias = tuple[int | str, Sequence[int]] | tuple[int | str, Sequence[int], int | None]
-"""What a sample is read again by: its source, the epoch, record and output, and the pass."""
+"""A source, a row of record_ids, and perhaps a pass: what a sample is read again by."""
 
 
 class _Wanted(NamedTuple):
@@ -402,7 +402,7 @@ def _samples_of(
         if record is None:
             raise no_such_record(node, "read", number)
         if isinstance(record, DamagedRecordError):
-            raise record
+            raise_noted(record, f"{who}: reading failed")
         if is_left_out is not None and is_left_out(record):
             raise ValueError(f"{who}: {describe_record(record)} is left out by `skip`\n  Take it off that list.")
         record |= {DATASET_NAME: node.path, DP_RANK: 0, WORKER_ID: 0, RECORD: (source, epoch, number, 0)}

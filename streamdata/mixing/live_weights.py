@@ -121,7 +121,7 @@ def _check_together(top: MixtureSettings, nodes: Mapping[str, Any], live: Mappin
             f"at percents above 0 {'nothing' if own.is_endless else 'all'} goes on without end\n"
             "  Sources with max_epochs end. Keep another one above 0."
         )
-    tree.tree()  # raises where a source cannot be read
+    _ = tree.tree  # raises where a source cannot be read
 
 
 def _check_mixture(mixture: MixtureSettings, path: str, live: Mapping[str, SetPercent]) -> None:

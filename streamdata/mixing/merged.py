@@ -279,7 +279,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         progress = Progress(states)
         live, forgotten = live_at_resume(self, progress)
         top = tree_of(self, live=live)
-        tree = top.tree()
+        tree = top.tree
         check_nodes(progress, tree.nodes)
         check_complete(
             progress,
@@ -344,7 +344,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 raised on every rank.
         """
         top, group = tree_of(self), self._data_parallel or find_data_parallel()
-        tree = top.tree()
+        tree = top.tree
         # Of the whole tree: a nested mixture has a seed of its own, and orders of its own by it.
         seeds = {node.path: node.dataset.seed for node in top.walk() if node.is_mixture}
         # Without the seeds, which a mixture's line names: who has another seed has no other recipe.
@@ -411,7 +411,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         lives_on = not is_first and get_worker_info() is not None
         is_as_set = (self._version, self._weights_set) == (self._control.version, self._control.weights_set)
         reading = self._reading(lane, is_stale=lives_on and not is_as_set)
-        check_nodes(self.progress, reading.tree.nodes)
+        check_nodes(self.progress, reading.top.tree.nodes)
         check_not_wrapped(reading.lane.dp_size)
         return LaneIterator(reading)
 
@@ -422,7 +422,6 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         return Reading(
             lane=lane,
             top=top,
-            tree=top.tree(),
             progress=progress,
             version=self._version,
             is_stale=is_stale,

@@ -28,7 +28,7 @@ from streamdata.sources.functions.tally import Tally, counts_of, num_tokens
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
 from streamdata.states.cursor import Cursor, Entry, PlainEntry, States, marked, node_of
-from streamdata.states.headers import Tree, header
+from streamdata.states.headers import header
 from streamdata.states.lane_state import LaneState
 from streamdata.states.progress import Progress
 from streamdata.states.table import COUNTS
@@ -58,7 +58,6 @@ class Reading:
     lane: Lane
     """The process's own lane: which lane it reads is known when the pass is."""
     top: Node
-    tree: Tree
     progress: Progress
     """Progress of the states that were set."""
     version: int
@@ -101,7 +100,7 @@ class Reading:
                     f"  Resume once with dp_size={old.dp_size} and num_workers={old.num_workers}, which wrote them, or "
                     "without it."
                 )
-            progress, change = begin_deal(progress, top, self.tree, lane)
+            progress, change = begin_deal(progress, top, self.top.tree, lane)
         if loaded is None or self.control.epoch_pass not in (None, loaded.epoch_pass):
             epoch_pass, progress = self._pass(lane, progress)
             loaded = None
@@ -117,9 +116,9 @@ class Reading:
             last = progress.last_workers.get((epoch_pass, lane.dp_rank))
             turn = 0 if last is None else last + 1
             lane = replace(lane, worker=(lane.worker + turn) % lane.num_workers)
-        run = Run.at(progress, epoch_pass, lane, deals, self.tree, self.skips)
-        text = header(self.tree, lane, progress.before, top.anomalies())
-        gave_all = progress.has_given_all(run.key, self.tree) or (loaded is not None and loaded.is_ended)
+        run = Run.at(progress, epoch_pass, lane, deals, self.top.tree, self.skips)
+        text = header(self.top.tree, lane, progress.before, top.anomalies())
+        gave_all = progress.has_given_all(run.key, self.top.tree) or (loaded is not None and loaded.is_ended)
         return LanePlan(replace(run, from_window=self.from_window, header=text), change, gave_all)
 
     def begin(
@@ -166,8 +165,8 @@ class Reading:
     def headers(self) -> States:
         """The headers, as states hold them, of the generation that the rank would read if it began now."""
         progress = self._present()
-        text = header(self.tree, self.lane, progress.before, self.top.anomalies())
-        found = {f"generation/{progress.generation(self.tree)}": text}
+        text = header(self.top.tree, self.lane, progress.before, self.top.anomalies())
+        found = {f"generation/{progress.generation(self.top.tree)}": text}
         found |= dict([progress.before.entry] if progress.before.entry else ())
         return {key: json.loads(text) for key, text in found.items()}
 
@@ -207,10 +206,10 @@ class Reading:
                 epoch_pass, of_pass = self._pass(lane, progress)
                 deals = Deals(of_pass, epoch_pass, lane.count)
                 self._check_rank(of_pass, deals, rank, _JOIN_ALL)
-            run = Run.at(of_pass, epoch_pass, lane, deals, self.tree, self.skips)
+            run = Run.at(of_pass, epoch_pass, lane, deals, self.top.tree, self.skips)
             run = replace(run, from_window=self.from_window)
             check_countable(run, self.top)
-            if not of_pass.has_given_all(run.key, self.tree):
+            if not of_pass.has_given_all(run.key, self.top.tree):
                 left[rank, worker] = count_samples(run, self.top)
         return left
 
@@ -228,7 +227,7 @@ class Reading:
         """The progress under the topology of this run."""
         if self.progress.is_under(self.lane):
             return self.progress
-        return begin_deal(self.progress, self.top, self.tree, self.lane)[0]
+        return begin_deal(self.progress, self.top, self.top.tree, self.lane)[0]
 
     def _pass(self, lane: Lane, progress: Progress) -> tuple[int, Progress]:
         """The pass to read, and where it stands: at its start where it was ended since the states were set."""

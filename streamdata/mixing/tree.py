@@ -185,6 +185,7 @@ class Node:
         ends = f"cyclic {settings.cyclic}, stop {settings.stop}"
         return f"{MIXTURE}seed {settings.seed}, {ends}, yield function {joins}{costs}"
 
+    @cached_property
     def tree(self) -> Tree:
         """The facts that determine the order of the stream, for the node and all below it; a resume compares them."""
         orders: dict[str, str] = {}
@@ -278,9 +279,9 @@ def source_names(mixture: MixtureSettings, path: str = "") -> list[str]:
 
 def leaves_by_name(top: Node) -> dict[int | str, Node]:
     """The sources of records in a tree by their dotted names, and by their numbers in `source_names`."""
-    nodes = {node.path: node for node in top.leaves()}
-    numbers = {number: nodes[name] for number, name in enumerate(source_names(top.dataset)) if name in nodes}
-    return {**nodes, **numbers}
+    leaves: dict[int | str, Node] = {node.path: node for node in top.leaves()}
+    numbered = enumerate(source_names(top.dataset))
+    return leaves | {number: leaves[name] for number, name in numbered if name in leaves}
 
 
 def find_leaf(leaves: Mapping[int | str, Node], source: int | str, who: str) -> Node:

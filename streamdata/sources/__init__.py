@@ -2,7 +2,7 @@
 
 1. dataset → `Source` → records in numbered blocks
 2. seed, epoch, lane → `BlockOrder` → which blocks, in which order
-3. blocks, position → `Source.read` → records, each with the position after it
+3. blocks, position → `Source.read` → records, each with the position after it; their numbers → `Source.fetch` → again
 4. records → process functions (`call_per_record`, `run_bursts`) → samples
 
 - `source.py`: the contract of a source, and `ReadTask`, who reads it

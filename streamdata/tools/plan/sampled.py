@@ -14,7 +14,7 @@ from streamdata.mixing.deals import Deals
 from streamdata.mixing.mixture import Mixture, cost_function
 from streamdata.mixing.tree import Node, num_in
 from streamdata.run import Lane, Permutation, stable_seed
-from streamdata.shards.readers import DamagedRecordError, Record, take_all
+from streamdata.shards.readers import DamagedRecordError, Record
 from streamdata.sources.files.parquet import RowGroupSource
 from streamdata.sources.files.shard_source import BlockSource, SequentialSource
 from streamdata.sources.functions.process_functions import Feed, StreamFns, call_per_record, run_bursts
@@ -221,14 +221,12 @@ def _records(node: Node, num_records: int, tally: Tally) -> Iterator[Pair]:
     match node.source:
         case BlockSource() as source:
             # Of parquet in runs: each costs the decoding of a row group.
-            is_parquet, counts = isinstance(source, RowGroupSource), source.shards.num_records
-            chosen = _chosen(source.num_records, num_records, _RUNS if is_parquet else num_records)
-            ends = np.cumsum(counts)
-            shards = np.searchsorted(ends, chosen, side="right")
-            window = source.shards.window(shards, chosen - (ends - counts)[shards], np.ones_like(chosen))
-            rows = zip(chosen.tolist(), take_all(window, np.arange(len(chosen))), strict=True)
+            num_runs = _RUNS if isinstance(source, RowGroupSource) else num_records
+            chosen = _chosen(source.num_records, num_records, num_runs).tolist()
             found = (
-                one if isinstance(one, DamagedRecordError) else {**one, RECORD: (0, 0, row, 0)} for row, one in rows
+                one if isinstance(one, DamagedRecordError) else {**one, RECORD: (0, 0, row, 0)}
+                for row, one in zip(chosen, source.fetch(chosen), strict=True)
+                if one is not None  # all are there
             )
         case SequentialSource() as source:
             found = (record for shard in range(source.num_blocks) for record in source.shards.stream(shard))

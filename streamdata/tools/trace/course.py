@@ -55,7 +55,7 @@ class Course:
         """By size, oldest first: what states say of it, all of them together last."""
         self.newest = self._held[-1][-1] if sizes else Progress({})
         dataset.live = live_at_resume(dataset, self.newest)[0]  # what follows is drawn with the weights that were set
-        tree = tree_of(dataset).tree()
+        tree = tree_of(dataset).tree
         check_nodes(self.newest, tree.nodes)
         lines = history_of(self.newest) if self.newest else []
         self._lines = lines

@@ -260,7 +260,7 @@ class Era:
         self.begins, self.states = begins, states
         self._dataset, self._weights = dataset, weights
         self.top = self._new_top()
-        self.tree = self.top.tree()
+        self.tree = self.top.tree
         self._deals: dict[tuple[Progress, int, bool], Deals] = {}
 
     def _new_top(self) -> Node:
