@@ -348,7 +348,8 @@ def read_again(
     """Read samples by their ids; see `MergedDataset.read_many`."""
     names, default_pass = source_names(mixture), cache(pass_to_read)
     top = tree_of(mixture, weights=dict.fromkeys(named_nodes(mixture), 1.0))  # with those that are left out
-    leaves, wanted = leaves_by_name(top), dict[str, list[_Wanted]]()
+    nodes, leaves = {node.path: node for node in top.walk()}, leaves_by_name(top)
+    wanted = dict[str, list[_Wanted]]()
     for place, arguments in enumerate(samples):
         try:
             source, record_id, *given = arguments
@@ -362,23 +363,28 @@ def read_again(
         if not 0 <= number < 1 << 63:
             raise no_such_record(node, "read", number)
         if not 0 <= epoch < node.epochs.end:
-            raise ValueError(f"read: source {shown(node.path)}: expected one of its epochs, got {epoch}")
+            last = "on" if node.is_endless else f"to {int(node.epochs.end) - 1}"
+            raise ValueError(
+                f"read: source {shown(node.path)}: expected an epoch from 0 {last}, got {epoch}\n"
+                "  Give a row of record_ids as this dataset gave it; -1 stands for padding."
+            )
         epoch_pass = default_pass() if epoch_pass is None else checked_pass(epoch_pass, "read, epoch_pass")
         wanted.setdefault(node.path, []).append(_Wanted(number, place, epoch, output, epoch_pass))
     found = dict[int, Sample]()
     are_weighed = any(getattr(node.dataset, "weight_field", None) for node in tree_of(mixture).leaves())
     for path, some in wanted.items():
-        _refuse_streams(top, path)
+        _refuse_streams(nodes, path)
         found |= _samples_of(leaves[path], names.index(path), sorted(some), skips.of(path), are_weighed=are_weighed)
     return [found[place] for place in range(len(found))]
 
 
-def _refuse_streams(top: Node, path: str) -> None:
-    """Raise SourceError if a stream function makes the samples of a source."""
-    for node in top.walk():
+def _refuse_streams(nodes: Mapping[str, Node], path: str) -> None:
+    """Raise SourceError if a stream function makes the samples of a source, one of the nodes by path."""
+    names = path.split(".")
+    for depth in range(len(names) + 1):  # from the top down
+        node = nodes[".".join(names[:depth])]
         kind = "customized_yield_fn" if node.is_mixture else "process_fn"
-        is_above = path == node.path or (node.is_mixture and f"{path}.".startswith(f"{node.path}.".lstrip(".")))
-        if is_above and getattr(node.dataset, kind, None) is not None:
+        if getattr(node.dataset, kind, None) is not None:
             raise SourceError(
                 f"read: source {shown(path)}: expected one whose samples are made of one record each, got the {kind} "
                 f"of {shown(node.path) if node.path else 'the top'}, a stream function: what it yields depends on the "

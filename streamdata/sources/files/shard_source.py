@@ -118,7 +118,8 @@ class BlockSource(Source):
             runs = self._runs_of(wanted[is_there])
             is_there[is_there] = self._holds(part, np.arange(len(runs[0])), *runs)
         window = self.shards.window(*self._runs_of(wanted[is_there]))
-        records = take_all(window, np.arange(len(window)))
+        steps = (range(first, len(window))[: window.look_ahead] for first in range(0, len(window), window.look_ahead))
+        records = chain.from_iterable(take_all(window, np.array(step)) for step in steps)
         return (next(records) if there else None for there in is_there.tolist())
 
     def _runs_of(self, numbers: Indices) -> _Runs:
