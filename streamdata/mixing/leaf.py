@@ -5,6 +5,7 @@
 
 import math
 import operator
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -98,6 +99,9 @@ class Run:
     """How long sources were read; drawing adds to it."""
     tallies: dict[str, Tally] = field(default_factory=dict)
     """By path, of the nodes."""
+    ends: defaultdict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))
+    """By path, where a yield function came to its end: `draws` and `tokens` of the nodes below it, and how many outputs
+    of its last burst it had `given`."""
 
     @classmethod
     def at(cls, progress: Progress, epoch_pass: int, lane: Lane, deals: Deals, tree: Tree, skips: Skips) -> Self:

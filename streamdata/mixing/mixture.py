@@ -1,6 +1,7 @@
 """A mixture in one lane: which source is next, and what each sample says of where the stream stands."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 from time import perf_counter
@@ -321,10 +322,14 @@ class Mixture:
             for entry in feed.start.values():
                 if node_of(entry).path.rpartition(".")[0] == self.path:  # not of a source further down
                     drawn = max(drawn, Entry(*entry).drawn)
-            feed.start, self.output_cost = {}, getattr(feed.stateful, "output_cost", 0.0)
-            yield sample, (0, 0, drawn, 0, feed.given, feed.state, *counts_of(tally), None, "", skips)
+            feed.start, self.output_cost, given = {}, getattr(feed.stateful, "output_cost", 0.0), feed.given
+            yield sample, (0, 0, drawn, 0, given, feed.state, *counts_of(tally), None, "", skips)
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             raise tally.silence("the stream of this lane's share", feed.passed_over())
+        run.ends[self.path]["given"] = given
+        feed.forget()  # the last burst is over, and nothing is held
+        for path, entry in feed.start.items():
+            run.ends[path] |= Counter(draws=Entry(*entry).draws, tokens=Entry(*entry).tokens)
 
     def _pulled(self, feed_of: Callable[[], MergedFeed]) -> Iterator[tuple[Sample, dict[str, PlainEntry]]]:
         """The merged stream for the yield function, which must not pass over all of it without end."""

@@ -1,6 +1,7 @@
 """Plans and reads one lane: which pass of the stream, from where, and how its samples tell that it ends."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -24,10 +25,10 @@ from streamdata.run.lane_link import LaneLink, announce, log_once, warn_once
 from streamdata.run.stalls import StallWatch
 from streamdata.shards.ahead.meter import Meter
 from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead
-from streamdata.sources.functions.tally import Tally, counts_of, num_tokens
+from streamdata.sources.functions.tally import Tally, num_tokens
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample
-from streamdata.states.cursor import Cursor, Entry, PlainEntry, States, marked, node_of
+from streamdata.states.cursor import Cursor, Entry, NodeState, PlainEntry, States, marked
 from streamdata.states.headers import header
 from streamdata.states.lane_state import LaneState
 from streamdata.states.progress import Progress
@@ -160,7 +161,7 @@ class Reading:
             self.control.end(self.version, lane, key.epoch_pass, is_empty=is_empty)
             note_end()
 
-        return samples if self.top.is_endless else _with_end(samples, end, run.tallies, given)
+        return samples if self.top.is_endless else _with_end(samples, end, run, given)
 
     def headers(self) -> States:
         """The headers, as states hold them, of the generation that the rank would read if it began now."""
@@ -301,17 +302,17 @@ def _cleared_by_errors(samples: Iterator[Sample], place: WorkerPlace) -> Iterato
 
 
 def _with_end(
-    samples: Iterator[Sample], note_end: Callable[[bool], None], tallies: Mapping[str, Tally], given: Sequence[Entries]
+    samples: Iterator[Sample], note_end: Callable[[bool], None], run: Run, given: Sequence[Entries]
 ) -> Iterator[Sample]:
     """Mark the last sample, so that states can tell an ended pass from one whose end was not delivered yet.
 
-    With the mark comes what was dropped after the nodes' last samples. It is not in their own entries: from these a
-    lane to which a source is added goes on, and reads that again.
+    With the mark comes what was read and dropped after the nodes' last entries. It is not in their own entries: from
+    these a lane to which a source is added goes on, and reads that again.
 
     The end is noted here, where an error does not get: a worker goes on asking after one, and what broke off has not
     ended.
     """
-    before: dict[str, tuple[int, ...]] = {path: counts_of(tally) for path, tally in tallies.items()}
+    before = {path: _counted(tally, run.entries.node_state(path)) for path, tally in run.tallies.items()}
     ahead = next(samples, None)
     if ahead is not None:
         try:
@@ -323,13 +324,17 @@ def _with_end(
             raise
         entries = (*chain(*(part.values() for part in given)), *ahead.get(STATES, ()), *ahead[CURSOR])
         for entry in entries:  # in the sequence of samples: a node's last one counts
-            cursor = Cursor(*Entry(*entry).cursor)
-            before[node_of(entry).path] = tuple(getattr(cursor, name) for name in COUNTS)
-        tails = {
-            path: [now - then for now, then in zip(counts_of(tally), before[path], strict=True)]
-            for path, tally in tallies.items()
-        }
-        tails = {path: counts for path, counts in tails.items() if any(counts)}
-        ahead[CURSOR] = marked(ahead[CURSOR], ended=True, tail=tails)
+            last = Entry(*entry)
+            before[last.node.path] = _counted(Cursor(*last.cursor), last)
+        # Counts only grow: of two the larger one is the later one.
+        tails = {path: (_counted(run.tallies[path]) | run.ends[path]) - counts for path, counts in before.items()}
+        tail = {path: dict(counts) for path, counts in tails.items() if counts}
+        ahead[CURSOR] = marked(ahead[CURSOR], ended=True, tail=tail)
         yield ahead
     note_end(ahead is None)
+
+
+def _counted(counts: Tally | Cursor, drawn: Entry | NodeState | None = None) -> Counter[str]:
+    """The `COUNTS` of a node, and how much was drawn of it."""
+    of_draws = {} if drawn is None else {"draws": drawn.draws, "tokens": drawn.tokens}
+    return Counter({name: getattr(counts, name) for name in COUNTS} | of_draws)

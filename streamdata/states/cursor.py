@@ -100,8 +100,10 @@ class Mark(NamedTuple):
     """In the first sample that a lane gives in an iteration, where the size of the run has changed."""
     padded: Mapping[str, int] | None = None
     """In the last sample of a batch that it fills up: how often it is repeated, by its source."""
-    tail: Mapping[str, list[int]] | None = None
-    """In the last sample of a lane: by path, the `COUNTS` of what was read after the node's last entry."""
+    tail: Mapping[str, Mapping[str, int]] | None = None
+    """In the last sample of a lane: by path, the `COUNTS`, draws and tokens of what was read after the node's last
+    entry, as far as its outputs were delivered; `given` is how many of these its last entry counts as of an open
+    burst."""
 
 
 class Entry(NamedTuple):

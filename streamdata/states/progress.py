@@ -78,7 +78,7 @@ class Progress:
         `left_out_tokens/PATH`."""
         self.idle: set[int] = set()
         """The ranks of which saving and gathering recorded that they delivered nothing."""
-        self._ends: dict[int, tuple[npt.NDArray[np.int64], list[Mapping[str, Sequence[int]]]]] = {}
+        self._ends: dict[tuple[int, float], tuple[Column, list[Mapping[str, Mapping[str, int]]]]] = {}
         if self.table:
             self.headers = self.table.headers
             self._read_headers()
@@ -283,24 +283,33 @@ class Progress:
     def counts(self, epoch_pass: int, path: str) -> list[int]:
         """The sums of a node's `COUNTS` over all lanes of a pass; lanes without a cursor add what they were dealt."""
         last, first = self.last(epoch_pass, path), self.base(epoch_pass).counts.get(path, (0, 0, 0, 0))
-        tails = [tail[path] for tail in self._ends_of(epoch_pass)[1] if path in tail]
+        tail = self.tail(epoch_pass, path)
         lanes, without = len(last.is_held), np.flatnonzero(~last.is_held).tolist()
         dealt = [sum(share_out(total, lanes, lane) for lane in without) if total else 0 for total in first]
-        own = [int(last[name].sum()) for name in COUNTS]
-        return [sum(numbers) for numbers in zip(own, dealt, *tails, strict=True)]
+        own = [int(last[name].sum()) + tail[name] for name in COUNTS]
+        return [sum(numbers) for numbers in zip(own, dealt, strict=True)]
 
-    def _ends_of(self, epoch_pass: int) -> tuple[npt.NDArray[np.int64], list[Mapping[str, Sequence[int]]]]:
+    def tail(self, epoch_pass: int, path: str, before: float = math.inf) -> Counter[str]:
+        """The sums of a node's `tail` over the lanes that ended a pass, optionally before a generation."""
+        total: Counter[str] = Counter()
+        for tails in self._ends_of(epoch_pass, before)[1]:
+            total.update(tails.get(path, {}))
+        return total
+
+    def _ends_of(
+        self, epoch_pass: int, before: float = math.inf
+    ) -> tuple[Column, list[Mapping[str, Mapping[str, int]]]]:
         """How lanes ended the pass; kept, since each node asks.
 
         Returns:
-            The generation in which each lane has delivered its last sample, -1 where it has not, (L,); and `COUNTS`, by
-            path, of what lanes that ended read after the node's last entry.
+            The generation in which each lane has delivered its last sample, -1 where it has not, (L,); and the
+            tails of lanes that ended, as of `Mark`.
         """
-        if epoch_pass not in self._ends:
-            tops = self.last(epoch_pass, "")
+        if (epoch_pass, before) not in self._ends:
+            tops = self.last(epoch_pass, "", before)
             tails = [fields["tail"] for fields in tops["rare"].tolist() if fields and "tail" in fields]
-            self._ends[epoch_pass] = np.where(tops["ended"] > 0, tops["generation"], -1), tails
-        return self._ends[epoch_pass]
+            self._ends[epoch_pass, before] = np.where(tops["ended"] > 0, tops["generation"], -1), tails
+        return self._ends[epoch_pass, before]
 
     def has_ended(self, epoch_pass: int, dp_rank: int, workers: Iterable[int]) -> bool:
         """Whether each of the given lanes of the rank has delivered its last sample of the pass."""
@@ -386,10 +395,10 @@ def totals_of_nodes(progress: Progress) -> dict[str, dict[str, float]]:
     totals = {path: dict(held) for path, held in progress.before.totals.items()}
     for epoch_pass in progress.passes:
         for path in progress.paths():
-            last = progress.last(epoch_pass, path)
+            last, tail = progress.last(epoch_pass, path), progress.tail(epoch_pass, path)
             if not path and not last["given"].any():  # a top without a function gives what its sources' entries say
                 continue
-            sums = (last[name].sum().item() for name in ("draws", "tokens", "cost"))
+            sums = (last[name].sum().item() + tail[name] for name in ("draws", "tokens", "cost"))
             given = dict(zip(("samples", "tokens", "cost"), sums, strict=True))
             first = progress.base(epoch_pass).counts.get(path, (0, 0, 0, 0))
             given |= zip(COUNTS, map(int.__sub__, progress.counts(epoch_pass, path), first), strict=True)
@@ -436,8 +445,10 @@ def history_of(progress: Progress) -> list[Mapping[str, Any]]:
         for epoch_pass in progress.passes:
             for path in (path for path in progress.paths() if "." not in path):
                 # Cursors count since the size began.
-                after, before = (progress.last(epoch_pass, path, generation + more) for more in (1, 0))
+                since, until = ((epoch_pass, path, generation + more) for more in (0, 1))
+                after, before = progress.last(*until), progress.last(*since)
                 drawn, costs = ((after[name].sum() - before[name].sum()).item() for name in ("draws", "cost"))
+                drawn += progress.tail(*until)["draws"] - progress.tail(*since)["draws"]
                 # What a yield function over all gave is made into batches, what its sources gave is drawn.
                 line["samples"] += drawn if path else 0
                 cost += costs if path else 0.0

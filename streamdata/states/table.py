@@ -315,7 +315,8 @@ def _fill(rows: Rows, cursors: Mapping[str, Any]) -> None:
         except (ValueError, TypeError, RecursionError) as error:
             raise not_states(key, rare, f"expected JSON, {type(error).__name__}") from error
         is_right = all(isinstance(rare[name], kind) for name, kind in RARE.items() if name in rare)
-        counts = [(tail, len(COUNTS)) for tail in rare.get("tail", {}).values()] if is_right else []
+        tails = rare.get("tail", {}).values() if is_right else ()
+        counts = [([*tail.values()] if isinstance(tail, Mapping) else None, len(tail)) for tail in tails]
         counts += [(run, 2) for run in rare.get("sizes", ())] if is_right else []
         counts += [([number], 1) for number in rare.get("padded", {}).values()] if is_right else []
         if not is_right or not all(_are_counts(*each) for each in counts):

@@ -63,6 +63,28 @@ def test_all_that_was_read_is_counted(functions, yield_fn):
         assert counted(read(stream(functions, yield_fn), states)) == (9, 20)
 
 
+def inner(yield_fn):
+    """Two sources beside a third, below a function of their own."""
+    below = [Numbers("a", 20, 0.6), Numbers("b", 9, 0.4)]
+    end = {"cyclic": False, "stop": "all_exhausted"}
+    nested = MergedDataset(below, name="inner", percent=1, customized_yield_fn=yield_fn, **end)
+    return MergedDataset([nested, Numbers("c", 30)], seed=1, **end)
+
+
+@pytest.mark.parametrize("most", [5, 30, 1000])
+def test_what_a_nested_function_was_given_last_counts(most):
+    """However early its sources ended."""
+    states = read(inner(in_pairs), read(inner(in_pairs), most=most))
+    totals = totals_of(through_json(states))
+    passes = 1 if most < 1000 else 2
+    assert {source.name: source.samples for source in totals.sources} == {
+        "inner.a": 20 * passes,
+        "inner.b": 9 * passes,
+        "c": 30 * passes,
+    }
+    assert totals.uncounted == 0
+
+
 def test_a_lane_of_each_size_counts_once():
     """One of two lanes has ended; what both have counted goes on over changes of size."""
     states = merge_states(read(stream(), lane=(0, 2)), read(stream(), lane=(1, 2), most=2))
@@ -88,7 +110,8 @@ def test_a_damaged_tail_is_refused():
     """It is added to what people are told."""
     states = read(stream())
     key = next(key for key, value in states.items() if "tail" in value)
-    for tail in ([1], {"a": 9}, {"a": [9, 0, 0]}, {"a": [-1, 0, 0, 0]}):
+    assert states[key]["tail"] == {"a": {"dropped": 9, "records": 9}}
+    for tail in ([1], {"a": [9]}, {"a": {"dropped": "9"}}, {"a": {"dropped": -1, "records": 9}}):
         with pytest.raises(StateError, match="tail"):
             totals_of({**states, key: states[key] | {"tail": tail}})
 

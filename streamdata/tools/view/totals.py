@@ -4,6 +4,7 @@ All sums are over ranks and passes, since the run's beginning, whatever the topo
 or `tokens` of samples as the mixtures were given them, counted in the lanes.
 """
 
+import itertools
 import json
 import math
 import re
@@ -77,7 +78,7 @@ class Totals:
         sources: Those of records, sorted by name.
         drawn: Samples of all sources together.
         uncounted: Samples that yield functions gave of their open bursts. What they took for these counts as drawn once
-            they ask for more.
+            they ask for more, or the pass is over.
     """
 
     samples: int
@@ -104,7 +105,9 @@ def totals_of(states: Mapping[str, Any]) -> Totals:
     paths = {*totals, *nodes} - {""}
     mixtures = {path.rpartition(".")[0] for path in paths}
     sums = {path: {name: int(totals.get(path, {}).get(name, 0)) for name in _SUMS} for path in sorted(paths - mixtures)}
-    open_bursts = [progress.last(epoch_pass, path)["given"] for epoch_pass in progress.passes for path in mixtures]
+    uncounted = 0
+    for epoch_pass, path in itertools.product(progress.passes, mixtures):
+        uncounted += int(progress.last(epoch_pass, path)["given"].sum()) - progress.tail(epoch_pass, path)["given"]
     drawn = sum(counts["samples"] for counts in sums.values())
     all_due = math.fsum((due or {}).get(path, 0.0) for path in sums) or 1.0
     sources = []
@@ -128,7 +131,7 @@ def totals_of(states: Mapping[str, Any]) -> Totals:
         tokens=tokens,
         sources=tuple(sources),
         drawn=drawn,
-        uncounted=int(sum(given.sum() for given in open_bursts)),
+        uncounted=uncounted,
     )
 
 
@@ -195,9 +198,9 @@ def report(states: Mapping[str, Any], group: "distributed.ProcessGroup | None" =
         `weight/NAME` is the weight that `set_weights` gave last, as it was given.
 
         With a `customized_yield_fn` also `uncounted`: how many samples it gave of open bursts, whose records count for
-        their sources once it asks for more. With a `group` also `cost`, that of the rows or groups of this rank since
-        the size last changed, and `cost_max`, the largest of all ranks: of a `customized_yield_fn` that balances, 0 of
-        others.
+        their sources once it asks for more, or the pass is over. With a `group` also `cost`, that of the rows or groups
+        of this rank since the size last changed, and `cost_max`, the largest of all ranks: of a `customized_yield_fn`
+        that balances, 0 of others.
 
     Raises:
         StateError: They do not come from `to_state`.

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tests.tools.trace.lock_step import check
+from tests.tools.trace.lock_step import check, check_packed
 
 ONCE_WRONG = (946, 1023, 1274)
 """States that were given up, of a size whose line was gone with those before weights that were set. A rank that
@@ -31,3 +31,8 @@ def test_random_jobs_are_told_exactly_or_refused(first):
 def test_jobs_that_were_told_wrong_once_are_told_exactly(seed):
     """Found by the script."""
     check(seed)
+
+
+def test_a_finished_pass_of_a_packer_over_all_sources_is_counted_whole():
+    """Of each source as many samples, records and epochs as were delivered, over resumes, passes and sizes."""
+    assert sum(map(check_packed, range(8))) > 500

@@ -102,6 +102,29 @@ def test_rows_of_which_sources_count_no_documents_yet_are_told():
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+def test_at_the_end_of_a_pass_a_packers_sources_count_all_documents(num_workers):
+    """Those of the last rows, too; a resume in their midst and the next pass change nothing."""
+    states, rows = {}, []
+    for epoch_pass, most in ((0, 15), (0, 99), (1, 99)):
+        sources = [Numbers(name, 40, weight, single_process_fn=document) for name, weight in (("a", 3), ("b", 1))]
+        packer = PackTokens(7, lookahead=20)
+        dataset = MergedDataset(sources, seed=1, cyclic=False, stop="all_exhausted", customized_yield_fn=packer)
+        loader = StreamLoader(dataset, 1, num_workers=num_workers, collate=mixed_collate)
+        loader.load_state_dict(states)
+        rows += chain.from_iterable(islice(loader, most))
+        numbers = report(states := loader.state_dict())
+        assert ("uncounted" in numbers) == (most < 99)
+        if most < 99:
+            continue
+        assert numbers["tokens/a"] + numbers["tokens/b"] == numbers["tokens"]
+        for name in ("samples/a", "records/b"):
+            assert numbers[name] == 40 * (1 + epoch_pass)
+        assert numbers["epochs/b"] == 1 + epoch_pass
+        assert sum(len(row["source_ids"]) for row in rows) == numbers["samples/a"] + numbers["samples/b"]
+        assert "of open bursts" not in describe_states(states)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_loader_says_how_long_sources_took(num_workers):
     """Also where workers read them."""
     loader = StreamLoader(mixture(), 5, num_workers=num_workers, collate=mixed_collate)
