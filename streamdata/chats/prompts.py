@@ -26,15 +26,7 @@ from streamdata.run.trainer import end_worker_with_trainer
 from streamdata.shards.parquet.rows import ParquetRows
 from streamdata.shards.parquet.stored_rows import Row
 from streamdata.text.formats import RowFormat
-from streamdata.text.messages import (
-    MEDIA_KINDS,
-    Message,
-    own_medium,
-    read_chat,
-    read_tools,
-    typed_parts,
-    without_nulls,
-)
+from streamdata.text.messages import MEDIA_KINDS, Message, own_medium, read_chat, read_tools, typed_parts, without_nulls
 
 logger = logging.getLogger("streamdata")
 _KWARGS: Final = ("tools_kwargs", "interaction_kwargs")

@@ -14,15 +14,7 @@ from streamdata.errors import ShardError, one_line
 from streamdata.io.one_pass import ByteSource, byte_source
 from streamdata.io.remote.addresses import CacheSettings, keep_in
 from streamdata.io.remote.requests import GoneError
-from streamdata.io.storage import (
-    NO_STAMP,
-    Int64s,
-    base_name,
-    close_unused,
-    is_remote,
-    opened_shard,
-    stamps_of,
-)
+from streamdata.io.storage import NO_STAMP, Int64s, base_name, close_unused, is_remote, opened_shard, stamps_of
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import ReadBuffer, open_files
 from streamdata.shards.ahead.spans import FileSpans, read_spans

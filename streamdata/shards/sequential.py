@@ -13,16 +13,7 @@ import numpy as np
 from streamdata.errors import one_line, shown
 from streamdata.fields import KEY, SET_HERE, URL
 from streamdata.io.remote.addresses import CacheSettings, keep_in
-from streamdata.io.storage import (
-    NO_STAMP,
-    FileStamp,
-    Int64s,
-    base_name,
-    close_unused,
-    is_pipe,
-    is_remote,
-    told_url,
-)
+from streamdata.io.storage import NO_STAMP, FileStamp, Int64s, base_name, close_unused, is_pipe, is_remote, told_url
 from streamdata.io.streams import open_stream
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import Recent

@@ -8,14 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streamdata.io.remote.network import network
-from streamdata.io.storage import (
-    FileStamp,
-    Int64s,
-    cut_short,
-    is_remote,
-    opened_shard,
-    submit_range,
-)
+from streamdata.io.storage import FileStamp, Int64s, cut_short, is_remote, opened_shard, submit_range
 
 _Piece = tuple[int, int, int, int]
 """Consecutive bytes of a shard, and where they go: shard, begin, end, begin in memory. Plain, since one is made for

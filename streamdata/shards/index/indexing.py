@@ -29,14 +29,7 @@ from streamdata.io.streams import open_stream
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.processes import ProcessError, processes
 from streamdata.run.publish import publish
-from streamdata.shards.index.index_file import (
-    Contents,
-    IndexDamageError,
-    IndexFile,
-    IndexHeader,
-    encode,
-    read_header,
-)
+from streamdata.shards.index.index_file import Contents, IndexDamageError, IndexFile, IndexHeader, encode, read_header
 from streamdata.shards.jsonl.csv_rows import csv_records
 from streamdata.shards.jsonl.lines import JSONL_ROW, jsonl_rows, lines_of
 from streamdata.shards.tar import sidecar

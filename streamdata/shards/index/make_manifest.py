@@ -18,14 +18,7 @@ from streamdata.errors import ShardError, one_line, printable, shown
 from streamdata.io.file_cache import locked
 from streamdata.io.remote.addresses import NO_OPTIONS, Address, StorageOptions, bare_url, beside
 from streamdata.io.remote.once import check_can_put, put_once
-from streamdata.io.storage import (
-    FileStamp,
-    is_pipe,
-    is_remote,
-    local_path,
-    stamps_there,
-    version_of_stamp,
-)
+from streamdata.io.storage import FileStamp, is_pipe, is_remote, local_path, stamps_there, version_of_stamp
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.publish import publish
 from streamdata.shards.index.index_file import IndexHeader, index_bytes

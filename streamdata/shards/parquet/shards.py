@@ -14,14 +14,7 @@ from streamdata.errors import ShardError
 from streamdata.fields import KEY, URL
 from streamdata.io.one_pass import byte_source
 from streamdata.io.remote.addresses import CacheSettings, keep_in
-from streamdata.io.storage import (
-    Int64s,
-    base_name,
-    close_unused,
-    is_pipe,
-    is_remote,
-    opened_shard,
-)
+from streamdata.io.storage import Int64s, base_name, close_unused, is_pipe, is_remote, opened_shard
 from streamdata.run.per_process import PerProcess, open_files
 from streamdata.shards.ahead.spans import FileSpans, read_spans
 from streamdata.shards.ahead.windows import Chunk
