@@ -234,7 +234,10 @@ class Staging:
             flat, lengths = dict(block.flat), dict.fromkeys(block.flat, block.lengths)
             if block.weights is not None:
                 flat[DOCUMENT_WEIGHTS] = block.weights
-                lengths[DOCUMENT_WEIGHTS] = _documents_per_record(block)
+                lengths[DOCUMENT_WEIGHTS] = np.ones_like(block.lengths)
+                if block.documents is not None:
+                    lasts = np.searchsorted(np.cumsum(block.documents), np.cumsum(block.lengths))
+                    lengths[DOCUMENT_WEIGHTS] = np.diff(lasts, prepend=-1)
             self._writer(domain).extend(flat, lengths, documents=block.documents)
 
     def _append(self, document: TokenizedDocument) -> None:
@@ -286,13 +289,6 @@ def store_keys(config: PrepareConfig, vocabulary: int) -> dict[str, str]:
     if config.weight_field is not None:
         keys[DOCUMENT_WEIGHTS] = "float32"
     return keys
-
-
-def _documents_per_record(block: Block) -> Int64s:
-    if block.documents is None:
-        return np.ones_like(block.lengths)
-    lasts = np.searchsorted(np.cumsum(block.documents), np.cumsum(block.lengths))
-    return np.diff(lasts, prepend=-1)
 
 
 def sha256(path: Path) -> str:

@@ -152,18 +152,16 @@ def values_of(column: Any, name: str, url: str, number: int) -> Sequence[Any]:
     """
     is_tensors = is_list(column.type) and import_pyarrow().types.is_integer(column.type.value_type)
     try:
-        return _tensors(column) if is_tensors else _objects(column)
+        if is_tensors:
+            return _tensors(column)
+        values: list[Any] = column.to_pylist()
+        return [decode(value) for value in values] if (decode := json_decoder(column.type)) else values
     except (ValueError, OverflowError, NotImplementedError) as error:  # of nanoseconds, say
         raise DamagedRecordError(
             f"shard '{url}', row {number}, column {shown(name)}: expected a value that Python's "
             f"types or an int64 tensor can hold, got: {error}\n  Write the column in another type, such as "
             "times in microseconds, or leave it out of `columns`."
         ).of(url, str(number)) from error
-
-
-def _objects(column: Any) -> list[Any]:
-    values: list[Any] = column.to_pylist()
-    return [decode(value) for value in values] if (decode := json_decoder(column.type)) else values
 
 
 def _tensors(column: Any) -> Sequence[Any]:
