@@ -8,7 +8,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import takewhile
 from time import perf_counter
 from types import FrameType
@@ -85,7 +85,10 @@ class StallWatch:
         walked = traceback.walk_stack(sys._current_frames().get(self._reader))  # noqa: SLF001  what debuggers read
         stack = list(takewhile(lambda one: one[0].f_code is not StallWatch.over.__code__, walked))
         since, source, what = at
-        what = _file_in([frame for frame, _ in stack]) if what is None else what
+        if what is None:  # the file that it reads: the url that some object of ours has in the innermost frames
+            readers = (frame for frame, _ in stack if _is_of(frame, "streamdata.io.", "streamdata.shards."))
+            urls = (getattr(value, "url", None) for frame in readers for value in frame.f_locals.values())
+            what = next((url for url in urls if isinstance(url, str)), None)
         name = printable(f"source {shown(source)}, {_place(what)}")
         # It may have gone on meanwhile: then the stack is of another record.
         if self._at is not at or name in _named or len(_named) >= _MOST_NAMED:
@@ -96,13 +99,6 @@ class StallWatch:
         took = f"{perf_counter() - since:.3g} s by now (stall_s={self._stall_s:g})"
         lane = f"rank {self._lane.dp_rank}, worker {self._lane.worker}"
         logger.warning("%s: has taken %s on %s, which is at\n%s", name, took, lane, text)
-
-
-def _file_in(stack: Sequence[FrameType]) -> str | None:
-    """The file that a thread reads: the url that some object of ours has in its innermost frames."""
-    readers = (frame for frame in stack if _is_of(frame, "streamdata.io.", "streamdata.shards."))
-    urls = (getattr(value, "url", None) for frame in readers for value in frame.f_locals.values())
-    return next((url for url in urls if isinstance(url, str)), None)
 
 
 def _place(what: Any) -> str:

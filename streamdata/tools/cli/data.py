@@ -43,31 +43,18 @@ prepare = typer.Typer(
 )
 
 _Output = Annotated[Path, option("A new directory, or one of an earlier run of the same.", "--output", "-o")]
-_Config = Annotated[
-    str | None,
-    option(
-        "How records become tokens: a file, or chat, instruct, preference, pretrain, rollouts, sharegpt.",
-        "--config",
-        "-c",
-        metavar="FILE|PRESET",
-    ),
-]
 _Overwrite = Annotated[bool, option("Start again, whatever an earlier run has written.", "--overwrite")]
 
 
 @prepare.command(_INPUTS, cls=_Inputs)
 def _run(
     inputs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="INPUTS",
-            help=".jsonl (.gz, .zst …), .parquet, .txt (one document each), .json by name or glob; directories too.",
-        ),
+        list[str] | None, typer.Argument(metavar="INPUTS", help=".jsonl (.gz …), .parquet, .txt, .json; folders.")
     ] = None,
-    output: Annotated[
-        Path | None, option("The directory to write; a run that was stopped goes on there.", "--output", "-o")
+    output: Annotated[Path | None, option("A new directory, or that of a stopped run.", "--output", "-o")] = None,
+    config: Annotated[
+        str | None, option("A file, or chat, instruct, preference, pretrain, rollouts, sharegpt.", "--config", "-c")
     ] = None,
-    config: _Config = None,
     tokenizer: Annotated[str | None, option("The directory of a tokenizer.")] = None,
     store_format: Annotated[str | None, option("bin, h5 or megatron, in place of the config's.", "--format")] = None,
     workers: Annotated[int | None, option("Processes; by default one for each core.", min=1)] = None,
@@ -138,9 +125,7 @@ _Store = Annotated[Path, typer.Argument(help="A store, or the output of prepare.
 
 def verify(
     store: _Store,
-    write_sums: Annotated[
-        bool, option("If nothing is wrong, write sums of blocks, which reading checks.", "--write-sums")
-    ] = False,
+    write_sums: Annotated[bool, option("If all is right, write sums, which reading checks.", "--write-sums")] = False,
 ) -> None:
     """Check counts, ids and checksums of a finished store."""
     from streamdata.prepare import finished_runs
@@ -175,24 +160,16 @@ def _shard(text: str | None) -> tuple[int, int] | None:
 
 
 def index(
-    paths: Annotated[
-        list[str], typer.Argument(metavar="PATH…", help="What a source's path may be: folders, globs, braces, urls.")
-    ],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="As a source's: folders, globs, braces, urls.")],
     jobs: Annotated[int | None, option("Processes; by default one for each core.", "--jobs", "-j", min=1)] = None,
-    output: Annotated[
-        str | None, option("One manifest of all, here; by default one beside each PATH's shards.", "--output", "-o")
-    ] = None,
-    check: Annotated[
-        bool, option("Only compare: name each shard that differs, and exit 1 if one does.", "--check")
-    ] = False,
+    output: Annotated[str | None, option("One manifest of all, not one beside each PATH.", "--output", "-o")] = None,
+    check: Annotated[bool, option("Only compare; exit 1 where a shard differs.", "--check")] = False,
     endpoint: Annotated[str | None, option("Endpoint of the store that has the shards.", metavar="URL")] = None,
     region: Annotated[str | None, option("Region of its bucket.")] = None,
     profile: Annotated[str | None, option("Profile of its configuration files, whose keys are used.")] = None,
     anonymous: Annotated[bool, option("Do not sign requests.", "--anonymous")] = False,
     line_bytes: Annotated[int | None, count("Bytes of the longest line allowed; by default 64 MiB.")] = None,
-    member_bytes: Annotated[
-        int | None, count("Bytes of the largest member of a tar allowed; by default 1 GiB.")
-    ] = None,
+    member_bytes: Annotated[int | None, count("Bytes of a tar's largest member allowed; by default 1 GiB.")] = None,
 ) -> None:
     """Write a manifest of shards and their indexes, or bring them up to date: a run then lists and indexes nothing."""
     if output is not None and not output.endswith(".manifest"):
@@ -214,8 +191,8 @@ def index(
             say("\n".join([*lines, f"{stock.target}: {f'{len(lines)} differ' if lines else 'nothing differs'}"]))
             wrong += lines
         raise typer.Exit(1 if wrong else 0)
-    given_limits = {"line_bytes": line_bytes, "member_bytes": member_bytes}
-    limits = read_limits({name: at for name, at in given_limits.items() if at is not None}, ShardLimits, "index")
+    bounds = {"line_bytes": line_bytes, "member_bytes": member_bytes}
+    limits = read_limits({name: at for name, at in bounds.items() if at is not None}, ShardLimits, "index")
     for stock in stocks:
         _index(stock, jobs, limits)
 

@@ -49,6 +49,7 @@ def option(text: str, *names: str, **more: Any) -> Any:
 Batch = Annotated[int, count("Samples in a batch of one rank.", "--batch", metavar="B")]
 Workers = Annotated[int, count("Worker processes of each rank's DataLoader.", least=0, most=256, metavar="W")]
 Ranks = Annotated[int, count("Data-parallel ranks.", "--ranks", most=MAX_RANKS, metavar="R")]
+StateFiles = Annotated[list[Path], typer.Argument(metavar="FILE…", help="States, or folders of steps.", exists=True)]
 Json = Annotated[bool, option("Print one JSON document, and nothing else on stdout.", "--json")]
 
 
@@ -121,15 +122,10 @@ Recipe = Annotated[GivenRecipe, typer.Argument(help="The YAML file.", exists=Tru
 
 def given_recipe(
     path: Path,
-    var: Annotated[
-        list[str] | None, option("A value for ${variables:NAME}, typed as in YAML.", "--var", metavar="NAME=VALUE")
-    ] = None,
-    allow: Annotated[
-        list[str] | None, option("Accept only targets of these packages and streamdata.", metavar="PACKAGE")
-    ] = None,
+    var: Annotated[list[str] | None, option("The value of ${variables:NAME}, as YAML.", metavar="NAME=VALUE")] = None,
+    allow: Annotated[list[str] | None, option("Accept only our targets and this package's.", metavar="PACKAGE")] = None,
     include_root: Annotated[
-        list[Path] | None,
-        option("A folder with files that the recipe may include.", metavar="FOLDER", exists=True, file_okay=False),
+        list[Path] | None, option("A folder to include from.", metavar="FOLDER", exists=True, file_okay=False)
     ] = None,
     traceback: Annotated[bool, option("Show where an error was raised, and how it came there.", "--traceback")] = False,
 ) -> GivenRecipe:

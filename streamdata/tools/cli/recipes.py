@@ -22,19 +22,12 @@ from streamdata.tools.cli.options import GivenRecipe, Recipe, checked_packages, 
 @takes_recipe
 def check(
     recipe: Recipe,
-    imports: Annotated[
-        list[str] | None,
-        option("Also import targets of this package, to check what they are given.", "--import", metavar="PACKAGE"),
-    ] = None,
-    resume: Annotated[
-        bool, option("Also build it, draw samples, and check that a resume gives the same.", "--resume")
-    ] = False,
+    imports: Annotated[list[str] | None, option("Also import its targets.", "--import", metavar="PACKAGE")] = None,
+    resume: Annotated[bool, option("Also check that a resume gives the same samples.", "--resume")] = False,
     no_files: Annotated[bool, option("Do not check that shards, stores and tokenizers exist.", "--no-files")] = False,
     online: Annotated[bool, option("Also check those in remote stores and on the hub.", "--online")] = False,
     data: Annotated[bool, option("Also read every record once, and list all that is wrong.", "--data")] = False,
-    jobs: Annotated[
-        int | None, option("Processes that read; by default one for each core.", "--jobs", "-j", min=1)
-    ] = None,
+    jobs: Annotated[int | None, option("Processes; by default one for each core.", "--jobs", "-j", min=1)] = None,
 ) -> None:
     """Report all errors of a recipe at once, with file and line; builds nothing, and imports only what you name."""
     if jobs is not None and not data:
@@ -103,9 +96,7 @@ def _check_data(given: GivenRecipe, jobs: int | None) -> bool:
 
 def init(
     paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Files, folders, globs in quotes, or urls.")],
-    output: Annotated[
-        Path, option("The recipe to write; a file that is there stays as it is.", "--output", "-o")
-    ] = Path("recipe.yaml"),
+    output: Annotated[Path, option("The recipe to write, a new file.", "--output", "-o")] = Path("recipe.yaml"),
 ) -> None:
     """Write a recipe for data as it lies: a source for each path, with comments on what was seen and guessed.
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn
 
 from streamdata.errors import one_line, shown
 from streamdata.tools.cli.messages import Signals, Ticker, leave_interrupts_to_trainer, say
-from streamdata.tools.cli.options import Batch, Json, Ranks, Recipe, Workers, count, option, takes_recipe
+from streamdata.tools.cli.options import Batch, Json, Ranks, Recipe, StateFiles, Workers, count, option, takes_recipe
 
 if TYPE_CHECKING:
     from streamdata.tools.trace.trace import TracedStep
@@ -30,20 +30,9 @@ def plan(
     ranks: Ranks = 1,
     workers: Workers = 0,
     batch: Batch = 1,
-    read: Annotated[
-        int,
-        count(
-            "Records of each source that are read, to estimate tokens; 0 reads none.", "--read", least=0, metavar="K"
-        ),
-    ] = 100,
-    draws: Annotated[
-        int | None,
-        count("Show the first K draws of rank 0, worker 0; with --json, 20 by default.", least=0, metavar="K"),
-    ] = None,
-    balance: Annotated[
-        bool,
-        option("Say what steps lose to their slowest rank, of a customized_yield_fn that balances.", "--balance"),
-    ] = False,
+    read: Annotated[int, count("Records of each source that are read, to estimate tokens.", least=0)] = 100,
+    draws: Annotated[int, count("Show the first draws of rank 0, worker 0.", least=0)] = 0,
+    balance: Annotated[bool, option("Say what steps lose to their slowest rank.", "--balance")] = False,
     as_json: Json = False,
 ) -> None:
     """Say what a run will read of each source: epochs, repeats, bytes, and what to do about them."""
@@ -55,14 +44,11 @@ def plan(
     if samples is None and tokens is None:
         samples = NUM_STEPS * ranks * batch
     amount = Amount(samples, tokens, ranks, workers, batch)
-    num_draws = draws if draws is not None else 20 * as_json
     dataset = recipe.build()
     with Ticker(plain_interval_s=10.0, columns=(BarColumn(),)) as ticker:
-        made = Planner(dataset, amount, read, ticker.count).plan(num_draws, balances=balance)
+        made = Planner(dataset, amount, read, ticker.count).plan(draws, balances=balance)
     if as_json:
-        # JSON has no infinite numbers; what is not known of a draw is left out.
-        drawn = [{name: value for name, value in asdict(draw).items() if value is not None} for draw in made.draws]
-        typer.echo(json.dumps(asdict(made) | {"draws": drawn}, allow_nan=False))
+        typer.echo(json.dumps(asdict(made), allow_nan=False))  # JSON has no infinite numbers
     else:
         Console(highlight=False, soft_wrap=True).print(plan_text(made))
 
@@ -80,10 +66,10 @@ def run(
 
     from streamdata.delivery import mixed_collate
     from streamdata.tools.view.totals import Delivery
-    from streamdata.tools.view.tree import fitted, tree_rows
+    from streamdata.tools.view.tree import table, tree_rows
 
     dataset, signals = recipe.build(), context.ensure_object(Signals)
-    say(fitted(tree_rows(dataset), (0, 6)))
+    say(table(tree_rows(dataset), (0, 6)))
     loader: DataLoader[Any] = DataLoader(
         dataset,
         batch_size=batch,
@@ -108,17 +94,9 @@ def run(
 def profile(
     recipe: Recipe,
     seconds: Annotated[float, option("How long to measure in all.", min=0.1, metavar="S")] = 24.0,
-    workers: Annotated[
-        list[int] | None,
-        option(
-            "Workers to measure; may be repeated. By default 0, 1, 2, 4 … up to the cores.", min=0, max=256, metavar="W"
-        ),
-    ] = None,
+    workers: Annotated[list[int] | None, option("Workers to try; by default up to the cores.", min=0, max=256)] = None,
     batch: Batch = 16,
-    step_time: Annotated[
-        float | None,
-        option("How long a step of the trainer takes: says how many workers it needs.", min=1e-6, metavar="S"),
-    ] = None,
+    step_time: Annotated[float | None, option("Seconds of a trainer's step, to say what it needs.", min=1e-6)] = None,
     as_json: Json = False,
 ) -> None:
     """Say where the time goes, how fast 0, 1, 2 … workers are, and what would help most."""
@@ -138,15 +116,8 @@ def profile(
 
 
 def state(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE…", help="Files of states, the folder of a step, or the directory of several.", exists=True
-        ),
-    ],
-    output: Annotated[
-        Path | None, option("Only join the states, and write them to this JSON file.", "--output", "-o", dir_okay=False)
-    ] = None,
+    files: StateFiles,
+    output: Annotated[Path | None, option("Only join the states, into this JSON file.", "--output", "-o")] = None,
     as_json: Json = False,
 ) -> None:
     """Say what states hold: topologies, weights, what was delivered of each source, which ranks are missing."""
@@ -174,28 +145,18 @@ def state(
 @takes_recipe
 def trace(
     recipe: Recipe,
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE…",
-            help="States: files, or the folders of steps. For a step before the number of ranks or workers last "
-            "changed: also some that were saved at that step or later, before the change.",
-            exists=True,
-        ),
-    ],
+    files: StateFiles,
     step: Annotated[int | None, count("The step whose records are named, counted from 1 over all resumes.")] = None,
-    find: Annotated[
-        str | None, option("Or SOURCE#INDEX: at which steps this record came or comes.", metavar="URL#KEY")
-    ] = None,
-    batch: Annotated[
-        int | None, count("Samples in a batch of one rank, of steps to come; by default as before.", metavar="B")
-    ] = None,
-    batches_per_step: Annotated[
-        int | None, count("Batches in a step (accumulated gradients), where one save alone does not tell.", metavar="K")
-    ] = None,
+    find: Annotated[str | None, option("A record: at which steps it came.", metavar="URL#KEY|SOURCE#INDEX")] = None,
+    batch: Annotated[int | None, count("Samples in a batch of one rank, of steps to come.", metavar="B")] = None,
+    batches_per_step: Annotated[int | None, count("Batches in a step, where one save alone does not tell.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say which records made the batch of a step; or at which steps a record came or comes."""
+    """Say which records made the batch of a step; or at which steps a record came or comes.
+
+    For a step before the number of ranks or workers last changed, give also
+    states that were saved between that step and the change.
+    """
     if (step is None) == (find is None):
         raise typer.BadParameter("expected --step or --find", param_hint="--step")
     if find is not None and "#" not in find:
@@ -233,7 +194,7 @@ def trace(
 
 def _show_records(traced: "TracedStep", *, as_json: bool) -> None:
     from streamdata.tools.trace.era import document_name
-    from streamdata.tools.view.tree import fitted
+    from streamdata.tools.view.tree import table
 
     if as_json:
         found = {"step": traced.step, "records": traced.records, "how": traced.how, "from": traced.origin}
@@ -247,4 +208,4 @@ def _show_records(traced: "TracedStep", *, as_json: bool) -> None:
         for record in sample.get("documents", [sample]):
             tokens = f", tokens {record['begin']} to {record['end'] - 1}" if "begin" in record else ""
             rows.append([record["source"], f"{row}", f"{document_name(record)}{tokens}"])
-    say(fitted(rows, (0, 2)))
+    say(table(rows, (0, 2)))

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import sys
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -25,38 +24,21 @@ _A_URL: Final = "expected a local path, got a url: write a recipe, streamdata in
 
 @takes_recipe
 def show(
-    target: Annotated[
-        GivenRecipe,
-        typer.Argument(
-            metavar=_TARGET,
-            help="A recipe; a file or folder of JSONL, CSV, parquet, tars or images; a store.",
-            show_default=False,
-        ),
-    ],
+    target: Annotated[GivenRecipe, typer.Argument(metavar=_TARGET, help="Files: JSONL, CSV, parquet, tars, images.")],
     source: Annotated[str, option("Only samples of this source or mixture, by its path of names.")] = "",
     number: Annotated[int, count("How many samples.", "-n", "--samples")] = 20,
     full: Annotated[bool, option("Show the whole of each sample.", "--full")] = False,
     step: Annotated[int | None, count("Begin at this step of the run, counted from 1.")] = None,
     rank: Annotated[int, count("The rank whose samples are shown.", least=0, most=MAX_RANKS - 1)] = 0,
     ranks: Annotated[int | None, count("Data-parallel ranks; by default as in the states.", most=MAX_RANKS)] = None,
-    batch: Annotated[
-        int | None, count("Samples in a batch of one rank; by default as in the states.", metavar="B")
-    ] = None,
-    states: Annotated[
-        list[Path] | None,
-        option("States of the run, as `state` takes them; may be repeated.", metavar="FILE", exists=True),
-    ] = None,
+    batch: Annotated[int | None, count("Samples in a batch of one rank; by default as in the states.")] = None,
+    states: Annotated[list[Path] | None, option("As `state` takes them.", metavar="FILE", exists=True)] = None,
     tokenizer: Annotated[str | None, option("The tokenizer of tokens whose store names none.")] = None,
     dtype: Annotated[str | None, option("The dtype of a store's tokens, for a file that does not say it.")] = None,
     as_json: Json = False,
-    html: Annotated[
-        Path | None, option("Write a page that needs no network.", "--html", metavar="FILE", dir_okay=False)
-    ] = None,
-    browser: Annotated[
-        bool, option("Serve pages at 127.0.0.1 until Ctrl-C, -n samples each; print the url.", "--browser")
-    ] = False,
+    html: Annotated[Path | None, option("Write a page that needs no network.", dir_okay=False)] = None,
+    browser: Annotated[bool, option("Serve pages of -n samples until Ctrl-C; print the url.", "--browser")] = False,
     port: Annotated[int, option("The port of the pages; 0 takes a free one.", min=0, max=65535)] = 0,
-    no_open: Annotated[bool, option("Do not start a browser.", "--no-open")] = False,
 ) -> None:
     """Look at samples: fields, tokens with what is trained of them, images, and the raw records."""
     path = target.path
@@ -84,8 +66,7 @@ def show(
         with PageServer(shown.browsed(path.name, number), port) as server:
             typer.echo(server.url)
             # Without a screen it would be a browser in the terminal.
-            has_screen = sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
-            if has_screen and not no_open:
+            if any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
                 webbrowser.open(server.url)
             server.serve_forever(poll_interval=0.1)
     with Ticker(plain_interval_s=math.inf) as ticker:

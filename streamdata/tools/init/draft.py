@@ -181,7 +181,9 @@ def draft_sources(path: str, groups: Sequence[Group], taken: set[str]) -> list[D
     sources: list[Draft] = []
     for group in groups:
         source = _of_store(str(group.path)) if group.kind == STORE else _of_rows(group)
-        sources.append(source._replace(name=_name(path, group.path, taken), about=[_amount(group), *source.about]))
+        amount = f"{counted(len(group.files), 'file')}, {sum(map(os.path.getsize, group.files)) / 1e6:,.1f} MB."
+        about = [amount if group.files else "Elsewhere: not looked at.", *source.about]
+        sources.append(source._replace(name=_name(path, group.path, taken), about=about))
     return sources
 
 
@@ -199,7 +201,9 @@ def _name(root: str, path: str | list[str], taken: set[str]) -> str:
 def _of_rows(group: Group) -> Draft:
     """Records as they are; or what makes tensors of rows of images, conversations, pairs and prompts."""
     row = group.record or {}
-    about = [f"The first record: {_fields(row)}."] if row else []
+    fields = [f"{key[:_MAX_NAME]} ({type(value).__name__})" for key, value in row.items()]
+    more = f", … {len(fields) - _MAX_FIELDS} more" * (len(fields) > _MAX_FIELDS)
+    about = [f"The first record: {', '.join(fields[:_MAX_FIELDS])}{more}."] if row else []
     function = None if group.kind == IMAGES else _function(row)
     source = Draft(group.kind, {"path": group.path, **group.params}, about, function)
     if not row or group.kind in (TARS, CSV, IMAGES):
@@ -240,18 +244,6 @@ def _of_store(path: str) -> Draft:
     if types[-1] in ("seq", "sft"):
         params["window_size"] = min(_LENGTH, 1 << max(0, len(store.column("sequence")).bit_length() - 2))
     return Draft(STORE, params, about)
-
-
-def _amount(group: Group) -> str:
-    if not group.files:
-        return "Elsewhere: not looked at."
-    return f"{counted(len(group.files), 'file')}, {sum(map(os.path.getsize, group.files)) / 1e6:,.1f} MB."
-
-
-def _fields(record: Record) -> str:
-    """The first fields of a record, with their types."""
-    found = [f"{key[:_MAX_NAME]} ({type(value).__name__})" for key, value in record.items()]
-    return ", ".join(found[:_MAX_FIELDS]) + f", … {len(found) - _MAX_FIELDS} more" * (len(found) > _MAX_FIELDS)
 
 
 def recipe_text(sources: Sequence[Draft], paths: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from streamdata.stores.datasets.base_dataset import BaseDataset
 from streamdata.tools.plan.course import Averages, Draw, RunCourse, first_draws
 from streamdata.tools.plan.sampled import Sampled, sample_tree
 from streamdata.tools.plan.stragglers import StragglerLoss, straggler_loss
-from streamdata.tools.view.tree import bytes_text, fitted, paragraph, percent_text
+from streamdata.tools.view.tree import bytes_text, paragraph, percent_text, table
 
 FINE: Final = "fine"
 MIND: Final = "mind"
@@ -194,7 +194,8 @@ class Planner:
             * (1.0 if getattr(node.dataset, "length", None) else self._averages.pulled_by(node))
             for node in self._leaves
         }
-        lengths = lengths_by(top, mean_node_shares(top, self._draws), taken)
+        rows = lengths_by(top, mean_node_shares(top, self._draws), taken)
+        function, lengths = top.dataset.customized_yield_fn, self._averages.lengths
         has_tokens = len(self._averages.tokens) == len(self._leaves)
         return RunPlan(
             samples=self._samples,
@@ -206,15 +207,11 @@ class Planner:
             workers=amount.num_workers,
             batch=amount.batch_size,
             lanes=self._lane.count,
-            sources=[self._source(node, length) for node, length in zip(self._leaves, lengths, strict=True)],
+            sources=[self._source(node, length) for node, length in zip(self._leaves, rows, strict=True)],
             draws=first_draws(top, self._lane, num_draws, self._averages) if num_draws else [],
             per_worker=self._needs(),
             notes=[*self._notes_on_draws(), *self._notes_on_functions()],
-            balance=straggler_loss(
-                top.dataset.customized_yield_fn, self._averages.lengths, amount.dp_size, amount.batch_size
-            )
-            if balances
-            else None,
+            balance=straggler_loss(function, lengths, amount.dp_size, amount.batch_size) if balances else None,
         )
 
     def _source(self, node: Node, length: dict[str, Any]) -> SourcePlan:
@@ -367,8 +364,19 @@ def plan_text(plan: RunPlan) -> Text:
         head += "\n" + paragraph(f"the stream ends before, after {after} samples: {listed(plan.ended)} at the end")
     notes = "\n".join(paragraph(f"note: {note}") for note in plan.notes)
     advice = Text("\n").join(_advice(plan))
-    ends = [Text(notes), Text(_balance(plan)), Text(_needs(plan)), Text(_draws(plan.draws))]
-    parts = [Text(head), _sources(plan), advice, *ends]
+    balance, needs = "", plan.per_worker
+    if (found := plan.balance) is not None:
+        balance = paragraph(
+            f"the slowest rank of a step has {found.loss_with:.3f} times the mean cost, without balance "
+            f"{found.loss_without:.3f}; rows are {100 * found.fill:.1f} % full, without {100 * found.fill_without:.1f} "
+            f"% (of {counted(found.steps, 'step')}, by the lengths of sampled records)"
+        )
+    unknown = f" (not known of {listed(needs.unknown)})" if needs.unknown else ""
+    memory = paragraph(
+        f"a worker holds at most {bytes_text(needs.held_bytes)} of shards{unknown}, beside functions and the process "
+        f"itself (here {bytes_text(needs.process_bytes)}, mostly shared after a fork)"
+    )
+    parts = [Text(head), _sources(plan), advice, *map(Text, (notes, balance, memory, _draws(plan.draws)))]
     return Text("\n\n").join(part for part in parts if part)
 
 
@@ -376,22 +384,19 @@ def _sources(plan: RunPlan) -> Text:
     rows = [["source", "records", "tokens", "share", "samples", "epochs", "repeats at", "bytes"]]
     for source in plan.sources:
         epochs, repeat = source.epochs, source.first_repeat
-        rounds = "" if epochs is None else f"{epochs:.3g}" if epochs < 1000 else count_text(epochs)  # noqa: PLR2004
-        row = [source.name, _estimate(source.records, source.records_are_estimated), _tokens(source)]
+        tokens, per = (source.tokens, "") if source.tokens is not None else (source.tokens_per_record, " each")
+        row = [source.name, _estimate(source.records, source.records_are_estimated)]
+        row.append("" if tokens is None else _estimate(tokens, bool(per) or source.tokens_are_estimated) + per)
         row += [percent_text(source.share), _estimate(source.samples, source.samples_are_estimated)]
+        rounds = "" if epochs is None else f"{epochs:.3g}" if epochs < 1000 else count_text(epochs)  # noqa: PLR2004
         row.append("?" if epochs is None else f"{_about(source.epochs_are_estimated)}{rounds}")
         is_never = repeat is None and epochs is not None
         row.append("" if is_never else _estimate(repeat, source.first_repeat_is == "estimated"))
         rows.append([*row, "?" if source.bytes is None else bytes_text(source.bytes)])
     kept = [number for number, cells in enumerate(zip(*rows[1:], strict=True)) if not number or set(cells) - {"", "?"}]
-    first, *lines = fitted([[*(row[number] for number in kept), ""] for row in rows]).split("\n")
+    first, *lines = table([[*(row[number] for number in kept), ""] for row in rows], (0,)).split("\n")
     styled = (Text(line, _STYLES[each.level]) for line, each in zip(lines, plan.sources, strict=True))
     return Text("\n").join([Text(first), *styled])
-
-
-def _tokens(source: SourcePlan) -> str:
-    number, per = (source.tokens, "") if source.tokens is not None else (source.tokens_per_record, " each")
-    return "" if number is None else _estimate(number, source.tokens_are_estimated or source.tokens is None) + per
 
 
 def _advice(plan: RunPlan) -> Iterator[Text]:
@@ -414,25 +419,6 @@ def _advice(plan: RunPlan) -> Iterator[Text]:
         yield Text(paragraph(f"{names}: {NOT_COUNTED}"), _STYLES[unknown[0].level])
 
 
-def _balance(plan: RunPlan) -> str:
-    if (found := plan.balance) is None:
-        return ""
-    return paragraph(
-        f"the slowest rank of a step has {found.loss_with:.3f} times the mean cost, without balance "
-        f"{found.loss_without:.3f}; rows are {100 * found.fill:.1f} % full, without {100 * found.fill_without:.1f} % "
-        f"(of {counted(found.steps, 'step')}, by the lengths of sampled records)"
-    )
-
-
-def _needs(plan: RunPlan) -> str:
-    needs = plan.per_worker
-    unknown = f" (not known of {listed(needs.unknown)})" if needs.unknown else ""
-    return paragraph(
-        f"a worker holds at most {bytes_text(needs.held_bytes)} of shards{unknown}, beside functions and the process "
-        f"itself (here {bytes_text(needs.process_bytes)}, mostly shared after a fork)"
-    )
-
-
 def _draws(draws: Sequence[Draw]) -> str:
     if not draws:
         return ""
@@ -443,7 +429,7 @@ def _draws(draws: Sequence[Draw]) -> str:
         place = f"{draw.url}{record}" if draw.url else "" if draw.index is None else f"index {draw.index}"
         times = [f"{draw.clock:.3f}", f"{draw.epoch}", f"{draw.window}"]
         rows.append([f"{draw.number}", draw.source, *times, block, place])
-    return "the first draws of rank 0, worker 0\n" + fitted(rows, (1, 6))
+    return "the first draws of rank 0, worker 0\n" + table(rows, (1, 6))
 
 
 def _about(is_estimated: bool) -> str:

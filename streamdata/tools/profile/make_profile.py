@@ -15,7 +15,7 @@ from streamdata.errors import SourceError, counted
 from streamdata.mixing import MergedDataset
 from streamdata.mixing.tree import tree_of
 from streamdata.tools.profile.stage_times import MIXING, PACK, PROCESS, READ, WAIT, Doing, StageTimes
-from streamdata.tools.view.tree import fitted, functions_of, paragraph, percent_text, table
+from streamdata.tools.view.tree import functions_of, paragraph, percent_text, table
 
 _ENOUGH: Final = 0.9
 """Part of the highest rate: beyond the fewest workers that have so much, more add little."""
@@ -196,7 +196,7 @@ def profile_json(profile: Profile) -> dict[str, Any]:
 def profile_text(profile: Profile) -> str:
     """The profile for a person to read."""
     rows = [[each.source or "all", each.stage, each.function, percent_text(each.share), ""] for each in profile.stages]
-    stage_table = fitted([["source", "stage", "function", "of the time", ""], *rows], (0, 2))
+    stage_table = table([["source", "stage", "function", "of the time", ""], *rows], (0, 2))
     stages = f"where {profile.busy_s:.1f} s of one process went, without workers\n{stage_table}"
     rows = [["workers", "samples/s", "first batch", ""]]
     for rate in profile.rates:

@@ -241,7 +241,7 @@ class MixtureSamples:
             begin=PagePlace(step=place.step or steps.num_steps + 1, rank=place.rank, source=place.source),
             num_steps=steps.num_steps,
             sources=[*self._sources],
-            ranks=steps.dp_size,
+            ranks=steps.shape.dp_size,
             marks=sorted({Progress(states).step() for states in place.states}),
         )
 
@@ -316,31 +316,27 @@ class StoredRecords:
         return {self._windowed: self.store.array(self._windowed, index * _WINDOW, end)}
 
 
-def _source_of_files(path: Path) -> Any:
-    """The source that reads a file or folder; None where nothing does."""
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    # Tars before lines: beside a tar, these are what is known of it.
-    kinds = [(target, SHARD_SUFFIXES[target]) for target in reversed(SHARD_SUFFIXES)]
-    kinds += [("streamdata.JsonlIterableDataset", JSON_SUFFIXES)] if path.is_file() else []
-    for target, suffixes in kinds:
-        if any(file.name.endswith(suffixes) for file in files):
-            make: Any = import_target(target)
-            return make([str(path)], shuffle_buffer=0)
-    pictures = [file for file in files if file.name.lower().endswith(IMAGE_SUFFIXES)]
-    return Pictures(pictures) if pictures else None
-
-
 def dataset_at(path: Path, dtype: str | None) -> MergedDataset:
     """The records of a store, a file or a folder, in their order, by the source that reads such files.
 
     Raises:
         StoreError: Nothing reads them, or a store is damaged.
     """
+    source: Any
     try:
         detect_format(path)
     except StoreError as error:
-        source = _source_of_files(path)
-        if source is None:
+        files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+        # Tars before lines: beside a tar, these are what is known of it.
+        kinds = [(target, SHARD_SUFFIXES[target]) for target in reversed(SHARD_SUFFIXES)]
+        kinds += [("streamdata.JsonlIterableDataset", JSON_SUFFIXES)] if path.is_file() else []
+        found = (target for target, suffixes in kinds if any(file.name.endswith(suffixes) for file in files))
+        if target := next(found, None):
+            make: Any = import_target(target)
+            source = make([str(path)], shuffle_buffer=0)
+        elif pictures := [file for file in files if file.name.lower().endswith(IMAGE_SUFFIXES)]:
+            source = Pictures(pictures)
+        else:
             error.add_note("  Nor is there JSONL, CSV, parquet, a tar or an image.")
             raise
     else:

@@ -10,13 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from streamdata.errors import one_line, shortened
-from streamdata.tools.show.model import (
-    ShownField,
-    ShownSample,
-    ShownSegment,
-    TokenRun,
-    visible,
-)
+from streamdata.tools.show.model import ShownField, ShownSample, ShownSegment, TokenRun, visible
 
 _MARK: Final = "bold cyan"
 _SOFT: Final = "dim"

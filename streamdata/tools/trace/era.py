@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from heapq import heapify, heappop, heapreplace
 from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
@@ -32,9 +32,10 @@ from streamdata.mixing.tree import Node, name_record, source_names, tree_of
 from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink
 from streamdata.sources import MapStyleSource
+from streamdata.sources.functions.tally import counts_of
 from streamdata.sources.order.dealt_lane import position_after
 from streamdata.sources.source import Sample
-from streamdata.states.cursor import LaneEntries, NodeState
+from streamdata.states.cursor import LaneEntries
 from streamdata.states.headers import Topology, Tree, header
 from streamdata.states.progress import Progress, batches_by_size
 from streamdata.states.table import COUNTS
@@ -74,19 +75,11 @@ def _gave_one(run: Run, node: Node, after: LaneEntries | None) -> bool:
         return True  # nothing was drawn of it
     if ended.cursor.output or (began is not None and began.cursor.output):
         return False
-    counts = _counts(run, node, began)
-    grown = {name: getattr(ended.cursor, name) - count for name, count in counts.items()}
+    grown = {name: getattr(ended.cursor, name) - getattr(run.tally(node), name) for name in COUNTS}
     if any(grown[name] for name in ("dropped", "bad", "skipped")):
         return False
     drawn = ended.draws - (began.draws if began else 0)
     return getattr(node.dataset, "single_process_fn", None) is None or grown["records"] == drawn
-
-
-def _counts(run: Run, node: Node, state: NodeState | None) -> dict[str, int]:
-    """The counts of a source in a lane; if it has read nothing yet, its part of what earlier sizes had counted."""
-    if state is None:
-        return dict(zip(COUNTS, run.deals.counts(node.path, run.lane.index), strict=True))
-    return {name: getattr(state.cursor, name) for name in COUNTS}
 
 
 def seek(run: Run, top: Node, samples: int) -> LaneEntries:
@@ -116,7 +109,8 @@ def _draw_from(run: Run, node: Node, samples: int, after: LaneEntries) -> None:
         else:
             lane = run.deals.lane(child, run.lane.index)
             position = position_after(lane, lane.start if before is None else before.cursor.position, drawn)
-            entry |= dict(zip(_NO_POSITION, position, strict=False)) | _counts(run, child, before)
+            entry |= dict(zip(_NO_POSITION, position, strict=False))
+            entry |= dict(zip(COUNTS, counts_of(run.tally(child)), strict=True))
             if getattr(child.dataset, "single_process_fn", None) is not None:
                 entry["records"] += drawn
         if before is not None and before.tokens:
@@ -258,15 +252,13 @@ class Era:
     ) -> None:
         self.dp_size, self.num_workers = shape
         self.begins, self.states = begins, states
-        self._dataset, self._weights = dataset, weights
+        self._dataset, lanes = dataset, self.dp_size * self.num_workers
+        own: dict[str, Any] = {} if weights is None else {"weights": weights.weights, "live": weights.set_percents}
+        self._new_top = partial(tree_of, dataset, **own)
         self.top = self._new_top()
         self.tree = self.top.tree
-        self._deals: dict[tuple[Progress, int, bool], Deals] = {}
-
-    def _new_top(self) -> Node:
-        if self._weights is None:
-            return tree_of(self._dataset)
-        return tree_of(self._dataset, weights=self._weights.weights, live=self._weights.set_percents)
+        self._dealt, self._dealt_bare = (cache(partial(Deals, lanes=lanes)) for _ in range(2))
+        """How its sources, and the bare ones, are dealt out in a pass, by the states with which it is read."""
 
     @cached_property
     def _bare(self) -> Node:
@@ -288,13 +280,6 @@ class Era:
         link = LaneLink(None, None, lambda _: None, lambda: None)
         return replace(run, header=header(self.tree, lane, progress.before, {}), link=link)
 
-    def _dealt(self, progress: Progress, epoch_pass: int, *, is_bare: bool = False) -> Deals:
-        """How its sources, or the bare ones, are dealt out in a pass."""
-        key = progress, epoch_pass, is_bare
-        if key not in self._deals:
-            self._deals[key] = Deals(progress, epoch_pass, self.dp_size * self.num_workers)
-        return self._deals[key]
-
     def sharing(self, epoch_pass: int, rank: int) -> list[int]:
         """The workers of a rank that have a share of a pass."""
         return self._dealt(self.begins, epoch_pass).sharing(self.top, rank, self.num_workers)
@@ -310,7 +295,7 @@ class Era:
         run = self.after(run, after)
         if not bare:
             return lane_samples(run, self.top)
-        deals = self._dealt(run.progress, run.key.epoch_pass, is_bare=True)
+        deals = self._dealt_bare(run.progress, run.key.epoch_pass)
         return lane_samples(replace(run, deals=deals), self._bare)
 
     def left(self, run: Run) -> float:

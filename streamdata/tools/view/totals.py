@@ -21,7 +21,7 @@ from streamdata.run.lane_link import Traffic
 from streamdata.states.cursor import States, to_state
 from streamdata.states.loading import named_ranks
 from streamdata.states.progress import Progress, history_of, totals_of_nodes
-from streamdata.tools.view.tree import bytes_text, fitted, functions_of, percent_text, shares_of
+from streamdata.tools.view.tree import bytes_text, functions_of, percent_text, shares_of, table
 
 if TYPE_CHECKING:
     from torch import distributed
@@ -125,14 +125,8 @@ def totals_of(states: Mapping[str, Any]) -> Totals:
         sources.append(source)
     tops = [totals[""]] if "" in totals else [held for path, held in totals.items() if "." not in path]
     samples, tokens = (int(sum(held.get(name, 0) for held in tops)) for name in ("samples", "tokens"))
-    return Totals(
-        samples=samples,
-        steps=progress.step(),
-        tokens=tokens,
-        sources=tuple(sources),
-        drawn=drawn,
-        uncounted=uncounted,
-    )
+    steps = progress.step()
+    return Totals(samples=samples, steps=steps, tokens=tokens, sources=tuple(sources), drawn=drawn, uncounted=uncounted)
 
 
 def num_records(node: str) -> float | None:
@@ -244,10 +238,9 @@ def totals_table(sources: Sequence[SourceTotals], columns: Sequence[str], uncoun
     cells["epochs"] = lambda epochs: "not known" if epochs is None else f"{epochs:.4g}"
     rows = [[cells.get(name, "{:,}".format)(getattr(source, name)) for name in columns] for source in sources]
     named = [[source.name, *row, ""] for source, row in zip(sources, rows, strict=True)]
-    table = fitted([["source", *columns, ""], *named])
     given = counted(uncounted, "sample")
     note = f"\nwithout the records in {given} of open bursts: they count once a burst ends" if uncounted else ""
-    return table + note
+    return table([["source", *columns, ""], *named], (0,)) + note
 
 
 def states_as_json(states: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,38 +15,33 @@ from streamdata.sources.files.sequential_source import SequentialSource
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 from streamdata.sources.order.blocks import selection_of
 
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Align rows of cells: the first and last column to the left, those between, which are numbers, to the right."""
-    rows = [[one_line(cell) for cell in row] for row in rows]  # a line end in a name would end the row
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    middle = range(1, len(widths) - 1)
-    lines = (
-        "  ".join(cell.rjust(widths[i]) if i in middle else cell.ljust(widths[i]) for i, cell in enumerate(row))
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)
-
-
 _LEAST: Final = 6
 """Columns that a shortened cell keeps."""
+
+
+def table(rows: Sequence[Sequence[str]], flexible: Collection[int] = ()) -> str:
+    """Align rows of cells: the first and last column to the left, those between, which are numbers, to the right.
+
+    Where that is too wide for the terminal, cells below the titles of `flexible` columns are shortened.
+    """
+    rows = [list(map(one_line, row)) for row in rows]  # a line end in a name would end the row
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    excess = sum(widths) + 2 * (len(widths) - 1 - (not widths[-1])) - shutil.get_terminal_size().columns
+    for _ in range(excess if flexible else 0):
+        widest = max(flexible, key=widths.__getitem__)
+        widths[widest] = min(widths[widest], max(_LEAST, len(rows[0][widest]), widths[widest] - 1))
+    last = len(widths) - 1
+    lines = (
+        "  ".join((str.rjust if 0 < i < last else str.ljust)(shortened(cell, widths[i]), widths[i]) for i, cell in row)
+        for row in map(enumerate, rows)
+    )
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def paragraph(text: str) -> str:
     """Wrap a text on one line, whatever is in it, to the terminal's width; further lines are indented."""
     width = shutil.get_terminal_size().columns  # or what COLUMNS says; 80 where there is neither
     return textwrap.fill(one_line(text), width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-
-
-def fitted(rows: Sequence[Sequence[str]], flexible: Collection[int] = (0,)) -> str:
-    """A table, as `table` aligns it, with cells below the titles of some columns shortened where it is too wide."""
-    rows = [list(map(one_line, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    excess = sum(widths) + 2 * (len(widths) - 1 - (not widths[-1])) - shutil.get_terminal_size().columns
-    for _ in range(excess):
-        widest = max(flexible, key=widths.__getitem__)
-        widths[widest] = max(_LEAST, len(rows[0][widest]), widths[widest] - 1)
-    return table([[shortened(cell, width) for cell, width in zip(row, widths, strict=True)] for row in rows])
 
 
 def bytes_text(number: float) -> str:

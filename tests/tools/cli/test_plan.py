@@ -15,7 +15,7 @@ def test_json_is_one_document_with_the_names_that_are_promised(
     streamdata: Streamdata, write_recipe: Callable[..., Path]
 ) -> None:
     """Of each source, and the first draws."""
-    done = streamdata("plan", write_recipe(), "--samples", 400, "--json")
+    done = streamdata("plan", write_recipe(), "--samples", 400, "--draws", 20, "--json")
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     assert [source["name"] for source in document["sources"]] == ["a", "b"]

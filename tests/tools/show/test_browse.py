@@ -85,7 +85,7 @@ def test_records_of_a_store_are_pages(tmp_path):
 
 def test_the_command_prints_the_url_and_ends_at_ctrl_c(tmp_path):
     """One line on stdout; 130, as shells expect, and the port is free."""
-    command = [sys.executable, "-m", "streamdata", "show", write("bin", tmp_path / "store"), "--browser", "--no-open"]
+    command = [sys.executable, "-m", "streamdata", "show", write("bin", tmp_path / "store"), "--browser"]
     environment = os.environ | {"DISPLAY": ""}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environment, **pipes) as process:

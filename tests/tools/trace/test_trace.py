@@ -107,7 +107,7 @@ def test_batches_go_on_from_any_step():
             want = job.steps[step - 1] if step <= 17 else trace.at(step).records
             assert [record_of(sample) for sample in batch] == want[2 * rank : 2 * rank + 2]
     with pytest.raises(ValueError, match="expected a rank from 0 to 1, got 2"):
-        trace.batches(5, 2)
+        next(trace.batches(5, 2))
 
 
 def test_a_step_beyond_what_clocks_can_count_is_refused():
