@@ -265,7 +265,8 @@ class _Ending:
         ]
         joining = [node.path for node in self._top.walk() if node.is_mixture and node.dataset.customized_yield_fn]
         bursts = [(epoch_pass, path) for epoch_pass in self.passes for path in joining]
-        given = np.concatenate([np.zeros(0, np.int64), *(self._progress.last(*burst)["given"] for burst in bursts)])
+        of_lanes = (self._progress.last(*burst)["given"] * ~self._progress.is_over(*burst) for burst in bursts)
+        given = np.concatenate([np.zeros(0, np.int64), *of_lanes])
         again = "" if silent else "; nothing comes again"
         if given.any():
             again = (

@@ -303,12 +303,12 @@ class Mixture:
         if written is not None:
             was = run.progress.tree(written.generation)
             if was.below(self.path) != run.tree.below(self.path) or written.cursor.skips != skips:
-                given, state = 0, None
                 logger.warning(
                     "source %r: its sources, weights or `skip` are others than when the states were written, so what "
-                    "its customized_yield_fn had begun is drawn anew: samples of one burst come twice, none are lost",
-                    tally.name,
-                )
+                    "its customized_yield_fn had begun is drawn anew: of what it gave, %d samples come again",
+                    tally.name, given,
+                )  # fmt: skip
+                given, state = 0, None
         pulled = self._pulled(lambda: known)
         begins = not self.path and run.begins_generation
         start = {node_of(entry).path: entry for entry in self.beginnings()} if begins else {}

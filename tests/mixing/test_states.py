@@ -240,7 +240,7 @@ def test_a_source_that_was_not_drawn_yet_does_not_catch_up_when_it_becomes_commo
 @pytest.mark.parametrize("change", ["weight", "join"])
 @pytest.mark.parametrize("is_inner", [False, True])
 def test_what_a_yield_function_had_begun_is_drawn_anew_when_its_blend_changes(change, is_inner, caplog):
-    """Other records would come again in the open burst: what it gave comes once more, and nothing is lost."""
+    """Other records would come again in the open burst: what it gave comes once more, as the log says how many."""
 
     def in_fours(records):
         for first in records:
@@ -265,7 +265,8 @@ def test_what_a_yield_function_had_begun_is_drawn_anew_when_its_blend_changes(ch
         states.update(to_state(sample))
         caplog.clear()
         after = [record for joined in islice(resumed(later, states), 12) for record in joined["of"]]
-        assert "is drawn anew" in caplog.text
+        given = states[f"cursor/0/0/0/0/{'inner' if is_inner else ''}"]["given"]
+        assert f"is drawn anew: of what it gave, {given} samples come again" in caplog.text
         for name in ("a", "b"):
             values = [value for source, value in before + after if source.endswith(name)]
             assert set(values) == set(range(max(values) + 1))

@@ -227,6 +227,20 @@ def test_a_change_of_size_loses_nothing() -> None:
     assert 0 < sum(counts.values()) - 371 <= sum(open_rows.values())
 
 
+def test_the_log_counts_no_burst_of_a_lane_that_has_ended(caplog: pytest.LogCaptureFixture) -> None:
+    """Its last one was given whole: none of its rows come again."""
+
+    def make() -> MergedDataset:
+        return stream(packer(40, 6), cyclic=False, stop="all_exhausted")
+
+    states: dict = {}
+    for dataset, count in zip(ranks_of(make, 2), (None, 8), strict=True):
+        states |= to_state(list(islice(dataset, count)))
+    with caplog.at_level(logging.WARNING, "streamdata"):
+        next(iter(resumed(make, states)))
+    assert "; 1 open bursts of customized_yield_fn are drawn anew: of what they gave, 2 samples" in caplog.text
+
+
 def test_other_weights_align_all_lanes_again() -> None:
     """Each begins with a burst of its own, as the open ones are drawn anew."""
     states: dict = {}
