@@ -14,8 +14,7 @@ from streamdata.delivery.losses import documents_of
 from streamdata.errors import names_text, shown
 from streamdata.fields import BOUNDS, LOCAL_BOUNDS, PADDED_BOUNDS, PADDING, PROVENANCE, SOURCE_IDS, TOKEN_FIELDS
 
-_MASK, _MASK_DIMS = "attention_mask", 4
-_POSITIONS = "position_ids"
+_MASK, _POSITIONS = "attention_mask", "position_ids"
 _NOT_SLICED = frozenset([BOUNDS, PADDED_BOUNDS, PADDING, *PROVENANCE])
 
 
@@ -128,10 +127,10 @@ def _sliced(name: str, value: Any, shape: torch.Size, places: Tensor) -> Any:
         return value[..., places]
     if name not in (_MASK, _POSITIONS):
         return value
-    if name == _POSITIONS or value.dim() != _MASK_DIMS or value.shape != (shape[0], 1, shape[-1], shape[-1]):
-        raise ValueError(
-            f"context_slice: expected {name!r} to have the shape {tuple(shape)} of the tokens, or positions one axis "
-            f"in front, or a mask (B, 1, S, S) beside tokens (B, S), "
-            f"got {tuple(value.shape)}\n  Leave it out where the bounds say the same."
-        )
-    return value[:, :, places]
+    if name == _MASK and value.shape == (*shape[:-1], 1, shape[-1], shape[-1]):
+        return value[..., places, :]
+    raise ValueError(
+        f"context_slice: expected {name!r} to have the shape {tuple(shape)} of the tokens, or positions one axis in "
+        f"front, or a mask (B, 1, S, S) beside tokens (B, S), got {tuple(value.shape)}\n"
+        "  Leave it out where the bounds say the same."
+    )

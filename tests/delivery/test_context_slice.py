@@ -107,6 +107,7 @@ def test_all_other_fields_stay() -> None:
     batch["pixels"] = torch.rand(5, 8)
     found = context_slice(batch, 1, 2)
     assert found["input_ids"].tolist() == [2, 3, 4, 5]
+    assert type(found["max_seqlen"]) is int
     assert all(found[name] is batch[name] for name in ("__state__", "text", "pixels"))
     batch = {"input_ids": torch.arange(5), "labels": torch.arange(5), "cu_seqlens": torch.tensor([0, 2, 5])}
     one = context_slice(batch, 0, 1)
@@ -115,12 +116,24 @@ def test_all_other_fields_stay() -> None:
 
 
 IDS, BOUNDS = torch.arange(8), torch.tensor([0, 8])
+
+
+def test_what_is_of_documents_stays_where_each_is_a_token() -> None:
+    """Though it has the shape of the tokens."""
+    row = {"input_ids": IDS, "source_ids": torch.arange(8), "position_ids": torch.zeros(8)}
+    found = context_slice(row, 1, 2, per_document=False)
+    assert found["source_ids"] is row["source_ids"]
+    assert found["cu_seqlens_local"].tolist() == [0, 0, 0, 1, 2, 3, 4, 4, 4]
+
+
 ROWS = {"input_ids": IDS.view(2, 4)}
 REFUSED = [
     ({}, {"layout": "contiguous"}, "expected the layout 'zigzag', got 'contiguous'"),
     ({}, {"rank": 2}, "expected a rank from 0 to size - 1, got rank 2 of size 2"),
     ({}, {"size": 0}, "got rank 0 of size 0"),
     ({}, {"rank": True}, "got rank True of size 2"),
+    ({}, {"size": 2.0}, "got rank 0 of size 2.0"),
+    ({"input_ids": torch.tensor(8)}, {}, "expected a whole batch"),
     ({"input_ids": [1, 2]}, {}, r"a tensor under one of \('input_ids', 'tokens'\), got \['cu_seqlens', 'input_ids'\]"),
     ({"cu_seqlens_local": BOUNDS}, {}, "expected a whole batch .*\n.* slice once"),
     ({"labels": IDS}, {}, "expected 'target_ids' beside 'labels'.*\n.*target_ids=ids"),
@@ -133,14 +146,14 @@ REFUSED = [
         {},
         "expected joined rows with 'cu_seqlens', got .* shape \\(8,\\)\n.*per_document=False",
     ),
+    ({"cu_seqlens": BOUNDS.view(1, 2)}, {}, "expected joined rows with 'cu_seqlens', got .* shape \\(8,\\)"),
     (ROWS, {}, "expected joined rows with 'cu_seqlens', got .* shape \\(2, 4\\)"),
+    ({"attention_mask": torch.ones(8, 1, 8, 8)}, {}, r"'attention_mask' .* got \(8, 1, 8, 8\)\n"),
     ({"attention_mask": torch.ones(8, 8)}, {}, r"'attention_mask' to have the shape \(8,\) .* got \(8, 8\)\n"),
     (ROWS | {"attention_mask": torch.ones(2, 4, 4)}, {"per_document": False}, r"shape \(2, 4\) .* got \(2, 4, 4\)"),
-    (
-        {"position_ids": torch.ones(1, 3, 8)},
-        {},
-        r"'position_ids' to have the shape .* got \(1, 3, 8\)\n",
-    ),
+    (ROWS | {"attention_mask": torch.ones(2, 2, 4, 4)}, {"per_document": False}, r"got \(2, 2, 4, 4\)"),
+    ({"position_ids": torch.ones(1, 3, 8)}, {}, r"'position_ids' to have the shape .* got \(1, 3, 8\)\n"),
+    (ROWS | {"position_ids": torch.ones(2, 1, 4, 4)}, {"per_document": False}, r"'position_ids' .* got \(2, 1, 4, 4\)"),
 ]
 
 
