@@ -7,8 +7,6 @@
 import math
 from typing import Final
 
-import numpy as np
-
 from streamdata.errors import StateError, counted, shown
 from streamdata.mixing.tree import Node
 from streamdata.run import Lane
@@ -265,12 +263,10 @@ class _Ending:
         ]
         joining = [node.path for node in self._top.walk() if node.is_mixture and node.dataset.customized_yield_fn]
         bursts = [(epoch_pass, path) for epoch_pass in self.passes for path in joining]
-        of_lanes = (self._progress.last(*burst)["given"] * ~self._progress.is_over(*burst) for burst in bursts)
-        given = np.concatenate([np.zeros(0, np.int64), *of_lanes])
-        again = "" if silent else "; nothing comes again"
-        if given.any():
+        again, progress = "" if silent else "; nothing comes again", self._progress
+        if given := [n for burst in bursts for n in progress.last(*burst)["given"][~progress.is_over(*burst)] if n]:
             again = (
-                f"; {np.count_nonzero(given)} open bursts of customized_yield_fn are drawn anew: of what they gave, "
-                f"{given.sum()} samples come again, from the same records"
+                f"; {len(given)} open bursts of customized_yield_fn are drawn anew: of what they gave, {sum(given)} "
+                "samples come again, from the same records"
             )
         return again + "".join(silent)
