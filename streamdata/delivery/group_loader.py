@@ -32,7 +32,7 @@ from streamdata.run.topology import members_of
 from streamdata.states.cursor import States, is_asked
 from streamdata.states.headers import canonical, digest_of
 from streamdata.states.progress import Progress
-from streamdata.states.saving import MemberStates, remember
+from streamdata.states.saving import MemberStates, remember, store_of_group
 
 _BEAT_S: Final = 2.0
 """How often each process says that it lives, in seconds."""
@@ -385,15 +385,19 @@ class _Wire:
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self.ranks, self._place = list(ranks), list(ranks).index(distributed.get_rank())
-        group = distributed.new_group(self.ranks, backend="gloo", use_local_synchronization=True)
-        assert isinstance(group, distributed.ProcessGroup), "this process is one of them"
-        self._group = group
+        # Not by `new_group`: the name that it gives a group of some ranks counts what other groups a process is in, so
+        # that one in fewer (of a pipeline's middle) would meet nobody; and its connections last as long as the process.
+        store, whose = store_of_group(), f"streamdata/group/{self.ranks}"
+        meeting = distributed.PrefixStore(f"{whose}/{store.add(f'{whose}/{self._place}', 1)}", store)
+        # The time that torch gives processes to meet.
+        self._group: Any = distributed.ProcessGroupGloo(meeting, self._place, len(ranks), timedelta(minutes=30))
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, in each of them."""
-        values: list[Any] = [None] * len(self.ranks)
-        distributed.all_gather_object(values, value, group=self._group)
-        return values
+        """The values of all processes, in each of them; a value has less than 4 KB."""
+        own = torch.frombuffer(bytearray(pickle.dumps(value).ljust(4096)), dtype=torch.uint8)
+        found = [torch.empty_like(own) for _ in self.ranks]
+        self._group.allgather([found], [own]).wait()
+        return [pickle.loads(one.numpy().tobytes()) for one in found]  # noqa: S301  as in `receive`
 
     def send(self, parts: Sequence[Tensor]) -> None:
         """Send a message to all others, on the first process; return when each of them is receiving its end.
@@ -410,7 +414,7 @@ class _Wire:
         """Wait for the next message of the first process, on the others."""
         length = int(self._received(1, torch.int64))
         head = self._received(length, torch.uint8).numpy().tobytes()
-        body, sizes = pickle.loads(head)  # noqa: S301  of a process of the same job, as in torch's all_gather_object
+        body, sizes = pickle.loads(head)  # noqa: S301  of a process of the same job
         flat = {dtype: self._received(size, dtype) for dtype, size in sizes.items()}
 
         def tensor_at(place: tuple[torch.dtype, int, torch.Size]) -> Tensor:

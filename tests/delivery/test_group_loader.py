@@ -305,6 +305,23 @@ def test_random_walks_are_those_of_a_plain_loader(on_ranks):
     on_ranks(walk_at_random, 3)
 
 
+def build_and_drop(rank: int) -> list[int]:
+    """Connections and threads of a process after each of three loaders."""
+    dist.new_group([0])  # the other process is in fewer groups
+    found = []
+    for _ in range(3):
+        list(islice(GroupLoader(StreamLoader(dataset(), 4), dist.group.WORLD), 2))
+        gc.collect()
+        found.append(len(os.listdir("/proc/self/fd")) + len(os.listdir("/proc/self/task")))
+    return found
+
+
+def test_its_connections_are_its_own(on_ranks):
+    """Whatever other groups a process is in; and they end with it."""
+    for first, *later in on_ranks(build_and_drop):
+        assert set(later) == {first}
+
+
 class Unsent:
     """Cannot be pickled."""
 
