@@ -412,8 +412,7 @@ class _Wire:
 
     def receive(self) -> Any:
         """Wait for the next message of the first process, on the others."""
-        length = int(self._received(1, torch.int64))
-        head = self._received(length, torch.uint8).numpy().tobytes()
+        head = self._received(int(self._received(1, torch.int64)), torch.uint8).numpy().tobytes()
         body, sizes = pickle.loads(head)  # noqa: S301  of a process of the same job
         flat = {dtype: self._received(size, dtype) for dtype, size in sizes.items()}
 
@@ -519,6 +518,9 @@ def _packed(message: Any) -> list[Tensor]:
     def place_of(value: Any) -> tuple[torch.dtype, int, torch.Size] | None:
         if not isinstance(value, Tensor):
             return None
+        if value.device.type != "cpu":
+            got = f"got one on {value.device}\n  Let to_device(GroupLoader(…), device) move batches."
+            raise ValueError(f"GroupLoader: expected tensors on the CPU, {got}")
         parts[value.dtype].append(value.detach().reshape(-1))
         ends[value.dtype] += value.numel()
         return value.dtype, ends[value.dtype], value.shape

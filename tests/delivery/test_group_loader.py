@@ -106,6 +106,15 @@ def test_a_batch_that_cannot_be_sent_comes_again(alone):
     assert found[-6:] == values(islice(StreamLoader(dataset(), 4), 6))
 
 
+def test_batches_that_are_on_a_device_are_refused(alone):
+    """Others receive them in memory."""
+    on_device = StreamLoader(
+        dataset(), 4, collate=lambda samples: TensorCollate()(samples) | {"x": torch.ones(3, device="meta")}
+    )
+    with pytest.raises(ValueError, match="GroupLoader: expected tensors on the CPU, got one on meta\n"):
+        next(iter(GroupLoader(on_device, alone)))
+
+
 def test_states_within_a_checkpoint_of_torch_are_plain(alone, tmp_path):
     """It loads no class by default."""
     grouped = GroupLoader(StreamLoader(dataset(), 4), alone)
