@@ -167,6 +167,26 @@ def test_a_stream_resumes_exactly(make: Any, longer: Any) -> None:
     assert_exact_resume(lambda: stream(make(8, 5, longer)), steps=17, beyond=15, num_workers=2)
 
 
+def some_fail(record: Sample) -> Sample:
+    """Of every ninth record nothing is made."""
+    if record["value"] % 9 == 4:
+        raise ValueError("damaged")
+    return tokens(record)
+
+
+@BOTH
+def test_a_finite_stream_with_skipped_and_bad_records_resumes_exactly(make: Any) -> None:
+    """From its first steps, to its end."""
+
+    def finite() -> MergedDataset:
+        sizes = {"a": 90, "b": 31}
+        sources = [Numbers(name, size, 1, single_process_fn=some_fail, max_bad=99) for name, size in sizes.items()]
+        skip = [{"source": "a", "index": index} for index in range(0, 90, 7)]
+        return MergedDataset(sources, cyclic=False, stop="all_exhausted", customized_yield_fn=make(12, 5), skip=skip)
+
+    assert_exact_resume(finite, steps=9, beyond=99)
+
+
 def ranks_of(make: Callable[[], MergedDataset], size: int, states: dict | None = None) -> list[MergedDataset]:
     """The datasets of all ranks, which go on from states."""
     ranks = [resumed(make, states) if states else make() for _ in range(size)]
