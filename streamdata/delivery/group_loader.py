@@ -388,7 +388,7 @@ class _Wire:
         # Not by `new_group`: the name that it gives a group of some ranks counts what other groups a process is in, so
         # that one in fewer (of a pipeline's middle) would meet nobody; and its connections last as long as the process.
         store, whose = store_of_group(), f"streamdata/group/{self.ranks}"
-        meeting = distributed.PrefixStore(f"{whose}/{store.add(f'{whose}/{self._place}', 1)}", store)
+        meeting = distributed.distributed_c10d.PrefixStore(f"{whose}/{store.add(f'{whose}/{self._place}', 1)}", store)
         # The time that torch gives processes to meet.
         self._group: Any = distributed.ProcessGroupGloo(meeting, self._place, len(ranks), timedelta(minutes=30))
 
