@@ -384,7 +384,8 @@ class PackTokens(Lookahead):
             else of each token the weight of its document, 1 where it has none.
         balance: What rows cost the model. A burst then has exactly `rows` rows, of as many samples as fill them
             (`lookahead` does not count), in a sequence in which all ranks have rows of alike cost at each step. Only as
-            the top mixture's `customized_yield_fn`. After a change of size up to `rows` rows per old lane come again.
+            the top mixture's `customized_yield_fn`. After a change of size up to `rows` rows per old lane come again,
+            some more at the end of a finite stream, and with `longer="split"` all of the document that was begun.
         rows: Rows of a burst that is balanced: the more, the more alike are those of a step.
         document_multiple: Pad each document at its end to a multiple of this, such as `2 * cp` for `context_slice`:
             tokens by `pad_id`, `labels` and `target_ids` by -100, other fields by 0; `position_ids` run on. Rows are
