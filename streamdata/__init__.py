@@ -35,9 +35,14 @@ if TYPE_CHECKING:
     from streamdata.errors import RecipeError as RecipeError
     from streamdata.errors import ShardError as ShardError
     from streamdata.errors import SourceError as SourceError
+    from streamdata.errors import StaleAttempt as StaleAttempt
     from streamdata.errors import StateError as StateError
     from streamdata.errors import StoreError as StoreError
     from streamdata.errors import StreamdataError as StreamdataError
+    from streamdata.ledger.client import LedgerClient as LedgerClient
+    from streamdata.ledger.ledger import PromptLedger as PromptLedger
+    from streamdata.ledger.prompts import Prompt as Prompt
+    from streamdata.ledger.server import LedgerServer as LedgerServer
     from streamdata.mixing.merged import MergedDataset as MergedDataset
     from streamdata.mixing.merged import instantiate_from_yaml as instantiate_from_yaml
     from streamdata.prepare import Pipeline as Pipeline
@@ -135,6 +140,12 @@ _MODULES = {
     "dpo_collate": "stores.datasets.record_datasets",
     "grpo_collate": "stores.datasets.record_datasets",
     "ResumableDistributedSampler": "delivery.sampler",
+    # prompts that finish out of order
+    "PromptLedger": "ledger.ledger",
+    "Prompt": "ledger.prompts",
+    "LedgerServer": "ledger.server",
+    "LedgerClient": "ledger.client",
+    "StaleAttempt": "errors",
     # states
     "to_state": "states.cursor",
     "merge_states": "states.joining",

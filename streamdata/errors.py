@@ -68,6 +68,10 @@ class SourceError(StreamdataError, RuntimeError):
     """A source cannot deliver, such as one whose records were all dropped."""
 
 
+class StaleAttempt(StreamdataError, ValueError):  # noqa: N818  an answer that comes too late is no mistake
+    """A prompt's attempt is no longer open: it was settled, is retried, is another client's, or of before a load."""
+
+
 @contextmanager
 def needs(package: str, extra: str, who: str) -> Iterator[None]:
     """Says what to install where an import fails that only an extra of ours brings.

@@ -15,7 +15,7 @@ from tests.budgets import DESIGN_WORDS, GLOSSARY_WORDS
 PACKAGE = Path(streamdata.__file__).parent
 FLOORS_OF_ROOMS = {
     "core": ["run", "recipe", "states", "io", "shards", "sources", "mixing", "delivery"],
-    "beside": ["text", "stores", "chats"],
+    "beside": ["text", "stores", "chats", "ledger"],
     "above": ["compat", "prepare", "tools"],
 }
 FLOORS = [room for rooms in FLOORS_OF_ROOMS.values() for room in rooms]
