@@ -63,6 +63,10 @@ class LedgerClient:
     def __reduce__(self) -> tuple[type["LedgerClient"], tuple[str, str]]:
         return LedgerClient, (self._url, self._token)
 
+    def __del__(self) -> None:
+        if hasattr(self, "_connection"):
+            self._connection.close()
+
     def take(self, n: int, lease_s: float = 600) -> list[Prompt]:
         """Take prompts, as `PromptLedger.take` does. In samples, tuples have become lists.
 

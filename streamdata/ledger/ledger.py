@@ -112,10 +112,10 @@ class PromptLedger:
         """A heap of what is to be taken again."""
         self._received: deque[_Entry] = deque()
         """New ones that could not be given, since the stream failed before a call's last."""
-        self._leases: list[tuple[float, int, _Entry, int]] = []
-        """A heap: when to look at a lease, what tells equal ones apart, and the attempt that it is for."""
+        self._leases: list[tuple[float, int, _Entry]] = []
+        """A heap: when to look at a lease, and how many attempts there were when its prompt was taken."""
         self._pushed = 0
-        """Tells equal ones apart, in both heaps."""
+        """Tells equal ones of `due` apart."""
         self._stream: LaneIterator | None = None
         """Once it has given something."""
         # Of each prompt taken in this load, by the lower half of its id: scores may come long after it is done.
@@ -229,24 +229,20 @@ class PromptLedger:
         entry.taker, entry.lease_s, entry.deadline = taker, lease_s, now + lease_s
         counts["attempts"] += 1
         self._open[entry.id] = entry
-        self._watch(entry, entry.attempt)
+        if lease_s < math.inf:
+            heappush(self._leases, (entry.deadline, entry.taken_at[0], entry))
         # A copy: a taker that changes its own may want the prompt again as it was.
         sample, score = dict(entry.sample), self._scores.get(source, number)
         return Prompt(entry.id, entry.attempt, sample, source, entry.record_id, entry.epoch_pass, score)
 
-    def _watch(self, entry: _Entry, attempt: int) -> None:
-        if entry.deadline < math.inf:
-            self._pushed += 1
-            heappush(self._leases, (entry.deadline, self._pushed, entry, attempt))
-
     def _expire(self) -> None:
-        """Put prompts whose lease ran out in front."""
+        """Put prompts whose lease ran out in front, in the order in which they did."""
         now = time.monotonic()
         while self._leases and self._leases[0][0] <= now:
-            *_, entry, attempt = heappop(self._leases)
-            if self._open.get(entry.id) is entry and entry.attempt == attempt:
-                if entry.deadline > now:  # it was renewed since
-                    self._watch(entry, attempt)
+            deadline, attempts, entry = heappop(self._leases)
+            if self._open.get(entry.id) is entry and entry.taken_at[0] == attempts:
+                if entry.deadline > deadline:  # it was renewed since, or is kept
+                    heappush(self._leases, (entry.deadline, attempts, entry))
                 else:
                     self._push(self._open.pop(entry.id), -1)
 

@@ -25,11 +25,12 @@ MAX_BODY: Final = 8 << 20
 """Bytes of a request."""
 _REQUEST_S: Final = 10.0
 """How long a client may take to send a request."""
+_POLL_S: Final = 0.1
 _MAX_CLIENTS: Final = 4096
 """Clients whose last answers are kept: those that asked last."""
 _MAX_NAME, _MAX_TAKEN = 100, 1024
-_DRAINED: Final = 1 << 16
-"""Bytes that are read of a refused request: else the client may get a broken connection in place of the answer."""
+_DRAINED, _DRAINED_S = 1 << 16, 0.1
+"""Bytes and seconds for reading a refused request: else the client may get a broken connection as the answer."""
 _ARGUMENTS: Final = {
     "take": {"n", "lease_s"},
     "done": {"ids"},
@@ -156,7 +157,7 @@ class LedgerServer(ThreadingHTTPServer):
         super().__init__((host, port), _Request)
         name = socket.gethostname() if host == "0.0.0.0" else host  # noqa: S104  the user's choice
         self.url = f"http://{name}:{self.server_port}"
-        Thread(target=self.serve_forever, name="LedgerServer", daemon=True).start()
+        Thread(target=self.serve_forever, args=(_POLL_S,), name="LedgerServer", daemon=True).start()
 
     def server_bind(self) -> None:
         """Bind, without asking DNS for a name, as the standard library's does."""
@@ -164,7 +165,7 @@ class LedgerServer(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def service_actions(self) -> None:
-        """Cut off clients that are too slow; called every half second."""
+        """Cut off clients that are too slow; called every so often."""
         self._cut_off(time.monotonic())
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -212,7 +213,9 @@ class _Request(BaseHTTPRequestHandler):
             return self.send_error(HTTPStatus.BAD_REQUEST)
         length, is_known = int(lengths[0]), compare_digest(given.encode(), f"Bearer {self.server.token}".encode())
         if not is_known or length > MAX_BODY:
-            self.rfile.read(min(length, _DRAINED))
+            self.connection.settimeout(_DRAINED_S)
+            with suppress(TimeoutError):
+                self.rfile.read(min(length, _DRAINED))
             return self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE if is_known else HTTPStatus.UNAUTHORIZED)
         body = self.rfile.read(length)
         self.server.deadlines[self.connection] = math.inf

@@ -66,4 +66,5 @@ def _unpacked(value: dict[str, Any]) -> Any:
         return bytes(content)
     if not dtype.startswith("torch."):
         return np.frombuffer(content, dtype).reshape(shape)[()]  # of shape () a number
-    return torch.asarray(content, dtype=torch.uint8).view(getattr(torch, dtype.removeprefix("torch."))).reshape(shape)
+    flat = torch.from_numpy(np.frombuffer(content, np.uint8))
+    return flat.view(getattr(torch, dtype.removeprefix("torch."))).reshape(shape)

@@ -213,16 +213,16 @@ def test_a_state_is_small_plain_json():
     assert through_json(small) == small
 
 
-def test_many_scores_and_prompts_are_saved_and_loaded_within_a_second():
-    """A tenth of the promise: 10^5 scores and 10^3 prompts in a tenth of the time, with much to spare."""
+def test_many_scores_and_prompts_are_saved_and_loaded_quickly():
+    """A hundredth of what `python -m tests.benchmarks ledger` measures: 10^4 scores, and 100 prompts that are open."""
     ledger = PromptLedger(MergedDataset([Numbers("a", 10**9)]))
-    taken = ledger.take(10**5)
-    ledger.score(ids(taken), [0.5] * 10**5)
-    ledger.done(ids(taken[1000:]))
+    taken = ledger.take(10**4)
+    ledger.score(ids(taken), [0.5] * 10**4)
+    ledger.done(ids(taken[100:]))
     begin = time.process_time()
     text = json.dumps(ledger.state_dict())
     PromptLedger(MergedDataset([Numbers("a", 10**9)])).load_state_dict(json.loads(text))
-    assert time.process_time() - begin < 1
+    assert time.process_time() - begin < 0.2
 
 
 def test_a_source_that_joins_moves_nothing():

@@ -68,7 +68,8 @@ def test_each_public_name_is_a_target_or_is_none_on_purpose() -> None:
         "compute_position_id_with_mask", "describe", "detect_format", "from_stateful", "gather_states",
         "instantiate_from_yaml", "load_states", "merge_states", "named", "pad_sequence_to_length", "postprocess_data",
         "by_name", "context_slice", "loss_by_source", "record_rng", "save_states", "to_device", "to_float",
-        "GroupLoader", "LedgerClient", "LedgerServer", "Prompt", "PromptLedger", "StaleAttempt", "metrics", "report", "to_state", "write_shards",
+        "GroupLoader", "LedgerClient", "LedgerServer", "Prompt", "PromptLedger", "StaleAttempt", "metrics", "report",
+        "to_state", "write_shards",
     }  # fmt: skip
     assert set(streamdata.__all__) - {name.split(".")[1] for name in TARGETS} == no_targets
 
