@@ -32,7 +32,10 @@ STREAM = list(SAMPLES)
 
 
 class Model:
-    """A ledger in a few lines: `due` has what is to be taken again, as (at how many attempts, number, place, attempt)."""
+    """A ledger in a few lines.
+
+    In `due` is what is to be taken again: after how many attempts (-2 first, -1 then), a number, place and attempt.
+    """
 
     def __init__(self):
         self.at = self.attempts = self.number = self.left_out = 0
@@ -88,10 +91,12 @@ class Model:
 
     def load(self):
         due, self.due = sorted(self.due), []
-        for place, entry in self.open.items():
-            self.push(place, -1, entry.attempt)
+        opened = [(place, attempt) for at, _, place, attempt in due if at == -2]  # by the load before, and still
+        for place, attempt in opened + [(place, entry.attempt) for place, entry in self.open.items()]:
+            self.push(place, -2, attempt)
         for at, _, place, attempt in due:
-            self.push(place, max(at, self.attempts), attempt)
+            if at > -2:
+                self.push(place, max(at, self.attempts), attempt)
         self.open = {}
 
 
@@ -136,7 +141,7 @@ class Machine(RuleBasedStateMachine):
         self.model.expire(self.clock.now)
         prompts = taker.take(n, lease_s=lease_s)
         wanted = self.model.take(n, name, lease_s, self.clock.now)
-        assert [((p.source, p.record_id), p.attempt, p.score) for p in prompts] == wanted
+        assert [((p.source, p.record_id), p.attempt, p.score) for p in prompts] == wanted, (prompts, wanted)
         for prompt in prompts:
             place = prompt.source, prompt.record_id
             assert plain(prompt.sample) == SAMPLES[place]
@@ -145,18 +150,20 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.taken)
     @rule(
-        which=st.lists(st.integers(0, 12), min_size=1, max_size=3, unique=True), who=st.sampled_from([0, 1, 2, 3, 3, 3]),
+        which=st.lists(st.integers(0, 12), min_size=1, max_size=3, unique=True),
+        who=st.sampled_from([0, 1, 2, 3, 3, 3]),
         how=st.sampled_from(["done", "done", "drop", "retry", "retry", "renew", "keep"]), value=st.integers(0, 6),
-        by_id=st.booleans(), loses=st.booleans(), owns=st.booleans(),
+        by_id=st.booleans(), loses=st.booleans(), owns=st.sampled_from([True, True, False]),
     )  # fmt: skip
     def settle(self, which, who, how, value, by_id, loses, owns):
         self.loses = loses
-        latest = {place: taken for *_, place in self.taken for taken in self.taken if taken[3] == place}
-        known = list(latest.values())[::-1] if by_id else self.taken[::-1]
-        named = {taken[0]: taken for taken in (known[number % len(known)] for number in which)}.values()
-        first = self.model.open.get(next(iter(named))[3])
-        if owns and first is not None:  # so that settlements are not stale most of the time
-            who = next((number for number in range(3) if self.taker(number)[1] == first.taker), 3)
+        known, entries = self.taken[::-1], self.model.open
+        if owns and entries:  # else most settlements would be stale
+            known = [one for one in known if one[3] in entries and one[1:3] == (entries[one[3]].attempt, self.load)]
+            owner = entries[known[which[0] % len(known)][3]].taker
+            known = [one for one in known if entries[one[3]].taker == owner]
+            who = next((number for number in range(3) if self.taker(number)[1] == owner), 3)
+        named = {one[0]: one for one in (known[number % len(known)] for number in which)}.values()
         how = "renew" if how == "keep" and who != 3 else how
         taker, name = self.taker(who)
         by_id = by_id and who == 3
