@@ -30,7 +30,7 @@ MEDIA_CUT: Final = -3
 _PUBLISHED: Final = ("streamdata", "transformers")  # packages whose classes do the same at each start
 
 
-class Prompt(NamedTuple):
+class EncodedPrompt(NamedTuple):
     """A row on its way: its messages, its opened media, and their encoding."""
 
     chat: MediaChat
@@ -92,7 +92,7 @@ class PromptReader:
         file, _ = self.rows.locate(index)
         return self.encoder.open(chat.media, os.path.dirname(self.rows.files[file].path))
 
-    def encode(self, row: Row, index: int) -> Prompt:
+    def encode(self, row: Row, index: int) -> EncodedPrompt:
         """Encodes a row: the one function that does.
 
         Raises:
@@ -103,7 +103,7 @@ class PromptReader:
         if self._format.style == "standard":
             text = row[self.config.prompt_key]
             ids = token_ids(self.encoder.tokenizer, text, with_special_tokens=True)
-            return Prompt(chat, media, without_media(text, ids))
+            return EncodedPrompt(chat, media, without_media(text, ids))
         tools, kwargs = read_tools(row.get("tools")) or self._tools, dict(self._template_kwargs)
         if self.config.chat_template_func is not None:
             kwargs |= row_template_kwargs(row)
@@ -115,7 +115,7 @@ class PromptReader:
                 row, lambda variables: ChatRenderer(owner, template_kwargs={**kwargs, **variables})
             )
             text = renderer.render(chat.messages, tools=tools, add_generation_prompt=add)
-        return Prompt(chat, media, self.encoder.encode(text, [medium.kind for medium in chat.media], media))
+        return EncodedPrompt(chat, media, self.encoder.encode(text, [medium.kind for medium in chat.media], media))
 
     def measure(self, index: int) -> int:
         """Returns how many tokens row `index` has when it is emitted, before it is cut; or EMPTY, or MEDIA_CUT.

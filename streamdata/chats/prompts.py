@@ -14,7 +14,7 @@ import torch
 from streamdata.chats.encoding import Encoder, Fitted, fit, media_by_kind, training_features
 from streamdata.chats.lengths import choose_rows
 from streamdata.chats.media import open_media
-from streamdata.chats.prompt_reader import Prompt, PromptReader
+from streamdata.chats.prompt_reader import EncodedPrompt, PromptReader
 from streamdata.chats.settings import WHO, PromptConfig
 from streamdata.errors import SourceError, StateError, names_text, one_line, shown
 from streamdata.io.file_cache import open_cached
@@ -335,7 +335,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
             logger.warning("%s: no tools_kwargs at %s", WHO, one_line(self._reader.rows.location(number)))
         row["uid"] = self._reader.rows.uid(number)
 
-    def _tensors(self, prompt: Prompt) -> dict[str, Any]:
+    def _tensors(self, prompt: EncodedPrompt) -> dict[str, Any]:
         config = self.config
         limit = config.max_prompt_length
         encoder = self._reader.encoder

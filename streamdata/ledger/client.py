@@ -58,7 +58,7 @@ class LedgerClient:
         self._process, self._name, self._number = os.getpid(), uuid.uuid4().hex, 0
         self._connection = HTTPConnection(*self._address, timeout=_TIMEOUT_S)
         self._attempts: dict[int, int] = {}
-        """Of prompts that it took and has not settled, by id."""
+        """By id, of prompts that it took and has not settled."""
 
     def __reduce__(self) -> tuple[type["LedgerClient"], tuple[str, str]]:
         return LedgerClient, (self._url, self._token)

@@ -8,7 +8,8 @@ import math
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -29,7 +30,7 @@ from streamdata.states.cursor import mark_of, node_of
 from streamdata.states.lane_state import lane_state_of
 
 _BITS: Final = 32
-"""Of an id, for the number of the prompt in a load."""
+"""The lower bits of an id, for the number of the prompt in a load."""
 _MAX_LEFT_OUT: Final = 1000
 """Prompts that are left out in a row, before it is asked whether a whole epoch of each source was."""
 _MAX_REASON: Final = 100
@@ -394,7 +395,7 @@ class PromptLedger:
             attempts, now = self._counts["attempts"], time.monotonic()
             oldest = next((entry.taken_at for entry in self._open.values()), (attempts, now))
             return {
-                **stats_of(self._counts),
+                **_sums(self._counts),
                 "open": len(self._open),
                 "due": len(self._due),
                 "scored": len(self._scores),
@@ -435,7 +436,7 @@ class PromptLedger:
             StateError: `state` is no state of a ledger, is of another dataset, or lacks a source of its prompts.
         """
         with self._lock:
-            try:
+            with _reading_state():
                 saved, stream, scores = state["ledger"], state["stream"], copy(self._scores)
                 names, counts, has_ended = saved["sources"], Counter(saved["counts"]), saved["ended"]
                 load = max(saved["load"] + 1, int(time.time()))
@@ -444,11 +445,6 @@ class PromptLedger:
                     for source, epoch, *place, epoch_pass, attempt, after in saved["prompts"]
                 ]
                 scores.load_state_dict(saved["scores"])
-            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-                raise StateError(
-                    f"PromptLedger: expected a state as state_dict() gave it, got another: {error!r}\n"
-                    "  Load what was saved of the ledger."
-                ) from error
             if missing := {entry.source for entry, _ in entries} - set(self._dataset.source_names):
                 raise StateError(
                     f"PromptLedger: expected all sources of open prompts, got a dataset without {listing(missing)}\n"
@@ -472,14 +468,37 @@ class PromptLedger:
         return LedgerServer(self, host, port, token)
 
 
-def stats_of(counts: Mapping[str, int]) -> dict[str, float]:
-    """The counts of a ledger's state, with sums over sources and reasons."""
-    sums = Counter(
-        {name: counts.get(name, 0) for name in ("attempts", "again", "taken", "done", "dropped", "left_out")}
-    )
+def saved_stats(state: Mapping[str, Any]) -> dict[str, float]:
+    """The counts that `PromptLedger.stats` had when a state was saved, but for the oldest prompt.
+
+    Raises:
+        StateError: `state` is no state of a ledger.
+    """
+    with _reading_state():
+        saved, scores = state["ledger"], Scores(None, 1)
+        scores.load_state_dict(saved["scores"])
+        due = [after >= 0 for *_, attempt, after in saved["prompts"] if attempt]
+        return {**_sums(saved["counts"]), "open": due.count(False), "due": due.count(True), "scored": len(scores)}
+
+
+def _sums(counts: Mapping[str, int]) -> dict[str, float]:
+    """Counts by source and reason, and their sums."""
+    sums = dict.fromkeys(("taken", "done", "dropped", "left_out"), 0)
     for key, value in counts.items():
-        sums[key.partition("/")[0]] += value * ("/" in key)
-    return {**sums, **{key: value for key, value in sorted(counts.items()) if "/" in key}}
+        if "/" in key:
+            sums[key.partition("/")[0]] += value
+    return {"attempts": 0, "again": 0, **sums, **dict(sorted(counts.items()))}
+
+
+@contextmanager
+def _reading_state() -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise StateError(
+            f"PromptLedger: expected a state as state_dict() gave it, got another: {error!r}\n"
+            "  Load what was saved of the ledger."
+        ) from error
 
 
 def _stale(name: str, prompt_id: int, why: str) -> StaleAttempt:

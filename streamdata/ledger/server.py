@@ -41,7 +41,7 @@ _ARGUMENTS: Final = {
     "stats": set[str](),
     "finished": set[str](),
 }
-"""What can be asked, and with which arguments."""
+"""The arguments of each request."""
 
 Answer = tuple[HTTPStatus, bytes]
 
@@ -154,7 +154,7 @@ class LedgerServer(ThreadingHTTPServer):
         self.requests = Requests(ledger)
         self.deadlines: dict[socket.socket, float] = {}
         """By connection, until when its request must be here; inf where none has begun."""
-        super().__init__((host, port), _Request)
+        super().__init__((host, port), _LedgerRequest)
         name = socket.gethostname() if host == "0.0.0.0" else host  # noqa: S104  the user's choice
         self.url = f"http://{name}:{self.server_port}"
         Thread(target=self.serve_forever, args=(_POLL_S,), name="LedgerServer", daemon=True).start()
@@ -188,7 +188,7 @@ class LedgerServer(ThreadingHTTPServer):
                     connection.shutdown(socket.SHUT_RDWR)
 
 
-class _Request(BaseHTTPRequestHandler):
+class _LedgerRequest(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     default_request_version = "HTTP/1.0"  # an answer to what is no request has headers, too
     server_version, sys_version = "streamdata", ""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from streamdata import MergedDataset, load_states, merge_states, to_state
+from streamdata import MergedDataset, PromptLedger, load_states, merge_states, to_state
 from tests.states.test_saving import Rank
 from tests.streams import Numbers, through_json
 
@@ -214,3 +214,33 @@ def test_what_is_not_states_is_a_message(streamdata: Streamdata, saved: Path, tm
         assert (done.exit_code, "Traceback" in done.output) == (1, False)
         assert done.stderr.startswith("error: ")
         assert str(path) in done.stderr
+
+
+def test_a_ledgers_state_is_described(streamdata: Streamdata, tmp_path: Path) -> None:
+    """Its prompts, as `stats` counts them, and its stream; as JSON, too."""
+    ledger = PromptLedger(mixture())
+    prompts = ledger.take(9)
+    ledger.done([prompt.id for prompt in prompts[:4]])
+    ledger.drop([prompts[4].id], "all\nequal")
+    ledger.retry([prompts[5].id], after=3)
+    ledger.score([prompts[0].id], [0.5])
+    file = tmp_path / "ledger.json"
+    file.write_text(json.dumps(ledger.state_dict()))
+    lines = streamdata("state", file).stdout.splitlines()
+    assert lines[0] == str(file)
+    assert {"open                 3", "due                  1", "done                 4"} <= set(lines)
+    assert "dropped/all\\nequal    1" in lines
+    assert "generation 0: 1 rank with 1 worker each; weights: a 3, b 1" in lines
+    counts = json.loads(streamdata("state", file, "--json").stdout)["ledger"]
+    assert counts.items() <= ledger.stats().items()
+    assert ledger.stats().keys() - counts.keys() == {"oldest_prompts", "oldest_s"}
+
+
+def test_a_damaged_state_of_a_ledger_is_a_message(streamdata: Streamdata, tmp_path: Path) -> None:
+    """That names the file."""
+    file, state = tmp_path / "ledger.json", PromptLedger(mixture()).state_dict()
+    for bad in ({"ledger": 3}, {"ledger": state["ledger"]}, state | {"ledger": {}}):
+        file.write_text(json.dumps(bad))
+        done = streamdata("state", file)
+        assert (done.exit_code, "Traceback" in done.output) == (1, False)
+        assert f"error: {file}: " in done.stderr
