@@ -114,7 +114,7 @@ class LedgerClient:
     @property
     def finished(self) -> bool:
         """Whether nothing is open or due at the ledger, and its stream has ended."""
-        return bool(self._ask("finished"))
+        return bool(self.stats()["finished"])
 
     def _settle(self, operation: str, ids: PromptIds, **more: object) -> None:
         named = read_ids(f"LedgerClient.{operation}", ids)

@@ -22,9 +22,10 @@ from streamdata.ledger.prompts import Prompt, PromptIds, WrongCall, read_ids
 from streamdata.ledger.scores import Scores, read_scores
 from streamdata.ledger.server import LedgerServer
 from streamdata.mixing.lane_iterator import LaneIterator
+from streamdata.mixing.leaf import refuse_streams
 from streamdata.mixing.merged import MergedDataset
 from streamdata.mixing.mixture import WholeEpochs
-from streamdata.mixing.tree import tree_of
+from streamdata.mixing.tree import not_numbered, tree_of
 from streamdata.sources.source import Sample
 from streamdata.states.cursor import mark_of, node_of
 from streamdata.states.lane_state import lane_state_of
@@ -91,14 +92,12 @@ class PromptLedger:
         self, dataset: MergedDataset, *, drop_at: tuple[float, float] | None = None, again_after: int = 1
     ) -> None:
         self._dataset, self._scores, self._lock = dataset, Scores(drop_at, again_after), RLock()
-        for node in tree_of(dataset).walk():
-            function = getattr(node.dataset, "customized_yield_fn" if node.is_mixture else "process_fn", None)
-            if function is not None or (node.source is not None and node.source.fetch([], node.part) is None):
-                why = "a stream function" if function is not None else "another library's iterable"
-                raise SourceError(
-                    f"PromptLedger: {node.path or 'the top'}: expected samples of one record each, to be read again, "
-                    f"got {why}\n  Make prompts by a single_process_fn, of records of files or a map-style dataset."
-                )
+        top = tree_of(dataset)
+        nodes = {node.path: node for node in top.walk()}
+        for leaf in top.leaves():
+            refuse_streams(nodes, leaf.path)
+            if leaf.source is None or leaf.source.fetch([], leaf.part) is None:
+                raise not_numbered(leaf, "PromptLedger")
         dataset.set_data_parallel(1, 0)
         self._load, self._has_ended = int(time.time()), False
         self._begin({}, [])
@@ -113,10 +112,10 @@ class PromptLedger:
         """A heap of what is to be taken again."""
         self._received: deque[_Entry] = deque()
         """New ones that could not be given, since the stream failed before a call's last."""
-        self._leases: list[tuple[float, int, _Entry]] = []
-        """A heap: when to look at a lease, and how many attempts there were when its prompt was taken."""
+        self._first_deadline = math.inf
+        """No open prompt's lease runs out before."""
         self._pushed = 0
-        """Tells equal ones of `due` apart."""
+        """Tells equal ones apart."""
         self._stream: LaneIterator | None = None
         """Once it has given something."""
         # Of each prompt taken in this load, by the lower half of its id: scores may come long after it is done.
@@ -230,22 +229,18 @@ class PromptLedger:
         entry.taker, entry.lease_s, entry.deadline = taker, lease_s, now + lease_s
         counts["attempts"] += 1
         self._open[entry.id] = entry
-        if lease_s < math.inf:
-            heappush(self._leases, (entry.deadline, entry.taken_at[0], entry))
+        self._first_deadline = min(self._first_deadline, entry.deadline)
         # A copy: a taker that changes its own may want the prompt again as it was.
         sample, score = dict(entry.sample), self._scores.get(source, number)
         return Prompt(entry.id, entry.attempt, sample, source, entry.record_id, entry.epoch_pass, score)
 
     def _expire(self) -> None:
         """Put prompts whose lease ran out in front, in the order in which they did."""
-        now = time.monotonic()
-        while self._leases and self._leases[0][0] <= now:
-            deadline, attempts, entry = heappop(self._leases)
-            if self._open.get(entry.id) is entry and entry.taken_at[0] == attempts:
-                if entry.deadline > deadline:  # it was renewed since, or is kept
-                    heappush(self._leases, (entry.deadline, attempts, entry))
-                else:
-                    self._push(self._open.pop(entry.id), -1)
+        if (now := time.monotonic()) >= self._first_deadline:
+            late = [(entry.deadline, entry.taken_at, entry) for entry in self._open.values() if entry.deadline <= now]
+            for *_, entry in sorted(late):
+                self._push(self._open.pop(entry.id), -1)
+            self._first_deadline = min((entry.deadline for entry in self._open.values()), default=math.inf)
 
     # Settling
 
@@ -385,7 +380,7 @@ class PromptLedger:
 
         Returns:
             `taken` from the stream, of which each is in one of `done`, `dropped`, `open` and `due` (to be taken again,
-            now or later); `attempts`, how often prompts were taken; `again`, how many of them because they were open
+            now or later); whether it is `finished`; `attempts`, how often prompts were taken; `again`, how many of them because they were open
             when a state was saved; `left_out` by `drop_at`; `scored` records; `oldest_prompts` and `oldest_s`, how many
             attempts and seconds ago the oldest open one was taken. By source `taken/NAME`, `done/NAME` and
             `left_out/NAME`, by reason `dropped/REASON`.
@@ -398,6 +393,7 @@ class PromptLedger:
                 **_sums(self._counts),
                 "open": len(self._open),
                 "due": len(self._due),
+                "finished": self.finished,
                 "scored": len(self._scores),
                 "oldest_prompts": attempts - oldest[0],
                 "oldest_s": now - oldest[1],

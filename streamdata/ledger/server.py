@@ -39,7 +39,6 @@ _ARGUMENTS: Final = {
     "renew": {"ids"},
     "score": {"ids", "values"},
     "stats": set[str](),
-    "finished": set[str](),
 }
 """The arguments of each request."""
 
@@ -95,8 +94,6 @@ class Requests:
                     result = self._take(client, **arguments)
                 case "stats" | "score":
                     result = getattr(self._ledger, operation)(**arguments)
-                case "finished":
-                    result = self._ledger.finished
                 case _:
                     result = getattr(self._ledger, operation)(**arguments, taker=client)
             return HTTPStatus.OK, json.dumps(result, separators=(",", ":")).encode()

@@ -377,12 +377,12 @@ def read_again(
     found = dict[int, Sample]()
     are_weighed = any(getattr(node.dataset, "weight_field", None) for node in tree_of(mixture).leaves())
     for path, some in wanted.items():
-        _refuse_streams(nodes, path)
+        refuse_streams(nodes, path)
         found |= _samples_of(leaves[path], names.index(path), sorted(some), skips.of(path), are_weighed=are_weighed)
     return [found[place] for place in range(len(found))]
 
 
-def _refuse_streams(nodes: Mapping[str, Node], path: str) -> None:
+def refuse_streams(nodes: Mapping[str, Node], path: str) -> None:
     """Raise SourceError if a stream function makes the samples of a source, one of the nodes by path."""
     names = path.split(".")
     for depth in range(len(names) + 1):  # from the top down

@@ -292,8 +292,11 @@ class Foreign(IterableDataset):
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: MergedDataset([Numbers("a", 6, process_fn=Packer())]), "PromptLedger: a: .* got a stream function"),
-        (lambda: prompts_of(customized_yield_fn=Packer()), "PromptLedger: the top: .* got a stream function"),
+        (
+            lambda: MergedDataset([Numbers("a", 6, process_fn=Packer())]),
+            "source 'a': .* got the process_fn of 'a', a stream function",
+        ),
+        (lambda: prompts_of(customized_yield_fn=Packer()), "got the customized_yield_fn of the top, a stream function"),
     ],
 )
 def test_prompts_of_several_records_are_refused(make, match):
@@ -306,7 +309,7 @@ def test_iterables_of_other_libraries_are_refused():
     """None of their records can be read again."""
     foreign = Foreign()
     foreign.name, foreign.percent = "f", 1
-    with pytest.raises(SourceError, match=r"PromptLedger: f: .* got another library's iterable"):
+    with pytest.raises(SourceError, match=r"PromptLedger: source 'f': .* got another library's iterable"):
         PromptLedger(MergedDataset([foreign], cyclic=False))
 
 
