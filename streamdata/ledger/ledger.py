@@ -380,10 +380,10 @@ class PromptLedger:
 
         Returns:
             `taken` from the stream, of which each is in one of `done`, `dropped`, `open` and `due` (to be taken again,
-            now or later); whether it is `finished`; `attempts`, how often prompts were taken; `again`, how many of them because they were open
-            when a state was saved; `left_out` by `drop_at`; `scored` records; `oldest_prompts` and `oldest_s`, how many
-            attempts and seconds ago the oldest open one was taken. By source `taken/NAME`, `done/NAME` and
-            `left_out/NAME`, by reason `dropped/REASON`.
+            now or later); whether it is `finished`; `attempts`, how often prompts were taken; `again`, how many of them
+            because they were open when a state was saved; `left_out` by `drop_at`; `scored` records; `oldest_prompts`
+            and `oldest_s`, how many attempts and seconds ago the oldest open one was taken. By source `taken/NAME`,
+            `done/NAME` and `left_out/NAME`, by reason `dropped/REASON`.
         """
         with self._lock:
             self._expire()

@@ -2,16 +2,16 @@
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
 
 from streamdata.ledger.prompts import WrongCall
 
-_SAVED: Final = {"records": "<i8", "values": "<f4", "epochs": "<i4"}
+_SAVED: Final = "<i8", "<f4", "<i4"
+"""How numbers of records, values and epochs are saved."""
 
 
 class Scores:
@@ -37,45 +37,46 @@ class Scores:
             remedy = "(0.0, 1.0) leaves out prompts that none or all of the answers solved."
             raise WrongCall("PromptLedger", "drop_at to be two numbers, the lower first", drop_at, remedy)
         self._again_after = again_after
-        self._of_sources: dict[str, dict[int, tuple[float, int]]] = {}
-        """By source and number of the record: its newest score, and the epoch of the prompt that was scored."""
+        # Complex numbers, not pairs: a million of those would keep the garbage collector busy for seconds.
+        self._scores: dict[str, dict[int, complex]] = {}
+        """By source and number of the record: its newest score, and the epoch of the prompt that had it."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._of_sources.values()))
+        return sum(map(len, self._scores.values()))
 
     def set(self, source: str, number: int, epoch: int, value: float) -> None:
         """Set the score of a record, given for its prompt of an epoch."""
-        self._of_sources.setdefault(source, {})[number] = value, epoch
+        self._scores.setdefault(source, {})[number] = complex(value, epoch)
 
     def get(self, source: str, number: int) -> float | None:
         """Return the score of a record as float32; None if it has none."""
-        return self._of_sources.get(source, {}).get(number, (None, 0))[0]
+        found = self._scores.get(source, {}).get(number)
+        return None if found is None else found.real
 
     def leaves_out(self, source: str, number: int, epoch: int) -> bool:
         """Whether a record is left out in an epoch."""
-        value, scored = self._of_sources.get(source, {}).get(number, (None, 0))
-        is_kept = value is None or self._low < value < self._high
-        return not is_kept and scored < epoch <= scored + self._again_after
+        found = self._scores.get(source, {}).get(number)
+        if found is None or self._low < found.real < self._high:
+            return False
+        return found.imag < epoch <= found.imag + self._again_after
 
-    def state_dict(self) -> dict[str, dict[str, str]]:
-        """The scores as plain JSON: of each source three arrays in base64, little-endian."""
+    def state_dict(self) -> dict[str, list[str]]:
+        """The scores as plain JSON: of each source int64, float32 and int32 arrays in base64, little-endian."""
         state = {}
-        for source, scores in self._of_sources.items():
-            columns = scores, map(itemgetter(0), scores.values()), map(itemgetter(1), scores.values())
-            arrays = zip(_SAVED.items(), columns, strict=True)
-            state[source] = {
-                name: base64.b64encode(np.fromiter(column, dtype, len(scores)).tobytes()).decode()
-                for (name, dtype), column in arrays
-            }
+        for source, scores in self._scores.items():
+            found = np.fromiter(scores.values(), np.complex128, len(scores))
+            arrays = zip((np.fromiter(scores, np.int64, len(scores)), found.real, found.imag), _SAVED, strict=True)
+            state[source] = [base64.b64encode(array.astype(dtype).tobytes()).decode() for array, dtype in arrays]
         return state
 
-    def load_state_dict(self, state: Mapping[str, Mapping[str, str]]) -> None:
+    def load_state_dict(self, state: Mapping[str, Sequence[str]]) -> None:
         """Replace all scores by saved ones."""
-        self._of_sources = {}
+        self._scores = {}
         for source, saved in state.items():
-            contents = ((base64.b64decode(saved[name], validate=True), dtype) for name, dtype in _SAVED.items())
-            arrays = [np.frombuffer(content, dtype).tolist() for content, dtype in contents]
-            self._of_sources[source] = dict(zip(arrays[0], zip(*arrays[1:], strict=True), strict=True))
+            contents = zip((base64.b64decode(text, validate=True) for text in saved), _SAVED, strict=True)
+            numbers, values, epochs = (np.frombuffer(content, dtype) for content, dtype in contents)
+            found = values.astype(np.complex128) + 1j * epochs
+            self._scores[source] = dict(zip(numbers.tolist(), found.tolist(), strict=True))
 
 
 def read_scores(values: Any) -> list[float]:

@@ -16,6 +16,7 @@ from tests.benchmarks import (
     collate,
     images,
     jsonl,
+    ledger,
     memory,
     mixing,
     packing,
@@ -50,6 +51,7 @@ _MODULES = (
     balance,
     prepare,
     prompts,
+    ledger,
     remote,
 )
 GROUPS = {module.__name__.rpartition(".")[2]: module for module in _MODULES}

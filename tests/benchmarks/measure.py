@@ -48,6 +48,9 @@ class Scale:
     balanced_steps: int = 150
     prompts: int = 4000
     many_prompts: int = 1_000_000
+    ledger_prompts: int = 100_000
+    ledger_open: int = 10_000
+    ledger_scores: int = 1_000_000
     prepare_kilobytes: int = 4000
     packed_copies: int = 50
     """Of the text, for one task that is larger than the memory of a worker may be."""
@@ -91,6 +94,9 @@ TINY = Scale(
     blended={4: 1000, 32: 1000, 256: 1000},
     prompts=40,
     many_prompts=2000,
+    ledger_prompts=160,
+    ledger_open=100,
+    ledger_scores=10_000,
     window_tokens=2_000_000,
     windows=64,
     loaded_batches=4,

@@ -291,8 +291,9 @@ def damaged(state, *path, value=None):
         (("ledger", "prompts"), 3),
         (("ledger", "scores"), None),
         (("ledger", "scores"), {"a": {}}),
-        (("ledger", "scores"), {"a": {"records": "?", "values": "", "epochs": ""}}),
-        (("ledger", "scores"), {"a": {"records": b64encode(bytes(8)).decode(), "values": "", "epochs": ""}}),
+        (("ledger", "scores"), {"a": ["?", "", ""]}),
+        (("ledger", "scores"), {"a": ["", ""]}),
+        (("ledger", "scores"), {"a": [b64encode(bytes(8)).decode(), "", ""]}),
         (("ledger", "scores"), 3),
     ],
 )
