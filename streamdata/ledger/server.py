@@ -75,7 +75,7 @@ class Requests:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             return _refusal(HTTPStatus.BAD_REQUEST, f"LedgerServer: expected a LedgerClient's request, got {error!r}")
         with self._lock:
-            client = self._clients[name] = self._clients.pop(name, None) or _Client()
+            client = self._clients[name] = self._clients.pop(name) if name in self._clients else _Client()
             if len(self._clients) > _MAX_CLIENTS:
                 del self._clients[next(iter(self._clients))]
         with client.lock:
