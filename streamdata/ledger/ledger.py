@@ -8,8 +8,7 @@ import math
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -118,9 +117,9 @@ class PromptLedger:
         """Tells equal ones apart."""
         self._stream: LaneIterator | None = None
         """Once it has given something."""
-        # Of each prompt taken in this load, by the lower half of its id: scores may come long after it is done.
+        # Source, number and epoch of each prompt taken in this load, by the lower half of its id: scores may come late.
         self._sources: dict[str, int] = {}
-        self._taken = array("q"), array("q"), array("q")
+        self._taken = array("q")
         for entry, after in entries:
             if entry.attempt:
                 self._push(entry, after if after < 0 else self._counts["attempts"] + after)
@@ -186,7 +185,7 @@ class PromptLedger:
             except StopIteration:
                 self._has_ended = True
                 break
-            except Exception:  # it is of no use any more: another one goes on where it stood
+            except BaseException:  # it is of no use any more: another one goes on where it stood
                 self._dataset.set_dataloader_states(self._stream_states())
                 self._stream = None
                 raise
@@ -219,10 +218,8 @@ class PromptLedger:
         assert entry.sample is not None, "read by now"
         source, (epoch, number, _), counts = entry.source, entry.record_id, self._counts
         if entry.id < 0:
-            entry.id = self._load << _BITS | len(self._taken[0])
-            place = self._sources.setdefault(source, len(self._sources)), number, epoch
-            for column, value in zip(self._taken, place, strict=True):
-                column.append(value)
+            entry.id = self._load << _BITS | len(self._taken) // 3
+            self._taken.extend((self._sources.setdefault(source, len(self._sources)), number, epoch))
         counts["again"] += entry.is_restored
         counts[f"taken/{source}"] += not entry.attempt
         entry.is_restored, entry.attempt, entry.taken_at = False, entry.attempt + 1, (counts["attempts"], now)
@@ -339,7 +336,7 @@ class PromptLedger:
                 raise WrongCall("PromptLedger.score", expected, len(numbers), "Give as many of both.")
             places, names = [self._place("score", prompt_id) for prompt_id, _ in named], list(self._sources)
             for place, value in zip(places, numbers, strict=True):
-                source, number, epoch = (column[place] for column in self._taken)
+                source, number, epoch = self._taken[3 * place : 3 * place + 3]
                 self._scores.set(names[source], number, epoch, value)
 
     def _opened(self, name: str, ids: PromptIds, taker: str | None) -> list[_Entry]:
@@ -362,7 +359,7 @@ class PromptLedger:
         """The number of a prompt among those taken in this load."""
         if prompt_id >> _BITS != self._load:
             raise _stale(name, prompt_id, "it is of before a load, or of another ledger")
-        if (place := prompt_id & (1 << _BITS) - 1) >= len(self._taken[0]):
+        if (place := prompt_id & (1 << _BITS) - 1) >= len(self._taken) // 3:
             remedy = "Take ids from the Prompt."
             raise WrongCall(f"PromptLedger.{name}", "ids of prompts that were taken", prompt_id, remedy)
         return place
@@ -390,7 +387,7 @@ class PromptLedger:
             attempts, now = self._counts["attempts"], time.monotonic()
             oldest = next((entry.taken_at for entry in self._open.values()), (attempts, now))
             return {
-                **_sums(self._counts),
+                **summed(self._counts),
                 "open": len(self._open),
                 "due": len(self._due),
                 "finished": self.finished,
@@ -432,7 +429,7 @@ class PromptLedger:
             StateError: `state` is no state of a ledger, is of another dataset, or lacks a source of its prompts.
         """
         with self._lock:
-            with _reading_state():
+            try:
                 saved, stream, scores = state["ledger"], state["stream"], copy(self._scores)
                 names, counts, has_ended = saved["sources"], Counter(saved["counts"]), saved["ended"]
                 load = max(saved["load"] + 1, int(time.time()))
@@ -441,6 +438,11 @@ class PromptLedger:
                     for source, epoch, *place, epoch_pass, attempt, after in saved["prompts"]
                 ]
                 scores.load_state_dict(saved["scores"])
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                raise StateError(
+                    f"PromptLedger: expected a state as state_dict() gave it, got another: {error!r}\n"
+                    "  Load what was saved of the ledger."
+                ) from error
             if missing := {entry.source for entry, _ in entries} - set(self._dataset.source_names):
                 raise StateError(
                     f"PromptLedger: expected all sources of open prompts, got a dataset without {listing(missing)}\n"
@@ -464,37 +466,13 @@ class PromptLedger:
         return LedgerServer(self, host, port, token)
 
 
-def saved_stats(state: Mapping[str, Any]) -> dict[str, float]:
-    """The counts that `PromptLedger.stats` had when a state was saved, but for the oldest prompt.
-
-    Raises:
-        StateError: `state` is no state of a ledger.
-    """
-    with _reading_state():
-        saved, scores = state["ledger"], Scores(None, 1)
-        scores.load_state_dict(saved["scores"])
-        due = [after >= 0 for *_, attempt, after in saved["prompts"] if attempt]
-        return {**_sums(saved["counts"]), "open": due.count(False), "due": due.count(True), "scored": len(scores)}
-
-
-def _sums(counts: Mapping[str, int]) -> dict[str, float]:
-    """Counts by source and reason, and their sums."""
+def summed(counts: Mapping[str, int]) -> dict[str, float]:
+    """The counts of a ledger by source and reason, with their sums."""
     sums = dict.fromkeys(("taken", "done", "dropped", "left_out"), 0)
     for key, value in counts.items():
         if "/" in key:
             sums[key.partition("/")[0]] += value
     return {"attempts": 0, "again": 0, **sums, **dict(sorted(counts.items()))}
-
-
-@contextmanager
-def _reading_state() -> Iterator[None]:
-    try:
-        yield
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise StateError(
-            f"PromptLedger: expected a state as state_dict() gave it, got another: {error!r}\n"
-            "  Load what was saved of the ledger."
-        ) from error
 
 
 def _stale(name: str, prompt_id: int, why: str) -> StaleAttempt:

@@ -316,11 +316,11 @@ def test_iterables_of_other_libraries_are_refused():
 class Breaking(Numbers):
     """Fails at some records as long as it is told to."""
 
-    fails = True
+    fails, error = True, OSError
 
     def __getitem__(self, index):
         if self.fails and index in (3, 5):
-            raise OSError(f"no record {index}")
+            raise self.error(f"no record {index}")
         return super().__getitem__(index)
 
 
@@ -352,6 +352,31 @@ def test_an_error_of_the_stream_leaves_retries_due():
         ledger.take(9)
     assert ledger.stats()["due"] == 2
     assert ids(ledger.take(2)) == ids(first[::-1])
+
+
+def test_an_interrupt_loses_nothing():
+    """Ctrl-C within a read: the stream has not ended."""
+    source = Breaking("a", 9, error=KeyboardInterrupt)
+    ledger = PromptLedger(MergedDataset([source], cyclic=False, seed=3))
+    with pytest.raises(KeyboardInterrupt):
+        ledger.take(9)
+    source.fails = False
+    assert len(ledger.take(9)) == 9
+
+
+def test_what_cannot_be_read_again_stays_due():
+    """After a load: the error comes at each call, and nothing is lost once it can be read."""
+    source = Breaking("a", 9, fails=False)
+    ledger = PromptLedger(MergedDataset([source], cyclic=False, seed=3))
+    first = ledger.take(9)
+    state, source.fails = ledger.state_dict(), True
+    ledger = PromptLedger(MergedDataset([source], cyclic=False, seed=3))
+    ledger.load_state_dict(state)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no record"):
+            ledger.take(4)
+    source.fails = False
+    assert places(ledger.take(4)) + places(ledger.take(9)) == places(first)
 
 
 def test_threads_share_a_ledger():

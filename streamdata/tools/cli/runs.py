@@ -132,20 +132,20 @@ def state(
     from streamdata.tools.view.ledger import read_ledger
     from streamdata.tools.view.totals import describe_states, states_as_json, totals_of
 
-    ledger = read_ledger(files)
-    found = read_states(files) if ledger is None else [ReadStates(ledger.stream, "", None)]
+    counts, stream = read_ledger(files) or ({}, None)
+    found = read_states(files) if stream is None else [ReadStates(stream, "", None)]
     states = found[0].states if len(found) == 1 else merge_states(*(read.states for read in found))
     origin = "; ".join(read.origin for read in found if read.origin)
     if output is not None:
         publish(output, [json.dumps(dict(states)).encode(), b"\n"])
         say(f"{output}: {len(states):,} entries, {output.stat().st_size:,} bytes")
     elif as_json:
-        counts = {} if ledger is None else {"ledger": ledger.counts}
-        typer.echo(json.dumps({**asdict(totals_of(states)), **states_as_json(states), "origin": origin, **counts}))
+        ledger = {"ledger": counts} if counts else {}
+        typer.echo(json.dumps({**asdict(totals_of(states)), **states_as_json(states), "origin": origin, **ledger}))
     else:
         names = ", ".join(map(str, files))
         say(one_line(f"{names}: {origin}" if origin else names))
-        for name, count in {} if ledger is None else ledger.counts.items():
+        for name, count in counts.items():
             say(one_line(f"{name:20} {count:,}"))
         say(describe_states(states))
 

@@ -3,21 +3,18 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from streamdata.errors import StateError
 from streamdata.recipe.limits import open_regular
 
 
-class SavedLedger(NamedTuple):
-    """A ledger as it was saved."""
+def read_ledger(paths: Sequence[Path]) -> tuple[dict[str, float], Mapping[str, Any]] | None:
+    """Read the state of a ledger from a file of JSON.
 
-    counts: dict[str, float]
-    stream: Mapping[str, Any]
-
-
-def read_ledger(paths: Sequence[Path]) -> SavedLedger | None:
-    """Read the state of a ledger; None if the paths are not one file of JSON that looks like one.
+    Returns:
+        The counts of `PromptLedger.stats` when it was saved, but for the oldest prompt, and the states of the stream.
+        None if the paths are not one file that looks like a ledger's.
 
     Raises:
         StateError: It looks like one, and is damaged.
@@ -32,9 +29,13 @@ def read_ledger(paths: Sequence[Path]) -> SavedLedger | None:
         return None
     if not isinstance(state, dict) or "ledger" not in state:
         return None
-    from streamdata.ledger.ledger import saved_stats  # and torch, which other states do without
+    from streamdata.ledger.ledger import summed  # and torch, which other states do without
 
     try:
-        return SavedLedger(saved_stats(state), state["stream"])
-    except (StateError, KeyError) as error:
-        raise StateError(f"{paths[0]}: {error}") from error
+        saved = state["ledger"]
+        due = [after >= 0 for *_, attempt, after in saved["prompts"] if attempt]
+        return {**summed(saved["counts"]), "open": due.count(False), "due": due.count(True)}, state["stream"]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StateError(
+            f"{paths[0]}: expected the state of a ledger, got a damaged one: {error!r}\n  Take another checkpoint."
+        ) from error

@@ -233,7 +233,7 @@ def test_a_ledgers_state_is_described(streamdata: Streamdata, tmp_path: Path) ->
     assert "generation 0: 1 rank with 1 worker each; weights: a 3, b 1" in lines
     counts = json.loads(streamdata("state", file, "--json").stdout)["ledger"]
     assert counts.items() <= ledger.stats().items()
-    assert ledger.stats().keys() - counts.keys() == {"finished", "oldest_prompts", "oldest_s"}
+    assert ledger.stats().keys() - counts.keys() == {"finished", "scored", "oldest_prompts", "oldest_s"}
 
 
 def test_a_damaged_state_of_a_ledger_is_a_message(streamdata: Streamdata, tmp_path: Path) -> None:
