@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from streamdata.errors import StaleAttempt
 from streamdata.ledger.prompts import WrongCall
-from streamdata.ledger.wire import from_json, to_json
+from streamdata.ledger.wire import to_json
 
 logger = logging.getLogger("streamdata")
 
@@ -46,10 +46,10 @@ Answer = tuple[HTTPStatus, bytes]
 
 
 class _Client:
-    """The last request of a client, and its answer."""
+    """The last request of a client, of which the hash is kept, and its answer."""
 
     def __init__(self) -> None:
-        self.lock, self.number, self.request = Lock(), 0, ("", b"")
+        self.lock, self.number, self.request = Lock(), 0, 0
         self.answer: Answer = (HTTPStatus.OK, b"")
 
 
@@ -66,13 +66,13 @@ class Requests:
     def answer(self, operation: str, body: bytes) -> Answer:
         """Answer a request: a JSON dict of `client`, `number` and the operation's arguments."""
         try:
-            arguments = from_json(body)
+            arguments = json.loads(body)
             name, number = arguments.pop("client"), arguments.pop("number")
             if type(name) is not str or not 0 < len(name) <= _MAX_NAME or type(number) is not int:
                 raise ValueError("no name or number")
             if arguments.keys() != _ARGUMENTS.get(operation):
                 raise ValueError("no such request")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return _refusal(HTTPStatus.BAD_REQUEST, f"LedgerServer: expected a LedgerClient's request, got {error!r}")
         with self._lock:
             client = self._clients[name] = self._clients.pop(name) if name in self._clients else _Client()
@@ -80,9 +80,9 @@ class Requests:
                 del self._clients[next(iter(self._clients))]
         with client.lock:
             if number > client.number:
-                client.number, client.request = number, (operation, body)
+                client.number, client.request = number, hash((operation, body))
                 client.answer = self._do(operation, name, arguments)
-            elif (number, (operation, body)) != (client.number, client.request):
+            elif (number, hash((operation, body))) != (client.number, client.request):
                 wrong = f"LedgerServer: expected a number above {client.number}, or the same request, got {number}"
                 return _refusal(HTTPStatus.BAD_REQUEST, wrong)
             return client.answer
