@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
-from threading import RLock
+from threading import Lock
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -51,7 +51,7 @@ class LedgerClient:
         split = urlsplit(url)
         if split.scheme != "http" or split.hostname is None or split.port is None:
             raise WrongCall("LedgerClient", "a url such as http://127.0.0.1:8000", url, "Give LedgerServer.url.")
-        self._url, self._address, self._token, self._lock = url, (split.hostname, split.port), token, RLock()
+        self._url, self._address, self._token, self._lock = url, (split.hostname, split.port), token, Lock()
         self._begin()
 
     def _begin(self) -> None:

@@ -419,3 +419,37 @@ def test_a_lease_is_a_time(lease_s):
     """In seconds, above 0."""
     with pytest.raises(ValueError, match=r"PromptLedger\.take: expected lease_s to be seconds above 0"):
         PromptLedger(prompts_of()).take(1, lease_s=lease_s)
+
+
+# The stream
+
+
+def test_the_stream_stands_where_to_state_says():
+    """As if a trainer had collected the states of each sample that was taken; after a load, too."""
+    ledger, states, stream = PromptLedger(endless(("a", 6), ("b", 3))), {}, iter(endless(("a", 6), ("b", 3)))
+    for _ in range(3):
+        ledger.done(ids(ledger.take(7)))
+        for sample in islice(stream, 7):
+            states.update(to_state(sample))
+        assert ledger.state_dict()["stream"] == through_json(states)
+        ledger = restored(ledger.state_dict(), lambda: endless(("a", 6), ("b", 3)))
+        assert ledger.state_dict()["stream"] == through_json(states)
+
+
+def test_the_number_of_ranks_changes_nothing(monkeypatch):
+    """A ledger reads all of the stream, on whichever rank of however many it lives."""
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "2")
+    ledger = PromptLedger(prompts_of())
+    first = ledger.take(4)
+    ledger.done(ids(first))
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "0")
+    whole = [(sample["__datasetname__"], sample["__record__"][1:]) for sample in alone(prompts_of())]
+    assert places(first) + places(restored(ledger.state_dict()).take(20)) == whole
+
+
+def alone(dataset):
+    """A stream that is not divided among ranks."""
+    dataset.set_data_parallel(1, 0)
+    return dataset
