@@ -114,7 +114,7 @@ class Machine(RuleBasedStateMachine):
         self.ledger = PromptLedger(make(), drop_at=DROP_AT, again_after=AGAIN_AFTER)
         if state is not None:
             self.ledger.load_state_dict(through_json(state))
-        self.load = self.ledger.state_dict()["ledger"]["load"]
+        self.load = self.ledger._load
         self.requests = Requests(self.ledger)
         self.clients = [self.client() for _ in range(3)]
 
