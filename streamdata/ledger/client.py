@@ -78,12 +78,10 @@ class LedgerClient:
             ValueError: As of `PromptLedger.take`.
             SourceError: The ledger could not read its stream, or a sample cannot be sent as JSON.
         """
-        prompts = []
-        for prompt_id, attempt, sample, source, record_id, *more in self._ask("take", n=n, lease_s=lease_s):
-            sample[RECORD] = tuple(sample[RECORD])
-            prompts.append(Prompt(prompt_id, attempt, sample, source, tuple(record_id), *more))
-        self._attempts.update((prompt.id, prompt.attempt) for prompt in prompts)
-        return prompts
+        prompts = [Prompt(*fields) for fields in self._ask("take", n=n, lease_s=lease_s)]
+        for prompt in prompts:
+            self._attempts[prompt.id], prompt.sample[RECORD] = prompt.attempt, tuple(prompt.sample[RECORD])
+        return [prompt._replace(record_id=tuple(prompt.record_id)) for prompt in prompts]
 
     def done(self, ids: PromptIds) -> None:
         """Settle prompts that have been trained on, as `PromptLedger.done` does."""

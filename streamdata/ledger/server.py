@@ -6,6 +6,7 @@ import math
 import re
 import secrets
 import socket
+import sys
 import time
 from contextlib import suppress
 from hmac import compare_digest
@@ -167,7 +168,8 @@ class LedgerServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away, or was cut off, is nobody's mistake here."""
-        logger.debug("LedgerServer: a connection broke off")
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
     def close(self) -> None:
         """Stop serving: clients get no answers any more. The ledger stays as it is."""
@@ -223,7 +225,8 @@ class _LedgerRequest(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer with the status alone: nothing that the client sent comes back."""
         self.close_connection = True  # some of it may lie there unread
-        self._send(*_refusal(HTTPStatus(code), f"LedgerServer: {code} {HTTPStatus(code).phrase}"))
+        status = HTTPStatus(code if code < HTTPStatus.INTERNAL_SERVER_ERROR else HTTPStatus.BAD_REQUEST)  # of a method
+        self._send(*_refusal(status, f"LedgerServer: {status} {status.phrase}"))
 
     def _send(self, status: HTTPStatus, content: bytes) -> None:
         self.send_response(status)
