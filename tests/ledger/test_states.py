@@ -1,5 +1,6 @@
 """Saving and loading: what was open comes first and again, what was settled never, all else as if nothing had been."""
 
+import gzip
 import json
 import time
 from base64 import b64encode
@@ -7,7 +8,15 @@ from itertools import islice
 
 import pytest
 
-from streamdata import MergedDataset, PromptLedger, StaleAttempt, StateError, to_state
+from streamdata import (
+    JsonlIterableDataset,
+    MergedDataset,
+    PromptLedger,
+    StaleAttempt,
+    StateError,
+    record_rng,
+    to_state,
+)
 from tests.ledger.conftest import endless, prompts_of
 from tests.ledger.test_ledger import SETTLEMENTS, Breaking, each_settlement, ids, places
 from tests.streams import Numbers, plain, through_json
@@ -434,6 +443,30 @@ def test_the_stream_stands_where_to_state_says():
         assert ledger.state_dict()["stream"] == through_json(states)
         ledger = restored(ledger.state_dict(), lambda: endless(("a", 6), ("b", 3)))
         assert ledger.state_dict()["stream"] == through_json(states)
+
+
+def noisy(record):
+    """Two samples of a record, with random numbers of its own."""
+    return [{"text": record["text"], "noise": record_rng(record).random()} for _ in range(2)]
+
+
+def test_prompts_of_files_have_their_samples_after_a_load(tmp_path):
+    """Of shards that are read from their start too, in a later epoch, through a function that draws random numbers."""
+    for shard in range(2):
+        rows = "".join(json.dumps({"text": f"{shard}.{row}"}) + "\n" for row in range(5))
+        (tmp_path / f"{shard}.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
+
+    def make():
+        source = JsonlIterableDataset(str(tmp_path / "*.jsonl.gz"))
+        source.name, source.percent, source.single_process_fn = "files", 1.0, noisy
+        return MergedDataset([source], seed=2)
+
+    ledger = PromptLedger(make())
+    ledger.done(ids(ledger.take(25)))
+    opened = ledger.take(8)
+    back = restored(ledger.state_dict(), make).take(8)
+    assert [plain(prompt.sample) for prompt in back] == [plain(prompt.sample) for prompt in opened]
+    assert {prompt.record_id[2] for prompt in back} == {0, 1}
 
 
 def test_the_number_of_ranks_changes_nothing(monkeypatch):
