@@ -81,7 +81,7 @@ class LedgerClient:
         prompts = [Prompt(*fields) for fields in self._ask("take", n=n, lease_s=lease_s)]
         for prompt in prompts:
             self._attempts[prompt.id], prompt.sample[RECORD] = prompt.attempt, tuple(prompt.sample[RECORD])
-        return [prompt._replace(record_id=tuple(prompt.record_id)) for prompt in prompts]
+        return [prompt._replace(record_id=tuple(prompt.record_id)) for prompt in prompts]  # type: ignore[arg-type]
 
     def done(self, ids: PromptIds) -> None:
         """Settle prompts that have been trained on, as `PromptLedger.done` does."""
