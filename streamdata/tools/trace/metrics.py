@@ -116,7 +116,8 @@ def metrics(loader: Loader, port: int, addr: str = ...) -> MetricsServer: ...
 def metrics(loader: Loader, port: int | None = None, addr: str = "127.0.0.1") -> str | MetricsServer:
     """Give Prometheus the numbers of a loader: what `report`, its `times()` and its `traffic` say, by rank and source.
 
-    A scrape reads what the loop has received up to then, in a thread of its own; the loop does not wait for it.
+    A scrape reads what the loop has received up to then, in a thread of its own; the loop does not wait for it. Totals
+    begin with what all ranks had delivered at the resume, so sum rates or increases over ranks, not totals.
 
     Args:
         loader: The loader, or what `to_device` made of it.

@@ -179,7 +179,9 @@ def report(states: Mapping[str, Any], group: "distributed.ProcessGroup | None" =
     """Report what was delivered by now, as plain numbers, ready for `wandb.log` or TensorBoard's `add_scalar`.
 
     Args:
-        states: Of one rank, whose own numbers these then are; or of all ranks, joined by `merge_states`.
+        states: Of all ranks, joined by `load_states`, `gather_states` or `merge_states`: the numbers are then the whole
+            job's. What `loader.state_dict()` gives on one of several ranks knows of this rank since the resume, and of
+            the others what the loaded states said: numbers of it are too small, and do not add up over ranks.
         group: The processes of all ranks, in their sequence, such as `torch.distributed.group.WORLD`: then each of them
             must call it. By default it needs no other process.
 

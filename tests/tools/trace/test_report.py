@@ -58,6 +58,24 @@ def test_tokens_go_on_over_resumes_and_changes_of_topology():
     assert report(states)["samples"] == 20 * 6
 
 
+def test_one_rank_knows_of_others_what_it_resumed_from():
+    """Its own samples since then come on top; joined again, states of all ranks have the whole job's."""
+    states = {}
+    for before in (0, 20 * 2):
+        own = []
+        for rank in range(2):
+            dataset = mixture()
+            dataset.set_data_parallel(2, rank)
+            loader = StreamLoader(dataset, batch_size=5, collate=mixed_collate)
+            loader.load_state_dict(states)
+            for _ in islice(loader, 4):
+                pass
+            own.append(loader.state_dict())
+            assert report(own[-1])["samples"] == before + 20
+        states = merge_states(*own)
+        assert report(states)["samples"] == before + 20 * 2
+
+
 def document(record):
     """1 to 7 token ids."""
     return {"input_ids": np.full(1 + record["value"] % 7, record["value"])}
