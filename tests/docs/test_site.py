@@ -14,6 +14,7 @@ import streamdata
 from streamdata import MergedDataset, errors, instantiate_from_yaml
 from streamdata.recipe.check import check_recipe
 from streamdata.recipe.targets import TARGETS, import_target
+from streamdata.states.table import OPTIONAL, RARE, REQUIRED
 from streamdata.tools.cli.main import app
 from tests.docs.pages import PAGES, ROOT, blocks_of, matches, run_command
 from tests.io.servers import s3_server
@@ -54,6 +55,14 @@ def test_errors_that_are_explained_are_raised() -> None:
             assert re.search(".{0,200}?".join(map(re.escape, words.split("…"))), messages), words
     own = [name for name in vars(errors) if name.endswith("Error")]
     assert all(f"`{name}`" in guide or f"{name}s" in guide for name in own)
+
+
+def test_formats_name_every_field_of_a_cursor() -> None:
+    """In their table, and no others."""
+    text = (ROOT / "docs/reference/formats.md").read_text(encoding="utf-8")
+    table = text.partition("\nA cursor has")[2].partition("\n\n|")[2].partition("\n\n")[0]
+    named = [name for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(named) == sorted([*REQUIRED, *OPTIONAL, *RARE, "pulled"])
 
 
 def test_links_lead_to_files() -> None:
