@@ -50,13 +50,14 @@ dist: venv
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m tests.dist dist
 
+# Without -q, which hides from --strict the warnings that it counts.
 docs: venv
-	$(BIN)/mkdocs build -q --strict
+	$(BIN)/mkdocs build --strict
 
 test: venv
 	$(BIN)/ruff check .
 	@# mypy, and then the site, have a core to themselves while the first tests wait for theirs; all must pass.
-	{ $(MYPY) && $(BIN)/mkdocs build -q --strict; } & checked=$$!; $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder; tested=$$?; wait $$checked && exit $$tested
+	{ $(MYPY) && $(BIN)/mkdocs build --strict; } & checked=$$!; $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder; tested=$$?; wait $$checked && exit $$tested
 
 # Tests that are too dear for `make test` and properties with more examples, which are others each time; random jobs over
 # many topologies, real processes that are killed, what an elastic resume costs in large jobs, what the processes hold over

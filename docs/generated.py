@@ -96,9 +96,10 @@ def commands() -> str:
 
     from streamdata.tools.cli.main import app
 
+    names = list(get_command(app).commands)  # type: ignore[attr-defined]  # ours is a group of commands
     parts = []
-    for name in ("", *get_command(app).commands):  # type: ignore[attr-defined]  # ours is a group of commands
-        words = [name, "--help"] if name else ["--help"]
+    for name in ("", *names, "prepare merge"):
+        words = [*name.split(), "--help"]
         text = CliRunner().invoke(app, words, env={"COLUMNS": "80", "NO_COLOR": "1"}).output
         parts += [f"## streamdata {name}".rstrip(), "", "```text", text.strip("\n"), "```", ""]
     return "\n".join(parts)

@@ -130,7 +130,7 @@ assert numbers(JsonlIterableDataset("rows.jsonl.zst")) == [0, 1, 2]
 """,
     "demo": 'subprocess.run([sys.executable, sys.argv[3] + "/examples/make_demo_data.py", "demo_data"], check=True)',
     "docs": """
-words = ["-m", "mkdocs", "build", "-q", "--strict", "-d", os.path.abspath("site")]
+words = ["-m", "mkdocs", "build", "--strict", "-d", os.path.abspath("site")]
 subprocess.run([sys.executable, "-P", *words], cwd=sys.argv[3], check=True)  # -P: without the repository's modules
 """,
 }

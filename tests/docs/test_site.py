@@ -45,6 +45,14 @@ def test_a_guide_is_one_task() -> None:
     assert {guide: count for guide, count in words.items() if count > 900} == {}
 
 
+def test_how_do_i_answers_in_a_line() -> None:
+    """Each task has a link and at most 15 words."""
+    text = (ROOT / "docs/how-do-i.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| [")]
+    assert len(rows) >= 60
+    assert [row for row in rows if len(row) != 2 or "](" not in row[0] or len(row[1].split()) > 15] == []
+
+
 def test_errors_that_are_explained_are_raised() -> None:
     """What a line of the guide begins with stands in a message: `…` is what differs. Each class is named."""
     guide = (ROOT / "docs/guides/errors.md").read_text(encoding="utf-8")
@@ -61,7 +69,8 @@ def test_formats_name_every_field_of_a_cursor() -> None:
     """In their table, and no others."""
     text = (ROOT / "docs/reference/formats.md").read_text(encoding="utf-8")
     table = text.partition("\nA cursor has")[2].partition("\n\n|")[2].partition("\n\n")[0]
-    named = [name for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    named = re.findall(r"`(\w+)`", " ".join(cells))
     assert sorted(named) == sorted([*REQUIRED, *OPTIONAL, *RARE, "pulled"])
 
 
@@ -89,6 +98,8 @@ def test_every_page_is_in_the_navigation() -> None:
     listed = re.findall(r"- (?:[\w ]+: )?([\w/-]+\.md)$", text, re.MULTILINE)
     assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES[1:] if page != FIGURES)
     assert yaml.safe_load(text.partition("theme:")[0])["strict"] is True
+    builds = re.findall(r"mkdocs build (.*?)[;\n]", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert builds == ["--strict"] * 2, "with -q it counts no warning, so that no link would be checked"
 
 
 def test_reference_has_every_public_name() -> None:

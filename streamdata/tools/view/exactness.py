@@ -67,8 +67,8 @@ STEPS = (1, 5, 14, 30, 47)
 """After which samples to restart: unevenly spaced, so that they meet bursts at several of their places."""
 
 _ADVICE = (
-    "  Draw what is random from record_rng(record), in a process function and not in __getitem__; what a function holds\n"
-    "  from one burst to the next it must return from state_dict() and restore in load_state_dict(state)."
+    "  Draw what is random from record_rng(record), in a process function and not in __getitem__; what a function\n"
+    "  holds from one burst to the next it must return from state_dict() and restore in load_state_dict(state)."
 )
 
 
