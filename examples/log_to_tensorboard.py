@@ -11,7 +11,7 @@ from itertools import islice
 
 from torch.utils.tensorboard import SummaryWriter
 
-from streamdata import StreamLoader, instantiate_from_yaml, mixed_collate, report
+from streamdata import StreamLoader, gather_states, instantiate_from_yaml, mixed_collate, report
 
 NUM_BATCHES, LOG_EVERY = 40, 10
 
@@ -24,7 +24,8 @@ def main(data: str, directory: str) -> None:
         for step, _ in enumerate(islice(loader, NUM_BATCHES), 1):
             # forward, backward, and the optimizer's step
             if step % LOG_EVERY == 0:
-                for name, value in {**report(loader.state_dict()), **loader.times()}.items():
+                states = gather_states(loader.state_dict())  # of all ranks: called on each, logged on one
+                for name, value in {**report(states), **loader.times()}.items():
                     writer.add_scalar(f"data/{name}", value, step)
 
 

@@ -10,7 +10,7 @@ from itertools import islice
 
 import wandb
 
-from streamdata import StreamLoader, instantiate_from_yaml, mixed_collate, report
+from streamdata import StreamLoader, gather_states, instantiate_from_yaml, mixed_collate, report
 
 NUM_BATCHES, LOG_EVERY = 40, 10
 
@@ -23,7 +23,8 @@ def main(data: str) -> None:
         for step, _ in enumerate(islice(loader, NUM_BATCHES), 1):
             # forward, backward, and the optimizer's step
             if step % LOG_EVERY == 0:
-                numbers = {**report(loader.state_dict()), **loader.times()}
+                states = gather_states(loader.state_dict())  # of all ranks: called on each, logged on one
+                numbers = {**report(states), **loader.times()}
                 run.log({f"data/{name}": value for name, value in numbers.items()}, step=step)
 
 

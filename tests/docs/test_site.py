@@ -125,6 +125,15 @@ def test_examples_of_the_reference_are_sound(name: str) -> None:
     assert [str(problem) for problem in check_recipe(example)] == []
 
 
+def test_reference_has_every_environment_variable() -> None:
+    """Of the package's own."""
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "streamdata").rglob("*.py"))
+    table = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"STREAMDATA_[A-Z_]+", code))
+    assert named
+    assert named == set(re.findall(r"^\| `(STREAMDATA_[A-Z_]+)`", table, re.MULTILINE))
+
+
 def test_reference_has_every_command() -> None:
     """As its help shows it, within 80 columns."""
     text = GENERATED["commands"]()
