@@ -14,7 +14,7 @@ pytest.importorskip("mkdocs", reason="mkdocs is not installed: make docs")
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *("index.html", "start/your-mixture.html", "guides/weights.html", "concepts/clock.html", "how-fast.html"),
-    "reference/api.html",
+    *("how-do-i.html", "reference/api.html"),
 ]
 FOUND = ".md-search-result__item a"
 TAB, ENTER = "\ue004", "\ue007"

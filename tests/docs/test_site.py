@@ -137,7 +137,7 @@ def test_reference_has_every_environment_variable() -> None:
 def test_reference_has_every_command() -> None:
     """As its help shows it, within 80 columns."""
     text = GENERATED["commands"]()
-    assert {"## streamdata check", "## streamdata plan", "## streamdata trace"} <= set(text.splitlines())
+    assert {"## streamdata check", "## streamdata plan", "## streamdata prepare merge"} <= set(text.splitlines())
     assert max(map(len, text.splitlines())) <= 80
 
 
