@@ -75,6 +75,14 @@ def test_search_works_without_a_server_of_its_own(page):
     )
 
 
+def test_search_finds_a_word_in_brackets(page):
+    """A word for a task that stands there alone."""
+    page.run("document.querySelector('[data-md-toggle=search]').click()")
+    page.run("document.querySelector('.md-search__input').focus()")
+    page.press("bucketing")
+    assert "how-do-i" in wait_for(page, FOUND).get_attribute("href")
+
+
 def test_search_opens_by_a_key(page):
     """`/`, then words, then Enter."""
     page.run("document.activeElement.blur()")
