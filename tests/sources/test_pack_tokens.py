@@ -458,6 +458,22 @@ def test_states_of_other_settings_are_refused(other: PackTokens) -> None:
         other.load_state_dict(PackTokens(8).state_dict())
 
 
+@pytest.mark.parametrize("at_top", [False, True])
+def test_other_settings_are_refused_within_the_first_burst_too(at_top: bool) -> None:
+    """Before the first burst ends, too: what was given of it would come twice."""
+
+    def packed(max_tokens: int) -> MergedDataset:
+        pack = PackTokens(max_tokens, lookahead=50)
+        source = named(documents([5, 3, 2, 6, 4, 4]), name="a", percent=1, **{} if at_top else {"process_fn": pack})
+        return MergedDataset([source], customized_yield_fn=pack if at_top else None)
+
+    states = to_state([next(iter(packed(8)))])
+    resumed = packed(9)
+    resumed.set_dataloader_states(states)
+    with pytest.raises(StateError, match="was written with max_tokens=8, the run has 9"):
+        next(iter(resumed))
+
+
 @pytest.mark.parametrize(
     "state", [None, [], {}, {"rewind": 1}, {"rewind": -1, "offset": 0, "overlong": 0}, {"rewind": "1"}]
 )

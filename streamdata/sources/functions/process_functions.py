@@ -181,6 +181,8 @@ class Feed(Iterator[Record], Generic[StreamPosition]):
             # that it is the one without it.
             if self.given and not self._is_one_burst:
                 self._begin_burst()
+            elif self.stateful is not None and self.state is None and not self.num_pulled:
+                self.state = copy.deepcopy(self.stateful.state_dict())  # the first burst is of its settings, too
             self.last, after = next(self._records)
             self.pulled = after
             if self.tally.note is not None:
