@@ -74,6 +74,7 @@ test-long: venv
 	$(BIN)/python -m tests.fuzz --cases 2000
 	$(BIN)/python -m tests.faults.killed_trainers
 	$(BIN)/python -m tests.faults.killed_workers
+	$(BIN)/python -m tests.faults.killed_clients
 	$(BIN)/python -m tests.faults.interrupts
 	$(BIN)/python -m tests.faults.changed_files
 	$(BIN)/python -m tests.faults.power_loss
