@@ -3,8 +3,10 @@
 import importlib.util
 import os
 import runpy
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +55,19 @@ def run(script: str, *options: object, ranks: int | None = None, fails: bool = F
     )
     assert bool(job.returncode) == fails, job.stdout[-5000:]
     return job.stdout
+
+
+def killed_after(mark: str, folder: Path, script: str, *options: object) -> None:
+    """Kill a script, and all that it has started, once it has written a mark among its rows."""
+    begun = {*(folder / "rows").glob("*.txt")}
+    line, log = command(script, folder, *options), folder.with_suffix(".log").open("w")
+    with log, subprocess.Popen(line, cwd=ROOT, env=ENVIRONMENT, stdout=log, stderr=log, start_new_session=True) as job:
+        deadline = time.monotonic() + LIMIT_S
+        while not any(mark in path.read_text() for path in (folder / "rows").glob("*.txt") if path not in begun):
+            assert job.poll() is None, Path(log.name).read_text()[-3000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        os.killpg(job.pid, signal.SIGKILL)
 
 
 def trained(folder: Path) -> Counter[int]:

@@ -4,11 +4,23 @@ import csv
 import importlib.util
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
-from tests.compat.jobs import EPOCH, LIMIT_S, SCRIPTS, assert_each_once, losses_by_hand, needs, run, trained
+from streamdata import PromptLedger
+from tests.compat.jobs import (
+    EPOCH,
+    LIMIT_S,
+    SCRIPTS,
+    assert_each_once,
+    killed_after,
+    losses_by_hand,
+    needs,
+    run,
+    trained,
+)
 from tests.launched import launch, script
 
 ELASTIC = [(2, 10), (1, 20), (2, 10)]
@@ -16,10 +28,14 @@ ELASTIC = [(2, 10), (1, 20), (2, 10)]
 
 
 def test_no_script_has_more_than_70_lines() -> None:
-    """Who reads one wants to see at once what to write; torchtitan has two protocols, TRL half of HF Trainer's."""
+    """Who reads one wants to see at once what to write; torchtitan has two protocols, TRL half of HF Trainer's.
+
+    A loop with a ledger answers prompts too, and of TRL's asynchronous trainer it has both ends.
+    """
     lines = {path.name: len(path.read_text().splitlines()) for path in SCRIPTS.glob("*.py") if path.name != "tiny.py"}
-    assert len(lines) == 11
-    assert max(lines.pop("titan_loader.py"), lines.pop("hf_trainer.py")) <= 90
+    assert len(lines) == 15
+    assert max(lines.pop(name) for name in ("titan_loader.py", "hf_trainer.py", "ledger_loop.py")) <= 90
+    assert max(lines.pop(name) for name in ("trl_async_grpo.py", "stand_ins.py")) <= 135
     assert max(lines.values()) <= 70, lines
 
 
@@ -127,6 +143,31 @@ def test_trl_goes_on(tmp_path: Path) -> None:
     run("trl_sft", tmp_path, "--stop-after", 7, ranks=2)
     run("trl_sft", tmp_path, ranks=2)
     assert_each_once(tmp_path, times=2)
+
+
+def test_a_loop_with_a_ledger_goes_on_with_more_prompts_side_by_side(tmp_path: Path) -> None:
+    """Stopped between two checkpoints, then killed: prompts that were trained after the last one are trained again."""
+    run("ledger_loop", tmp_path, "--steps", 12)
+    killed_after("saved 20", tmp_path, "ledger_loop", "--side-by-side", 30)
+    run("ledger_loop", tmp_path, "--side-by-side", 3)
+    assert_each_once(tmp_path)
+
+
+@needs("accelerate", "trl", "datasets")
+def test_trls_asynchronous_trainer_goes_on_without_losing_a_prompt(tmp_path: Path) -> None:
+    """Killed with its worker: of the epoch each prompt was trained, dropped or is given by the ledger, and once."""
+    killed_after("saved 6", tmp_path, "trl_async_grpo")
+    run("trl_async_grpo", tmp_path, "--max-steps", 15)
+    rows = trained(tmp_path)
+    training_set = runpy.run_path(str(SCRIPTS / "tiny.py"))["training_set"]
+    ledger = PromptLedger(training_set(2))
+    ledger.load_state_dict(json.loads((tmp_path / "checkpoint-15" / "ledger.json").read_text()))
+    stats = ledger.stats()
+    assert (len(rows), stats["done"]) == (30, 30)
+    left = 240 - int(stats["done"] + stats["dropped"])
+    rows.update(prompt.sample["row"] for prompt in ledger.take(left))
+    assert set(rows.values()) == {1}
+    assert rows.total() == 240 - stats["dropped"] < 240
 
 
 @needs("ray", "pandas")
