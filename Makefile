@@ -13,7 +13,8 @@ FLOOR = $(shell sed -n 's/.*"$(1)>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 TRAINERS := .venv-trainers
 WHOLE := accelerate==1.15.0 lightning==2.6.6 datasets==5.2.0 ray[train] grain==0.2.18
 ALONE := scikit-image trl verl==0.9.1 torchtitan==0.3.0 tyro docstring-parser typeguard megatron-core==0.16.1 \
-  tensordict==0.10.0 pyvers cloudpickle codetiming
+  tensordict==0.10.0 pyvers cloudpickle codetiming hydra-core antlr4-python3-runtime==4.9.3 cachetools peft uvicorn fastapi \
+  starlette opentelemetry-api opentelemetry-semantic-conventions
 
 # Another one, of peers in figures; what they share with us is that of $(VENV). Both name torchvision, which neither needs here.
 PEERS := .venv-peers

@@ -23,8 +23,7 @@ class Answers(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         time.sleep(0.001 * 50 ** random.random())
-        tokens = [random.randrange(4, 8) for _ in range(3)]
-        choice = {"token_ids": tokens, "logprobs": {"token_logprobs": [-5.5] * 3}}
+        choice = {"token_ids": random.choices(range(8), k=3), "logprobs": {"token_logprobs": [-5.5] * 3}}
         content = json.dumps({"choices": [choice]}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")

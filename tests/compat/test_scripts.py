@@ -30,12 +30,12 @@ ELASTIC = [(2, 10), (1, 20), (2, 10)]
 def test_no_script_has_more_than_70_lines() -> None:
     """Who reads one wants to see at once what to write; torchtitan has two protocols, TRL half of HF Trainer's.
 
-    A loop with a ledger answers prompts too, and of TRL's asynchronous trainer it has both ends.
+    A loop with a ledger answers prompts too, and asynchronous trainers have two ends: each is run without a GPU.
     """
     lines = {path.name: len(path.read_text().splitlines()) for path in SCRIPTS.glob("*.py") if path.name != "tiny.py"}
     assert len(lines) == 15
     assert max(lines.pop(name) for name in ("titan_loader.py", "hf_trainer.py", "ledger_loop.py")) <= 90
-    assert max(lines.pop(name) for name in ("trl_async_grpo.py", "stand_ins.py")) <= 135
+    assert max(lines.pop(name) for name in ("trl_async_grpo.py", "verl_rollouter.py")) <= 140
     assert max(lines.values()) <= 70, lines
 
 
@@ -168,6 +168,14 @@ def test_trls_asynchronous_trainer_goes_on_without_losing_a_prompt(tmp_path: Pat
     rows.update(prompt.sample["row"] for prompt in ledger.take(left))
     assert set(rows.values()) == {1}
     assert rows.total() == 240 - stats["dropped"] < 240
+
+
+@needs("verl", "tensordict", "hydra", "peft", "opentelemetry")
+def test_verls_rollouter_goes_on_without_losing_a_prompt(tmp_path: Path) -> None:
+    """Killed with answers in its queue and on their way: each prompt of the epoch is trained on once."""
+    killed_after("saved 20", tmp_path, "verl_rollouter")
+    run("verl_rollouter", tmp_path)
+    assert_each_once(tmp_path)
 
 
 @needs("ray", "pandas")
