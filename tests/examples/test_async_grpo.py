@@ -31,7 +31,7 @@ class Fork:
 def train(run: Path, workers: int, epochs: int) -> None:
     os.setsid()
     fork_workers()
-    async_grpo.START_METHOD, async_grpo.SAVE_EVERY, async_grpo.GROUPS_OF_A_STEP = "fork", 3, 4
+    async_grpo.START_METHOD, async_grpo.SAVE_EVERY, async_grpo.GROUPS_OF_A_STEP = "fork", 2, 2
     async_grpo.SHORTEST_S, async_grpo.TOO_LONG_S = 0.0001, 0.0045
     sys.argv = ["", str(run), f"--workers={workers}", f"--epochs={epochs}"]
     async_grpo.main()
@@ -48,6 +48,13 @@ def test_a_killed_training_settles_each_prompt_once(
     resumed = [json.loads(path.read_text().partition("\n")[0])["resumed"] for path in sorted(tmp_path.glob("log-*"))]
     assert len(resumed) == 3
     assert resumed[-1] > 0
+
+
+@pytest.mark.long
+def test_five_kills_of_a_whole_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As its page says, each start a command of its own."""
+    async_grpo_killed.main(str(tmp_path))
+    assert "2,000 prompts, each once: " in capsys.readouterr().out
 
 
 def write_logs(run: Path, *starts: tuple[int, dict[tuple[int, int], int]]) -> None:
