@@ -1,7 +1,7 @@
 """JSONL shards, any row of which can be read: `runs of rows → JsonlWindow → records`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -117,37 +117,42 @@ class JsonlWindow:
             DamagedRecordError: The next row is broken.
             ShardError: The shard is not what was indexed.
         """
-        chosen = np.asarray(positions, np.int64)
+        return chain.from_iterable(self._lists(np.asarray(positions, np.int64), common, chunk))
+
+    def _lists(self, chosen: Int64s, common: Mapping[str, Any], chunk: Chunk | None) -> Iterator[list[Record]]:
+        """Some records at a time: lists, so that no generator runs for each record."""
         errors: list[Exception] = []
         if chunk is None:
             memory, begins = self._bytes.read(chosen, keep=self._is_kept)
             spans = zip(begins.tolist(), (begins + self._bytes.sizes[chosen]).tolist(), strict=True)
+            found = (memory[begin:end] for begin, end in spans)
         else:
-            held = _lines_of(chunk, chosen, self._bytes.sizes[chosen].tolist(), errors)
+            found = _lines_of(chunk, chosen, self._bytes.sizes[chosen].tolist(), errors)
         urls = map(self._urls.__getitem__, self._bytes.shards[chosen].tolist())
         keys = map(str, self._numbers[chosen].tolist())
         own, is_doubtful = 2 + len(common), self._doubtful
-        while lines := (
-            [memory[begin:end] for begin, end in islice(spans, _PARSED_AT_ONCE)]
-            if chunk is None
-            else list(islice(held, _PARSED_AT_ONCE))
-        ):
-            # `zip` stops where the rows end, before it takes a key and a url, which are for the next lines.
-            for row, line, key, url in zip(_parsed(lines), lines, keys, urls, strict=False):
-                try:
-                    size = len(row)
-                    row[URL] = url
-                    row[KEY] = key
-                except TypeError:  # it takes no fields, so it is no object
-                    text = bytes(line).replace(b"\n", b" ") if url in self._arrays else bytes(line)
-                    raise self._error(syntax_flaw(text), url, key) from None
-                row.update(common)
-                # A field that was there already was written over, which the number of fields tells.
-                if len(row) != size + own or INDEX in row or STATES in row:
-                    raise self._error(reserved_flaw(orjson.loads(line)), url, key)
-                if is_doubtful and (flaw := integer_flaw(bytes(line))):
-                    raise self._error(flaw, url, key)
-                yield row
+        while lines := list(islice(found, _PARSED_AT_ONCE)):
+            rows = _parsed(lines)
+            try:
+                # `zip` stops where the rows end, before it takes a key and a url, which are for the next lines.
+                for row, line, key, url in zip(rows, lines, keys, urls, strict=False):
+                    try:
+                        size = len(row)
+                        row[URL] = url
+                        row[KEY] = key
+                    except TypeError:  # it takes no fields, so it is no object
+                        text = bytes(line).replace(b"\n", b" ") if url in self._arrays else bytes(line)
+                        raise self._error(syntax_flaw(text), url, key) from None
+                    row.update(common)
+                    # A field that was there already was written over, which the number of fields tells.
+                    if len(row) != size + own or INDEX in row or STATES in row:
+                        raise self._error(reserved_flaw(orjson.loads(line)), url, key)
+                    if is_doubtful and (flaw := integer_flaw(bytes(line))):
+                        raise self._error(flaw, url, key)
+            except ShardError:
+                yield rows[: next(number for number, one in enumerate(rows) if one is row)]
+                raise
+            yield rows
         if errors:
             raise errors[0]
 
