@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata.errors import StateError, shown
 from streamdata.io.remote.addresses import CacheSetting, read_cache_settings
-from streamdata.io.remote.network import checked_connections, connections_of_process, network
+from streamdata.io.remote.network import connections_of_process, network
 from streamdata.mixing.checks import check_not_wrapped, check_picklable, check_sources, checked_pass, checked_stall_s
 from streamdata.mixing.control import Control
 from streamdata.mixing.deals import Deals, header_of
@@ -32,7 +32,7 @@ from streamdata.run.lane_link import Traffic, note_deal, noted_deal, times_of, t
 from streamdata.run.topology import data_parallel_at_fork, data_parallel_of, remember_data_parallel_at_fork
 from streamdata.run.trainer import end_with_trainer
 from streamdata.shards.ahead.meter import own_traffic
-from streamdata.shards.ahead.read_ahead import ahead_settings, checked_bytes
+from streamdata.shards.ahead.read_ahead import ahead_settings
 from streamdata.sources.alone import Alone
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.named import check_dataset, is_own_stream, named
@@ -123,7 +123,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         stall_s: float | None = None,
     ) -> None:
         super().__init__(name, percent)
-        self.connections = checked_connections(connections)
+        self.connections = connections
         self.stall_s = None if stall_s is None else checked_stall_s(stall_s, "MergedDataset")
         if storage_options is not None and default_of("storage_options") is not storage_options:
             raise ValueError(
@@ -144,7 +144,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self.skip = skip
         settings = read_cache_settings(cache)
         self.read_ahead_bytes = read_ahead_bytes
-        checked_bytes(read_ahead_bytes)  # what is wrong with it is said here
+        ahead_settings(read_ahead_bytes, connections)  # what is wrong with them is said here
         check_sources(self)
         for dataset in self.datasets:
             if isinstance(dataset, Alone):

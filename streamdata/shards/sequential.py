@@ -17,8 +17,8 @@ from streamdata.io.storage import NO_STAMP, FileStamp, Int64s, base_name, close_
 from streamdata.io.streams import open_stream
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
 from streamdata.run.per_process import Recent
-from streamdata.shards.ahead.spans import FileSpans, read_spans
-from streamdata.shards.ahead.windows import MAX_REQUEST_BYTES, ChunkBytes
+from streamdata.shards.ahead.spans import MAX_REQUEST_BYTES, FileSpans, read_spans
+from streamdata.shards.ahead.windows import ChunkBytes
 from streamdata.shards.index.indexing import IndexJob, csv_kind, headers_of
 from streamdata.shards.index.manifest import NOTHING_KNOWN, Known, ListedFacts, stamps_for, stamps_known
 from streamdata.shards.jsonl.csv_rows import csv_records

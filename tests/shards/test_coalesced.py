@@ -2,13 +2,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdata.shards.ahead.windows import MAX_REQUEST_BYTES, coalesced
+from streamdata.shards.ahead.spans import MAX_REQUEST_BYTES, coalesced
 
 MB = 1 << 20
 
 
 def requests_of(*spans):
-    return [piece[:3] for piece in coalesced(np.array(spans, np.int64).reshape(-1, 3))[0]]
+    return coalesced(np.array(spans, np.int64).reshape(-1, 3))[0]
 
 
 def test_spans_that_touch_are_one_request_up_to_its_bound():
@@ -23,10 +23,10 @@ def test_gaps_are_read_where_that_is_less_than_twice_what_is_wanted():
     assert requests_of((0, 0, 10), (1, 10, 20)) == [(0, 0, 10), (1, 10, 20)]
 
 
-def test_pieces_say_what_needs_them_first():
-    """Whatever lies first; an empty span is in none."""
+def test_each_span_says_which_piece_has_it():
+    """Whichever is used first; an empty span is in none."""
     pieces, of_span = coalesced(np.array([(1, 0, 5), (0, 90, 95), (0, 7, 7), (1, 5, 9)], np.int64))
-    assert pieces == [(0, 90, 95, 1), (1, 0, 9, 0)]
+    assert pieces == [(0, 90, 95), (1, 0, 9)]
     assert of_span.tolist() == [1, 0, -1, 1]
 
 
@@ -44,6 +44,6 @@ def test_each_span_is_in_its_request(spans, gaps):
             assert pieces[request][0] == shard
             assert pieces[request][1] <= begin < end <= pieces[request][2]
             wanted[shard, begin // unit : end // unit] = True
-    for shard, begin, end, _ in pieces:
+    for shard, begin, end in pieces:
         has = wanted[shard, begin // unit : end // unit].mean()
         assert has > 0.5 if gaps else has == 1

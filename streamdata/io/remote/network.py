@@ -59,35 +59,20 @@ class NetworkCounts:
             self.since, self.waited = time.perf_counter(), 0.0
 
 
-def checked_connections(connections: Any) -> int | None:
-    """Check the number of connections that a recipe gives; None stays None.
-
-    Raises:
-        ValueError: The number is not a positive int.
-    """
-    if connections is not None and (type(connections) is not int or connections < 1):
-        raise ValueError(
-            f"connections: expected a whole number above 0, got {shown(connections)}\n  Leave it out for 64."
-        )
-    return connections
-
-
-def connections_of_process(connections: int | None = None) -> int:
+def connections_of_process(connections: Any = None) -> int:
     """The number of requests that this process may have in flight.
 
     Args:
         connections: Of a node, shared by its ranks and their workers; None takes that of the environment, or 64.
 
     Raises:
-        ValueError: The environment's is not a positive number.
+        ValueError: It is not a whole number above 0.
     """
+    who, text = "connections", os.environ.get(_VARIABLE, str(MAX_CONNECTIONS))
     if connections is None:
-        text = os.environ.get(_VARIABLE, str(MAX_CONNECTIONS))
-        if not text.isdigit() or not int(text):
-            raise ValueError(
-                f"network: expected a number above 0 in {_VARIABLE}, got {shown(text)}\n  Set it, or unset it."
-            )
-        connections = int(text)
+        who, connections = f"{_VARIABLE} in the environment", int(text) if text.isdecimal() else text
+    if type(connections) is not int or connections < 1:
+        raise ValueError(f"{who}: expected a whole number above 0, got {shown(connections)}\n  Leave it out for 64.")
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
     data = sys.modules.get("torch.utils.data")  # who has not imported it is no worker
     info = data.get_worker_info() if data is not None else None

@@ -42,36 +42,25 @@ class AheadSettings(NamedTuple):
     """Requests that are under way at the same time, at most."""
 
 
-def ahead_settings(read_ahead_bytes: int | None, connections: int | None) -> AheadSettings:
-    """The read-ahead settings of this process, from the recipe or the environment.
+def ahead_settings(read_ahead_bytes: Any, connections: Any) -> AheadSettings:
+    """The read-ahead settings of this process: the recipe's, else the environment's, else the defaults.
 
     Args:
         read_ahead_bytes: What the recipe says, if it does; then the environment is not asked.
         connections: The connections of a node that the recipe gives, if it does.
 
     Raises:
-        ValueError: A value is out of range.
+        ValueError: The bound is not a whole number of at least 0, or the connections are not one above 0.
     """
-    return AheadSettings(checked_bytes(read_ahead_bytes), connections_of_process(connections))
-
-
-def checked_bytes(read_ahead_bytes: Any) -> int:
-    """The bound of the read-ahead in bytes: the recipe's, else the environment's, else the default.
-
-    Raises:
-        ValueError: The bound is not a whole number of at least 0.
-    """
-    who, value = "read_ahead_bytes", read_ahead_bytes
-    if value is None and (text := os.environ.get(_VARIABLE)):
+    who, value, text = "read_ahead_bytes", read_ahead_bytes, os.environ.get(_VARIABLE)
+    if value is None and text:
         who, value = f"{_VARIABLE} in the environment", int(text) if text.isdecimal() else text
-    if value is None:
-        return _BYTES
+    value = _BYTES if value is None else value
     if type(value) is not int or value < 0:
         raise ValueError(
-            f"{who}: expected a whole number of at least 0, got {shown(value)}\n  Leave it out to have the "
-            "default: 256 MiB."
+            f"{who}: expected a whole number of at least 0, got {shown(value)}\n  Leave it out for 256 MiB."
         )
-    return value
+    return AheadSettings(value, connections_of_process(connections))
 
 
 @dataclass(eq=False)
@@ -84,11 +73,6 @@ class LaneAhead:
     upcoming: "list[Upcoming]" = field(default_factory=list)
     """The queues of its sources that are being read."""
 
-    def ask_for_all(self) -> None:
-        """Ask for what comes first of all sources, so that these are waited for at the same time."""
-        for upcoming in list(self.upcoming):
-            upcoming.ask_for_first()
-
     def close(self) -> None:
         """Drop all that the lane's sources hold, and cancel pending requests."""
         for upcoming in list(self.upcoming):
@@ -96,30 +80,17 @@ class LaneAhead:
 
     def fair_share(self) -> tuple[int, int]:
         """Bytes of a source's load, so that the present ones of all fit into half of the bound; and its connections."""
-        num_sources = max(1, sum(max(lane.num_sources, len(lane.upcoming)) for lane in _reading()))
+        reading = [lane for lane in list(_lanes.get()) if lane.upcoming]
+        num_sources = max(1, sum(max(lane.num_sources, len(lane.upcoming)) for lane in reading))
         return max(1, self.settings.read_ahead_bytes // 2 // num_sources), self.settings.connections // num_sources
-
-    def room(self) -> int:
-        """Bytes that may be asked for ahead: so many are free of their half of the bound.
-
-        Beside a record that is larger than its source's share less is ahead.
-        """
-        present, ahead = held_bytes()
-        half = self.settings.read_ahead_bytes // 2
-        return half - ahead - max(0, present - half)
 
 
 _lanes: PerProcess[WeakSet[LaneAhead]] = PerProcess(WeakSet)
 
 
-def _reading() -> list[LaneAhead]:
-    """The lanes that this process reads."""
-    return [lane for lane in list(_lanes.get()) if lane.upcoming]
-
-
 def held_bytes() -> tuple[int, int]:
     """Bytes that were asked for and not let go of, in all lanes of this process: of present loads, and ahead."""
-    held = [one.held_bytes() for lane in _reading() for one in list(lane.upcoming)]
+    held = [one.held_bytes() for lane in list(_lanes.get()) for one in list(lane.upcoming)]
     return sum(present for present, _ in held), sum(ahead for _, ahead in held)
 
 
@@ -171,11 +142,6 @@ class Upcoming:
             for load in reversed(loads if self._pid == os.getpid() else []):
                 load.cancel()
 
-    def ask_for_first(self) -> None:
-        """Send what is read first, if nothing was asked for yet."""
-        if self._chunk is None and not self._queue:
-            self._fill()
-
     def enter(self, key: Hashable) -> PlannedWindow:
         """Go to the next window, whose key is `key`; the rest of the previous one is dropped.
 
@@ -199,13 +165,14 @@ class Upcoming:
 
     def _in_order(self) -> Iterator[Chunk]:
         """Yield all chunks; a load is let go of when what comes after it is asked for."""
-        self._lane.ask_for_all()
+        for upcoming in list(self._lane.upcoming):  # what comes next of all: it is waited for at the same time
+            upcoming.fill()
         while True:
             if not self._queue and not self._plan():
                 assert self._error is not None, "a window is due, and none was planned"
                 raise self._error
             load = self._queue[0]
-            self._fill()
+            self.fill()
             yield from load.chunks
             self._queue.popleft()
             self._num_under_way -= len(load.answers)
@@ -214,19 +181,20 @@ class Upcoming:
             if self._has_waited:
                 self._num_wanted, self._has_waited = min(2 * self._num_wanted, _MOST_WINDOWS), False
 
-    def _fill(self) -> None:
+    def fill(self) -> None:
         """Send what is needed next, as far ahead as the source has needed so far, and as there is room."""
         while self._num_under_way < self._most_under_way:
             load = next((load for load in self._queue if load.unsent), None)
-            if load is not None and not self._send(load, load.unsent[0]):
-                return
-            if load is None and not self._plan():
+            if not (self._plan() if load is None else self._send(load, load.unsent[0])):
                 return
 
     def _send(self, load: Load, number: int) -> bool:
         """Send a request, unless it is ahead of the present load and has no room; return whether it was sent."""
-        request = load.requests[number]
-        if load is not self._queue[0] and request.end - request.begin > self._lane.room():
+        request, (present, ahead) = load.requests[number], held_bytes()
+        half = self._lane.settings.read_ahead_bytes // 2
+        # Beside a record that is larger than its source's share less is ahead.
+        room = half - ahead - max(0, present - half)
+        if load is not self._queue[0] and request.end - request.begin > room:
             return False
         load.send(number)
         self._num_under_way += 1
@@ -243,7 +211,7 @@ class Upcoming:
         if isinstance(answer, Future) and not answer.done():
             self._has_waited = True
             self._most_under_way += self._most_under_way < self._lane.settings.connections
-        self._fill()
+        self.fill()
         if isinstance(answer, Future):
             with network().waiting():
                 answer = answer.result()
@@ -256,14 +224,11 @@ class Upcoming:
     def _plan(self) -> bool:
         """Queue the next load, as many windows, or parts of them, ahead as was needed; return whether there is one."""
         num_ahead = sum(len(load.chunks) for load in islice(self._queue, 1, None))
-        if self._queue and num_ahead >= self._num_wanted:
+        is_enough = self._queue and num_ahead >= self._num_wanted
+        if is_enough or self.held_bytes()[1] > _MOST_LOADS * self._lane.fair_share()[0]:
             return False
-        if self.held_bytes()[1] > _MOST_LOADS * self._lane.fair_share()[0]:
-            return False
-        load = next(self._loads, None)
-        if load is not None:
-            self._queue.append(load)
-        return load is not None
+        self._queue += (planned := list(islice(self._loads, 1)))
+        return bool(planned)
 
     def _planned(self, windows: Iterator[PlannedWindow]) -> Iterator[Load]:
         """Cut windows into loads; join small ones, half as many as are wanted ahead, so that requests are larger."""

@@ -1,18 +1,22 @@
-"""Spans of many shards: `shards, their versions, spans → one piece of memory`."""
+"""Spans of many shards: `shards, their versions, spans → pieces that are read together → one piece of memory`."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from streamdata.io.remote.network import network
 from streamdata.io.storage import FileStamp, Int64s, cut_short, is_remote, opened_shard, submit_range
 
-_Piece = tuple[int, int, int, int]
-"""Consecutive bytes of a shard, and where they go: shard, begin, end, begin in memory. Plain, since one is made for
-nearly every record of a shuffled window."""
+Piece = tuple[int, int, int]
+"""Consecutive bytes of a shard that are read together: shard, begin, end. Plain, since one is made for nearly every
+record of a shuffled window."""
+MAX_REQUEST_BYTES: Final = 8 << 20
+"""Bytes of several spans that are one piece, at most; a span that is larger is one, too."""
 
 
 class FileSpans(NamedTuple):
@@ -46,58 +50,70 @@ def read_spans(
     Raises:
         ShardError: A shard has changed, or ends before a span does.
     """
-    pieces, size, offsets = _pieces(spans)
+    rows, size, origins, placed = spans.tolist(), 0, list[int](), list[tuple[int, int, int, int]]()
+    pieces, piece_of = _joined(rows, gaps=False)
+    for shard, begin, end in pieces:
+        origins.append(size - begin)  # where the first byte of the piece's file would be
+        placed.append((shard, begin, end, size))
+        size += end - begin
     memory = memoryview(bytearray(size)) if lend is None else lend(size)
     known = set() if at_their_paths is None else at_their_paths
-    remote: list[_Piece] = []
-    for shard, group in groupby(pieces, itemgetter(0)):  # one after the other, so that few files are open at once
-        if is_remote(urls[shard]):
-            remote += group
-        else:
-            file, short = opened_shard(urls[shard]), list[tuple[int, int, int]]()
-            for _, begin, end, at in group:
-                if (got := file.read_into(memory[at : at + end - begin], begin)) < end - begin:
+    asked: list[tuple[memoryview, Future[bytes]]] = []
+    try:
+        for shard, group in groupby(sorted(placed), itemgetter(0)):
+            url, stamp, short = urls[shard], stamps[shard], list[tuple[int, int, int]]()
+            parts = ((begin, end, memory[at : at + end - begin]) for _, begin, end, at in group)
+            if is_remote(url):
+                asked += [(part, submit_range(url, begin, end, stamp)) for begin, end, part in parts]
+                continue
+            file = opened_shard(url)  # one after the other, so that few files are open at once
+            for begin, end, part in parts:
+                if (got := file.read_into(part, begin)) < end - begin:
                     short.append((begin, end - begin, got))
-            file.check(stamps[shard], by_path=shard not in known)
+            file.check(stamp, by_path=shard not in known)
             if short:
                 raise cut_short(file.url, *short[0])
             known.add(shard)
-    if remote:
-        _read_remote(urls, stamps, remote, memory)
-    return memory, np.array(offsets, np.int64)
-
-
-def _pieces(spans: Int64s) -> tuple[list[_Piece], int, list[int]]:
-    """The pieces that are read at once, in order; how many bytes that is; and where each span begins in it.
-
-    A loop: there are some dozen spans, for which it takes less time than the twenty calls of NumPy that it would be.
-    """
-    pieces: list[_Piece] = []
-    size, begins = 0, []
-    shard, first, last = -1, 0, 0  # of the piece under way
-    for next_shard, begin, end in spans.tolist():
-        if next_shard != shard or not first <= begin <= last:
-            if shard >= 0:
-                pieces.append((shard, first, last, size))
-            size += last - first
-            shard, first, last = next_shard, begin, end
-        elif end > last:
-            last = end
-        begins.append(size + begin - first)
-    if shard >= 0:
-        pieces.append((shard, first, last, size))
-    return sorted(pieces), size + last - first, begins
-
-
-def _read_remote(urls: Sequence[str], stamps: Sequence[FileStamp], pieces: list[_Piece], memory: memoryview) -> None:
-    """Pieces of remote shards, at the same time."""
-    asked = [
-        (piece, submit_range(urls[piece[0]], *piece[1:3], stamps[piece[0]])) for piece in pieces if piece[1] < piece[2]
-    ]
-    try:
-        with network().waiting():
-            for (_, begin, end, at), answer in asked:
-                memory[at : at + end - begin] = answer.result()
+        with network().waiting() if asked else nullcontext():
+            for part, answer in asked:
+                part[:] = answer.result()
     finally:
         for _, answer in asked:
             answer.cancel()
+    offsets = [origins[piece] + begin for piece, (_, begin, _) in zip(piece_of, rows, strict=True)]
+    return memory, np.array(offsets, np.int64)
+
+
+def coalesced(spans: Int64s, *, gaps: bool = True) -> tuple[list[Piece], Int64s]:
+    """Join spans into pieces, each less than twice as large as the bytes that are wanted of it.
+
+    Args:
+        spans: Shard, begin and end of each, (n, 3), in the order in which they are used.
+        gaps: Whether spans may be joined that do not touch.
+
+    Returns:
+        The pieces, sorted, and the number of the one that holds each span; -1 for an empty span.
+    """
+    order, of_span = np.lexsort((spans[:, 1], spans[:, 0])), np.full(len(spans), -1, np.int64)
+    order = order[spans[order, 1] < spans[order, 2]]
+    pieces, of_span[order] = _joined(spans[order].tolist(), gaps=gaps)
+    return pieces, of_span
+
+
+def _joined(spans: list[list[int]], *, gaps: bool) -> tuple[list[Piece], list[int]]:
+    """Join spans to those before them; return the pieces, and the number of each span's piece."""
+    pieces, numbers = list[Piece](), list[int]()
+    shard, first, last, skipped = -1, 0, 0, 0  # of the piece under way
+    for next_shard, begin, end in spans:
+        gap, size = begin - last, end - first
+        is_near = gap <= 0 or (gaps and 2 * (skipped + gap) < size)
+        if next_shard != shard or begin < first or (end > last and not (is_near and size <= MAX_REQUEST_BYTES)):
+            if shard >= 0:
+                pieces.append((shard, first, last))
+            shard, first, last, skipped = next_shard, begin, end, 0
+        elif end > last:
+            last, skipped = end, skipped + gap if gap > 0 else skipped
+        numbers.append(len(pieces))
+    if shard >= 0:
+        pieces.append((shard, first, last))
+    return pieces, numbers

@@ -7,71 +7,13 @@ import io
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamdata.io.cache.page_cache import Memory
 from streamdata.io.storage import FileStamp, Int64s, advise, is_remote, submit_memory
-from streamdata.shards.ahead.spans import FileSpans
-
-MAX_REQUEST_BYTES: Final = 8 << 20
-"""Bytes of several spans that are one request, at most; a span that is larger is one request, too."""
-
-
-class Piece(NamedTuple):
-    """Consecutive bytes of a shard that are requested together."""
-
-    shard: int
-    begin: int
-    end: int
-    first_use: int
-    """The number of the first span that it holds."""
-
-
-def coalesced(spans: Int64s, *, gaps: bool = True) -> tuple[list[Piece], Int64s]:
-    """Join spans into pieces, each less than twice as large as the bytes that are wanted of it.
-
-    Args:
-        spans: Shard, begin and end of each, (n, 3), in the order in which they are used.
-        gaps: Whether spans may be joined that do not touch.
-
-    Returns:
-        The pieces, sorted, and the number of the one that holds each span; -1 for an empty span.
-    """
-    of_span = np.full(len(spans), -1, np.int64)
-    order = np.lexsort((spans[:, 1], spans[:, 0]))
-    order = order[spans[order, 1] < spans[order, 2]]
-    if not len(order):
-        return [], of_span
-    shards, begins, ends = spans[order].T
-    # Runs, so that the loop below has few turns: spans that touch, between the same two multiples of the bound.
-    cells = np.stack([shards, begins // MAX_REQUEST_BYTES, (ends - 1) // MAX_REQUEST_BYTES])
-    is_first = np.append(True, (cells[:, 1:] != cells[:, :-1]).any(axis=0) | (begins[1:] > ends[:-1]))
-    starts = np.flatnonzero(is_first)
-    last_ends, first_uses = np.maximum.reduceat(ends, starts), np.minimum.reduceat(order, starts)
-    runs = np.stack([shards[starts], begins[starts], last_ends, first_uses], axis=1)
-    pieces: list[Piece] = []
-    of_run, wanted = [], 0
-    for run in map(Piece._make, runs.tolist()):
-        last = pieces[-1] if pieces else None
-        if last is None or last.shard != run.shard or not _may_join(last, run, wanted, gaps=gaps):
-            pieces.append(run)
-            wanted = run.end - run.begin
-        else:
-            wanted += max(0, run.end - max(run.begin, last.end))
-            end, first_use = max(last.end, run.end), min(last.first_use, run.first_use)
-            pieces[-1] = last._replace(end=end, first_use=first_use)
-        of_run.append(len(pieces) - 1)
-    of_span[order] = np.array(of_run)[np.cumsum(is_first) - 1]
-    return pieces, of_span
-
-
-def _may_join(piece: Piece, run: Piece, wanted: int, *, gaps: bool) -> bool:
-    size = max(piece.end, run.end) - piece.begin
-    if run.begin <= piece.end:  # it touches, or it is the same record again
-        return size <= MAX_REQUEST_BYTES or run.end <= piece.end
-    return gaps and size <= MAX_REQUEST_BYTES and size < 2 * (wanted + run.end - run.begin)
+from streamdata.shards.ahead.spans import FileSpans, coalesced
 
 
 class PlannedWindow(NamedTuple):
@@ -87,11 +29,8 @@ class PlannedWindow(NamedTuple):
 
     def chunks(self, max_bytes: int) -> "list[Chunk]":
         """Divide the window into chunks of so many bytes at most; one record may have more."""
-        sizes = np.zeros(len(self.order), np.int64)
-        for file in self.files:
-            _, begins, ends_of_spans = file.spans[self.order].T
-            sizes += ends_of_spans - begins
-        ends = np.cumsum(sizes)
+        sizes = [np.diff(file.spans[self.order, 1:])[:, 0] for file in self.files]
+        ends = np.cumsum(np.sum(sizes, axis=0) if sizes else np.zeros(len(self.order), np.int64))
         chunks, begin, before = [], 0, 0
         while begin < len(ends):
             end = max(begin + 1, int(np.searchsorted(ends, before + max_bytes, side="right")))
@@ -116,16 +55,13 @@ class Chunk:
 
     load: "Load"
     """It brings their bytes; set when that is planned."""
+    rows: Int64s
+    """The number of each of its records in the load, by position in the window."""
 
     def __init__(self, window: PlannedWindow, begin: int, end: int, num_bytes: int) -> None:
         self.window, self.begin, self.end, self.num_bytes = window, begin, end, num_bytes
         self.positions = window.order[begin:end]
         self.is_last = end == len(window.order)
-
-    def join(self, load: "Load", first: int) -> None:
-        """Have the records come with a load, as those from number `first` on."""
-        self.load, self._rows = load, np.zeros(int(self.window.order.max(initial=-1)) + 1, np.int64)
-        self._rows[self.positions] = np.arange(first, first + self.end - self.begin)
 
     def located(self, which: int, chosen: Int64s) -> Iterator[tuple[Memory, int]]:
         """The memory of each of these records, waited for one by one, and where it begins there.
@@ -134,7 +70,10 @@ class Chunk:
             which: The number of their files in the window's.
             chosen: Positions in the window.
         """
-        return self.load.located(self._rows[chosen], which)
+        load, rows = self.load, self.rows[chosen]
+        for number, begin in zip(load.of_span[rows, which].tolist(), load.begins[rows, which].tolist(), strict=True):
+            memory, first = load.held.get(number) or load.receive(number)
+            yield memory, begin - first
 
 
 class Request(NamedTuple):
@@ -168,7 +107,8 @@ class Load:
         self.chunks, self._take, files = chunks, take, chunks[0].window.files
         num_records, wanted = 0, sum(chunk.num_bytes for chunk in chunks)
         for chunk in chunks:
-            chunk.join(self, num_records)
+            chunk.load, chunk.rows = self, np.zeros(int(chunk.window.order.max(initial=-1)) + 1, np.int64)
+            chunk.rows[chunk.positions] = np.arange(num_records, num_records + chunk.end - chunk.begin)
             num_records += chunk.end - chunk.begin
         # One row for each record, with a span for each of its files; these are told apart by their shards' numbers.
         spans = np.zeros((num_records, len(files), 3), np.int64)
@@ -176,13 +116,14 @@ class Load:
             spans[:, which] = np.concatenate([chunk.window.files[which].spans[chunk.positions] for chunk in chunks])
             spans[:, which, 0] = spans[:, which, 0] * len(files) + which
         pieces, of_span = coalesced(spans.reshape(-1, 3), gaps=len(chunks) == 1 and 2 * wanted <= max_bytes)
-        self._of_span, self._begins = of_span.reshape(num_records, len(files)), spans[:, :, 1]
-        self.requests: list[Request] = []
-        for number, begin, end, _ in pieces:
-            shard, which = divmod(number, len(files))
-            self.requests.append(Request(files[which].urls[shard], begin, end, files[which].stamps[shard]))
-        self._by_use: list[int] = np.argsort([piece.first_use for piece in pieces]).tolist()
-        self._held: dict[int, tuple[Memory, int]] = {}
+        self.of_span, self.begins = of_span.reshape(num_records, len(files)), spans[:, :, 1]
+        places = ((divmod(number, len(files)), begin, end) for number, begin, end in pieces)
+        self.requests = [
+            Request(files[which].urls[shard], begin, end, files[which].stamps[shard])
+            for (shard, which), begin, end in places
+        ]
+        self._by_use = [number for number in dict.fromkeys(of_span.tolist()) if number >= 0]
+        self.held: dict[int, tuple[Memory, int]] = {}
         self.forget()
 
     def forget(self) -> None:
@@ -209,26 +150,19 @@ class Load:
             if isinstance(answer, Future):
                 answer.cancel()
 
-    def located(self, rows: Int64s, which: int) -> Iterator[tuple[Memory, int]]:
-        """Yield what `Chunk.located` does, of records that are numbered in the load."""
-        held = self._held
-        for number, begin in zip(self._of_span[rows, which].tolist(), self._begins[rows, which].tolist(), strict=True):
-            memory, first = held.get(number) or self._receive(number)
-            yield memory, begin - first
-
     def memories(self) -> Iterator[memoryview]:
         """Yield the bytes of each request, as they lie in the files."""
         for number, request in enumerate(self.requests):
-            memory, first = self._receive(number)
+            memory, first = self.receive(number)
             yield memoryview(memory)[request.begin - first : request.end - first]
 
-    def _receive(self, number: int) -> tuple[Memory, int]:
+    def receive(self, number: int) -> tuple[Memory, int]:
         """Wait for a request; return its memory, and which of the file's bytes is the first there."""
         if number < 0:
             return b"", 0
         memory = self._take(self, number)
-        self._held[number] = memory, self.requests[number].begin if isinstance(memory, bytes) else 0
-        return self._held[number]
+        self.held[number] = memory, self.requests[number].begin if isinstance(memory, bytes) else 0
+        return self.held[number]
 
 
 class ChunkBytes(io.RawIOBase):
