@@ -145,7 +145,7 @@ def test_whatever_happens_to_pages_what_is_read_is_right(tmp_path, size):
             near = rng.choice([0, PAGE_BYTES, size, rng.randrange(size)])
             begin = min(max(0, near - rng.randrange(40_000)), size - 1)
             store.read(cache, begin, min(size, begin + 1 + rng.randrange(60_000)))
-        assert not cache._is_off
+        assert "off" not in cache._said
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

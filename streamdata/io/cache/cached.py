@@ -43,9 +43,7 @@ def page_cache(settings: CacheSettings | None) -> PageCache | None:
                         f"  Name another one, in `cache` or {CACHE_VARIABLE}."
                     ) from error
                 caches[settings.path] = settings, None
-                logger.warning(
-                    "cache '%s': it cannot be written: %s; everything is read without it", settings.path, error
-                )
+                logger.warning("cache '%s' cannot be written, and is not used: %s", settings.path, error)
         named, cache = caches[settings.path]
     if named != settings:
         raise ValueError(

@@ -4,12 +4,13 @@ A shard is divided into aligned pages of 4 MiB. What is wanted of pages that are
 others the whole page is fetched and kept while there is room, and then what is wanted alone.
 """
 
+import fcntl
 import logging
 import mmap
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import nullcontext
 from functools import partial
@@ -50,7 +51,7 @@ class PageCache:
 
     def __init__(self, path: str, max_bytes: int | None) -> None:
         self.path, self.reads, self.hits = path, 0, 0
-        self._room, self._is_off, self._said = Room(Path(path), max_bytes), False, set[str]()
+        self._room, self._said = Room(Path(path), max_bytes), set[str]()
         self._threads, self._slots, self._num_threads = threading.Lock(), threading.Semaphore(_MAX_FETCHED), 0
         self._waiting = deque[Callable[[], None]]()
         """Reads that no thread has begun."""
@@ -72,11 +73,10 @@ class PageCache:
             fetch: Asks for bytes of this version.
         """
         file = ShardFile(self.path, shard, size)
-        whole = self._found(file, begin, end)
-        if whole is not None:
-            self._count(begin, end)
+        if (whole := self._found(file, begin, end)) is not None:
+            self.reads, self.hits = self.reads + 1, self.hits + end - begin
             return whole
-        is_kept = not self._is_off and self._room.may_fit(min(size, PAGE_BYTES))
+        is_kept = "off" not in self._said and self._room.may_fit(min(size, PAGE_BYTES))
         if not is_kept and not any(self._found(file, *one) for one in _by_page(begin, end)):
             return fetch(begin, end)
         answer = Future[Memory]()
@@ -117,10 +117,6 @@ class PageCache:
     def _checked_of(self, file: ShardFile) -> bytearray:
         return self._checked.get(file.shard) or self._checked.setdefault(file.shard, bytearray(file.num_chunks))
 
-    def _count(self, begin: int, end: int) -> None:
-        self.reads += 1
-        self.hits += end - begin
-
     def _gather(
         self, answer: "Future[Memory]", file: ShardFile, begin: int, end: int, fetch: Fetch, *, is_kept: bool
     ) -> None:
@@ -132,7 +128,7 @@ class PageCache:
                 parts = []
                 for first, last in _by_page(begin, end):
                     if (found := self._found(file, first, last)) is not None:
-                        self._count(first, last)
+                        self.reads, self.hits = self.reads + 1, self.hits + last - first
                         parts.append(memoryview(found)[first:last])
                     elif is_kept:
                         at = first - first % PAGE_BYTES
@@ -155,12 +151,12 @@ class PageCache:
             if (found := self._found(file, begin, end)) is not None:
                 return memoryview(found)[begin:end]
             data = memoryview(fetch(begin, end).result())
-            if not self._is_off:
+            if "off" not in self._said:
                 self._keep(file, begin // PAGE_BYTES, data)
         finally:
             with self._threads:
                 self._fetched.remove(name)
-                self._room.unlock(name)
+                self._room.lock(name, fcntl.LOCK_UN)
         return data
 
     def _lock(self, name: str) -> bool:
@@ -180,7 +176,6 @@ class PageCache:
                     # What checksums are for is a crash, which this process would not have outlived.
                     self._checked_of(file)[chunks.start : chunks.stop] = b"\1" * len(chunks)
         except OSError as error:
-            self._is_off = True
             self._say("off", f"it cannot be written: {error}; what is not there yet is read without it")
 
     def _say(self, kind: str, what: str) -> None:
@@ -190,7 +185,6 @@ class PageCache:
         self._said.add(kind)
 
 
-def _by_page(begin: int, end: int) -> Iterator[tuple[int, int]]:
+def _by_page(begin: int, end: int) -> list[tuple[int, int]]:
     """Cut bytes of a shard where pages begin."""
-    for page in pages_of(begin, end):
-        yield max(begin, page * PAGE_BYTES), min(end, (page + 1) * PAGE_BYTES)
+    return [(max(begin, page * PAGE_BYTES), min(end, (page + 1) * PAGE_BYTES)) for page in pages_of(begin, end)]

@@ -58,7 +58,7 @@ class Room:
         self._fd = os.open(folder / "pages.lock", os.O_RDWR | os.O_CREAT, 0o666)
         with self._locked_sum():
             if not os.fstat(self._fd).st_size:
-                self._store(self._count()[0], 0.0)
+                self._store(sum(size for _, _, size in self._files()), 0.0)
             used, _ = self._state()
             self.max_bytes = max_bytes or (shutil.disk_usage(folder).free + used) // _FREE_SHARE
             if used > self.max_bytes:
@@ -69,23 +69,17 @@ class Room:
         if self._versions.get(shard[URL]) != shard[VERSION]:
             with self._threads:  # one that makes room lets go of the locks of folders that were unused when it began
                 # Another process may make room now. Then this is tried again: what is removed lives on in its maps.
-                if self._locked(fcntl.LOCK_SH, shard[FOLDER]):
+                if self.lock(shard[FOLDER], fcntl.LOCK_SH | fcntl.LOCK_NB):
                     self._versions[shard[URL]] = shard[VERSION]
 
-    def lock(self, name: str) -> bool:
-        """Take the lock of this name, if no other process has it; return whether this process has it now."""
-        return self._locked(fcntl.LOCK_EX, name)
-
-    def _locked(self, kind: int, name: str) -> bool:
+    def lock(self, name: str, kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
+        """Take the lock of this name, if no other process has it, or let go of it; return whether that was done."""
+        byte = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
         try:
-            fcntl.lockf(self._fd, kind | fcntl.LOCK_NB, 1, _byte_of(name))
+            fcntl.lockf(self._fd, kind, 1, byte)
         except OSError:  # EACCES or EAGAIN: another process has it
             return False
         return True
-
-    def unlock(self, name: str) -> None:
-        """Let go of the lock of this name."""
-        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _byte_of(name))
 
     def may_fit(self, page_size: int) -> bool:
         """Whether a page of this size is likely to find room."""
@@ -116,7 +110,8 @@ class Room:
 
     def _make_room(self, charge: int) -> None:
         """Count what is there, and remove shards that nobody will read until some more fits."""
-        used, files = self._count()
+        files = self._files()
+        used = sum(size for _, _, size in files)
         goal = self.max_bytes - max(charge, self.max_bytes // _SPARE_SHARE)
         others = {name[FOLDER] for _, name, _ in files} - {url[FOLDER] for url in self._versions}
         unused = {folder for folder in others if self.lock(folder)}
@@ -127,15 +122,14 @@ class Room:
                 (self._folder / name).unlink(missing_ok=True)
                 used -= size
         for folder in unused:
-            self.unlock(folder)
+            self.lock(folder, fcntl.LOCK_UN)
         self._store(used, time.time())
 
-    def _count(self) -> tuple[int, list[tuple[float, str, int]]]:
-        """The bytes that all shards take, and when each was written last, its file's name and its bytes."""
+    def _files(self) -> list[tuple[float, str, int]]:
+        """When each shard was written last, its file's name, and the bytes that it takes."""
         with os.scandir(self._folder) as entries:
             found = [(entry.stat(), entry.name) for entry in entries if entry.name.endswith(SUFFIX)]
-        files = [(status.st_mtime, name, status.st_blocks * 512 + DISK_BLOCK) for status, name in found]
-        return sum(size for _, _, size in files), files
+        return [(status.st_mtime, name, status.st_blocks * 512 + DISK_BLOCK) for status, name in found]
 
     def _state(self) -> tuple[int, float]:
         return _STATE.unpack(os.pread(self._fd, _STATE.size, 0))
@@ -154,9 +148,4 @@ class Room:
             try:
                 yield
             finally:
-                self.unlock("")
-
-
-def _byte_of(name: str) -> int:
-    """Find the byte of the file that is the lock of this name."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
+                self.lock("", fcntl.LOCK_UN)

@@ -57,9 +57,7 @@ def ahead_settings(read_ahead_bytes: Any, connections: Any) -> AheadSettings:
         who, value = f"{_VARIABLE} in the environment", int(text) if text.isdecimal() else text
     value = _BYTES if value is None else value
     if type(value) is not int or value < 0:
-        raise ValueError(
-            f"{who}: expected a whole number of at least 0, got {shown(value)}\n  Leave it out for 256 MiB."
-        )
+        raise ValueError(f"{who}: expected a whole number from 0 on, got {shown(value)}\n  Leave it out for 256 MiB.")
     return AheadSettings(value, connections_of_process(connections))
 
 
@@ -193,8 +191,7 @@ class Upcoming:
         request, (present, ahead) = load.requests[number], held_bytes()
         half = self._lane.settings.read_ahead_bytes // 2
         # Beside a record that is larger than its source's share less is ahead.
-        room = half - ahead - max(0, present - half)
-        if load is not self._queue[0] and request.end - request.begin > room:
+        if load is not self._queue[0] and request.end - request.begin > half - ahead - max(0, present - half):
             return False
         load.send(number)
         self._num_under_way += 1

@@ -117,13 +117,12 @@ class Load:
             spans[:, which, 0] = spans[:, which, 0] * len(files) + which
         pieces, of_span = coalesced(spans.reshape(-1, 3), gaps=len(chunks) == 1 and 2 * wanted <= max_bytes)
         self.of_span, self.begins = of_span.reshape(num_records, len(files)), spans[:, :, 1]
-        places = ((divmod(number, len(files)), begin, end) for number, begin, end in pieces)
-        self.requests = [
-            Request(files[which].urls[shard], begin, end, files[which].stamps[shard])
-            for (shard, which), begin, end in places
-        ]
+        self.requests: list[Request] = []
+        for number, begin, end in pieces:
+            shard, which = divmod(number, len(files))
+            self.requests.append(Request(files[which].urls[shard], begin, end, files[which].stamps[shard]))
         self._by_use = [number for number in dict.fromkeys(of_span.tolist()) if number >= 0]
-        self.held: dict[int, tuple[Memory, int]] = {}
+        self.held: dict[int, tuple[Memory, int]] = {-1: (b"", 0)}  # the latter of spans without bytes
         self.forget()
 
     def forget(self) -> None:
@@ -158,8 +157,6 @@ class Load:
 
     def receive(self, number: int) -> tuple[Memory, int]:
         """Wait for a request; return its memory, and which of the file's bytes is the first there."""
-        if number < 0:
-            return b"", 0
         memory = self._take(self, number)
         self.held[number] = memory, self.requests[number].begin if isinstance(memory, bytes) else 0
         return self.held[number]
