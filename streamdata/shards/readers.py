@@ -43,8 +43,12 @@ class Window(Protocol):
 
     def __len__(self) -> int: ...
 
-    def spans(self) -> list[FileSpans]:
-        """The byte spans that `take` reads: of the window's records, and of their lines in sidecars."""
+    def spans(self, positions: Int64s) -> tuple[list[FileSpans], Int64s]:
+        """The byte spans that `take` reads, of records and of their lines in sidecars; and which are used, in order.
+
+        Args:
+            positions: Of the records that are read, in this order.
+        """
 
     def take(
         self,

@@ -101,9 +101,9 @@ class JsonlWindow:
             if end and num_blank > max_bytes and not rest.strip(BLANK):
                 raise too_many_blanks(f"{where}, behind it", num_blank, max_bytes)
 
-    def spans(self) -> list[FileSpans]:
-        """The byte spans of the window's rows."""
-        return [self._bytes.file_spans]
+    def spans(self, positions: Int64s) -> tuple[list[FileSpans], Int64s]:
+        """The byte spans of the window's rows, and which are used, in order."""
+        return [self._bytes.file_spans], positions
 
     def take(
         self,

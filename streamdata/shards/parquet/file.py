@@ -152,15 +152,12 @@ class OpenParquet:
         Raises:
             ShardError: A group does not lie within the file, or its counts contradict each other.
         """
-        leaves = self._leaves(columns)
-        groups = range(self.metadata.num_row_groups)
-        return [self._facts(number, leaves) for number in groups if self.metadata.row_group(number).num_rows]
-
-    def _leaves(self, columns: Sequence[str] | None) -> list[tuple[int, Any]]:
-        """The columns in storage that pyarrow reads for these: those within them, by their paths."""
         stored = [self.metadata.schema.column(number) for number in range(len(self.metadata.schema))]
         wanted = "" if columns is None else tuple(f"{name}." for name in columns)
-        return [leaf for leaf in enumerate(stored) if f"{leaf[1].path}.".startswith(wanted)]
+        # The columns in storage that pyarrow reads for these: those within them, by their paths.
+        leaves = [leaf for leaf in enumerate(stored) if f"{leaf[1].path}.".startswith(wanted)]
+        groups = range(self.metadata.num_row_groups)
+        return [self._facts(number, leaves) for number in groups if self.metadata.row_group(number).num_rows]
 
     def _facts(self, number: int, leaves: Sequence[tuple[int, Any]]) -> GroupFacts:
         group = self.metadata.row_group(number)
@@ -187,11 +184,8 @@ class OpenParquet:
                 of_dictionary = column.data_page_offset - column.dictionary_page_offset
                 # A text that is written out has its length before it; a number is mostly shorter than that. A large
                 # dictionary is one of many texts, which come to little more without it.
-                if (
-                    size - of_dictionary < _OFFSET_BYTES * values + _HEADER_BYTES
-                    and of_dictionary < _TEXT_BYTES * values
-                ):
-                    named.append(leaf.path)
+                is_short = size - of_dictionary < _OFFSET_BYTES * values + _HEADER_BYTES
+                named += [leaf.path] if is_short and of_dictionary < _TEXT_BYTES * values else []
         return GroupFacts(number, num_rows, num_bytes, sorted(spans), tuple(named))
 
     def batches(self, facts: GroupFacts, most: int = _MAX_BATCH_ROWS) -> Iterator[Any]:

@@ -179,17 +179,14 @@ def _row_file(path: str, cache: FileCache, line_bytes: int) -> RowFile:
 
 def _convert_remote(url: str, stamp: FileStamp, cache: FileCache, line_bytes: int, target: Path) -> None:
     """Fetch a file, and convert it; its copy does not stay."""
-    copy = target.with_name(f"{target.name}.copy{_suffix(url)}")
+    suffix = next((suffix for suffix in (*SUFFIXES, *JSON_SUFFIXES) if url.endswith(suffix)), ".jsonl")
+    copy = target.with_name(f"{target.name}.copy{suffix}")
     try:
         with copy.open("wb") as file, SourceFile(byte_source(url, stamp)) as source:
             shutil.copyfileobj(source, file, _FETCH_BYTES)
         convert(str(copy), target, cache.digest(str(copy)), name=url, line_bytes=line_bytes)
     finally:
         copy.unlink(missing_ok=True)
-
-
-def _suffix(path: str) -> str:
-    return next((suffix for suffix in (*SUFFIXES, *JSON_SUFFIXES) if path.endswith(suffix)), ".jsonl")
 
 
 def _shared_memory_cache() -> FileCache:
@@ -232,7 +229,7 @@ def convert(path: str, target: Path, digest: str, name: str | None = None, line_
         SourceError: The input is not a file of rows, or the rows cannot be written.
     """
     try:
-        if _suffix(path) in PARQUET_SUFFIXES:
+        if path.endswith(PARQUET_SUFFIXES):
             file = OpenParquet(path, LocalShard(path))
             write_rows(target, digest, file.schema, (batch for facts in file.groups() for batch in file.batches(facts)))
         else:  # the columns are the fields of all rows: so it is read twice

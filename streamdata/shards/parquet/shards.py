@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamdata.errors import ShardError
 from streamdata.fields import KEY, URL
 from streamdata.io.one_pass import byte_source
 from streamdata.io.remote.addresses import CacheSettings, keep_in
@@ -187,20 +186,15 @@ class ParquetShards:
                 has_dropped |= kept.make_room(decoded.num_bytes, self._kept_bytes)
                 kept.runs[run] = decoded
                 kept.num_bytes += decoded.num_bytes
-                if kept.num_bytes > self.max_open_bytes or (has_dropped and self.fits):
-                    self._warn(run)
+                if not self._has_warned and (kept.num_bytes > self.max_open_bytes or (has_dropped and self.fits)):
+                    self._has_warned = True
+                    logger.warning(
+                        "shard '%s': its row groups decode to more than the %d bytes of max_open_bytes, of which "
+                        "footers say less: more is held, or they are decoded again and again. Raise max_open_bytes, %s",
+                        self.url_of(run.shard), self.max_open_bytes,
+                        "which leaves the order as it is" if self.fits else "or write smaller ones",
+                    )  # fmt: skip
         return decoded
-
-    def _warn(self, run: GroupRun) -> None:
-        """Say once that a bound does not hold."""
-        if not self._has_warned:
-            self._has_warned = True
-            remedy = "Raise max_open_bytes, which leaves the order as it is" if self.fits else "Write smaller ones"
-            logger.warning(
-                "shard '%s': its row groups decode to more than the %d bytes of max_open_bytes, of which footers say "
-                "less: more is held, or they are decoded again and again. %s",
-                self.url_of(run.shard), self.max_open_bytes, remedy,
-            )  # fmt: skip
 
     def _decode(self, run: GroupRun, held: Sequence[tuple[int, memoryview]]) -> DecodedRun:
         """Decode a run. The rows before it are decoded too: a group has no index of its rows."""
@@ -233,7 +227,8 @@ class ParquetShards:
         """The file of a group, that is still of the version whose footer was read."""
         number = int(self.file_of[shard])
         url, stamp = self.urls[number], self.stamps[number]
-        file: OpenParquet = open_files.get(("parquet", url, stamp), lambda _: self._open(number))
+        self._check_version(number)
+        file: OpenParquet = open_files.get(("parquet", url, stamp), lambda _: open_file(url, byte_source(url, stamp)))
         if is_remote(url) and not held:
             spans = self.facts[shard].spans
             memory, places = read_spans(
@@ -244,17 +239,9 @@ class ParquetShards:
         file.file.held = held
         try:
             yield file
-        except ShardError:
-            self._check_version(number)  # that it was replaced says more than that it cannot be read
-            raise
         finally:
             file.file.held = ()
-        self._check_version(number)
-
-    def _open(self, number: int) -> OpenParquet:
-        url, stamp = self.urls[number], self.stamps[number]
-        self._check_version(number)
-        return open_file(url, byte_source(url, stamp))
+            self._check_version(number)  # that it was replaced says more than that it cannot be read
 
     def _check_version(self, number: int) -> None:
         url, stamp = self.urls[number], self.stamps[number]
@@ -278,10 +265,6 @@ class ParquetWindow:
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def spans(self) -> list[FileSpans]:
-        """Empty: `spans_by_use` gives the spans, by row group."""
-        return []
-
     def _rows_at(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """The group of each position, and the number of its row in it."""
         runs = np.searchsorted(self._ends, positions, side="right")
@@ -295,8 +278,11 @@ class ParquetWindow:
         at = zip(groups[firsts].tolist(), rows[firsts].tolist(), strict=True)
         return [self._shards.run_at(group, row) for group, row in at], run_of, firsts
 
-    def spans_by_use(self, positions: Int64s) -> FileSpans:
-        """The spans of remote files to request, in the order in which these positions need them."""
+    def spans(self, positions: Int64s) -> tuple[list[FileSpans], Int64s]:
+        """The spans of remote files to request, in the order in which these positions need them.
+
+        What is planned and paced is spans, not records: all rows of a group come with the same bytes.
+        """
         shards, asked, spans = self._shards, self._shards.kept.get().asked, list[tuple[int, int, int]]()
         runs, _, firsts = self._runs_at(*self._rows_at(positions))
         for run in (runs[number] for number in np.argsort(firsts).tolist()):
@@ -307,7 +293,8 @@ class ParquetWindow:
             asked.add(run)
             self._asked[run] = shards.facts[run.shard].spans
             spans += [(int(shards.file_of[run.shard]), begin, end) for begin, end in self._asked[run]]
-        return FileSpans(shards.urls, shards.stamps, np.array(spans, np.int64).reshape(-1, 3))
+        table = np.array(spans, np.int64).reshape(-1, 3)
+        return [FileSpans(shards.urls, shards.stamps, table)] if spans else [], np.arange(len(spans))
 
     def come(self, chunks: Iterator[Chunk | None]) -> None:
         """Set the chunks that will bring the requested spans."""
@@ -355,14 +342,12 @@ class ParquetWindow:
 
     def _steps(self, positions: Int64s, common: Mapping[str, Any]) -> Iterator[list[Record]]:
         """Some records at a time: lists, so that nothing of Python's runs for each record."""
-        if not len(positions):
-            return
         shards, (groups, rows) = self._shards, self._rows_at(positions)
         runs, run_of, _ = self._runs_at(groups, rows)
         decoded = [self._decoded(run) for run in runs]
         in_run = rows - np.array([run.first for run in runs], np.int64)[run_of]
         files, numbers = shards.file_of[groups], rows + shards.first_rows[groups]
-        row_bytes = max(run.row_bytes for run in decoded)
+        row_bytes = max((run.row_bytes for run in decoded), default=1)
         at_once = max(1, _LOOK_AHEAD_BYTES // row_bytes)
         step = max(1, min(_STEP_ROWS, _STEP_BYTES // (row_bytes + VALUE_BYTES * len(shards.schema.names))))
         empty = {**dict.fromkeys([*shards.schema.names, URL, KEY]), **common}

@@ -52,14 +52,10 @@ def json_decoder(kind: Any) -> Decoder | None:
         return _decoded
     if types.is_struct(kind):
         fields = {field.name: decode for field in kind if (decode := json_decoder(field.type))}
-        of_fields = lambda row: row and {name: fields.get(name, _same)(value) for name, value in row.items()}  # noqa: E731
-        return of_fields if fields else None
+        of_row = lambda row: row and row | {name: decode(row[name]) for name, decode in fields.items()}  # noqa: E731
+        return of_row if fields else None
     of_item = json_decoder(kind.value_type) if is_list(kind) else None
     return of_item and (lambda items: items and [of_item(item) for item in items])
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _decoded(text: str | None) -> Any:

@@ -124,9 +124,9 @@ class TarWindow:
     def __len__(self) -> int:
         return len(self._crcs)
 
-    def spans(self) -> list[FileSpans]:
-        """The byte spans of the window's records, and of their sidecar lines."""
-        return [self._bytes.file_spans, *([self._lines.file_spans] if self._lines else [])]
+    def spans(self, positions: Int64s) -> tuple[list[FileSpans], Int64s]:
+        """The byte spans of the window's records, and of their sidecar lines; and which are used, in order."""
+        return [self._bytes.file_spans, *([self._lines.file_spans] if self._lines else [])], positions
 
     def take(
         self,

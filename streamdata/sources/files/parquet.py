@@ -9,12 +9,12 @@ import numpy as np
 from streamdata.errors import shown
 from streamdata.io.remote.addresses import CacheSetting, options_of_source, read_cache_settings
 from streamdata.recipe.named_source import Percent
-from streamdata.shards.ahead.windows import Chunk, PlannedWindow
+from streamdata.shards.ahead.windows import Chunk
 from streamdata.shards.parquet.file import ROW_SUFFIXES
 from streamdata.shards.parquet.shards import ParquetShards, ParquetWindow
 from streamdata.shards.readers import DamagedRecordError
 from streamdata.shards.urls import find_shards
-from streamdata.sources.files.shard_source import BlockSource, Indices, OpenedWindow, ShardDataset, Unopened
+from streamdata.sources.files.shard_source import BlockSource, Indices, OpenedWindow, ShardDataset
 from streamdata.sources.functions.process_functions import PerRecordFn, StreamFns
 from streamdata.sources.order.blocks import Part, check_cut, cut_shards
 from streamdata.sources.source import ReadTask, Record
@@ -45,14 +45,6 @@ class RowGroupSource(BlockSource):
         # One group after the other: those of a window are decoded before its first row.
         for _, some in groupby(numbers, lambda number: int(np.searchsorted(self._record_ends, number, side="right"))):
             yield from super().fetch(list(some), part)
-
-    def _planned(self, windows: Iterator[Unopened], part: Part | None) -> Iterator[PlannedWindow]:
-        for order, start, runs in windows:
-            opened = self._open(order, part, start, runs)
-            window: ParquetWindow = opened.window  # type: ignore[assignment]
-            spans = window.spans_by_use(opened.positions)
-            # What is planned and paced is spans, not records: all rows of a group come with the same bytes.
-            yield PlannedWindow(start[:2], opened, [spans] if len(spans.spans) else [], np.arange(len(spans.spans)))
 
     def _read_window(
         self, task: ReadTask, epoch: int, opened: OpenedWindow, chunks: Iterable[Chunk | None]

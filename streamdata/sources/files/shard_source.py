@@ -176,7 +176,7 @@ class BlockSource(Source):
         """All windows from here on, each opened when it is asked for."""
         for order, start, runs in windows:
             opened = self._open(order, part, start, runs)
-            yield PlannedWindow(start[:2], opened, opened.window.spans(), opened.positions)
+            yield PlannedWindow(start[:2], opened, *opened.window.spans(opened.positions))
 
     def _walk(self, orders: Iterator[OrderAt]) -> Iterator[Unopened]:
         walks = ((order, walk(partial(self._windows, order), start, order.next_epoch)) for order, start in orders)
