@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple
+from typing import Final
 
 from streamdata.errors import one_line, shown
 from streamdata.io.remote.addresses import bare_url, beside
@@ -38,6 +38,9 @@ _MAX_CHARS: Final = 1 << 28  # of all of them together
 _MAX_LEVELS: Final = 10
 _MAX_DIGITS: Final = 18
 _NUMBERS: Final = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?$")
+_ESCAPED: Final = re.compile(r"\\.", re.DOTALL)
+_INNERMOST: Final = re.compile(r"\{([^{}]*)\}")
+_FIRST_LETTER: Final = 0xF0000  # of those that no name has: they are for private use
 _LETTERS: Final = re.compile(r"[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?$")
 logger = logging.getLogger(__name__)
 _ANY_FOLDERS = "**"
@@ -59,84 +62,55 @@ def sidecars_of(url: str) -> list[str]:
     return [] if is_pipe(url) else [beside(url, stem + suffix) for suffix in SIDECAR_SUFFIXES]
 
 
-class _Size(NamedTuple):
-    """How many texts there are, and how many characters they have together."""
-
-    num: int
-    chars: int
-
-    def then(self, other: "_Size") -> "_Size":
-        """The size of the products: each of these texts followed by each of the others."""
-        return _Size(self.num * other.num, self.chars * other.num + other.chars * self.num)
-
-    def beside(self, other: "_Size") -> "_Size":
-        """The size of these texts and the others together."""
-        return _Size(self.num + other.num, self.chars + other.chars)
-
-
-_CHARACTER: Final = _Size(1, 1)
-
-
-class _Open:
-    """A brace that was not closed yet: the alternatives before its last comma, and what follows that."""
-
-    def __init__(self, start: int) -> None:
-        self.start, self.before, self.size = start, _Size(0, 0), _Size(1, 0)
-
-    def all(self) -> _Size:
-        """The size of all alternatives met since the brace opened."""
-        return self.before.beside(self.size)
-
-
 def check_braces(pattern: str) -> None:
     """Raise if a brace pattern expands to more paths than can be read, by the rules of `braceexpand`.
+
+    Braces are counted from the innermost ones outwards; each then is a letter that stands for so many texts.
 
     Raises:
         ValueError: The pattern stands for too many paths, or its braces are not in pairs.
     """
-    opened, at, unopened = [_Open(0)], 0, 0
-    while at < len(pattern):
-        character, inner = pattern[at], opened[-1]
-        if character == "{" and not unopened:
-            opened.append(_Open(at + 1))
-        elif character == "}" and len(opened) > 1:
-            opened.pop()
-            opened[-1].size = opened[-1].size.then(_closed(inner, pattern[inner.start : at]))
-        elif character == "," and len(opened) > 1:
-            inner.before, inner.size = inner.all(), _Size(1, 0)
-        else:
-            unopened += (character == "}") - (character == "{")
-            inner.size = inner.size.then(_CHARACTER)
-            at += character == "\\"
-        at += 1
-        size = opened[-1].all()
-        if size.num > MAX_PATHS or size.chars > _MAX_CHARS or len(opened) - 1 > _MAX_LEVELS:
+    sizes: dict[str, tuple[int, int]] = {}
+
+    def size_of(text: str, *, is_fit: bool = True) -> tuple[int, int]:
+        """How many texts it stands for, and how many characters these have together."""
+        num, chars = 1, 0
+        for letter in text:
+            more, chars_of_letter = sizes.get(letter, (1, 1))
+            # One more than may be is enough: so numbers stay small.
+            num, chars = min(num * more, MAX_PATHS + 1), min(chars * more + chars_of_letter * num, _MAX_CHARS + 1)
+        if not is_fit or num > MAX_PATHS or chars > _MAX_CHARS:
             raise ValueError(
                 f"shards: pattern {shown(bare_url(pattern))}: its braces stand for too many paths, expected at most "
                 f"{MAX_PATHS} of {_MAX_CHARS >> 20} MiB together, and {_MAX_LEVELS} braces within one another\n"
                 "  Name the folder of the shards, or write a glob."
             )
-    if len(opened) > 1 or unopened:
+        return num, chars
+
+    def counted(brace: re.Match[str]) -> str:
+        parts, numbers = [size_of(part) for part in brace[1].split(",")], _NUMBERS.match(brace[1])
+        size = sum(num for num, _ in parts), sum(chars for _, chars in parts)
+        if numbers:
+            size_of("", is_fit=max(len(number or "") for number in numbers.groups()) <= _MAX_DIGITS)
+            first, last, step = (int(number or 1) for number in numbers.groups())
+            num = abs(last - first) // (step or 1) + 1
+            size = num, num * max(len(numbers[1]), len(numbers[2]))
+        elif _LETTERS.match(brace[1]):
+            size = 52, 52  # at most
+        elif len(parts) == 1:  # the braces stand for themselves
+            size = size[0], size[1] + 2 * size[0]
+        sizes[letter := chr(_FIRST_LETTER + len(sizes))] = size
+        return letter
+
+    text, level, inner = _ESCAPED.sub("x", pattern), 0, ""
+    while text != inner:
+        inner, text, level = text, _INNERMOST.sub(counted, text), level + 1
+        size_of(text, is_fit=level <= _MAX_LEVELS + 1)
+    if text.count("{") != text.count("}"):
         raise ValueError(
             f"shards: pattern {shown(bare_url(pattern))}: expected braces in pairs, got one without the other\n"
             "  Close it."
         )
-
-
-def _closed(brace: _Open, text: str) -> _Size:
-    """Count the texts for which a brace with this text in it stands."""
-    if brace.before.num:
-        return brace.all()
-    if match := _NUMBERS.match(text):
-        first, last, step = match.groups()
-        width = max(len(first), len(last))
-        if max(width, len(step or "")) > _MAX_DIGITS:
-            return _Size(MAX_PATHS + 1, 0)
-        count = abs(int(last) - int(first)) // (int(step or 1) or 1) + 1
-        return _Size(count, count * width)
-    if _LETTERS.match(text):
-        return _Size(52, 52)  # at most
-    return _CHARACTER.then(brace.size).then(_CHARACTER)  # the braces stand for themselves
 
 
 def is_glob(url: str) -> bool:
