@@ -7,7 +7,7 @@ import io
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from streamdata.io.remote.network import network
 from streamdata.io.remote.requests import Asked, then
@@ -68,12 +68,6 @@ def submit_once(url: str, begin: int, end: int, stamp: FileStamp) -> "Future[byt
     return then(network().ask(asked), lambda found: checked_answer(url, stamp, found))
 
 
-class _AskedChunk(NamedTuple):
-    begin: int
-    end: int
-    data: "Future[bytes]"
-
-
 class RemoteFile:
     """A remote file read mostly forward, in large chunks.
 
@@ -89,7 +83,8 @@ class RemoteFile:
         self._stamp = stamp or stamp_of(url)
         self.size: int = self._stamp.size
         self._begin, self._chunk = 0, b""
-        self._asked: deque[_AskedChunk] = deque()
+        self._asked: deque[tuple[int, int, Future[bytes]]] = deque()
+        """Begin, end and bytes of the chunks that were asked for."""
 
     def read(self, size: int, offset: int) -> bytes:
         """Read `size` bytes from `offset`, fewer only at the end of the file."""
@@ -106,7 +101,7 @@ class RemoteFile:
     def close(self) -> None:
         """Cancel the pending requests."""
         while self._asked:
-            self._asked.pop().data.cancel()
+            self._asked.pop()[2].cancel()
 
     def __del__(self) -> None:
         self.close()
@@ -114,18 +109,18 @@ class RemoteFile:
     def _go_to(self, begin: int, end: int) -> None:
         # What lies within a large member is not read: where one was passed over nothing is fetched ahead.
         is_next = begin <= self._begin + len(self._chunk) + _CHUNK_BYTES
-        while self._asked and not self._asked[0].begin <= begin < self._asked[0].end:
-            self._asked.popleft().data.cancel()
-        at = self._asked[-1].end if self._asked else begin
+        while self._asked and not self._asked[0][0] <= begin < self._asked[0][1]:
+            self._asked.popleft()[2].cancel()
+        at = self._asked[-1][1] if self._asked else begin
         until = min(self.size, end + (self._ahead * _CHUNK_BYTES if is_next else 0))
         while at < until:
             stop = min(self.size, at + _CHUNK_BYTES)
-            self._asked.append(_AskedChunk(at, stop, self._submit(self._url, at, stop, self._stamp)))
+            self._asked.append((at, stop, self._submit(self._url, at, stop, self._stamp)))
             at = stop
         self._chunk = b""  # before the next one is waited for: there are many such files at the same time
-        chunk = self._asked.popleft()
+        self._begin, _, chunk = self._asked.popleft()
         with network().waiting():
-            self._begin, self._chunk = chunk.begin, chunk.data.result()
+            self._chunk = chunk.result()
 
 
 def byte_source(url: str, stamp: FileStamp | None = None, ahead: int = 0) -> ByteSource:

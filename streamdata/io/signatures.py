@@ -1,7 +1,6 @@
 """Formats of files, recognised by their first bytes, for errors about files that are not what their names say."""
 
 import re
-from typing import NamedTuple
 
 from streamdata.errors import ShardError, shown
 
@@ -23,14 +22,8 @@ _SERVER = "A server gave it in place of the file, as an error or to log in: down
 _OTHER = "Write it in the format that its name says, or leave it out."
 
 
-class _Signature(NamedTuple):
-    pattern: re.Pattern[bytes]
-    what: str
-    remedy: str
-
-
 _SIGNATURES = tuple(
-    _Signature(re.compile(pattern, re.DOTALL | re.IGNORECASE), what, remedy)
+    (re.compile(pattern, re.DOTALL | re.IGNORECASE), what, remedy)
     for pattern, what, remedy in (
         (rb".{257}ustar(\0|  \0)", TAR, "Read it by MetaDistributedWebDataset, and give it a name that ends in .tar."),
         (rb"\x1f\x8b", "gzip data", "Give it a name that ends in .gz, or decompress it."),

@@ -321,10 +321,9 @@ def opened(url: str) -> LocalShard:
 def opened_shard(url: str) -> LocalShard:
     """Open an indexed shard, or reuse one of the bounded number that this thread has open."""
     try:
-        found: LocalShard = open_files.get(url, LocalShard)
+        return opened(url)
     except FileNotFoundError as error:
         raise removed(url) from error
-    return found
 
 
 def opened_anew(url: str) -> LocalShard:

@@ -2,7 +2,6 @@
 
 import bz2
 import io
-import logging
 import lzma
 import subprocess
 import zlib
@@ -11,13 +10,12 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, Protocol
 
-from streamdata.errors import ShardError, needs, one_line
+from streamdata.errors import ShardError, needs
 from streamdata.io.one_pass import RemoteFile, SourceFile
 from streamdata.io.signatures import HEAD_BYTES, check_compressed
 from streamdata.io.storage import FileStamp, is_pipe, is_remote, opened_anew, submit_range
 from streamdata.recipe.limits import PIPE, refusal_of_command
 
-logger = logging.getLogger(__name__)
 _RAW_STEP = 1 << 20
 _PACKED_STEP = 1 << 16  # what is left of it is copied at each stream's end
 _UNPACKED_STEP = 1 << 15
@@ -33,8 +31,7 @@ _ENDS = {".gz": (".gz", ".tgz"), ".zst": (".zst", ".zstd"), ".bz2": (".bz2",), "
 
 def check_allowed(url: str) -> None:
     """Raise ValueError unless the environment allows `pipe:` commands."""
-    refusal = refusal_of_command(url)
-    if refusal:
+    if refusal := refusal_of_command(url):
         raise ValueError(refusal)
 
 
@@ -138,19 +135,13 @@ class _LocalBytes(SourceFile):
         return size
 
 
-_unchecked_in_this_process: set[str] = set()
-
-
 @contextmanager
-def open_stream(
-    url: str, stamp: FileStamp, unchecked: set[str] = _unchecked_in_this_process, raw: io.RawIOBase | None = None
-) -> Iterator[ForwardStream]:
+def open_stream(url: str, stamp: FileStamp, raw: io.RawIOBase | None = None) -> Iterator[ForwardStream]:
     """Open a shard as uncompressed bytes: .gz, .tgz, .zst, .zstd, .bz2 and .xz are decompressed, `pipe:` is run.
 
     Args:
         url: The shard.
         stamp: Its version; a pipe has none.
-        unchecked: A file whose zstd frames have no checksum is warned of and put here, if this is empty.
         raw: Its bytes, where they were asked for before; otherwise it is opened.
 
     Raises:
@@ -176,7 +167,7 @@ def open_stream(
         if suffix == ".zst":
             with needs("zstandard", "zstd", f"shard '{url}': reading .zst"):
                 import zstandard
-            new, padding = partial(_Unzstd, zstandard, url, unchecked), 0
+            new, padding = partial(_Unzstd, zstandard), 0
         else:
             new, padding = _DECOMPRESSORS[suffix]
         unpacked = _UnpackedBytes(new, padding, head, opened)
@@ -271,17 +262,11 @@ class _Unzstd:
 
     Args:
         zstandard: The package.
-        url: The file.
-        unchecked: The first file without checksums, as in `open_stream`.
     """
 
-    # RFC 8878, section 3.1.1: the flag is in the byte after the magic number.
-    _MAGIC, _HAS_CHECKSUM, _HEAD_BYTES = b"\x28\xb5\x2f\xfd", 4, 5
-
-    def __init__(self, zstandard: Any, url: str, unchecked: set[str]) -> None:
+    def __init__(self, zstandard: Any) -> None:
         self._unpack = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW_BYTES).decompressobj()
-        self._error, self._url, self._unchecked = zstandard.ZstdError, url, unchecked
-        self._head = b""
+        self._error = zstandard.ZstdError
         self._packed = self._ready = memoryview(b"")
 
     @property
@@ -298,18 +283,6 @@ class _Unzstd:
 
     def decompress(self, packed: bytes, size: int) -> bytes:
         if packed:
-            if len(self._head) < self._HEAD_BYTES:
-                self._head += packed[: self._HEAD_BYTES - len(self._head)]
-                is_frame = len(self._head) == self._HEAD_BYTES and self._head[:-1] == self._MAGIC
-                # Of the first such file, and of no more: whoever wrote it wrote the others so too.
-                if is_frame and not self._head[-1] & self._HAS_CHECKSUM and not self._unchecked:
-                    self._unchecked.add(self._url)
-                    logger.warning(
-                        "shard '%s': its Zstandard frames have no checksum, so that damage in it may not be noticed; "
-                        "other shards are not looked at for that. `zstd` writes one, Python's zstandard with "
-                        "write_checksum=True",
-                        one_line(self._url),
-                    )
             self._packed = memoryview(packed)
         if not self._ready:
             piece, self._packed = self._packed[:_ZSTD_STEP], self._packed[_ZSTD_STEP:]

@@ -221,12 +221,18 @@ def complete(*files: IndexedFiles) -> None:
                 logger.warning("shard '%s': %d %s", one_line(url), noted, kind.noted)
 
 
-def misplaced(url: str, record: int, file: str, begin: int, end: int) -> ShardError:
-    """Make the error for a record, or sidecar line, that the index puts outside of its file."""
-    return ShardError(
-        f"index of '{url}': record {record} expected within the {file}, got bytes {begin} to {end}\n"
-        "  Delete the index; it is then built again."
-    )
+def check_inside(files: IndexedFiles, runs: Runs, begins: Int64s, ends: Int64s, sizes: Int64s, *, least: int) -> None:
+    """Raise ShardError if the index puts a record, or its sidecar line, outside of its file; one has `least` bytes."""
+    is_inside = (begins >= 0) & (begins + least <= ends) & (ends <= sizes)
+    if not is_inside.all():
+        first = int(is_inside.argmin())
+        file = "shard" if least else "sidecar"
+        url, record = files.names[int(runs.per_record(runs.shards)[first])], int(runs.numbers()[first])
+        begin, end = int(begins[first]), int(ends[first])
+        raise ShardError(
+            f"index of '{url}': record {record} expected within the {file}, got bytes {begin} to {end}\n"
+            "  Delete the index; it is then built again."
+        )
 
 
 class RecordBytes:
@@ -247,11 +253,7 @@ class RecordBytes:
         self._files, self._runs, self._buffer = files, runs, buffer
         self.shards = runs.per_record(runs.shards)
         self.begins, self.ends = begins, ends
-        is_inside = (begins >= 0) & (begins < ends) & (ends <= files.sizes[self.shards])
-        if not is_inside.all():
-            first = int(np.flatnonzero(~is_inside)[0])
-            url, record = files.urls[int(self.shards[first])], int(runs.numbers()[first])
-            raise misplaced(url, record, "shard", int(begins[first]), int(ends[first]))
+        check_inside(files, runs, begins, ends, files.sizes[self.shards], least=1)
         self.sizes = ends - begins
         self.num_bytes = int(self.sizes.sum())
         self.file_spans = FileSpans(files.urls, files.stamps, np.array((self.shards, begins, ends)).T)

@@ -60,7 +60,6 @@ class SequentialFiles:
         self.has_remote = any(map(is_remote, files))
         self._counts: Counter[str] = Counter()
         self._said: set[tuple[str, str]] = set()
-        self._unchecked: set[str] = set()
 
     def use_cache(self, cache: CacheSettings | None) -> None:
         """Set where pages of remote files are cached; None leaves it to the environment."""
@@ -159,7 +158,7 @@ class SequentialTar(SequentialFiles):
         begins: dict[int, int] = {}
         told = told_url(url)
         skipped = lambda member: self.note(url, _NO_FIELD, 1, f"the first at offset {member.offset}")  # noqa: E731
-        with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
+        with open_stream(url, self._stamps[shard], raw) as stream:
             for found in records(stream, url, None, skipped, max_bytes=self.limits.member_bytes):
                 if (first := begins.setdefault(key_hash(found.key), found.offset)) != found.offset:
                     raise interleaved(url, found.key, found.offset, first)
@@ -238,7 +237,7 @@ class SequentialJsonl(SequentialFiles):
         """
         url = self.urls[shard]
         told = told_url(url)
-        with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
+        with open_stream(url, self._stamps[shard], raw) as stream:
             for lines in lines_of(stream, url, max_bytes=self.limits.line_bytes):
                 if lines.num_blank:
                     self.note(url, _BLANK, lines.num_blank, f"the first line {lines.first_blank() + 1}")
@@ -295,5 +294,5 @@ class SequentialCsv(SequentialFiles):
             ShardError: The header or the shard is damaged, or it has changed.
         """
         url = self.urls[shard]
-        with open_stream(url, self._stamps[shard], self._unchecked, raw) as stream:
+        with open_stream(url, self._stamps[shard], raw) as stream:
             yield from csv_records(stream, url, self.limits.line_bytes, self._delimiter)

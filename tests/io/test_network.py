@@ -53,7 +53,7 @@ def test_a_range_comes_with_its_version_and_the_size_of_the_whole(sender):
     with http_server({"a b.tar": DATA}) as server:
         answer = ask(sender, f"{server.url}/a%20b.tar")
         assert answer[:3] == (DATA[10:5000], server.tag_of(DATA), len(DATA))
-        assert 0 < answer.waited < 5
+        assert 0 < sender.counts.seconds < 5
         assert ask(sender, f"{server.url}/a%20b.tar", answer.version).data == answer.data
         assert server.log[-1].headers["if-match"] == answer.version
         assert (sender.counts.requests, sender.counts.retries, len(server.log)) == (2, 0, 2)
@@ -106,7 +106,7 @@ def test_a_network_without_its_thread_closes_without_a_word(monkeypatch):
     with pytest.raises(RuntimeError, match="new thread"):
         sender.submit("http://localhost/a", 0, 9)
     raising.assert_called_once()
-    assert not sender.is_running
+    assert not sender._running
     sender.close()
 
 
@@ -410,13 +410,13 @@ def test_no_thread_is_there_while_a_process_forks(sender, monkeypatch):
         url = f"{server.url}/a"
         for begin in (0, 5):
             assert fetch_once(url, begin, 9).data == DATA[begin:9]
-            assert sender.is_running
+            assert sender._running
             if pid := os.fork():
                 assert os.waitpid(pid, 0)[1] == 0
             else:
                 names = [thread.name for thread in threading.enumerate()]
-                os._exit(sender.is_running or "streamdata network" in names)
-            assert not sender.is_running
+                os._exit(sender._running or "streamdata network" in names)
+            assert not sender._running
 
 
 def test_what_is_in_flight_while_a_process_forks_is_answered(sender, monkeypatch):

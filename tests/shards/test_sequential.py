@@ -258,18 +258,3 @@ def test_skippable_frames_may_come_first(tmp_path):
     path = tmp_path / "0.jsonl.zst"
     path.write_bytes(b"\x50\x2a\x4d\x18\x04\0\0\0same" + zstandard.compress(b'{"n": 1}'))
     assert [record["n"] for record in SequentialJsonl([str(path)]).stream(0)] == [1]
-
-
-def test_zstd_frames_without_a_checksum_are_said_once_per_source(tmp_path, caplog):
-    """Of the first shard with one, wherever in it; not again in the next epoch, nor where all have one."""
-    plain, checked = (zstandard.ZstdCompressor(write_checksum=check).compress(b"{}\n") for check in (False, True))
-    for name, frames in {"0": checked, "1": checked + plain, "2": plain, "3": checked * 3}.items():
-        (tmp_path / f"{name}.jsonl.zst").write_bytes(frames)
-    urls = [str(tmp_path / f"{number}.jsonl.zst") for number in range(4)]
-    for chosen, said in ((urls, ["1.jsonl.zst"]), (urls[2:], ["2.jsonl.zst"]), ([urls[0], urls[3]], [])):
-        shards = SequentialJsonl(chosen)
-        caplog.clear()
-        for _ in range(2):
-            assert all(list(shards.stream(shard)) for shard in range(len(chosen)))
-        assert [name for name in said if f"/{name}': its Zstandard frames have no checksum" in caplog.text] == said
-        assert len(caplog.messages) == len(said)

@@ -192,11 +192,6 @@ class Network:
         patience = Patience(asked, health_of(asked.url))
         return self._begin(lambda running: self._answered(running, asked, patience))
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the network has a thread now."""
-        return self._running is not None
-
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Count the time spent inside this context as waiting for hosts."""
@@ -259,9 +254,8 @@ class Network:
             raise type(error)(f"{what} (attempts {patience.attempts})\n{remedy}") from error.__cause__
         patience.succeeded()
         if isinstance(found, Answer):
-            found = found._replace(waited=patience.waited)
             self.counts.num_bytes += len(found.data)
-            self.counts.seconds += found.waited
+            self.counts.seconds += time.monotonic() - patience.asked_at
         return (found,)
 
     def close(self, *, only_if_idle: bool = False) -> None:

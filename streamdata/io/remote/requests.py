@@ -79,13 +79,11 @@ class Answer(NamedTuple):
         data: The bytes; fewer than asked for where the object ends.
         version: What the host calls this version (its ETag), "" where it has no name for it.
         size: Bytes of the whole object.
-        waited: Seconds from the first attempt to the last byte.
     """
 
     data: bytes
     version: str
     size: int
-    waited: float = 0.0
 
 
 class Listed(NamedTuple):
@@ -348,7 +346,7 @@ class Patience:
     def __init__(self, asked: Asked, health: HostHealth) -> None:
         self._asked, self._health = asked, health
         self.attempts = 0
-        self._asked_at = time.monotonic()
+        self.asked_at = time.monotonic()
         self._failing_since = inf
         self._last: FailureError | None = None
         self._due: float | None = None
@@ -359,11 +357,6 @@ class Patience:
     def limit_s(self) -> float:
         """The time limit of the next attempt, in seconds."""
         return max(0.1, min(DEADLINE_S, self._failing_since + DEADLINE_S - time.monotonic()))
-
-    @property
-    def waited(self) -> float:
-        """Seconds since the request was made."""
-        return time.monotonic() - self._asked_at
 
     def begin(self) -> float | None:
         """Seconds to wait before calling `begin` again; None if the attempt may be made now.
@@ -405,6 +398,6 @@ class Patience:
         status = f"status {last.status}, " if last.status else ""
         return DeadHostError(
             f"{self._asked.describe()}: expected an answer, got {status}{last.word} "
-            f"(attempts {self.attempts}, during {now - self._asked_at:.0f} s): the host is dead\n"
+            f"(attempts {self.attempts}, during {now - self.asked_at:.0f} s): the host is dead\n"
             "  Look whether the host is up and can be reached from here, then resume."
         )

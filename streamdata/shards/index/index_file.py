@@ -218,7 +218,7 @@ class IndexFile:
             end = min(end, index_bytes(self._num_records, self._row_bytes))
             one = then(network().submit(self._origin, begin, end), partial(self._fill, begin))
             under_way.update(dict.fromkeys(((self._path, page) for page in together), one))
-            one.add_done_callback(_came)
+            one.add_done_callback(lambda done: _forget(done) if done.cancelled() or done.exception() is None else None)
             asked.append(one)
         return asked
 
@@ -259,11 +259,6 @@ class IndexFile:
             if not os.path.sameopenfile(before.fd, self._file.fd):
                 self._checked = bytearray(len(self._checked))
         return self._unsound(runs)
-
-
-def _came(asked: "Future[None]") -> None:
-    if asked.cancelled() or asked.exception() is None:
-        _forget(asked)
 
 
 def _forget(asked: "Future[None]") -> None:

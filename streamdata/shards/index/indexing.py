@@ -27,6 +27,7 @@ from streamdata.io.remote.addresses import beside
 from streamdata.io.storage import NO_STAMP, FileStamp, check_stamp, is_remote, local_path
 from streamdata.io.streams import open_stream
 from streamdata.recipe.limits import DEFAULT_LIMITS, ShardLimits
+from streamdata.run.lane_link import log_once
 from streamdata.run.processes import ProcessError, processes
 from streamdata.run.publish import publish
 from streamdata.shards.index.index_file import Contents, IndexDamageError, IndexFile, IndexHeader, encode, read_header
@@ -183,17 +184,9 @@ def _cached(job: IndexJob) -> str:
     return f"{cache_directory()}/indexes/{name[:2]}/{name}.{job.kind}.index"
 
 
-_unreadable: set[tuple[str, int | None]] = set()
-"""Folders with indexes that cannot be read, and why not: where one cannot be, the others mostly cannot either, so that
-only the first of a folder is a warning."""
-
-
 def find(job: IndexJob) -> Found | None:
     """Find the index of exactly this version of the shard; None if it has not been built."""
-    for place in (_beside, _cached):
-        path = place(job)
-        if path is None:
-            continue
+    for path in filter(None, (_beside(job), _cached(job))):
         try:
             header = read_header(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -206,14 +199,13 @@ def find(job: IndexJob) -> Found | None:
         except OSError as error:
             if error.errno in _NO_DESCRIPTORS:  # it says nothing of the index, and no shard could be read either
                 raise
-            which = os.path.dirname(path), error.errno
-            logger.log(
-                logging.DEBUG if which in _unreadable else logging.WARNING,
-                "index '%s' cannot be read: %s; it is built again, in the cache if it cannot be replaced, and so are "
-                "others of this folder\n  Let all who read the shards read their indexes, or delete these.",
-                one_line(path), one_line(error.strerror),
-            )  # fmt: skip
-            _unreadable.add(which)
+            # Where one cannot be read, the others of its folder mostly cannot either.
+            log_once(
+                ("index", os.path.dirname(path), error.errno),
+                f"index '{one_line(path)}' cannot be read: {one_line(error.strerror)}; it is built again, in the cache "
+                "if it cannot be replaced, and so are others of this folder: let all who read the shards read their "
+                "indexes, or delete these",
+            )
             continue
         if header[:3] == (job.kind, KINDS[job.kind].dtype.itemsize, (job.stamp, job.sidecar_stamp)):
             return Found(path, header)

@@ -146,11 +146,8 @@ def _shards_of(
             logger.warning("%s", printable(str(error)))
             problems.append(error)
     if not urls:
-        raise (
-            problems[0]
-            if problems
-            else FileNotFoundError(f"index: expected shards, got none by {list(map(bare_url, paths))}")
-        )
+        problems.append(FileNotFoundError(f"index: expected shards, got none by {list(map(bare_url, paths))}"))
+        raise problems[0]
     return sorted(urls), suffixes, listings.stamps
 
 

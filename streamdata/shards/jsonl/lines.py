@@ -134,7 +134,7 @@ def _check_blanks(url: str, lines: Lines, begin: int, number: int, max_bytes: in
     if sizes.max() > max_bytes:
         first = int((sizes > max_bytes).argmax())
         number = int(lines.numbers[first - 1]) + 1 if first else number
-        raise too_many_blanks(f"{url}:{number + 1}", int(sizes[first]), max_bytes)
+        raise line_too_long(f"{url}:{number + 1}", int(sizes[first]), max_bytes, is_blank=True)
 
 
 def _check_lengths(url: str, lines: Lines, max_bytes: int) -> None:
@@ -152,19 +152,12 @@ def place_of(number: int, are_elements: bool) -> int | str:
     return f"element {number + 1}" if are_elements else number + 1
 
 
-def line_too_long(where: str, size: int, max_bytes: int) -> ShardError:
-    """Make the error for a line longer than allowed, `size` bytes of which were seen."""
+def line_too_long(where: str, size: int, max_bytes: int, *, is_blank: bool = False) -> ShardError:
+    """Make the error for a line, or blank lines in a row, longer than allowed, `size` bytes of which were seen."""
+    what, remedy = ("blank lines in a row", "Remove them") if is_blank else ("a line", "Split it")
     return ShardError(
-        f"{where}: expected a line of at most {max_bytes} bytes, got at least {size}\n"
-        f"  Split it, or allow more in the source: limits: {{line_bytes: {max(size, 2 * max_bytes)}}}."
-    )
-
-
-def too_many_blanks(where: str, size: int, max_bytes: int) -> ShardError:
-    """Make the error for a run of blank lines longer than allowed, `size` bytes of which were seen."""
-    return ShardError(
-        f"{where}: expected at most {max_bytes} bytes of blank lines in a row, got at least {size}\n"
-        f"  Remove them, or allow more in the source: limits: {{line_bytes: {max(size, 2 * max_bytes)}}}."
+        f"{where}: expected {what} of at most {max_bytes} bytes, got at least {size}\n"
+        f"  {remedy}, or allow more in the source: limits: {{line_bytes: {max(size, 2 * max_bytes)}}}."
     )
 
 

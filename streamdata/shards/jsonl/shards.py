@@ -17,7 +17,7 @@ from streamdata.shards.ahead.windows import Chunk
 from streamdata.shards.index.index_file import Rows
 from streamdata.shards.index.manifest import NOTHING_KNOWN, Known
 from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete
-from streamdata.shards.jsonl.lines import BLANK, ELEMENT, line_too_long, place_of, too_many_blanks
+from streamdata.shards.jsonl.lines import BLANK, ELEMENT, line_too_long, place_of
 from streamdata.shards.jsonl.rows import Flaw, integer_flaw, reserved_flaw, syntax_flaw
 from streamdata.shards.readers import NO_FIELDS, DamagedRecordError, Record
 
@@ -99,7 +99,7 @@ class JsonlWindow:
                 raise line_too_long(where, len(line), max_bytes)
             num_blank = int(self._bytes.sizes[position]) - len(line) - 1
             if end and num_blank > max_bytes and not rest.strip(BLANK):
-                raise too_many_blanks(f"{where}, behind it", num_blank, max_bytes)
+                raise line_too_long(f"{where}, behind it", num_blank, max_bytes, is_blank=True)
 
     def spans(self, positions: Int64s) -> tuple[list[FileSpans], Int64s]:
         """The byte spans of the window's rows, and which are used, in order."""

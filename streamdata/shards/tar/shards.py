@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain, repeat
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from streamdata.shards.ahead.spans import FileSpans, read_spans
 from streamdata.shards.ahead.windows import Chunk
 from streamdata.shards.index.indexing import sidecar_kind
 from streamdata.shards.index.manifest import NOTHING_KNOWN, Known
-from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, complete, misplaced
+from streamdata.shards.indexed import IndexedFiles, RecordBytes, Runs, check_inside, complete
 from streamdata.shards.jsonl.lines import line_too_long
 from streamdata.shards.jsonl.rows import doubtful_integers
 from streamdata.shards.readers import NO_FIELDS, Record
@@ -166,7 +167,7 @@ class TarWindow:
 
     def _reread(self, buffer: bytes, url: str, begin: int, crc: int) -> Record:
         """The record in `buffer`, whatever its headers are like, or the error that says why it is not one."""
-        archive = _Buffer(buffer, begin)
+        archive: Any = SimpleNamespace(size=begin + len(buffer), read=lambda n, at: buffer[at - begin : at - begin + n])
         record = next(records(archive, url, start=begin, stop=begin + len(buffer), max_bytes=len(buffer)), None)
         if record is None or record.crc() != crc:
             got = f"headers with CRC32 {record.crc():08x}" if record else "none"
@@ -204,11 +205,7 @@ class _SidecarLines:
         begins = rows["offset"].astype(np.int64)
         ends = begins + rows["length"]
         urls, stamps = sidecars.sidecar_urls, sidecars.sidecar_stamps
-        is_inside = (begins >= 0) & (begins <= ends) & (ends <= stamps.sizes[shards])
-        if not is_inside.all():
-            first = int(np.flatnonzero(~is_inside)[0])
-            url, begin, end = sidecars.names[int(shards[first])], int(begins[first]), int(ends[first])
-            raise misplaced(url, int(runs.numbers()[first]), "sidecar", begin, end)
+        check_inside(sidecars, runs, begins, ends, stamps.sizes[shards], least=0)
         wrong = np.flatnonzero(rows["length"] > sidecars.limits.line_bytes)
         if len(wrong):
             where = f"{urls[int(shards[wrong[0]])]}, offset {begins[wrong[0]]}"
@@ -245,14 +242,3 @@ def _doubted(lines: list[bytes]) -> list[_Line]:
     ends = np.cumsum([len(line) + 1 for line in lines])
     doubtful = set(np.searchsorted(ends, doubtful_integers(b"\n".join(lines)), side="right").tolist())
     return [(line, number in doubtful) for number, line in enumerate(lines)]
-
-
-class _Buffer:
-    """Some bytes of a shard, at their offsets in it."""
-
-    def __init__(self, buffer: bytes, begin: int) -> None:
-        self._buffer, self._begin = buffer, begin
-        self.size = begin + len(buffer)
-
-    def read(self, size: int, offset: int) -> bytes:
-        return self._buffer[offset - self._begin : offset - self._begin + size]
