@@ -123,7 +123,7 @@ def test_blank_lines_in_a_row_are_bounded_like_a_line(before: bytes) -> None:
     of = lambda content: lines_of(ForwardStream("a.jsonl", io.BytesIO(before + content)), "a.jsonl", max_bytes=100)  # noqa: E731
     assert sum(piece.num_blank for piece in of((b" \n" * 50 + b"{}\n") * 3)) == 150
     for content in (b"\n" * 101, b" \n" * 51 + b"{}", b"\n" * 3_000_000):
-        with pytest.raises(ShardError, match=rf"a\.jsonl:{number}: expected at most 100 bytes of blank lines in a row"):
+        with pytest.raises(ShardError, match=rf"a\.jsonl:{number}: expected blank lines in a row of at most 100 bytes"):
             list(of(content))
 
 
@@ -144,7 +144,7 @@ def test_blank_lines_are_checked_again_where_an_index_is_there(tmp_path: Path) -
     (tmp_path / "a.jsonl").write_bytes(b"{}\n" + b"\n" * 101 + b"{}")
     path, runs = str(tmp_path / "a.jsonl"), [np.array([number]) for number in (0, 0, 2)]
     JsonlShards([path])
-    with pytest.raises(ShardError, match=r"a\.jsonl:1, behind it: expected at most 100 bytes of blank lines in a row"):
+    with pytest.raises(ShardError, match=r"a\.jsonl:1, behind it: expected blank lines in a row of at most 100 bytes"):
         JsonlShards([path], limits=ShardLimits(line_bytes=100)).window(*runs)
     assert len(JsonlShards([path], limits=ShardLimits(line_bytes=101)).window(*runs)) == 2
 

@@ -122,12 +122,12 @@ class JsonlWindow:
     def _lists(self, chosen: Int64s, common: Mapping[str, Any], chunk: Chunk | None) -> Iterator[list[Record]]:
         """Some records at a time: lists, so that no generator runs for each record."""
         errors: list[Exception] = []
-        if chunk is None:
+        if chunk is not None:
+            found = _lines_of(chunk, chosen, self._bytes.sizes[chosen].tolist(), errors)
+        else:
             memory, begins = self._bytes.read(chosen, keep=self._is_kept)
             spans = zip(begins.tolist(), (begins + self._bytes.sizes[chosen]).tolist(), strict=True)
             found = (memory[begin:end] for begin, end in spans)
-        else:
-            found = _lines_of(chunk, chosen, self._bytes.sizes[chosen].tolist(), errors)
         urls = map(self._urls.__getitem__, self._bytes.shards[chosen].tolist())
         keys = map(str, self._numbers[chosen].tolist())
         own, is_doubtful = 2 + len(common), self._doubtful
