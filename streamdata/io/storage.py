@@ -321,9 +321,10 @@ def opened(url: str) -> LocalShard:
 def opened_shard(url: str) -> LocalShard:
     """Open an indexed shard, or reuse one of the bounded number that this thread has open."""
     try:
-        return opened(url)
+        found: LocalShard = open_files.get(url, LocalShard)
     except FileNotFoundError as error:
         raise removed(url) from error
+    return found
 
 
 def opened_anew(url: str) -> LocalShard:

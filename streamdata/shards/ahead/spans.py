@@ -50,8 +50,8 @@ def read_spans(
     Raises:
         ShardError: A shard has changed, or ends before a span does.
     """
-    rows, size, origins, placed = spans.tolist(), 0, list[int](), list[tuple[int, int, int, int]]()
-    pieces, piece_of = _joined(rows, gaps=False)
+    size, origins, placed = 0, list[int](), list[tuple[int, int, int, int]]()
+    pieces, piece_of = _joined(spans.tolist(), gaps=False)
     for shard, begin, end in pieces:
         origins.append(size - begin)  # where the first byte of the piece's file would be
         placed.append((shard, begin, end, size))
@@ -62,26 +62,25 @@ def read_spans(
     try:
         for shard, group in groupby(sorted(placed), itemgetter(0)):
             url, stamp, short = urls[shard], stamps[shard], list[tuple[int, int, int]]()
-            parts = ((begin, end, memory[at : at + end - begin]) for _, begin, end, at in group)
-            if is_remote(url):
-                asked += [(part, submit_range(url, begin, end, stamp)) for begin, end, part in parts]
-                continue
-            file = opened_shard(url)  # one after the other, so that few files are open at once
-            for begin, end, part in parts:
-                if (got := file.read_into(part, begin)) < end - begin:
+            file = None if is_remote(url) else opened_shard(url)  # one after the other, so that few are open at once
+            for _, begin, end, at in group:
+                part = memory[at : at + end - begin]
+                if file is None:
+                    asked.append((part, submit_range(url, begin, end, stamp)))
+                elif (got := file.read_into(part, begin)) < end - begin:
                     short.append((begin, end - begin, got))
-            file.check(stamp, by_path=shard not in known)
+            if file is not None:
+                file.check(stamp, by_path=shard not in known)
+                known.add(shard)
             if short:
-                raise cut_short(file.url, *short[0])
-            known.add(shard)
+                raise cut_short(url, *short[0])
         with network().waiting() if asked else nullcontext():
             for part, answer in asked:
                 part[:] = answer.result()
     finally:
         for _, answer in asked:
             answer.cancel()
-    offsets = [origins[piece] + begin for piece, (_, begin, _) in zip(piece_of, rows, strict=True)]
-    return memory, np.array(offsets, np.int64)
+    return memory, np.array(origins, np.int64)[piece_of] + spans[:, 1]
 
 
 def coalesced(spans: Int64s, *, gaps: bool = True) -> tuple[list[Piece], Int64s]:

@@ -186,7 +186,9 @@ def _cached(job: IndexJob) -> str:
 
 def find(job: IndexJob) -> Found | None:
     """Find the index of exactly this version of the shard; None if it has not been built."""
-    for path in filter(None, (_beside(job), _cached(job))):
+    for place in (_beside, _cached):
+        if (path := place(job)) is None:
+            continue
         try:
             header = read_header(path)
         except (FileNotFoundError, NotADirectoryError):
