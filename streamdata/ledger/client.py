@@ -5,6 +5,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable
+from contextlib import closing
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from threading import Lock
@@ -56,16 +57,11 @@ class LedgerClient:
 
     def _begin(self) -> None:
         self._process, self._name, self._number = os.getpid(), uuid.uuid4().hex, 0
-        self._connection = HTTPConnection(*self._address, timeout=_TIMEOUT_S)
         self._attempts: dict[int, int] = {}
         """By id, of prompts that it took and has not settled."""
 
     def __reduce__(self) -> tuple[type["LedgerClient"], tuple[str, str]]:
         return LedgerClient, (self._url, self._token)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_connection"):
-            self._connection.close()
 
     def take(self, n: int, lease_s: float = 600) -> list[Prompt]:
         """Take prompts, as `PromptLedger.take` does. In samples, tuples have become lists.
@@ -147,11 +143,11 @@ class LedgerClient:
         for wait_s in _WAITS_S:
             time.sleep(wait_s)
             try:
-                self._connection.request("POST", f"/{operation}", body, {"Authorization": f"Bearer {self._token}"})
-                response = self._connection.getresponse()
-                return response.status, response.read()
+                with closing(HTTPConnection(*self._address, timeout=_TIMEOUT_S)) as connection:
+                    connection.request("POST", f"/{operation}", body, {"Authorization": f"Bearer {self._token}"})
+                    response = connection.getresponse()
+                    return response.status, response.read()
             except (OSError, HTTPException) as error:
-                self._connection.close()
                 problem = error
         raise ConnectionError(
             f"LedgerClient.{operation}: {self._url} did not answer {len(_WAITS_S)} times; the last time: {problem}\n"

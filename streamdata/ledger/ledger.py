@@ -7,7 +7,7 @@ so to be taken again.
 import math
 import time
 from array import array
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
@@ -47,8 +47,6 @@ class _Entry:
     """None after a load, until it is needed."""
     attempt: int = 0
     """The one that was taken last."""
-    is_restored: bool = False
-    """Whether it was open when the state was saved, and has not been taken since."""
     id: int = -1
     """-1 until it is taken in this load."""
     taker: str | None = None
@@ -59,9 +57,12 @@ class _Entry:
     """Attempts by then, and `time.monotonic`."""
 
 
-_Due = tuple[float, int, _Entry]
-"""At how many attempts a prompt is due: -1 before all others, inf for one that is new; and what tells equal ones
-apart."""
+_Due = tuple[int, int, _Entry]
+"""At how many attempts a prompt is due, or one of those below; and what tells equal ones apart."""
+_RESTORED: Final = -2
+"""It was open when the state was saved, and has not been taken since."""
+_LATE: Final = -1
+"""Its lease ran out."""
 
 
 class PromptLedger:
@@ -108,9 +109,7 @@ class PromptLedger:
         self._open: dict[int, _Entry] = {}
         """By id, in the order in which they were taken."""
         self._due: list[_Due] = []
-        """A heap of what is to be taken again."""
-        self._received: deque[_Entry] = deque()
-        """New ones that could not be given, since the stream failed before a call's last."""
+        """A heap of what is to be taken, again but for new ones that a call could not give, since the stream failed."""
         self._first_deadline = math.inf
         """No open prompt's lease runs out before."""
         self._pushed = 0
@@ -121,10 +120,7 @@ class PromptLedger:
         self._sources: dict[str, int] = {}
         self._taken = array("q")
         for entry, after in entries:
-            if entry.attempt:
-                self._push(entry, after if after < 0 else self._counts["attempts"] + after)
-            else:
-                self._received.append(entry)
+            self._push(entry, _RESTORED if after < 0 else self._counts["attempts"] + after)
 
     def _push(self, entry: _Entry, at: int) -> None:
         self._pushed += 1
@@ -159,20 +155,16 @@ class PromptLedger:
                     chosen.append(due)
                 self._read_again([entry for *_, entry in chosen])
             except BaseException:  # nothing was taken
-                self._received.extendleft(entry for at, _, entry in reversed(chosen) if at == math.inf)
                 for due in chosen:
-                    if due[0] < math.inf:
-                        heappush(self._due, due)
+                    heappush(self._due, due)
                 raise
             now = time.monotonic()
-            return [self._give(entry, lease_s, taker, now) for *_, entry in chosen]
+            return [self._give(due, lease_s, taker, now) for due in chosen]
 
     def _next(self, attempts: int) -> _Due | None:
         """Choose the prompt to be given as the next attempt, after so many."""
-        if not self._due or self._due[0][0] > attempts:
-            new = self._received.popleft() if self._received else self._receive()
-            if new is not None:
-                return math.inf, 0, new
+        if (not self._due or self._due[0][0] > attempts) and (new := self._receive()) is not None:
+            self._push(new, attempts)
         return heappop(self._due) if self._due else None
 
     def _receive(self) -> _Entry | None:
@@ -208,21 +200,21 @@ class PromptLedger:
     def _read_again(self, needed: Iterable[_Entry]) -> None:
         """Read the samples of all that a load brought, once one of them is needed: in one pass over their shards."""
         if any(entry.sample is None for entry in needed):
-            held = (*needed, *(entry for *_, entry in self._due), *self._received)
-            unread = [entry for entry in held if entry.sample is None]
+            unread = [entry for entry in (*needed, *(entry for *_, entry in self._due)) if entry.sample is None]
             samples = self._dataset.read_many((one.source, one.record_id, one.epoch_pass) for one in unread)
             for entry, sample in zip(unread, samples, strict=True):
                 entry.sample = sample
 
-    def _give(self, entry: _Entry, lease_s: float, taker: str | None, now: float) -> Prompt:
+    def _give(self, due: _Due, lease_s: float, taker: str | None, now: float) -> Prompt:
+        at, _, entry = due
         assert entry.sample is not None, "read by now"
         source, (epoch, number, _), counts = entry.source, entry.record_id, self._counts
         if entry.id < 0:
             entry.id = self._load << _BITS | len(self._taken) // 3
             self._taken.extend((self._sources.setdefault(source, len(self._sources)), number, epoch))
-        counts["again"] += entry.is_restored
+        counts["again"] += at == _RESTORED
         counts[f"taken/{source}"] += not entry.attempt
-        entry.is_restored, entry.attempt, entry.taken_at = False, entry.attempt + 1, (counts["attempts"], now)
+        entry.attempt, entry.taken_at = entry.attempt + 1, (counts["attempts"], now)
         entry.taker, entry.lease_s, entry.deadline = taker, lease_s, now + lease_s
         counts["attempts"] += 1
         self._open[entry.id] = entry
@@ -236,7 +228,7 @@ class PromptLedger:
         if (now := time.monotonic()) >= self._first_deadline:
             late = [(entry.deadline, entry.taken_at, entry) for entry in self._open.values() if entry.deadline <= now]
             for *_, entry in sorted(late):
-                self._push(self._open.pop(entry.id), -1)
+                self._push(self._open.pop(entry.id), _LATE)
             self._first_deadline = min((entry.deadline for entry in self._open.values()), default=math.inf)
 
     # Settling
@@ -370,7 +362,7 @@ class PromptLedger:
     def finished(self) -> bool:
         """Whether nothing is open or due, and the stream has ended."""
         with self._lock:
-            return self._has_ended and not (self._open or self._due or self._received)
+            return self._has_ended and not (self._open or self._due)
 
     def stats(self) -> dict[str, float]:
         """Count prompts, flat.
@@ -389,7 +381,7 @@ class PromptLedger:
             return {
                 **summed(self._counts),
                 "open": len(self._open),
-                "due": len(self._due),
+                "due": sum(entry.attempt > 0 for *_, entry in self._due),
                 "finished": self.finished,
                 "scored": len(self._scores),
                 "oldest_prompts": attempts - oldest[0],
@@ -407,10 +399,9 @@ class PromptLedger:
         with self._lock:
             self._expire()
             due, attempts, names = sorted(self._due), self._counts["attempts"], dict[str, int]()
-            held = [(entry, -1) for *_, entry in due if entry.is_restored]
+            held = [(entry, -1) for at, _, entry in due if at == _RESTORED]
             held += [(entry, -1) for entry in self._open.values()]
-            held += [(entry, max(0, int(at) - attempts)) for at, _, entry in due if not entry.is_restored]
-            held += [(entry, 0) for entry in self._received]
+            held += [(entry, max(0, at - attempts)) for at, _, entry in due if at > _RESTORED]
             rows = [
                 [names.setdefault(one.source, len(names)), *one.record_id, one.epoch_pass, one.attempt, after]
                 for one, after in held
@@ -434,7 +425,7 @@ class PromptLedger:
                 names, counts, has_ended = saved["sources"], Counter(saved["counts"]), saved["ended"]
                 load = max(saved["load"] + 1, int(time.time()))
                 entries = [
-                    (_Entry(names[source], (epoch, *place), epoch_pass, None, attempt, after < 0), after)
+                    (_Entry(names[source], (epoch, *place), epoch_pass, None, attempt), after)
                     for source, epoch, *place, epoch_pass, attempt, after in saved["prompts"]
                 ]
                 scores.load_state_dict(saved["scores"])
