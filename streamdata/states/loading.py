@@ -6,6 +6,7 @@ A step's folder has a file for each rank, and is whole if none is missing.
 import gzip
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ class ReadStates(NamedTuple):
 
     states: Mapping[str, Any]
     origin: str
-    """The step and ranks; empty where the files do not name them."""
+    """The step and ranks, or the counts of a ledger; empty where the files do not name them."""
     step: int | None
     """The step as the training loop counted it; None where the files do not name it."""
 
@@ -155,7 +156,7 @@ def _deals(folder: Path, saved: Sequence[RankStates]) -> dict[str, Any]:
 
 
 def read_states(paths: Sequence[Path]) -> list[ReadStates]:
-    """Read states from files: ranks' files are joined, each other file is read by itself.
+    """Read states from files: ranks' files are joined, each other file is read by itself, a ledger's for its stream.
 
     Args:
         paths: Files, the folder of a step, or the directory of several: then its newest step that all ranks have saved.
@@ -177,7 +178,7 @@ def read_states(paths: Sequence[Path]) -> list[ReadStates]:
             saved.append(decode(str(path), content))
             deals |= _deals(path.parent, saved[-1:])
         else:
-            found.append(ReadStates(_plain(path, content), "", None))
+            found.append(ReadStates(*_plain(path, content), None))
     if saved:
         # What is shown may be one rank's file: the others may have delivered, so that nothing of them is recorded.
         size, ranks = saved[0].size, sorted(part.rank for part in saved)
@@ -187,16 +188,28 @@ def read_states(paths: Sequence[Path]) -> list[ReadStates]:
     return found
 
 
-def _plain(path: Path, content: bytes) -> dict[str, Any]:
+def _plain(path: Path, content: bytes) -> tuple[dict[str, Any], str]:
     try:
-        states = json.loads(content)
+        states, origin = json.loads(content), ""
     except (ValueError, RecursionError) as error:
         raise StateError(f"{path}: expected states, got a file that is not JSON ({str(error)[:100]})") from error
     try:
+        if isinstance(states, dict) and "ledger" in states:
+            states, origin = _of_ledger(states)
         Progress(states)
     except StateError as error:  # it knows keys, and of several files not which one has them
         raise StateError(f"{path}: {error}") from error
-    return dict(states)
+    return dict(states), origin
+
+
+def _of_ledger(state: Mapping[str, Any]) -> tuple[Any, str]:
+    """The states of a ledger's stream, and what `PromptLedger.stats` counted when it was saved."""
+    try:
+        counts, rows = Counter(state["ledger"]["counts"]), state["ledger"]["prompts"]
+        counts += Counter(("due", "open")[after < 0] for *_, attempt, after in rows if attempt)
+        return state["stream"], "prompts: " + ", ".join(f"{name} {counts[name]:,}" for name in sorted(counts))
+    except DAMAGE as error:
+        raise StateError(f"expected the state of a ledger, got a damaged one: {error!r}") from error
 
 
 def _content(path: Path) -> bytes:

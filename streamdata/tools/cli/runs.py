@@ -120,33 +120,25 @@ def state(
     output: Annotated[Path | None, option("Only join the states, into this JSON file.", "--output", "-o")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what states hold: topologies, weights, what was delivered of each source, which ranks are missing.
-
-    Of a ledger's state also how many prompts were taken, are open, done and dropped.
-    """
+    """Say what states hold: topologies, weights, what was delivered of each source, which ranks are missing."""
     if output is not None and as_json:
         raise typer.BadParameter("expected --json without --output", param_hint="--output")
     from streamdata.run.publish import publish
     from streamdata.states.joining import merge_states
-    from streamdata.states.loading import ReadStates, read_states
-    from streamdata.tools.view.ledger import read_ledger
+    from streamdata.states.loading import read_states
     from streamdata.tools.view.totals import describe_states, states_as_json, totals_of
 
-    counts, stream = read_ledger(files) or ({}, None)
-    found = read_states(files) if stream is None else [ReadStates(stream, "", None)]
+    found = read_states(files)
     states = found[0].states if len(found) == 1 else merge_states(*(read.states for read in found))
     origin = "; ".join(read.origin for read in found if read.origin)
     if output is not None:
         publish(output, [json.dumps(dict(states)).encode(), b"\n"])
         say(f"{output}: {len(states):,} entries, {output.stat().st_size:,} bytes")
     elif as_json:
-        ledger = {"ledger": counts} if counts else {}
-        typer.echo(json.dumps({**asdict(totals_of(states)), **states_as_json(states), "origin": origin, **ledger}))
+        typer.echo(json.dumps({**asdict(totals_of(states)), **states_as_json(states), "origin": origin}))
     else:
         names = ", ".join(map(str, files))
         say(one_line(f"{names}: {origin}" if origin else names))
-        for name, count in counts.items():
-            say(one_line(f"{name:20} {count:,}"))
         say(describe_states(states))
 
 

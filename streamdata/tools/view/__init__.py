@@ -8,6 +8,5 @@
 
 - `tree.py`: shares and functions of the nodes, the tree as text; tables and paragraphs that fit the terminal.
 - `totals.py`: what states say was delivered, as numbers and in words; samples, bytes and pace of a running stream.
-- `ledger.py`: the state of a PromptLedger in a file.
 - `exactness.py`: digests of samples, and the comparison of a stream with itself after a resume.
 """
