@@ -23,7 +23,6 @@ from streamdata.ledger.server import LedgerServer
 from streamdata.mixing.lane_iterator import LaneIterator
 from streamdata.mixing.leaf import refuse_streams
 from streamdata.mixing.merged import MergedDataset
-from streamdata.mixing.mixture import WholeEpochs
 from streamdata.mixing.tree import not_numbered, tree_of
 from streamdata.sources.source import Sample
 from streamdata.states.cursor import mark_of, node_of
@@ -31,8 +30,8 @@ from streamdata.states.lane_state import lane_state_of
 
 _BITS: Final = 32
 """The lower bits of an id, for the number of the prompt in a load."""
-_MAX_LEFT_OUT: Final = 1000
-"""Prompts that are left out in a row, before it is asked whether a whole epoch of each source was."""
+_MAX_LEFT_OUT: Final = 1_000_000
+"""Prompts that are left out in a row."""
 _MAX_REASON: Final = 100
 
 
@@ -44,7 +43,7 @@ class _Entry:
     record_id: tuple[int, int, int]
     epoch_pass: int
     sample: Sample | None
-    """None after a load, until it is needed."""
+    """None once it was given, and after a load, until it is needed again."""
     attempt: int = 0
     """The one that was taken last."""
     id: int = -1
@@ -141,7 +140,7 @@ class PromptLedger:
 
         Raises:
             ValueError: `n` is no int from 1 on, or `lease_s` no number above 0.
-            SourceError: All that the stream gives is left out, for a whole epoch of each source.
+            SourceError: A million prompts in a row were left out.
         """
         if type(n) is not int or n < 1:
             raise WrongCall("PromptLedger.take", "n to be an int from 1 on", n, "It says how many to take.")
@@ -189,16 +188,14 @@ class PromptLedger:
             self._counts[f"left_out/{source}"] += 1
             left_out += 1
             if left_out == _MAX_LEFT_OUT:
-                epochs = WholeEpochs(leaf.path for leaf in tree_of(self._dataset).leaves())
-            elif left_out > _MAX_LEFT_OUT and epochs.are_over({node_of(entry).path: entry for entry in cursor}):
                 raise SourceError(
-                    f"PromptLedger: expected prompts within drop_at, got {left_out:,} in a row that are left out, a "
-                    "whole epoch of each source\n  Widen drop_at, lower again_after, or end: all is solved or hopeless."
+                    f"PromptLedger: expected prompts within drop_at, got {left_out:,} in a row that are left out\n"
+                    "  Widen drop_at, lower again_after, or end: all is solved or hopeless. The next call goes on."
                 )
         return None
 
     def _read_again(self, needed: Iterable[_Entry]) -> None:
-        """Read the samples of all that a load brought, once one of them is needed: in one pass over their shards."""
+        """Read the samples of all that is due again, once one of them is needed: in one pass over their shards."""
         if any(entry.sample is None for entry in needed):
             unread = [entry for entry in (*needed, *(entry for *_, entry in self._due)) if entry.sample is None]
             samples = self._dataset.read_many((one.source, one.record_id, one.epoch_pass) for one in unread)
@@ -207,7 +204,8 @@ class PromptLedger:
 
     def _give(self, due: _Due, lease_s: float, taker: str | None, now: float) -> Prompt:
         at, _, entry = due
-        assert entry.sample is not None, "read by now"
+        sample, entry.sample = entry.sample, None  # the taker's own, to change it
+        assert sample is not None, "read by now"
         source, (epoch, number, _), counts = entry.source, entry.record_id, self._counts
         if entry.id < 0:
             entry.id = self._load << _BITS | len(self._taken) // 3
@@ -219,8 +217,7 @@ class PromptLedger:
         counts["attempts"] += 1
         self._open[entry.id] = entry
         self._first_deadline = min(self._first_deadline, entry.deadline)
-        # A copy: a taker that changes its own may want the prompt again as it was.
-        sample, score = dict(entry.sample), self._scores.get(source, number)
+        score = self._scores.get(source, number)
         return Prompt(entry.id, entry.attempt, sample, source, entry.record_id, entry.epoch_pass, score)
 
     def _expire(self) -> None:

@@ -1,6 +1,7 @@
 """Taking and settling: which prompts come, in which order, and what is refused."""
 
 import threading
+from copy import deepcopy
 from itertools import islice
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from streamdata import MergedDataset, PromptLedger, SourceError, StaleAttempt
+from streamdata.ledger import ledger as module
 from tests.ledger.conftest import endless, prompts_of
 from tests.mixing.test_resume import Packer
 from tests.streams import Numbers, plain
@@ -239,11 +241,12 @@ def test_after_is_a_number_of_prompts(after):
 
 
 def test_a_retry_has_the_sample_as_it_was():
-    """Whatever its taker has done with the fields."""
-    ledger = PromptLedger(prompts_of())
+    """Whatever its taker has done with the fields, such as to add an answer to the messages."""
+    source = Numbers("a", 6, single_process_fn=lambda record: {"messages": [{"content": record["value"]}]})
+    ledger = PromptLedger(MergedDataset([source]))
     (first,) = ledger.take(1)
-    before = dict(first.sample)
-    first.sample.clear()
+    before = deepcopy(first.sample)
+    first.sample["messages"].append({"content": "an answer"})
     ledger.retry([first.id])
     assert ledger.take(1)[0].sample == before
 
@@ -457,14 +460,20 @@ def test_a_newer_score_brings_a_prompt_back():
     assert ledger.stats()["left_out"] == 0
 
 
-def test_a_stream_of_which_all_is_left_out_is_an_error():
-    """Not an endless search."""
-    ledger = PromptLedger(endless(("a", 6), ("b", 3)), drop_at=(0.0, 1.0), again_after=10**9)
-    first = ledger.take(12)
-    ledger.score(ids(first), [1.0] * 12)
-    with pytest.raises(SourceError, match=r"got 1,0\d\d in a row that are left out, a whole epoch of each source"):
-        ledger.take(1)
-    assert 1000 < ledger.stats()["left_out"] < 1100
+def test_a_stream_of_which_all_is_left_out_is_an_error(monkeypatch):
+    """Not an endless search; also where one of the sources has ended."""
+    monkeypatch.setattr(module, "_MAX_LEFT_OUT", 1000)
+    ledger = PromptLedger(
+        MergedDataset([Numbers("a", 6), Numbers("b", 3, max_epochs=1)], stop="all_exhausted"),
+        drop_at=(0.0, 1.0),
+        again_after=10**9,
+    )
+    first = ledger.take(20)
+    ledger.score(ids(first), [1.0] * 20)
+    for times in (1, 2):
+        with pytest.raises(SourceError, match=r"got 1,000 in a row that are left out\n  Widen drop_at"):
+            ledger.take(1)
+        assert ledger.stats()["left_out"] == 1000 * times
 
 
 def test_a_finite_stream_may_leave_out_its_end():
