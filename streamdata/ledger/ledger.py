@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from streamdata.errors import SourceError, StaleAttempt, StateError, listing
 from streamdata.fields import CURSOR, DATASET_NAME, RECORD
-from streamdata.ledger.prompts import Prompt, PromptIds, WrongCall, read_ids
+from streamdata.ledger.prompts import Prompt, PromptIds, WrongCall, check_int, read_ids
 from streamdata.ledger.scores import Scores, read_scores
 from streamdata.ledger.server import LedgerServer
 from streamdata.mixing.lane_iterator import LaneIterator
@@ -142,8 +142,7 @@ class PromptLedger:
             ValueError: `n` is no int from 1 on, or `lease_s` no number above 0.
             SourceError: A million prompts in a row were left out.
         """
-        if type(n) is not int or n < 1:
-            raise WrongCall("PromptLedger.take", "n to be an int from 1 on", n, "It says how many to take.")
+        check_int("PromptLedger.take", "n", n, 1, "It says how many to take.")
         if type(lease_s) not in (int, float) or not lease_s > 0:
             raise WrongCall("PromptLedger.take", "lease_s to be seconds above 0", lease_s, "600 are ten minutes.")
         with self._lock:
@@ -279,8 +278,7 @@ class PromptLedger:
             StaleAttempt: As for `done`.
             ValueError: As for `done`; or `after` is no int from 0 on.
         """
-        if type(after) is not int or after < 0:
-            raise WrongCall("PromptLedger.retry", "after to be an int from 0 on", after, "It counts prompts.")
+        check_int("PromptLedger.retry", "after", after, 0, "It counts prompts.")
         with self._lock:
             for entry in self._opened("retry", ids, taker):
                 self._push(self._open.pop(entry.id), self._counts["attempts"] + after)

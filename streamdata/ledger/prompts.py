@@ -37,6 +37,12 @@ class WrongCall(ValueError):  # noqa: N818  the caller sees a ValueError
         super().__init__(f"{who}: expected {expected}, got {shown(got)}; nothing of the call was done\n  {remedy}")
 
 
+def check_int(who: str, name: str, value: object, least: int, remedy: str) -> None:
+    """Raise ValueError unless a value is an int, of at least so much."""
+    if type(value) is not int or value < least:
+        raise WrongCall(who, f"{name} to be an int from {least} on", value, remedy)
+
+
 def read_ids(who: str, ids: object) -> list[tuple[int, int | None]]:
     """Read what names prompts: ids, or pairs of id and attempt.
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from streamdata.ledger.prompts import WrongCall
+from streamdata.ledger.prompts import WrongCall, check_int
 
 _SAVED: Final = "<i8", "<f4", "<i4"
 """How numbers of records, values and epochs are saved."""
@@ -27,10 +27,9 @@ class Scores:
     """
 
     def __init__(self, drop_at: tuple[float, float] | None, again_after: int) -> None:
-        if type(again_after) is not int or again_after < 1:
-            raise WrongCall("PromptLedger", "again_after to be an int from 1 on", again_after, "It counts epochs.")
+        check_int("PromptLedger", "again_after", again_after, 1, "It counts epochs.")
         try:  # as scores are kept: else one of 0.9 would be below a bound of 0.9
-            self._low, self._high = np.array(drop_at or (-math.inf, math.inf), np.float32).tolist()
+            self._low, self._high = np.array((-math.inf, math.inf) if drop_at is None else drop_at, np.float32).tolist()
         except (TypeError, ValueError):
             self._low = self._high = 0.0
         if not self._low < self._high:

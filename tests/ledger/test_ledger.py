@@ -489,7 +489,9 @@ def test_a_finite_stream_may_leave_out_its_end():
     assert ledger.stats()["left_out"] == 4
 
 
-@pytest.mark.parametrize("drop_at", [(1.0, 0.0), (0.5, 0.5), (0.0,), 0.5, ("a", "b"), (float("nan"), 1.0), (0, 1, 2)])
+@pytest.mark.parametrize(
+    "drop_at", [(1.0, 0.0), (0.5, 0.5), (0.0,), 0.5, ("a", "b"), (float("nan"), 1.0), (0, 1, 2), (), 0]
+)
 def test_drop_at_is_two_numbers(drop_at):
     """The lower first."""
     with pytest.raises(ValueError, match="PromptLedger: expected drop_at to be two numbers, the lower first"):
