@@ -8,8 +8,8 @@ weights are set while a run goes on (`mixing/live_weights.py`, `delivery/agree.p
 all since stores keep the weights of documents. With steps of alike work and long context came 240 since rows and groups
 are balanced (`Balance` in `text/plan.py`, `tools/plan/stragglers.py`), 370 since one process reads for a group
 (`delivery/group_loader.py`), and 200 since batches can be sliced for context parallelism. 162 more in the core since
-samples can be read again by their ids (`read_again` in `mixing/leaf.py`, `Source.fetch`). 618 beside it, and 10 more in the core,
-since a ledger keeps the books of prompts (`ledger/`, of which a third is its server and client)."""
+samples can be read again by their ids (`read_again` in `mixing/leaf.py`, `Source.fetch`). 618 beside it, and 10 more in
+the core, since a ledger keeps the books of prompts (`ledger/`, of which a third is its server and client)."""
 
 FILES: Final = 244
 """Of the package: two more since weights are set while a run goes on, and the states after recent batches have one of
