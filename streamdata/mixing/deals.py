@@ -267,6 +267,6 @@ class _Ending:
         if given := [n for burst in bursts for n in progress.last(*burst)["given"][~progress.is_over(*burst)] if n]:
             again = (
                 f"; {len(given)} open bursts of customized_yield_fn are drawn anew: of what they gave, {sum(given)} "
-                "samples come again, from the same records"
+                "samples come again, from the same records; of a record that was cut into pieces, earlier ones too"
             )
         return again + "".join(silent)
