@@ -305,8 +305,8 @@ class Mixture:
             if was.below(self.path) != run.tree.below(self.path) or written.cursor.skips != skips:
                 logger.warning(
                     "source %r: its sources, weights or `skip` are others than when the states were written, so what "
-                    "its customized_yield_fn had begun is drawn anew: of what it gave, %d samples come again; of a record "
-                    "that was cut into pieces, earlier ones too",
+                    "its customized_yield_fn had begun is drawn anew: of what it gave, %d samples come again; of a "
+                    "record that was cut into pieces, earlier ones too",
                     tally.name, given,
                 )  # fmt: skip
                 given, state = 0, None
