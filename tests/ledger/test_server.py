@@ -243,6 +243,29 @@ def test_requests_are_numbered():
     assert ask(3, 2, client="d")[0] == 200
 
 
+def test_a_repeat_while_the_first_is_at_work_gets_its_answer():
+    """A client that waited too long asks again: the ledger is asked once."""
+    begun, goes_on, answers = threading.Event(), threading.Event(), []
+
+    class Slow:
+        def stats(self):
+            begun.set()
+            assert goes_on.wait(10)
+            return {"calls": answers.append("asked")}
+
+    requests, body = Requests(Slow()), b'{"client": "a", "number": 1}'
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(requests.answer("stats", body))) for _ in range(2)]
+    threads[0].start()
+    assert begun.wait(10)
+    threads[1].start()
+    goes_on.set()
+    for thread in threads:
+        thread.join()
+    assert answers == ["asked"]
+    assert got[0] == got[1]
+
+
 def test_answers_are_kept_of_the_clients_that_asked_last(monkeypatch):
     """So many clients come and go that memory would grow."""
     monkeypatch.setattr(server_module, "_MAX_CLIENTS", 2)
