@@ -105,6 +105,11 @@ class Lookahead(ABC):
         self._field, self._longer = field, longer
         self.balance = balance
         if balance is not None:
+            if longer == "split":
+                raise ValueError(
+                    f"{self._who}: expected longer to be another than 'split' beside balance, of which no more than a "
+                    "burst comes again\n  Let a single_process_fn cut samples: it returns a list of them."
+                )
             self._settings |= {"balance": [balance.cost.linear, balance.cost.quadratic], "rows": balance.num_rows}
         self._start = dict.fromkeys(_COUNTS, 0)
         self._begin()
@@ -155,14 +160,16 @@ class Lookahead(ABC):
         return self._outputs(records)
 
     def _outputs(self, records: Iterable[Sample]) -> Iterator[Sample]:
+        records = iter(records)
         for record in records:
             self._take(record)
-            # What is carried over is never enough. So this holds only after a sample that is new, also when those
-            # carried over are given again.
-            while self._is_enough():
+            # After a sample that is new alone: those given again were planned once. And once for each of these: what
+            # groups leave may be enough again, and each burst is to begin with a pull.
+            if self._num_pulled > self._start["rewind"] and self._is_enough():
                 yield from self._planned(is_end=False)
         while self._pieces:
             yield from self._planned(is_end=True)
+            next(records, None)  # there is none, but asking begins a burst
 
     def _is_enough(self) -> bool:
         """Whether it is time to plan."""
@@ -384,8 +391,8 @@ class PackTokens(Lookahead):
             else of each token the weight of its document, 1 where it has none.
         balance: What rows cost the model. A burst then has exactly `rows` rows, of as many samples as fill them
             (`lookahead` does not count), in a sequence in which all ranks have rows of alike cost at each step. Only as
-            the top mixture's `customized_yield_fn`. After a change of size up to `rows` rows per old lane come again,
-            some more at the end of a finite stream, and with `longer="split"` all of the document that was begun.
+            the top mixture's `customized_yield_fn`, and not with `longer="split"`. After a change of size up to `rows`
+            rows per old lane come again.
         rows: Rows of a burst that is balanced: the more, the more alike are those of a step.
         document_multiple: Pad each document at its end to a multiple of this, such as `2 * cp` for `context_slice`:
             tokens by `pad_id`, `labels` and `target_ids` by -100, other fields by 0; `position_ids` run on. Rows are
@@ -395,8 +402,8 @@ class PackTokens(Lookahead):
         pad_id: The token of padding.
 
     Raises:
-        ValueError: A setting is out of range, or `max_tokens` no multiple of both multiples; or while it packs,
-            `lookahead_bytes` do not hold `rows` rows.
+        ValueError: A setting is out of range, `max_tokens` is no multiple of both multiples, or `longer` is "split"
+            beside `balance`; or while it packs, `lookahead_bytes` do not hold `rows` rows.
     """
 
     def __init__(

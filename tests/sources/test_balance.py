@@ -3,7 +3,7 @@
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from streamdata import Cost, GroupByLength, MergedDataset, PackTokens, instantiate_from_yaml, named, report, to_state
 from streamdata.errors import RecipeError, StateError
-from tests.sources.test_pack_tokens import LONGER, Stretches, documents, lengths_of, run, wanted
+from tests.sources.test_pack_tokens import Pulls, Stretches, documents, lengths_of, run, wanted
 from tests.streams import Numbers, assert_exact_resume, in_lane, loaded, resumed
 
 COST = Cost(linear=10, quadratic=1)
 Sample = dict[str, Any]
+LONGER = ["drop", "truncate"]
 settings_of = st.tuples(st.integers(1, 12), st.integers(1, 5), st.sampled_from(LONGER))
 
 
@@ -38,16 +39,9 @@ def cost_of(output: Sample) -> float:
 def bursts_of(function: Any, samples: list[Sample]) -> list[list[Sample]]:
     """The outputs of each burst: those after which it pulled nothing."""
     bursts: dict[int, list[Sample]] = {}
-    pulled = [0]
-
-    def pull() -> Iterator[Sample]:
-        for sample in samples:
-            pulled[0] += 1
-            yield sample
-        pulled[0] += 1  # the end is asked for, too
-
-    for output in function(pull()):
-        bursts.setdefault(pulled[0], []).append(output)
+    pulls = Pulls(iter(samples).__next__)
+    for output in function(pulls):
+        bursts.setdefault(pulls.number, []).append(output)
     return list(bursts.values())
 
 
@@ -67,15 +61,11 @@ BOTH = pytest.mark.parametrize("make", [packer, grouper])
 @BOTH
 @given(lengths_of, settings_of)
 def test_each_burst_has_exactly_so_many_outputs(make: Any, lengths: list[int], settings: Any) -> None:
-    """But the last; each token is in one output.
-
-    What one sample more fills several bursts with comes at once: parts of a very long one, or groups so few that most
-    of them is padding.
-    """
+    """But the last; each token is in one output."""
     most, number, longer = settings
     bursts = bursts_of(make(most, number, longer), documents(lengths))
-    assert all(len(burst) % number == 0 for burst in bursts[:-1])
-    assert longer == "split" or make is grouper or all(len(burst) == number for burst in bursts[:-1])
+    assert all(len(burst) == number for burst in bursts[:-1])
+    assert all(len(burst) <= number for burst in bursts[-1:])
     outputs = [output for burst in bursts for output in burst]
     samples = [sample for output in outputs for sample in output.get("samples", [output])]
     ids = [int(token) for sample in samples for token in sample["input_ids"]]
@@ -103,6 +93,13 @@ def test_outputs_of_a_burst_come_by_quantiles_of_their_cost(make: Any) -> None:
     for burst in bursts[:-1]:
         costs = [cost_of(output) for output in burst]
         assert costs == [sorted(costs)[number] for number in turn]
+
+
+@BOTH
+def test_documents_that_are_cut_are_refused(make: Any) -> None:
+    """Of one that is longer than a burst, more than a burst would come again."""
+    with pytest.raises(ValueError, match=r"longer to be another than 'split' beside balance.*\n  Let a single_process"):
+        make(longer="split")
 
 
 def test_lookahead_does_not_bound_a_burst() -> None:
@@ -245,6 +242,20 @@ def test_a_change_of_size_loses_nothing() -> None:
             count(row)
     assert len(counts) == 371
     assert 0 < sum(counts.values()) - 371 <= sum(open_rows.values())
+
+
+@BOTH
+def test_no_burst_at_the_end_is_longer(make: Any) -> None:
+    """Documents of more than half a row, which fill twice as many rows as their tokens would."""
+
+    def halves(record: Sample) -> Sample:
+        return {"input_ids": [record["value"]] * 7}
+
+    dataset = MergedDataset(
+        [Numbers("a", 47, 1, single_process_fn=halves)], cyclic=False, customized_yield_fn=make(12, 5)
+    )
+    states = [to_state(row) for row in dataset]
+    assert [state["cursor/0/0/0/0/"]["given"] for state in states] == [*(list(range(1, 6)) * 9), 1, 2]
 
 
 def test_the_log_counts_no_burst_of_a_lane_that_has_ended(caplog: pytest.LogCaptureFixture) -> None:

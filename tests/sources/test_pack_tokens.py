@@ -2,7 +2,7 @@ import copy
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from itertools import islice, pairwise
 from pathlib import Path
@@ -33,6 +33,18 @@ def documents(lengths: list[int]) -> list[Sample]:
     ]
 
 
+class Pulls(Iterator[Any]):
+    """An iterator that calls a function for each record; unlike a generator it can be asked again after its end."""
+
+    def __init__(self, pull: Callable[[], Any]) -> None:
+        self.number = 0
+        self._pull = pull
+
+    def __next__(self) -> Any:
+        self.number += 1
+        return self._pull()
+
+
 class Stretches:
     """Feeds a stateful function as a lane does; `cursor` is (first record of the burst, its state, outputs given)."""
 
@@ -45,20 +57,19 @@ class Stretches:
     def __iter__(self) -> Iterator[tuple[Any, tuple[int, Any, int]]]:
         if self._state is not None:
             self._function.load_state_dict(self._state)
-        for output in self._function(self._pull()):
+        for output in self._function(Pulls(self._pull)):
             self._given += 1
             if self._given > self._skip:
                 yield plain(output), (self._begin, self._state, self._given)
 
-    def _pull(self) -> Iterator[Any]:
-        while True:
-            if self._given:
-                self._state = json.loads(json.dumps(self._function.state_dict()))
-                self._begin, self._given, self._skip = self.next - self._state["rewind"], 0, 0
-            if self.next == len(self._records):
-                return
-            self.next += 1
-            yield self._records[self.next - 1]
+    def _pull(self) -> Any:
+        if self._given:
+            self._state = json.loads(json.dumps(self._function.state_dict()))
+            self._begin, self._given, self._skip = self.next - self._state["rewind"], 0, 0
+        if self.next == len(self._records):
+            raise StopIteration
+        self.next += 1
+        return self._records[self.next - 1]
 
 
 def run(function: Any, records: list[Any], cursor: Any = (0, None, 0)) -> list[Any]:
