@@ -64,7 +64,7 @@ class GroupByLength(Lookahead):
     def _plan(self, sizes: npt.NDArray[np.int64], *, is_end: bool) -> Plan:
         return (plan_alike if is_end else plan_alike_head)(sizes, self._max_tokens)
 
-    def _output(self, pieces: Sequence[TokenPiece], vectors: frozenset[str]) -> Sample:
+    def _output(self, pieces: Sequence[TokenPiece], vectors: frozenset[str], documents: object) -> Sample:
         return {SAMPLES: [_sample(piece, vectors) for piece in pieces]}
 
 
