@@ -285,7 +285,8 @@ class _Column:
         remedy = (
             f'Write {_WHO}(fields={{{shown(self.name)}: Pad()}}), which fills them up, or "list" in place of Pad().'
         )
-        self._check_alike("shapes", [tuple(each.shape) for each in found], remedy)
+        # Of images a `Pad`, which fills up the first dimension, would make none of one size.
+        self._check_alike("shapes", [tuple(each.shape) for each in found], remedy if found[0].dim() == 1 else None)
         return torch.stack(found)
 
     def run_on(self) -> tuple[list[int], torch.Tensor]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from streamdata.errors import shown
-from streamdata.io.remote.addresses import options_of_source
+from streamdata.io.remote.addresses import checked_options, options_of_source
 from streamdata.io.remote.once import stat_once
 from streamdata.io.storage import is_pipe, is_remote
 from streamdata.recipe.yaml_tree import Kind
@@ -56,6 +56,8 @@ class RecipeFiles:
         """Look for the files of a parameter, if it names any; return why it did not look."""
         if name == "config" and target in SETTINGS:
             _settings(target, value)
+        if name == "storage_options" and not _is_built(value):
+            checked_options(value, "check")
         if not all(isinstance(text, str) for text in _listed(value)):
             return None  # what is built, whose files only the builder knows
         match name:

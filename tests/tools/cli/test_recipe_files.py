@@ -40,6 +40,27 @@ def test_shards_are_looked_for_as_whoever_reads_them(tmp_path: Path, streamdata:
     assert "s3://bucket/gone.jsonl" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"access_key_id": "a"}, "expected known names"),
+        ({"endpoint": "store:9000"}, "endpoint: expected a url of http or https"),
+    ],
+)
+@pytest.mark.parametrize("is_own", [True, False])
+def test_options_of_a_store_are_checked(
+    tmp_path: Path, streamdata: Streamdata, options: dict[str, Any], expected: str, is_own: bool
+) -> None:
+    """Of a source and of a mixture, without asking anybody."""
+    own = {"storage_options": options} if is_own else {}
+    source = {"target": JSONL, "params": {"path": "s3://bucket/a.jsonl", **own}}
+    done = streamdata(
+        "check", mixture(tmp_path / "r.yaml", [source], **({} if is_own else {"storage_options": options}))
+    )
+    assert done.exit_code == 1
+    assert f"storage_options: {expected}" in " ".join(done.stdout.split())
+
+
 def test_a_hub_that_cannot_be_reached_is_one_message(
     tmp_path: Path, streamdata: Streamdata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
