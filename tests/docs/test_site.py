@@ -205,7 +205,7 @@ def test_keys_and_addresses_are_tried_as_the_guide_says(store, tmp_path) -> None
 
 def test_packer_of_the_guide_resumes_exactly(tmp_path) -> None:
     """After each row, and one function for all iterations; no id is lost."""
-    (tmp_path / "packer.py").write_text(block("docs/guides/batches.md", "packer.py"), encoding="utf-8")
+    (tmp_path / "packer.py").write_text(block("docs/guides/packing.md", "packer.py"), encoding="utf-8")
     packer = runpy.run_path(str(tmp_path / "packer.py"))["Packer"](7)
 
     def with_ids(record):
