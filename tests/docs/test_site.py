@@ -219,6 +219,25 @@ def test_packer_of_the_guide_resumes_exactly(tmp_path) -> None:
     assert sorted(i for ids in rows for i in ids) == sorted(i for i in range(11) for _ in range(i % 5))
 
 
+@pytest.mark.parametrize(
+    ("trained", "last"),
+    [
+        ("..ab..cd", "......cd"),
+        ("..ab..cd..", "......cd.."),  # padded, or a tool's answer is last
+        ("ab..cd", "....cd"),  # cut in an answer
+        ("ab", "ab"),
+        (".a.", ".a."),
+        ("a..b", "...b"),
+    ],
+)
+def test_last_answer_of_the_guide(trained, last) -> None:
+    """It keeps the last run of trained tokens, wherever the sample begins and ends."""
+    functions = {}
+    exec(block("docs/guides/chats.md", "last.py"), functions)  # noqa: S102  (our own page)
+    mask = functions["last_answer"]({"loss_mask": torch.tensor([token != "." for token in trained])})["loss_mask"]
+    assert mask.tolist() == [token != "." for token in last]
+
+
 @pytest.mark.long
 def test_packed_chats_of_the_guide_are_trained_apart(tmp_path, demo_data, monkeypatch) -> None:
     """A model of transformers sees by `position_ids` where a chat begins: its loss is that of each chat by itself."""
@@ -247,4 +266,5 @@ def test_packed_chats_of_the_guide_are_trained_apart(tmp_path, demo_data, monkey
                     count += trained
         assert count > 150
         assert float(model(**batch).loss) == pytest.approx(total / count, rel=1e-4)
-        assert float(model(**batch, use_cache=True).loss) != pytest.approx(total / count, rel=1e-3)
+        for leak in ({"use_cache": True}, {"attention_mask": torch.ones_like(batch["input_ids"])}):
+            assert float(model(**batch, **leak).loss) != pytest.approx(total / count, rel=1e-3)
