@@ -151,7 +151,7 @@ class Lookahead(ABC):
         """The outputs of pieces of these sizes, without balance: of all at the end of the stream, else of the first."""
 
     def _documents(self, samples: Sequence[Sample]) -> Mapping[str, npt.NDArray[Any]]:
-        """What an output is to say of each of its samples, in arrays of a whole burst."""
+        """Collect what outputs say of each of their samples, in arrays of a whole burst."""
         return {}
 
     @abstractmethod
