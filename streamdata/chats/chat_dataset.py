@@ -52,8 +52,8 @@ class ChatConfig(RowSettings):
     """Tokens of a conversation; the length of its tensors where they are padded."""
     pad_mode: Literal["right", "no_padding"] = "right"
     """`right`, or `no_padding` for packing."""
-    actions: Mapping[Any, Any] = {"assistant": "train"}
-    """Role → train or mask; a role that is not named is masked."""
+    actions: Mapping[str, Literal["train", "mask"]] = {"assistant": "train"}
+    """Role → `train` or `mask`; a role that is not named is masked."""
     append_stop: bool = True
     """Whether the next role's token ends answers where the template has no token for that, see `ChatEncoder`."""
 

@@ -165,8 +165,8 @@ class RowSettings(BaseModel):
         for detail in details:
             if detail["type"] == "extra_forbidden":
                 continue
-            name, got = str(detail["loc"][0]), detail["input"]
-            least = next((rule.ge for rule in cls.model_fields[name].metadata if hasattr(rule, "ge")), None)
+            key, name, got = str(detail["loc"][0]), ".".join(map(str, detail["loc"])), detail["input"]
+            least = next((rule.ge for rule in cls.model_fields[key].metadata if hasattr(rule, "ge")), None)
             choices = [choice.strip("'") for choice in re.split(", | or ", detail.get("ctx", {}).get("expected", ""))]
             known = _EXPECTED.get(detail["type"])  # other texts are ready, and braces in them are the user's
             expected = detail["msg"] if known is None else known.format(ge=least, choices=", ".join(choices))
@@ -267,8 +267,10 @@ class PromptConfig(RowSettings):
 
     @field_validator("apply_chat_template_kwargs")
     @classmethod
-    def _flag(cls, kwargs: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        # Of prompts alone: where answers are trained, the variable is refused whatever its value.
-        if type(kwargs.get("add_generation_prompt", True)) is not bool:
+    def _only_variables(cls, kwargs: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        # Of prompts alone: where answers are trained, this one is refused whatever its value.
+        variables = dict(kwargs)
+        if type(variables.pop("add_generation_prompt", True)) is not bool:
             raise PydanticCustomError("not_a_flag", "a mapping whose add_generation_prompt is true or false")
+        super()._only_variables(variables)
         return kwargs

@@ -26,11 +26,11 @@ _MEDIA: Final = frozenset(
     "image images image_url input_image video videos video_url audio audios audio_url input_audio".split()  # noqa: SIM905
 )
 _NOT_OF_THE_TEMPLATE: Final = {
-    "continue_final_message", "conversation", "max_length", "messages", "padding", "processor_kwargs",
-    "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs", "tools",
-    "truncation",
+    "add_generation_prompt", "continue_final_message", "conversation", "max_length", "messages", "padding",
+    "processor_kwargs", "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs",
+    "tools", "truncation",
 }  # fmt: skip
-"""Arguments that `apply_chat_template` takes for itself: no template would see them."""
+"""Arguments of `apply_chat_template`: no template would see them, or we say them ourselves."""
 _A_MESSAGE: Final = "  A message is a dict such as {'role': 'user', 'content': 'Hello'}."
 _MARK_BEGIN, _MARK_END = "\ue0b1\ue0b2", "\ue0b3\ue0b4"
 _MARK = re.compile(f"({_MARK_BEGIN}|{_MARK_END})")
@@ -284,7 +284,7 @@ def row_template_kwargs(row: Mapping[str, Any]) -> dict[str, Any]:
         kwargs = json.loads(given) if isinstance(given, str) else without_nulls(given)
     except json.JSONDecodeError:
         kwargs = None
-    if not isinstance(kwargs, dict) or not_variables(kwargs) or "add_generation_prompt" in kwargs:
+    if not isinstance(kwargs, dict) or not_variables(kwargs):
         raise ValueError(
             f"chat_template_kwargs: expected variables of the chat template by name, got {shown(given)}\n"
             "  Store a mapping, or its JSON text, of what the template reads."

@@ -166,6 +166,8 @@ def test_what_cannot_be_trained_is_an_error_with_its_place(tmp_path, tokenizer):
         ({"use_shm": "no"}, "true or false as use_shm, got 'no'"),
         ({"messages_key": 3}, "a text as messages_key, got 3"),
         ({"actions": ["assistant"]}, "a mapping as actions"),
+        ({"actions": {"tool": "mask", "assistant": "last"}}, "one of train, mask as actions.assistant, got 'last'"),
+        ({"actions": {"assistant": True}}, "one of train, mask as actions.assistant, got True"),
         (["max_length"], "a mapping as config"),
     ],
 )
@@ -181,9 +183,8 @@ def test_a_wrong_config_is_an_error(tmp_path, tokenizer, config, problem):
 def test_a_generation_prompt_is_refused_whatever_its_value(tmp_path, tokenizer, value):
     """Nobody is told to write true or false, which is refused next."""
     path = write(tmp_path / "a.parquet", [{"messages": TURNS}])
-    dataset = SFTChatDataset(path, tokenizer, {"apply_chat_template_kwargs": {"add_generation_prompt": value}})
-    with pytest.raises(ValueError, match=r"expected variables of the template, got \['add_generation_prompt'\]"):
-        dataset[0]
+    with pytest.raises(ValueError, match=r"what the template takes, not \['add_generation_prompt'\], as apply_chat"):
+        SFTChatDataset(path, tokenizer, {"apply_chat_template_kwargs": {"add_generation_prompt": value}})
 
 
 def test_padding_needs_a_pad_token(tmp_path, tokenizer):

@@ -13,7 +13,7 @@ from tests.stores.tiny_stores import write, write_old_bin
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch):
     """What a test registers is gone after it."""
-    monkeypatch.setattr(DatasetFactory, "_datasets", dict(DatasetFactory._datasets))
+    monkeypatch.setattr(DatasetFactory, "classes", dict(DatasetFactory.classes))
 
 
 def test_a_class_that_is_registered_is_a_train_type(tmp_path):

@@ -8,7 +8,7 @@ samples carry.
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
@@ -235,7 +235,7 @@ D = TypeVar("D", bound=type[BaseDataset])
 class DatasetFactory:
     """Makes datasets over stores by train type: `seq`, `sft`, `dpo`, `grpo`, or a registered one."""
 
-    _datasets: dict[str, type[BaseDataset]] = {  # noqa: RUF012
+    classes: ClassVar[dict[str, type[BaseDataset]]] = {
         "seq": SeqDataset, "sft": SFTDataset, "dpo": DPODataset, "grpo": GRPODataset,
     }  # fmt: skip
 
@@ -250,7 +250,7 @@ class DatasetFactory:
         """
 
         def registered(dataset: D) -> D:
-            enter(cls._datasets, name, dataset, BaseDataset, "DatasetFactory.register")
+            enter(cls.classes, name, dataset, BaseDataset, "DatasetFactory.register")
             if not hasattr(dataset, "train_type"):
                 dataset.train_type = name
             return dataset
@@ -289,13 +289,13 @@ class DatasetFactory:
             ValueError: An unknown train type, a size that is not positive, or a stride where samples are records.
             TypeError: The train type does not have such an option.
         """
-        datasets = DatasetFactory._datasets
-        if train_type not in datasets:
+        classes = DatasetFactory.classes
+        if train_type not in classes:
             raise ValueError(
-                f"DatasetFactory: expected a train type of {[*datasets]}, got {shown(train_type)}\n"
+                f"DatasetFactory: expected a train type of {[*classes]}, got {shown(train_type)}\n"
                 "  Choose by what the samples are for."
             )
-        dataset = datasets[train_type]
+        dataset = classes[train_type]
         if issubclass(dataset, RecordDataset) and stride is not None:
             raise ValueError(f"DatasetFactory: samples of {shown(train_type)} are records, got stride={stride}")
         if issubclass(dataset, WindowDataset) and window_size is None:

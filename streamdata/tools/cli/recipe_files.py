@@ -5,13 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any, Final
 
-from streamdata.errors import shown
+from streamdata.errors import did_you_mean, shown
 from streamdata.io.remote.addresses import checked_options, options_of_source
 from streamdata.io.remote.once import stat_once
 from streamdata.io.storage import is_pipe, is_remote
+from streamdata.recipe.targets import import_target
 from streamdata.recipe.yaml_tree import Kind
 from streamdata.shards.listing import check_braces, is_glob
 from streamdata.shards.tar.sidecar import find_sidecars
@@ -29,6 +31,8 @@ SETTINGS: Final = {
     "streamdata.RLHFDataset": ("streamdata.chats.settings", "PromptConfig"),
 }
 """By a target with `config`: the module and class that know its keys, imported where one is."""
+_HANDING_ON: Final = ("streamdata.DatasetFactory.load", "streamdata.BlendableDataset.from_megatron")
+"""Targets that hand `**options` on to the class of a dataset over a store."""
 _PLAIN: Final = (str, int, float, bool, type(None))
 
 
@@ -45,12 +49,13 @@ class RecipeFiles:
     def __call__(self, target: str, params: Mapping[str, Any]) -> Iterator[tuple[str, str, Kind]]:
         """Yields the name of each parameter whose files are not there, with what is wrong, or that nobody looked."""
         for name, value in params.items():
-            if value:
-                try:
-                    if not_checked := self._look(target, name, value, params):
-                        yield name, not_checked, "not checked"
-                except (OSError, ValueError) as error:  # also of a dead host, or a damaged manifest
-                    yield name, str(error), "error"
+            try:
+                if target in _HANDING_ON:
+                    _check_option(target, name, params)
+                if value and (not_checked := self._look(target, name, value, params)):
+                    yield name, not_checked, "not checked"
+            except (OSError, ValueError) as error:  # also of a dead host, or a damaged manifest
+                yield name, str(error), "error"
 
     def _look(self, target: str, name: str, value: Any, params: Mapping[str, Any]) -> str | None:
         """Look for the files of a parameter, if it names any; return why it did not look."""
@@ -113,6 +118,17 @@ def _blend(paths: Any) -> None:
             float(word)
         except ValueError:
             _store(word)
+
+
+def _check_option(target: str, name: str, params: Mapping[str, Any]) -> None:
+    """A key is the target's own, or one of the class that it makes, if that is known here."""
+    from streamdata.stores.datasets.record_datasets import DatasetFactory  # who checks it has imported it
+
+    functions: list[Any] = [import_target(target), DatasetFactory.classes.get(str(params.get("train_type", "seq")))]
+    keys = (key for each in functions if each for key in signature(each).parameters if key != "options")
+    taken = dict.fromkeys(keys)
+    if functions[-1] and name not in taken:
+        raise ValueError(f"unknown parameter {shown(name)}{did_you_mean(name, taken)}\n  It takes: {', '.join(taken)}.")
 
 
 def _settings(target: str, config: Any) -> None:

@@ -12,7 +12,7 @@ MOVING_OVER = Path(__file__).parents[3] / "examples" / "moving_over"
 
 def test_the_script_runs(tmp_path, monkeypatch, capsys):
     """From chats, by AstrAI's configuration, to windows of a class of one's own."""
-    monkeypatch.setattr(DatasetFactory, "_datasets", dict(DatasetFactory._datasets))
+    monkeypatch.setattr(DatasetFactory, "classes", dict(DatasetFactory.classes))
     chat = {"messages": [{"role": "user", "content": "one two"}, {"role": "assistant", "content": "three"}]}
     (tmp_path / "chats.jsonl").write_text(f"{json.dumps(chat)}\n" * 40)
     chat_tokenizer(tmp_path / "draft").save_pretrained(tmp_path / "tokenizer")

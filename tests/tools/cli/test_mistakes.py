@@ -200,6 +200,44 @@ def test_keys_of_a_config_are_checked(name: str, slip: str) -> None:
     assert not [problem for problem in errors(text.replace(f"{slip}: 8, ", "")) if problem.path == "params.config"]
 
 
+@pytest.mark.parametrize("name", ["SFTChat", "Preference"])
+def test_actions_of_roles_are_checked(name: str) -> None:
+    """Not at the first sample, which `max_bad` would skip, and all others after it."""
+    params = "data_files: shards/a.jsonl, tokenizer: tokenizer, config: {actions: {assistant: last}}"
+    (found,) = errors(f"target: streamdata.{name}Dataset\nparams: {{{params}}}\n")
+    assert (found.path, found.location) == ("params.config", "r.yaml:2:60")
+    assert "expected one of train, mask as actions.assistant, got 'last'" in found.message
+
+
+@pytest.mark.parametrize(
+    ("target", "params"),
+    [
+        ("DatasetFactory.load", "train_type: seq, load_path: m, window_size: 8"),
+        ("BlendableDataset.from_megatron", "paths: 1 m, window_size: 8"),
+    ],
+)
+@pytest.mark.parametrize("slip", ["options: {documents: true}", "options: {}", "documens: false"])
+def test_keys_that_are_handed_on_are_checked(target: str, params: str, slip: str) -> None:
+    """To the class of the dataset, as the builder does."""
+    for name in ("m.bin", "m.idx"):
+        Path(name).touch()
+    text = f"target: streamdata.{target}\nparams: {{{params}, {slip}}}\n"
+    (found,) = errors(text)
+    assert (found.path, found.location) == (f"params.{slip.partition(':')[0]}", f"r.yaml:2:{len(params) + 12}")
+    assert "did you mean 'documents'?" in found.message or "options" in slip
+    assert errors(text.replace(slip, "documents: true, dtype: null")) == []
+
+
+def test_keys_of_a_train_type_are_those_of_its_class() -> None:
+    """A class that somebody registers has its own, of which nothing is known before it is imported."""
+    Path("m.bin").touch()
+    Path("m.idx").touch()
+    text = "target: streamdata.DatasetFactory.load\nparams: {train_type: TYPE, load_path: m, documents: true}\n"
+    assert errors(text.replace("TYPE", "mine")) == []
+    (found,) = errors(text.replace("TYPE", "dpo"))
+    assert found.path == "params.documents"
+
+
 def test_stores_and_blends_are_looked_for() -> None:
     """By the rules of stores: a Megatron prefix is one."""
     for name in ("m.bin", "m.idx"):
