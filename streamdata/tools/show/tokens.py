@@ -121,13 +121,16 @@ class TokenSequence:
 
     def field(self, name: str, value: Any, texts: TokenTexts | None, limit: int) -> ShownField:
         """The field of this name: about `limit` tokens at most, of each run the beginning and the end."""
-        padding, begins = self._padding(texts), [0, *self.borders]
+        padding = self._padding(texts)
+        # Positions of padding may all be 0: neither it nor the first token behind it begins a document.
+        first = int(np.argmin(padding)) if len(padding) else 0
+        begins = [0, *(at for at in self.borders if at > first and not (padding[at - 1] and padding[at]))]
         num_padding, num_trained = int(np.count_nonzero(padding)), None
         words = [f"{len(self.ids):,} tokens"]
         if self.train is not None:
             num_trained = int(np.count_nonzero(self.train))
             words.append(f"{num_trained:,} trained")
-        if self.borders:
+        if begins[1:]:
             documents = starmap(range, pairwise([*begins, len(self.ids)]))
             num_documents = sum(not padding[document].all() for document in documents)
             words.append(f"{num_documents:,} document{'' if num_documents == 1 else 's'}")

@@ -83,6 +83,23 @@ def test_an_attention_mask_says_what_is_padding():
     assert shown(sample) == ["<2>ab"]
 
 
+@pytest.mark.parametrize("said", [{}, {"attention_mask": np.array([0, 0, 0, 1, 1])}])
+def test_positions_of_padding_begin_no_documents(said):
+    """Of a prompt they are 0 before it, and so may they be behind a text: that is one run of padding."""
+    sample = {"input_ids": np.array([0, 0, 0, 1, 2]), "position_ids": np.array([0, 0, 0, 0, 1]), **said}
+    assert shown(sample) == ["<3>ab"]
+    assert field_of(sample).summary == "5 tokens, 3 padding"
+    turned = {"position_ids": np.array([0, 1, 0, 0, 0]), **{name: mask[::-1] for name, mask in said.items()}}
+    assert shown({"input_ids": np.array([1, 2, 0, 0, 0]), **turned}) == ["ab", "<3>"]
+
+
+def test_documents_behind_padding_are_segments():
+    """The first of them begins no second one."""
+    positions = np.array([0, 0, 0, 1, 0, 1])
+    field = field_of({"input_ids": np.array([0, 0, 1, 2, 3, 4]), "position_ids": positions})
+    assert (told(field), field.summary) == (["<2>ab", "cd"], "6 tokens, 2 documents, 2 padding")
+
+
 def test_long_sequences_are_cut_in_each_document():
     """So that the borders of all are seen; what is missing is counted."""
     positions = np.concatenate([np.arange(100), np.arange(4)])
