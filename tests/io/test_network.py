@@ -149,6 +149,18 @@ def test_a_dead_store_ends_within_the_deadline_after_a_bounded_number_of_request
 
 
 @pytest.mark.usefixtures("dies_soon")
+def test_a_host_that_does_not_answer_is_named(sender):
+    """It may be another than the one that is meant, as Amazon's where no endpoint is set; without what is secret."""
+    options = StorageOptions(endpoint="http://user:SECRET@127.0.0.1:1", anonymous=True)
+    with pytest.raises(
+        DeadHostError, match=r"'s3://bucket/a'.*: expected an answer, got .* from 127.0.0.1:1 \("
+    ) as caught:
+        ask(sender, "s3://bucket/a", "", options)
+    assert "SECRET" not in str(caught.value)
+    assert "Look whether this is the host that is meant" in str(caught.value)
+
+
+@pytest.mark.usefixtures("dies_soon")
 def test_a_store_that_dies_in_full_use_gets_300_requests_at_most(sender, monkeypatch):
     """By the bounds as they are, after it has answered: 500 futures over 16 connections, and others that come later."""
     monkeypatch.setattr(requests, "_DEAD_SHARE", 100)  # who comes within this is not to ask anew, on a slow machine too

@@ -35,8 +35,8 @@ _SECRET_LETTERS = 4  # shorter ones are words of any text
 class StorageOptions:
     """Settings of an object store; those that are None follow from the environment.
 
-    They travel with the shards to the processes that read. No state, sample, index or message has them: the identity
-    of an object is its bucket and key.
+    They travel with the shards to the processes that read. No state, sample or index has them, and of messages one
+    alone, the endpoint's host where it does not answer: the identity of an object is its bucket and key.
 
     Args:
         endpoint: Url of the object store's API.

@@ -399,5 +399,5 @@ class Patience:
         return DeadHostError(
             f"{self._asked.describe()}: expected an answer, got {status}{last.word} "
             f"(attempts {self.attempts}, during {now - self.asked_at:.0f} s): the host is dead\n"
-            "  Look whether the host is up and can be reached from here, then resume."
+            "  Look whether this is the host that is meant, is up and can be reached from here; then resume."
         )

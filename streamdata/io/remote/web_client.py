@@ -136,7 +136,7 @@ class WebClient:
         except GoneError:  # an OSError, too
             raise
         except (aiohttp.ClientError, OSError) as error:
-            raise FailureError(_described(error)) from error
+            raise FailureError(f"{_described(error)} from {url.host}:{url.port}") from error
 
 
 def _described(error: Exception) -> str:

@@ -171,7 +171,10 @@ def index(
     line_bytes: Annotated[int | None, count("Bytes of the longest line allowed; by default 64 MiB.")] = None,
     member_bytes: Annotated[int | None, count("Bytes of a tar's largest member allowed; by default 1 GiB.")] = None,
 ) -> None:
-    """Write a manifest of shards and their indexes, or bring them up to date: a run then lists and indexes nothing."""
+    """Write a manifest of shards and their indexes, or bring them up to date: a run then lists and indexes nothing.
+
+    It reads no recipe: outside AWS set AWS_ENDPOINT_URL, or give --endpoint.
+    """
     if output is not None and not output.endswith(".manifest"):
         raise typer.BadParameter(f"expected a name that ends in .manifest, got {shown(output)}", param_hint="--output")
     from streamdata.io.remote.addresses import checked_options
