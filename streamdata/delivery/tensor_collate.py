@@ -254,7 +254,8 @@ class _Column:
             having = next((self._of(index) for index, sample in enumerate(samples) if name in sample), "no sample")
             self.refuse(
                 f"is missing in {self._of(lacking)}, and is in {having}",
-                f'Write {_WHO}(fields={{{shown(name)}: "drop"}}), or let each source\'s process function set it.',
+                f'Write {_WHO}(fields={{{shown(name)}: "drop"}}), let each source\'s process function set it, or give '
+                "StreamLoader collate=mixed_collate, which keeps a list of samples.",
             )
 
     def value(self, lengths: list[int] | None = None) -> Any:

@@ -209,7 +209,10 @@ def _of_ledger(state: Mapping[str, Any]) -> tuple[Any, str]:
         counts += Counter(("due", "open")[after < 0] for *_, attempt, after in rows if attempt)
         return state["stream"], "prompts: " + ", ".join(f"{name} {counts[name]:,}" for name in sorted(counts))
     except DAMAGE as error:
-        raise StateError(f"expected the state of a ledger, got a damaged one: {error!r}") from error
+        raise StateError(
+            f"expected the state itself, as PromptLedger.state_dict() gives it, got another: {error!r}\n"
+            "  Of a checkpoint that has it among other things, write it to a file of its own."
+        ) from error
 
 
 def _content(path: Path) -> bytes:

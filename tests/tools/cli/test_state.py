@@ -234,10 +234,10 @@ def test_a_ledgers_state_is_described(streamdata: Streamdata, tmp_path: Path) ->
 
 
 def test_a_damaged_state_of_a_ledger_is_a_message(streamdata: Streamdata, tmp_path: Path) -> None:
-    """That names the file."""
+    """That names the file, and what it is to hold: it may be a checkpoint that has the state in it."""
     file, state = tmp_path / "ledger.json", PromptLedger(mixture()).state_dict()
-    for bad in ({"ledger": 3}, {"ledger": state["ledger"]}, state | {"ledger": {}}):
+    for bad in ({"ledger": 3}, {"ledger": state["ledger"]}, state | {"ledger": {}}, {"step": 7, "ledger": state}):
         file.write_text(json.dumps(bad))
         done = streamdata("state", file)
         assert (done.exit_code, "Traceback" in done.output) == (1, False)
-        assert f"error: {file}: " in done.stderr
+        assert f"error: {file}: expected the state itself, as PromptLedger.state_dict() gives it, got " in done.stderr
