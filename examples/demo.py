@@ -89,7 +89,7 @@ def main(data: str = "demo_data") -> None:
         sys.exit("the resumed stream differs")
     page = Path(data) / "page.html"
     write_page(MixtureSamples(build(data), Place()).page("configs/demo.yaml", NUM_SHOWN), page)
-    print(f"to look at what was mixed, open {page}; or: streamdata show configs/demo.yaml --var data={data}")
+    print(f"to look at what was mixed, open {page}; or: streamdata show configs/demo.yaml --var data={data} -n 1")
 
 
 if __name__ == "__main__":

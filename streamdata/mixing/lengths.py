@@ -19,7 +19,8 @@ from streamdata.sources.files.sequential_source import SequentialSource
 from streamdata.sources.foreign.own_stream import OwnStreamSource
 
 MANY_EPOCHS: Final = 4.0
-"""From which on there is something to say: text that repeats so often is still worth nearly what new text is."""
+"""From which on there is something to say: up to there repeated text is nearly as good as new (Muennighoff et al.,
+"Scaling Data-Constrained Language Models", arXiv 2305.16264)."""
 _FEW: Final = 0.5
 """Below which there is."""
 _UNITS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"))

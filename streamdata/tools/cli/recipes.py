@@ -131,7 +131,7 @@ def init(
     targets = [source.target.removeprefix("streamdata.") for source in sources]
     say(table([[one.name, one.about[0].rstrip("."), target] for one, target in zip(sources, targets, strict=True)]))
     variable = " --var tokenizer=NAME" * any("tokenizer" in source.params for source in sources)
-    say(f"\nNext:\n  streamdata check {output}{variable}\n  streamdata show {output}{variable}")
+    say(f"\nNext:\n  streamdata check {output}{variable}\n  streamdata show {output}{variable} -n 1")
 
 
 def schema() -> None:

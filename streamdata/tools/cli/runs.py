@@ -35,7 +35,11 @@ def plan(
     balance: Annotated[bool, option("Say what steps lose to their slowest rank.", "--balance")] = False,
     as_json: Json = False,
 ) -> None:
-    """Say what a run will read of each source: epochs, repeats, bytes, and what to do about them."""
+    """Say what a run will read of each source: epochs, repeats, bytes, and what to do about them.
+
+    Its advice keeps a source within 4 epochs: up to there repeated text is nearly
+    as good as new ("Scaling Data-Constrained Language Models", arXiv 2305.16264).
+    """
     if (samples is None) == (tokens is None) and not (balance and samples is None):
         raise typer.BadParameter("expected one of --samples and --tokens", param_hint="--samples")
     from streamdata.tools.plan.make_plan import Amount, Planner, plan_text

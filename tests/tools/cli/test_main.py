@@ -66,6 +66,14 @@ def test_help_names_every_option(streamdata: Streamdata) -> None:
     assert all(option in check for option in ("--var", "--allow", "--resume"))
 
 
+def test_help_says_what_else_would_be_asked(streamdata: Streamdata) -> None:
+    """Why `plan` advises four epochs; how `index`, which reads no recipe, finds a store."""
+    told = words(streamdata("plan", "--help").stdout)
+    assert "within 4 epochs: up to there repeated text is nearly as good as new" in told
+    assert "arXiv 2305.16264" in told
+    assert "outside AWS set AWS_ENDPOINT_URL, or give --endpoint" in words(streamdata("index", "--help").stdout)
+
+
 @pytest.mark.parametrize("command", [*COMMANDS, ["index"], ["state"]], ids=" ".join)
 def test_a_flag_is_shown_as_one(streamdata: Streamdata, command: list[str]) -> None:
     """It takes no value."""
