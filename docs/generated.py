@@ -4,12 +4,15 @@ A page has a line `<!-- generated: NAME -->`, which MkDocs replaces by what the 
 the drawings.
 """
 
+import html
 import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache, cached_property
+from importlib import import_module
 from pathlib import Path
-from types import NoneType, UnionType
+from types import FunctionType, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 import yaml
@@ -19,6 +22,7 @@ import streamdata
 sys.path.insert(0, str(Path(__file__).parent))  # MkDocs loads a hook by its path, without what lies beside it
 from drawings import DRAWINGS
 
+ROOT = Path(__file__).parents[1]
 _SOURCE = {"target": "streamdata.SeqDataset", "params": {"load_path": "tokens", "window_size": 2048}}
 _VALUES = {
     "config": {"max_prompt_length": 1024},
@@ -48,8 +52,14 @@ _VALUES = {
     "window_size": 2048,
 }
 """Of keys that a target needs, in its example."""
+_HEAD = ("| key | type | default | meaning |", "|---|---|---|---|")
 _USUAL = ("linear", "load_path", "quadratic", "window_size")
 """Keys that have a default, and that examples have all the same."""
+_NAMED = re.compile(r"(?<!<b>)(?<!\">)<code>([A-Z][\w.]*|docs/[\w/-]+\.md)</code>")
+"""A name or a page in a text: not an argument that is explained, which is bold, nor what has a link already."""
+_BASE = re.compile(r"\bSee `(\w+)` for")
+"""In a class's docstring: the base that has its arguments."""
+_MEMBERS = (FunctionType, classmethod, staticmethod, property, cached_property)
 _MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
 
@@ -58,15 +68,26 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return _MARK.sub(lambda mark: GENERATED[mark[1]](), markdown)
 
 
-def on_post_page(output: str, **_: Any) -> str:
-    """Name the search for those who hear it, and let wide code be scrolled by keys (a hook of MkDocs)."""
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Name the search for those who hear it, let wide code be scrolled by keys, link names (a hook of MkDocs)."""
     output = output.replace('class="md-search"', 'class="md-search" aria-label="Search"')
-    return output.replace("<pre>", '<pre tabindex="0">')
+    output = output.replace("<pre>", '<pre tabindex="0">')
+    return _NAMED.sub(_linked, output) if page.file.src_uri.startswith("reference/") else output
+
+
+def _linked(found: re.Match[str]) -> str:
+    """A name in code as a link to its entry, if it has one; a page of `docs/` as a link with its heading."""
+    text, name = found[0], found[1]
+    if not name.startswith("docs/"):
+        return f'<a href="{entries()[name]}">{text}</a>' if name in entries() else text
+    heading = re.search(r"^# (.+)", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+    assert heading, f"{name} has no heading"
+    return f'<a href="../{name[5:-3]}.html">{html.escape(heading[1])}</a>'
 
 
 def front() -> str:
     """README.md, whose links are seen from the pages; what is not one of these is named without a link."""
-    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").partition("\n")[2]
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n")[2]
     return re.sub(r"\[([^\]]+)\]\((?!docs/)[^)]+\)", r"\1", text).replace("](docs/", "](")
 
 
@@ -81,12 +102,53 @@ def groups() -> Iterator[tuple[str, list[str]]]:
 
 
 def api() -> str:
-    """Every public name with signature and docstring, by its group."""
-    lines = []
+    """Every public name with signature and docstring, by its group; and bases that have the arguments of some."""
+    lines, bases = list[str](), list[str]()
     for title, names in groups():
         lines += [f"## {title[0].upper()}{title[1:]}", ""]
-        lines += [f"::: streamdata.{name}\n" for name in names]
+        for name in names:
+            lines.append(f"::: streamdata.{name}\n")
+            base = _base_of(getattr(streamdata, name))
+            if base is not None and (path := _path_of(base)) not in bases:
+                bases.append(path)  # by its full name, since it cannot be imported from streamdata
+                lines.append(f"::: {path}\n    options:\n      show_root_full_path: true\n")
     return "\n".join(lines)
+
+
+def _base_of(one: Any) -> type | None:
+    """The base that a class's docstring names for its arguments, if that is not public."""
+    found = _BASE.search(inspect.getdoc(one) or "") if isinstance(one, type) else None
+    named = (base for base in inspect.getmro(one) if base.__name__ == found[1]) if found else iter(())
+    return next((base for base in named if base.__name__ not in streamdata.__all__), None)
+
+
+def _path_of(one: type) -> str:
+    return f"{one.__module__}.{one.__qualname__}"
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """What the page of names shows: full names of classes, functions and their public members, with docstrings."""
+    public = {f"streamdata.{name}": getattr(streamdata, name) for name in streamdata.__all__}
+    bases = {_path_of(base): base for base in map(_base_of, public.values()) if base}
+    for path, one in (public | bases).items():
+        yield path, inspect.getdoc(one) or ""
+        members = vars(one).items() if isinstance(one, type) else ()
+        found = {name: member for name, member in members if name[0] != "_" and isinstance(member, _MEMBERS)}
+        yield from ((f"{path}.{name}", inspect.cleandoc(each.__doc__)) for name, each in found.items() if each.__doc__)
+
+
+@cache
+def entries() -> dict[str, str]:
+    """Where the reference has an entry, by name: `Store`, `Store.load`."""
+    found = {re.sub(r"^(?:[a-z_]+\.)+", "", path): f"api.html#{path}" for path, _ in docstrings()}
+    return found | {name: f"recipe.html#{name.lower()}" for _, name in _settings().values()}
+
+
+def _settings() -> dict[str, tuple[str, str]]:
+    """By target: the module and the class of its settings."""
+    from streamdata.tools.cli.recipe_files import SETTINGS
+
+    return SETTINGS
 
 
 def commands() -> str:
@@ -100,7 +162,8 @@ def commands() -> str:
     parts = []
     for name in ("", *names, "prepare merge"):
         words = [*name.split(), "--help"]
-        text = CliRunner().invoke(app, words, env={"COLUMNS": "80", "NO_COLOR": "1"}).output
+        env = {"COLUMNS": "80", "NO_COLOR": "1"}
+        text = CliRunner().invoke(app, words, prog_name="streamdata", env=env).output
         parts += [f"## streamdata {name}".rstrip(), "", "```text", text.strip("\n"), "```", ""]
     return "\n".join(parts)
 
@@ -113,16 +176,37 @@ def recipe_keys() -> str:
 
 
 def _of_target(name: str, target: Any) -> str:
-    documented = dict(_arguments(inspect.getdoc(target) or ""))
-    first = (inspect.getdoc(target) or "").partition("\n")[0]
-    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
-    for parameter in inspect.signature(target).parameters.values():
-        default = f"`{getattr(parameter.default, '__name__', repr(parameter.default))}`"
-        default = "required" if parameter.default is parameter.empty else default
-        what = documented.get(parameter.name, "")
-        rows.append(f"| `{parameter.name}` | {_kind(parameter.annotation)} | {default} | {what} |")
-    title = name.removeprefix("streamdata.")
-    return "\n".join([f"## {title}", "", first, "", "```yaml", example(name, target), "```", "", *rows, ""])
+    classes = inspect.getmro(target) if isinstance(target, type) else (target,)
+    # Of a class that has the arguments of its base this says what they mean; its own docstring counts before it.
+    documented = {key: text for one in reversed(classes) for key, text in _arguments(inspect.getdoc(one) or "")}
+    lines = [f"## {name.removeprefix('streamdata.')}", "", _first_line(target), "", "```yaml", example(name, target)]
+    lines += ["```", "", *_HEAD]
+    for key, parameter in inspect.signature(target).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            lines.append(f"| further keys | | | {documented[key]} |")
+        else:
+            default = "required" if parameter.default is parameter.empty else _default(parameter.default)
+            lines.append(f"| `{key}` | {_kind(parameter.annotation)} | {default} | {documented.get(key, '')} |")
+    if name in _settings():
+        module, settings = _settings()[name]
+        lines += ["", *_of_settings(getattr(import_module(module), settings))]
+    return "\n".join([*lines, ""])
+
+
+def _of_settings(settings: Any) -> Iterator[str]:
+    """The keys of a source's `config`."""
+    yield from (f"### {settings.__name__}", "", _first_line(settings), "", *_HEAD)
+    for key, field in settings.model_fields.items():
+        default = "" if field.default_factory else _default(field.default)  # that one is of this machine
+        yield f"| `{key}` | {_kind(field.annotation)} | {default} | {_cell(field.description or '')} |"
+
+
+def _first_line(one: Any) -> str:
+    return (inspect.getdoc(one) or "").partition("\n")[0]
+
+
+def _default(value: Any) -> str:
+    return f"`{getattr(value, '__name__', repr(value))}`"
 
 
 def example(name: str, target: Any) -> str:
@@ -158,9 +242,13 @@ def _word(kind: Any) -> str:
 def _arguments(text: str) -> Iterator[tuple[str, str]]:
     section = re.search(r"^Args:\n((?:(?: {4}.*)?\n?)*)", text, re.MULTILINE)
     for found in re.finditer(r"^ {4}\*{0,2}(\w+): (.*(?:\n {5,}\S.*)*)", section[1] if section else "", re.MULTILINE):
-        # A bar ends a cell, but within code, where a backslash before it would be shown.
-        parts = re.sub(r"\s+", " ", found[2]).split("`")
-        yield found[1], "`".join(part if number % 2 else part.replace("|", "\\|") for number, part in enumerate(parts))
+        yield found[1], _cell(found[2])
+
+
+def _cell(text: str) -> str:
+    """A text of a docstring in a cell of a table: a bar ends it, but within code, where a backslash would be shown."""
+    parts = re.sub(r"\s+", " ", text).split("`")
+    return "`".join(part if number % 2 else part.replace("|", "\\|") for number, part in enumerate(parts))
 
 
 GENERATED = {"front": front, "api": api, "commands": commands, "recipe_keys": recipe_keys, **DRAWINGS}

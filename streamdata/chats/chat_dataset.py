@@ -55,7 +55,7 @@ class ChatConfig(RowSettings):
     actions: Mapping[str, Literal["train", "mask"]] = {"assistant": "train"}
     """Role → `train` or `mask`; a role that is not named is masked."""
     append_stop: bool = True
-    """Whether the next role's token ends answers where the template has no token for that, see `ChatEncoder`."""
+    """Whether the next role's token ends an answer, and is trained there, where the template ends no turn."""
 
 
 class ChatDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
@@ -265,7 +265,7 @@ class SFTChatConfig(ChatConfig):
     """Settings of `SFTChatDataset`."""
 
     format: Literal["auto", "language-modeling", "prompt-completion", "sharegpt", "alpaca"] = "auto"
-    """The format of the rows, see `streamdata.text.formats`; `auto` for what the fields of the first say."""
+    """The format of the rows, see `docs/guides/chats.md`; `auto` for what the fields of the first say."""
     messages_key: str = _MESSAGES
     """The column of messages of conversational language modeling."""
 
@@ -282,7 +282,7 @@ class SFTChatDataset(ChatDataset):
     - `attention_mask` int64, 0 at padding;
     - `position_ids` int64, counting tokens from 0; at padding that of the last token;
     - `loss_mask` bool: which of `input_ids` are trained, by `actions` for the message's role, or by the message's own
-      `loss_mask` (0 or 1); see `streamdata.text.masks.ChatEncoder`;
+      `loss_mask` (0 or 1); see `docs/guides/chats.md`;
     - with a processor `mm_token_type_ids` int64 (0 text, 1 image, 2 video), `multi_modal_inputs`, the processor's
       tensors, empty for a row of text, and for processors like Qwen2-VL's `position_ids` of shape (3, …).
 
@@ -296,7 +296,7 @@ class SFTChatDataset(ChatDataset):
         processor: A processor of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
-        holdout: Which share of its records is held out of training; see `NamedSource`.
+        holdout: The share of its records that is held out of training; see `docs/guides/validation.md`.
         part: `train` or `valid`, where there is a holdout.
         storage_options: Options of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
         limits: `line_bytes` (64 MiB), the longest line of JSON Lines allowed.
@@ -323,7 +323,7 @@ class PreferenceConfig(ChatConfig):
     """Settings of `PreferenceDataset`."""
 
     format: Literal["auto", "preference", "unpaired-preference"] = "auto"
-    """The format of the rows, see `streamdata.text.formats`; `auto` for what the fields of the first say."""
+    """The format of the rows, see `docs/guides/chats.md`; `auto` for what the fields of the first say."""
     prompt_key: str | None = _PROMPT
     """The column of messages that both conversations begin with; None where both have them already. Rows may lack the
     column "prompt", no other. A text in it has to be what the first user of both says."""
@@ -354,7 +354,7 @@ class PreferenceDataset(ChatDataset):
         processor: A processor of transformers, or a name or directory for its `AutoProcessor`; None for text alone.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
-        holdout: Which share of its records is held out of training; see `NamedSource`.
+        holdout: The share of its records that is held out of training; see `docs/guides/validation.md`.
         part: `train` or `valid`, where there is a holdout.
         storage_options: Options of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
         limits: `line_bytes` (64 MiB), the longest line of JSON Lines allowed.

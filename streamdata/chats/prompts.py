@@ -71,7 +71,7 @@ class RLHFDataset(NamedSource, torch.utils.data.Dataset[dict[str, Any]]):
         max_samples: Overrides the config's `max_samples` if it is not -1; verl's trainer passes it here.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
-        holdout: Which share of its records is held out of training; see `NamedSource`.
+        holdout: The share of its records that is held out of training; see `docs/guides/validation.md`.
         part: `train` or `valid`, where there is a holdout.
         storage_options: Options of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
         limits: `line_bytes` (64 MiB), the longest line of JSON Lines allowed.

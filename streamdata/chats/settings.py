@@ -40,15 +40,15 @@ class RowSettings(BaseModel):
     """The keys of a trainer whose settings stand in the same section; without any, no other key may."""
 
     format: str = "auto"
-    """The format of the rows: a name of `streamdata.text.formats`, or `auto`, by their fields."""
+    """The format of the rows, see `docs/guides/chats.md`; `auto` for what the fields of the first say."""
     truncation: Truncation = "error"
-    """The part of a longer row that stays, see `streamdata.text.truncation`: left, right, middle, or error."""
+    """The part that a longer row loses: `left` its beginning, `right` its end, `middle` what is between; or `error`."""
     apply_chat_template_kwargs: Mapping[Any, Any] = {}
     """Variables of the chat template; those of a row's column `chat_template_kwargs` go before them."""
     cache_dir: str | None = None
-    """The directory that keeps rows and lengths, see `FileCache`."""
+    """The directory that keeps rows and lengths; by default `prompts` below STREAMDATA_CACHE or ~/.cache/streamdata."""
     use_shm: bool = False
-    """Whether to read the rows from /dev/shm, see `ParquetRows`."""
+    """Whether to keep the rows in /dev/shm instead, until the machine starts anew."""
 
     @classmethod
     def read(cls, config: Any, who: str) -> Self:
@@ -191,7 +191,7 @@ class PromptConfig(RowSettings):
     trainer_keys: ClassVar = _VERL_KEYS
 
     format: Literal["auto", "prompt-only", "sharegpt", "alpaca"] = "auto"
-    """The format of the rows, see `streamdata.text.formats`; `auto` for what the fields of the first say."""
+    """The format of the rows, see `docs/guides/chats.md`; `auto` for what the fields of the first say."""
     prompt_key: str = "prompt"
     """The column of messages."""
     image_key: str = "images"
@@ -206,7 +206,7 @@ class PromptConfig(RowSettings):
     filter_overlong_prompts: bool = True
     """Drop rows of more than `max_prompt_length` tokens, counted as they would be emitted."""
     # A quarter: the ranks of one machine start at the same time, and tokenizers have threads of their own.
-    filter_overlong_prompts_workers: int = Field(max(1, (os.cpu_count() or 1) // 4), ge=1)
+    filter_overlong_prompts_workers: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) // 4), ge=1)
     """Processes that count; by default a quarter of the cores, at least one."""
     filter_prompts: bool = True
     """Drop rows whose messages say nothing."""

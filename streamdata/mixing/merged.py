@@ -82,7 +82,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         cost: What a sample adds to its source's clock, such as its number of tokens: a function of the sample, or the
             name of a field. By default 1.
         cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`, for all sources without a
-            setting of their own; see `CacheSettings`.
+            setting of their own; see `docs/guides/object-stores.md`.
         read_ahead_bytes: For the top mixture only: the bytes of shards that a process holds at most, those being read
             included; 0 turns read-ahead off. By default STREAMDATA_READ_AHEAD_BYTES of the environment, or 256 MiB.
             It does not change the stream, and may differ at each resume.
@@ -322,7 +322,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
         self._control.weights_set = self._weights_set = self._control.weights_set + 1
 
     def time(self, num_workers: int, progress: Progress) -> float:
-        """The time of schedules where states say that this rank stands; see `Reading.time`."""
+        """The time of schedules where states say that this rank stands."""
         return replace(self._reading(self.lane(num_workers)), progress=progress).time()
 
     def lane(self, num_workers: int) -> Lane:
@@ -639,7 +639,8 @@ def instantiate_from_yaml(
         dynamic_objs: Objects for ``${dynamic_objs:x}``, delivered by identity.
         allow: The packages whose targets are accepted, beside streamdata; by default all but the standard library.
         include_roots: Folders with files that it may include, beside its own folder and the working directory.
-        limits: Bounds of the recipe's size: `file_bytes` (1 MiB), `num_nodes` (100,000); see `RecipeLimits`.
+        limits: Bounds of the recipe's size: `file_bytes` (1 MiB) of each file, and `num_nodes` (100,000) mappings,
+            lists and values of all.
 
     Raises:
         RecipeError: The recipe cannot be read or built; the message says where, and the cause is the original error.

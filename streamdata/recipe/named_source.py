@@ -33,7 +33,7 @@ class NamedSource:
         parts: Of a map-style dataset, in place of `holdout`: exact shares of train, valid and test, as "969,30,1".
         parts_by: How they are cut: `seed` (where it is None) spreads each over all records; under `tail` valid and test
             are the last ones.
-        process_fn: A stream function, or a list of several, see `streamdata.sources`.
+        process_fn: A stream function, or a list of several, see `docs/guides/sources.md`.
         single_process_fn: A function of one record, called first.
         max_bad: How many failures and damaged records are skipped and counted, per lane; 0 where it is not set.
         max_epochs: How often it is read at most; where it is not set, without end.

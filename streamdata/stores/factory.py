@@ -96,7 +96,7 @@ class StoreFactory:
 
         Args:
             storage_type: The format.
-            dtype: The dtype of tokens, for files that do not record it; see `TokenFileStore`.
+            dtype: Of the tokens, such as "uint32", for a file of bare tokens that does not say it, as nanoGPT's `.bin`.
 
         Raises:
             ValueError: The format is unknown, or it records the dtype itself.

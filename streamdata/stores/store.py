@@ -56,7 +56,7 @@ class Store(ABC):
 
     @abstractmethod
     def read_shards(self, path: Path) -> list[Shard]:
-        """Find the shards at a path (see `store_files`), in an order that is equal on all ranks; reads no tokens.
+        """Find the shards at a path, in an order that is equal on all ranks; reads no tokens.
 
         Raises:
             FileNotFoundError: Nothing lies at the path.
@@ -245,7 +245,7 @@ class Store(ABC):
         return column
 
     def gather(self, key: str, begins: Sequence[int], length: int) -> Values:
-        """Read `length` values from each begin on: (begins, length), in the dtype on disk; see `Column`."""
+        """Read `length` values from each begin on: (begins, length), in the dtype on disk, bool as uint8."""
         column = self.column(key)
         out = np.empty((len(begins), length), column.raw_dtype)
         by_segment: dict[int, Any] = defaultdict(list)

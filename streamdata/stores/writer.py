@@ -35,7 +35,8 @@ class StoreWriter:
         storage_type: `bin`, `h5` or `megatron`. The last has one key, `sequence`, and no packed rows.
         directory: The directory for shards: `shard_0000/`, or `data_0000.h5`, or `data_0000.bin` and `.idx`. Made if
             missing.
-        keys: Name → dtype on disk; see `token_dtype`. The first is the one that shards' tokens are counted in.
+        keys: Name → dtype on disk, such as "uint16" for token ids below 65,536. The first is the one that shards'
+            tokens are counted in.
         items: The keys whose records are lists of 1-D arrays, such as the responses to a prompt.
         rows: The records are packed rows, which windows do not cross.
         max_tokens_per_shard: A shard ends before the record with which any of its keys would exceed this number of

@@ -26,7 +26,7 @@ class ImageTextPairProcessFnBuilder:
     The image is the first of the fields `jpg`, `jpeg`, `png`, `webp`, the text the first of `txt` and `caption` (such
     as a sidecar's, with `meta_names: [caption]`) that the record has. A sample has
 
-    - `img`: uint8, shape (3, height, width), see `to_tensor`;
+    - `img`: uint8, shape (3, height, width), RGB: the whole image, resized;
     - `txt`: token ids, int64, shape (n,), n ≤ max_text_len, with the special tokens of the tokenizer's own format;
     - all other fields of the record.
 

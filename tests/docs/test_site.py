@@ -4,6 +4,7 @@ import re
 import runpy
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from typer.testing import CliRunner
 
 import streamdata
 from streamdata import MergedDataset, errors, instantiate_from_yaml
+from streamdata.chats.chat_dataset import PreferenceConfig, SFTChatConfig
+from streamdata.chats.settings import PromptConfig, RowSettings
 from streamdata.recipe.check import check_recipe
 from streamdata.recipe.targets import TARGETS, import_target
 from streamdata.states.table import OPTIONAL, RARE, REQUIRED
@@ -118,6 +121,45 @@ def test_reference_has_every_target_with_its_keys() -> None:
     assert "| `process_fn` | `function | list of functions | None` | `None` |" in text
 
 
+def test_reference_says_what_every_key_means() -> None:
+    """Also of classes that have the arguments of their base, and of settings; `**options` is no key."""
+    text = GENERATED["recipe_keys"]()
+    rows = [line for line in text.splitlines() if line.startswith(("| `", "| further"))]
+    assert len(rows) > 300
+    assert [row for row in rows if row.endswith("|  |")] == []
+    assert text.count("\n| `stride` | `int | None` | `None` | Tokens from one window to the next; `window_size`") >= 3
+    assert "\n| further keys | | | Those of the train type's class, `SeqDataset`" in text
+    assert "| `options` |" not in text
+    assert "| `filter_overlong_prompts_workers` | `int` |  | Processes" in text, "its default is of the machine"
+
+
+@pytest.mark.parametrize("settings", [PromptConfig, PreferenceConfig, SFTChatConfig])
+def test_reference_has_the_keys_of_settings(settings: type[RowSettings]) -> None:
+    """In a table of their own, which is linked where a source names them."""
+    name = settings.__name__
+    table = GENERATED["recipe_keys"]().partition(f"\n### {name}\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` ", table, re.MULTILINE) == [*settings.model_fields]
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="reference/api.md"))
+    linked = GENERATED["on_post_page"](f"the keys of <code>{name}</code>.", page)
+    assert linked == f'the keys of <a href="recipe.html#{name.lower()}"><code>{name}</code></a>.'
+
+
+def test_names_that_the_reference_points_to_are_in_it() -> None:
+    """Whatever a docstring of it says to see has an entry, is beside it or among its arguments, or is a page."""
+    shown = {**dict(GENERATED["docstrings"]()), "recipe keys": GENERATED["recipe_keys"]()}
+    lost = []
+    for path, text in shown.items():
+        owner = path.rpartition(".")[0]
+        beside = set(re.findall(r"^ {4}\*{0,2}(\w+): ", f"{text}\n{shown.get(owner, '')}", re.MULTILINE))
+        for names in re.findall(r"\b[Ss]ee\s+((?:`[^`]+`(?:, | and | or )?)+)", text):
+            for name in re.findall(r"`([^`]+)`", names):
+                is_member = {f"{path}.{name}", f"{owner}.{name}"} & shown.keys()
+                is_known = name in beside or is_member or name in GENERATED["entries"]()
+                if not is_known and not (name.startswith("docs/") and (ROOT / name).is_file()):
+                    lost.append(f"{path}: {name}")
+    assert lost == []
+
+
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_examples_of_the_reference_are_sound(name: str) -> None:
     """Each key that a target needs has a value of its type."""
@@ -138,6 +180,8 @@ def test_reference_has_every_command() -> None:
     """As its help shows it, within 80 columns."""
     text = GENERATED["commands"]()
     assert {"## streamdata check", "## streamdata plan", "## streamdata prepare merge"} <= set(text.splitlines())
+    usages = re.findall(r"^ *Usage: (streamdata(?: \w+)*) [\[{]", text, re.MULTILINE)
+    assert usages == re.findall(r"^## (.+)", text, re.MULTILINE)
     assert max(map(len, text.splitlines())) <= 80
 
 

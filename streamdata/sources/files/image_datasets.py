@@ -41,7 +41,7 @@ class ImageFolderDataset(Alone):
         single_process_fn: A function of one record, such as `DecodeImages`.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
-        holdout: Which share of its records is held out of training; see `NamedSource`.
+        holdout: The share of its records that is held out of training; see `docs/guides/validation.md`.
         part: `train` or `valid`, where there is a holdout.
 
     Raises:
@@ -138,7 +138,7 @@ class ImageJsonlDataset(Alone):
         single_process_fn: A function of one record.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
-        holdout: Which share of its records is held out of training; see `NamedSource`.
+        holdout: The share of its records that is held out of training; see `docs/guides/validation.md`.
         part: `train` or `valid`, where there is a holdout.
         limits: `line_bytes` (64 MiB), the longest line allowed.
 

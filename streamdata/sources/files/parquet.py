@@ -71,7 +71,7 @@ class ParquetDataset(ShardDataset):
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
             Of a folder of this machine that Hugging Face's `save_to_disk` wrote, its `.arrow` files are read, a record
             batch as a row group.
-        process_fn: A stream function, or a list of several, see `streamdata.sources`.
+        process_fn: A stream function, or a list of several, see `docs/guides/sources.md`.
         columns: The names of the columns to read; None for all.
         single_process_fn: A function of one record, called first.
         shuffle_buffer: Records among which a lane shuffles, about, and at least those of a block. 0 keeps the order
@@ -82,10 +82,10 @@ class ParquetDataset(ShardDataset):
             bound is divided into even parts, and reading a part decodes all parts before it.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
-        holdout: Which share of its records is held out of training; see `NamedSource`.
+        holdout: The share of its records that is held out of training; see `docs/guides/validation.md`.
         part: `train` or `valid`, where there is a holdout.
-        cache: Where pages of remote files are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
-            top mixture says, or else STREAMDATA_DATA_CACHE.
+        cache: Where pages of remote files are kept on the node, `{path, max_bytes}`; see
+            `docs/guides/object-stores.md`. None: as the top mixture says, or else STREAMDATA_DATA_CACHE.
         storage_options: Options of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
 
     Raises:

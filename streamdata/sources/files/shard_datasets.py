@@ -28,16 +28,16 @@ class CsvDataset(ShardDataset):
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas:
             files of `.csv` and `.tsv`, compressed or not.
-        process_fn: A stream function, or a list of several, see `streamdata.sources`.
+        process_fn: A stream function, or a list of several, see `docs/guides/sources.md`.
         delimiter: The character between values. None: a tab in `.tsv` files, a comma in others.
         single_process_fn: A function of one record, called first.
         shuffle_buffer: Records among which a lane shuffles; 0 keeps their order.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
-        holdout: Which share of its records is held out of training; see `NamedSource`.
+        holdout: The share of its records that is held out of training; see `docs/guides/validation.md`.
         part: `train` or `valid`, where there is a holdout.
-        cache: Where pages of remote files are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
-            top mixture says, or else STREAMDATA_DATA_CACHE.
+        cache: Where pages of remote files are kept on the node, `{path, max_bytes}`; see
+            `docs/guides/object-stores.md`. None: as the top mixture says, or else STREAMDATA_DATA_CACHE.
         storage_options: Options of the store that holds the files: `endpoint`, `region`, `anonymous`, `profile`.
         limits: `line_bytes` (64 MiB), the longest line, or value over several lines, allowed.
 
@@ -85,7 +85,7 @@ class JsonlIterableDataset(ShardDataset):
 
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
-        process_fn: A stream function, or a list of several, see `streamdata.sources`.
+        process_fn: A stream function, or a list of several, see `docs/guides/sources.md`.
         single_process_fn: A function of one record, called first.
         block_size: Records that are dealt to a lane at once, exactly. Without it bytes decide.
         block_bytes: Approximate bytes that are dealt to a lane at once: each shard is cut by its mean record. A source
@@ -95,10 +95,10 @@ class JsonlIterableDataset(ShardDataset):
             that many records on average. 0 keeps the order inside blocks.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
-        holdout: Which share of its records is held out of training; see `NamedSource`.
+        holdout: The share of its records that is held out of training; see `docs/guides/validation.md`.
         part: `train` or `valid`, where there is a holdout.
-        cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
-            top mixture says, or else STREAMDATA_DATA_CACHE.
+        cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see
+            `docs/guides/object-stores.md`. None: as the top mixture says, or else STREAMDATA_DATA_CACHE.
         storage_options: Options of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
         limits: `line_bytes` (64 MiB), the longest line allowed.
 
@@ -149,7 +149,7 @@ class MetaDistributedWebDataset(ShardDataset):
 
     Args:
         path: A brace expression, a glob, a directory with all below it, a list of these, or several joined by commas.
-        process_fn: A stream function, or a list of several, see `streamdata.sources`.
+        process_fn: A stream function, or a list of several, see `docs/guides/sources.md`.
         meta_names: Fields of a record's metadata line that join the record; None where the line or the field is
             missing. A line belongs to the record whose `.id` member, or else whose key, is its `key`.
         sidecar_key: How a line's `key` is matched: `id`, with the text of the record's `.id` member if it has one, or
@@ -164,10 +164,10 @@ class MetaDistributedWebDataset(ShardDataset):
             that many records on average. 0 keeps the order inside blocks.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
-        holdout: Which share of its records is held out of training; see `NamedSource`.
+        holdout: The share of its records that is held out of training; see `docs/guides/validation.md`.
         part: `train` or `valid`, where there is a holdout.
-        cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see `CacheSettings`. None: as the
-            top mixture says, or else STREAMDATA_DATA_CACHE.
+        cache: Where pages of remote shards are kept on the node, `{path, max_bytes}`; see
+            `docs/guides/object-stores.md`. None: as the top mixture says, or else STREAMDATA_DATA_CACHE.
         storage_options: Options of the store that holds the shards: `endpoint`, `region`, `anonymous`, `profile`.
         limits: `member_bytes` (1 GiB) and `line_bytes` (64 MiB), the largest member and sidecar line allowed.
         mapped: Whether members are copied straight out of memory maps: less work, most in shuffled order. Only for

@@ -39,8 +39,8 @@ class ImageJsonlProcessFnBuilder:
     """A `single_process_fn` that turns the PIL image in a record's field `image` into a tensor. Other fields stay.
 
     Args:
-        img_size: Height and width of the result, one number for both or a pair. Its shape is (3, height, width); see
-            `to_tensor`.
+        img_size: Height and width of the result, one number for both or a pair. Its shape is (3, height, width), RGB;
+            the whole image is resized to it, so crop before where proportions matter.
         dtype: "uint8" (0 to 255), or "float32" in [0, 1], which takes four times the memory.
 
     Raises:

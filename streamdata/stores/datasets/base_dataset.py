@@ -32,9 +32,9 @@ class BaseDataset(NamedSource, Dataset[Sample]):
         mapped: Read through memory maps; see `Store.load`.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
-        holdout: Which share of its records is held out of training; see `NamedSource`.
+        holdout: The share of its records that is held out of training; see `docs/guides/validation.md`.
         part: `train` or `valid`, where there is a holdout.
-        dtype: The dtype of tokens, for a file that does not record it; see `TokenFileStore`.
+        dtype: Of the tokens, such as "uint32", for a file of bare tokens that does not say it, as nanoGPT's `.bin`.
 
     Raises:
         FileNotFoundError: Nothing lies at the path.

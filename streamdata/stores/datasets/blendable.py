@@ -191,7 +191,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
     number in the outer one.
 
     The order is built when the dataset is: in compiled code with the extra `fast`, and to one period alone where all
-    weights are int or Fraction. See `BlendIndex` for what is stored.
+    weights are int or Fraction. It takes a byte per sample, two with more than 256 datasets.
 
     Args:
         datasets: Datasets with `__len__` and `__getitem__`; those with `__getitems__` are read many samples at once.
@@ -205,7 +205,7 @@ class BlendableDataset(NamedSource, Dataset[Any]):
             as exactly equal, so that 0.333333, 0.333333, 0.333334 take turns.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
-        holdout: Which share of its records is held out of training; see `NamedSource`.
+        holdout: The share of its records that is held out of training; see `docs/guides/validation.md`.
         part: `train` or `valid`, where there is a holdout.
 
     Attributes:
@@ -215,8 +215,8 @@ class BlendableDataset(NamedSource, Dataset[Any]):
         shares: The share of each dataset in all samples, float64 (n,).
 
     Raises:
-        ValueError: There are no datasets, one is empty, weights do not fit (see `blend_weights`), or the size is
-            invalid.
+        ValueError: There are no datasets, one is empty, weights are not a positive number for each, or the size
+            is invalid.
     """
 
     def __init__(

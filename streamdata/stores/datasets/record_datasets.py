@@ -280,8 +280,8 @@ class DatasetFactory:
             storage_type: The store's format; None to detect it from its files.
             verify: Compare what is read with the checksums of the store's files; see `Store.load`.
             mapped: Read through memory maps; see `Store.load`.
-            options: `name`, `percent` and `dtype`; for `seq` and `sft` also `compat` and the options on documents, see
-                `SeqDataset`; for a registered class its own arguments.
+            options: Those of the train type's class, `SeqDataset`, `SFTDataset`, `DPODataset` or `GRPODataset`; of a
+                registered one its own.
 
         Raises:
             FileNotFoundError: Nothing lies at the path.

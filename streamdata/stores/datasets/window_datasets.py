@@ -165,9 +165,9 @@ class WindowDataset(BaseDataset):
         mapped: Read through memory maps; see `Store.load`.
         name: Its name in a mixture, without a ".".
         percent: Its weight there.
-        holdout: Which share of its records is held out of training; see `NamedSource`.
+        holdout: The share of its records that is held out of training; see `docs/guides/validation.md`.
         part: `train` or `valid`, where there is a holdout.
-        dtype: Of the tokens, for a file that does not say it; see `TokenFileStore`.
+        dtype: Of the tokens, such as "uint32", for a file of bare tokens that does not say it, as nanoGPT's `.bin`.
         documents: Add to each sample `cu_seqlens`, int32 (documents + 1,), where documents begin in it and its end,
             `max_seqlen`, the longest of them, and `position_ids`, int64 (window_size,), that begin anew with each; of
             a store with weights `document_weights` float32 (documents,), too.
@@ -179,7 +179,7 @@ class WindowDataset(BaseDataset):
         records: Cut windows from these records of the store alone, from the first to the one before the last; or from
             those of a part.
         compat: "megatron", for `seq` over one pair of files, gives the samples of Megatron-Core's GPTDataset, index for
-            index; see `streamdata.stores.datasets.megatron_samples`. They are pieces of shuffled documents.
+            index; see `docs/coming/megatron.md`. They are pieces of shuffled documents.
         seed: Of their order, as Megatron's `--seed`.
         num_samples: How many of them there are at least; None for those of one epoch.
 
