@@ -26,16 +26,7 @@ from streamdata.run.publish import make_directory, publish
 from streamdata.run.topology import distributed_if_joined
 from streamdata.states.cursor import is_asked
 from streamdata.states.headers import DAMAGE, DEAL, canonical, digest_of
-from streamdata.states.table import (
-    LoadedStates,
-    StatesTable,
-    checked_entry,
-    columns_of,
-    join,
-    owner_of,
-    rows_of,
-    table_of,
-)
+from streamdata.states.table import LoadedStates, StatesTable, checked_entry, join, owner_of, table_of
 
 VERSION: Final = 4
 # No leading zeros: two folders would be the same step, and two files the same rank.
@@ -223,19 +214,16 @@ def remember(states: StatesTable) -> None:
 
 def _encoded(own: RankStates) -> bytes:
     """A rank's file."""
-    columns, rare = columns_of(own.table.rows)
-    others = own.table.others.items()
+    columns, others = own.table.as_columns(), own.table.others.items()
     content = {
         "streamdata_states": VERSION,
         **{name: getattr(own, name) for name in ("rank", "size", "step", "group")},
         # As texts: headers are the same in most files, and parsed once.
         "headers": {key: canonical(value) for key, value in others if key.startswith("generation/")},
         "entries": {key: value for key, value in others if not key.startswith(("generation/", DEAL))},
-        "paths": own.table.paths,
-        "rows": len(own.table.rows),
-        "columns": columns,
+        **columns,
         # The standard library's JSON for what functions return: orjson would read long integers as floats.
-        "rare": json.dumps(rare),
+        "rare": json.dumps(columns["rare"]),
     }
     return gzip.compress(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), 1, mtime=0)
 
@@ -261,10 +249,10 @@ def decode(name: str, content: bytes) -> RankStates:
         if not 0 <= origin["rank"] < origin["size"] <= MAX_RANKS:
             raise ValueError(f"rank {origin['rank']} of {origin['size']}")
         # The rows are as they were when they were checked, in saving: the sum says so.
-        rows = rows_of(value["rows"], value["columns"], json.loads(value["rare"]))
+        held = value | {"rare": json.loads(value["rare"])}
         others = {key: _parsed(key, header) for key, header in value["headers"].items()}
         others |= {key: checked_entry(key, entry) for key, entry in value["entries"].items()}
-        return RankStates(name=name, **origin, table=StatesTable(tuple(value["paths"]), rows, others))
+        return RankStates(name=name, **origin, table=StatesTable.of_columns(held, others))
     except DAMAGE as error:
         why = f"{type(error).__name__}: {str(error)[:200]}"
         raise StateError(

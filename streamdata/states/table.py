@@ -79,30 +79,6 @@ def empty_rows(count: int) -> Rows:
     return rows
 
 
-def columns_of(rows: Rows) -> tuple[dict[str, Column], dict[int, Mapping[str, Any]]]:
-    """Return the columns of cursors that are not empty, and the fields of `RARE` by row."""
-    columns = {name: np.ascontiguousarray(rows[name]) for name in NUMBERS if rows[name].any()}
-    if (rows["pulled"] != -1).any():
-        columns["pulled"] = np.ascontiguousarray(rows["pulled"])
-    return columns, {row: fields for row, fields in enumerate(rows["rare"].tolist()) if fields}
-
-
-def rows_of(count: int, columns: Mapping[str, Any], rare: Mapping[Any, Mapping[str, Any]]) -> Rows:
-    """Make cursor rows from the columns of `columns_of`, or from their JSON.
-
-    Raises:
-        ValueError: A column has another length.
-    """
-    rows = empty_rows(count)
-    for name, column in columns.items():
-        if len(column) != count:  # NumPy would repeat a single value
-            raise ValueError(f"expected {count} values of {shown(name)}, got {len(column)}")
-        rows[name] = column
-    for row, fields in rare.items():
-        rows["rare"][int(row)] = fields
-    return rows
-
-
 @dataclass(frozen=True, eq=False)
 class StatesTable(Mapping[str, Any]):
     """Immutable states, stored as a table: a mapping with the flat dict's items. `table_of` and `join` make it."""
@@ -116,7 +92,31 @@ class StatesTable(Mapping[str, Any]):
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         # Column by column: NumPy pickles rows with objects value by value.
-        return _restored, (self.paths, len(self.rows), *columns_of(self.rows), self.others)
+        return StatesTable.of_columns, (self.as_columns(), self.others)
+
+    def as_columns(self) -> dict[str, Any]:
+        """The rows as files hold them: their `paths`, number, columns that are not empty, and `RARE` fields by row."""
+        columns = {name: np.ascontiguousarray(self.rows[name]) for name in NUMBERS if self.rows[name].any()}
+        if (self.rows["pulled"] != -1).any():
+            columns["pulled"] = np.ascontiguousarray(self.rows["pulled"])
+        rare = {row: fields for row, fields in enumerate(self.rows["rare"].tolist()) if fields}
+        return {"paths": self.paths, "rows": len(self.rows), "columns": columns, "rare": rare}
+
+    @staticmethod
+    def of_columns(held: Mapping[str, Any], others: Mapping[str, Any]) -> "StatesTable":
+        """Make a table of what `as_columns` returned, or of its JSON.
+
+        Raises:
+            ValueError: A column has another length. One of `DAMAGE` if it is something else.
+        """
+        rows = empty_rows(held["rows"])
+        for name, column in held["columns"].items():
+            if len(column) != len(rows):  # NumPy would repeat a single value
+                raise ValueError(f"expected {len(rows)} values of {shown(name)}, got {len(column)}")
+            rows[name] = column
+        for row, fields in held["rare"].items():
+            rows["rare"][int(row)] = fields
+        return StatesTable(tuple(held["paths"]), rows, others)
 
     @cached_property
     def groups(self) -> dict[tuple[int, int, str], slice]:
@@ -147,7 +147,7 @@ class StatesTable(Mapping[str, Any]):
     def digest(self) -> str:
         """A digest of the states that does not depend on the order in which they were filled."""
         others = {key: compared(value) for key, value in self.others.items()}
-        rare = columns_of(self.rows)[1]
+        rare = self.as_columns()["rare"]
         hasher = blake2b(json.dumps([self.paths, others, rare], sort_keys=True).encode(), digest_size=16)
         for name in (*NUMBERS, "pulled"):
             hasher.update(np.ascontiguousarray(self.rows[name]).data)
@@ -255,10 +255,6 @@ class LoadedStates(MutableMapping[str, Any]):
     def update(self, states: Any = (), /, **more: Any) -> None:
         """Update the entries, like a dict's `update`."""
         self.written.update(states, **more)
-
-
-def _restored(paths: tuple[str, ...], count: int, columns: Any, rare: Any, others: Mapping[str, Any]) -> StatesTable:
-    return StatesTable(paths, rows_of(count, columns, rare), others)
 
 
 def table_of(states: Mapping[str, Any]) -> StatesTable:
