@@ -1,7 +1,7 @@
 """The states of several ranks joined to one: out of dicts and files, or over torch.distributed."""
 
 import contextlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -85,16 +85,13 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
     newest = max((table.deal for table in tables), default=0)
     tables = [table for table in tables if table.headers and table.deal == newest]
     # Rank by rank: states may hold several, one of them newer and another older than in those beside them.
-    ranks_of = [table.ranks() | {owner_of(key).rank for key in table.others} - {-1} for table in tables]
-    size = 1 + max((rank for ranks in ranks_of for rank in ranks), default=-1)
-    best: dict[int, list[int]] = {}
-    chosen = np.full(size, -1)
-    for number, (table, held) in enumerate(zip(tables, ranks_of, strict=True)):
+    best: dict[int, tuple[list[int], int]] = {}
+    for number, table in enumerate(tables):
         # Its newest generation, how many lanes had ended passes, its draws in all, or batches that only fill up; -1
         # of ranks of which nothing is held. Over all passes: with `set_epoch` the newest one need not be the last.
         # And a lane that has ended one may be held without its cursors: see `from_stateful`.
-        generations, ended, draws = reach = np.zeros((3, size), np.int64)
-        ranks = table.rows["rank"]
+        ranks, held = table.rows["rank"], table.ranks() | {owner_of(key).rank for key in table.others} - {-1}
+        generations, ended, draws = reach = np.zeros((3, 1 + max(held, default=-1)), np.int64)
         generations[:] = -1
         np.maximum.at(generations, ranks, table.rows["generation"])
         np.add.at(ended, ranks, table.rows["ended"])
@@ -102,17 +99,12 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
         for key, value in table.others.items():
             if key.startswith("uneven/"):
                 draws[owner_of(key).rank] += abs(value["batches"])
-        for rank in held:
-            if (reached := reach[:, rank].tolist()) > best.get(rank, []):
-                best[rank], chosen[rank] = reached, number
-    kept = [
-        table.select(
-            chosen[table.rows["rank"]] == number,
-            {k: v for k, v in table.others.items() if (rank := owner_of(k).rank) < 0 or chosen[rank] == number},
-        )
-        for number, table in enumerate(tables)
-    ]
-    return join(kept)
+        for rank in held:  # of several that are as far the first
+            best[rank] = max(best.get(rank, ([], 0)), (reach[:, rank].tolist(), -number))
+    chosen: defaultdict[int, set[int]] = defaultdict(set)
+    for rank, (_, number) in best.items():
+        chosen[-number].add(rank)
+    return join([table.of_ranks({-1, *chosen[number]}) for number, table in enumerate(tables)])
 
 
 def check_together(saved: Sequence[RankStates]) -> None:

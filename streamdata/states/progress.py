@@ -132,7 +132,7 @@ class Progress:
         # Below 0 are leftovers, and the clocks of what is owed: a first size has none.
         wrong = (rows["window"] < 0) | (rows["clock"] < 0) | (rows["pulled"][:, 1] < -1)
         if wrong.any() and not self.before.number:
-            for key, value in self.table.select(wrong, {}).as_dict().items():
+            for key, value in self.table.select(wrong, lambda _: False).as_dict().items():
                 raise not_states(key, value, "expected numbers >= 0")
 
     def _check_lane(self, generation: int, rank: int, worker: int) -> None:

@@ -193,7 +193,7 @@ def part_of_rank(states: Mapping[str, Any], group: DataParallel) -> tuple[States
             )
         # Its ranks are not those of this run: whichever rank has delivered something since has a newer header.
         return (join(tables).present(), deal) if group.dp_rank == 0 else (StatesTable(), None)
-    own = join([table.of_rank(group.dp_rank, newest["deal"]) for table in tables])
+    own = join([table.of_ranks([group.dp_rank], newest["deal"]) for table in tables])
     generations = {*own.rows["generation"].tolist(), *(owner_of(key).generation for key in own.others)}
     if missing := generations - headers.keys():
         raise StateError(f"states: 'generation/{min(missing)}' is missing\n  Save the whole dict.")

@@ -8,7 +8,7 @@ lanes is a few calls of NumPy.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -158,20 +158,20 @@ class StatesTable(Mapping[str, Any]):
         # A dict that a trainer goes on to update keeps what it was resumed from.
         if not self:
             return self
-        others = {key: value for key, value in self.others.items() if owner_of(key).generation >= self.deal}
-        table = self.select(self.rows["generation"] >= self.deal, others)
+        table = self.select(self.rows["generation"] >= self.deal, lambda own: own.generation >= self.deal)
         return _shortened(table) if any("set_percents" in header for header in table.headers.values()) else table
 
-    def select(self, rows: npt.NDArray[np.bool_], others: Mapping[str, Any]) -> "StatesTable":
-        """The rows that a mask selects, together with the given other entries."""
+    def select(self, rows: npt.NDArray[np.bool_], keep: Callable[[Owner], bool]) -> "StatesTable":
+        """The rows that a mask selects, and the other entries that `keep` does, by their owner."""
+        others = {key: value for key, value in self.others.items() if keep(owner_of(key))}
         if rows.all() and len(others) == len(self.others):
             return self
         return _table(self.paths, self.rows[rows], others)
 
-    def of_rank(self, rank: int, since: int) -> "StatesTable":
-        """A rank's own entries, of generations from `since` on."""
-        others = {k: v for k, v in self.others.items() if (own := owner_of(k)).rank == rank and own.generation >= since}
-        return self.select((self.rows["rank"] == rank) & (self.rows["generation"] >= since), others)
+    def of_ranks(self, ranks: Collection[int], since: int = 0) -> "StatesTable":
+        """The entries of some ranks, of generations from `since` on; headers are of rank -1."""
+        is_own = np.isin(self.rows["rank"], [*ranks]) & (self.rows["generation"] >= since)
+        return self.select(is_own, lambda own: own.rank in ranks and own.generation >= since)
 
     def ranks(self) -> set[int]:
         """The ranks that have delivered samples."""
@@ -402,36 +402,25 @@ def _shortened(table: StatesTable) -> StatesTable:
     A lane that begins a generation says so of all nodes: that stays, and the generation before, with which it began;
     of a node that it does not tell of, the last entry. A header stays while an entry is of it.
     """
-    rows = table.rows
-    generation, lanes = rows["generation"], _numbered(rows, ("epoch_pass", "rank", "worker"))
-    nodes = _numbered(rows, ("epoch_pass", "rank", "worker", "path"))
-    is_top = rows["path"] == (table.paths.index("") if "" in table.paths else -1)
-    newest = _most(generation, lanes, is_top)
-    is_old = generation <= _most(generation, lanes, is_top & (generation < newest))
-    is_kept = generation >= _most(generation, nodes, is_old)
-    last = {owner_of(key)[2:]: key for key in sorted(table.others, key=_generation_of) if key.startswith("worker/")}
-    kinds = ("worker/", "generation/")
-    needed = [*last.values(), *(key for key in table.others if not key.startswith(kinds))]
-    used = {*generation[is_kept].tolist(), *map(_generation_of, needed), max(table.headers)}
-    others = {k: v for k, v in table.others.items() if not k.startswith(kinds) or _generation_of(k) in used}
-    return table.select(is_kept, others)
-
-
-def _generation_of(key: str) -> int:
-    return owner_of(key).generation
-
-
-def _numbered(rows: Rows, names: Sequence[str]) -> Column:
-    """Number the rows by these fields: equal ones have one number."""
-    columns = np.stack([rows[name] for name in names])
-    return np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1)
-
-
-def _most(values: Column, numbers: Column, mask: Column) -> Column:
-    """For each row the largest value of rows of its number that the mask selects; -1 where there is none."""
-    found = np.full(len(values), -1)
-    np.maximum.at(found, numbers[mask], values[mask])
-    return found[numbers]
+    keys = np.stack([table.rows[name] for name in ("epoch_pass", "rank", "worker", "path", "generation")])
+    order = np.lexsort(keys[::-1])
+    *_, paths, generations = keys = keys[:, order]
+    # By lane, node and generation: of each row but the last, whether the next one is of the same lane, and node.
+    is_same = keys[:, 1:] == keys[:, :-1]
+    is_of_lane, is_of_node = is_same[:3].all(axis=0), is_same[:4].all(axis=0)
+    lanes = np.append(0, np.cumsum(~is_of_lane))
+    # The generation before a lane's newest: the last top that another one follows.
+    is_earlier_top = is_of_node & (paths[1:] == (table.paths.index("") if "" in table.paths else -1))
+    since = np.full(len(lanes), -1)
+    np.maximum.at(since, lanes[:-1][is_earlier_top], generations[:-1][is_earlier_top])
+    # Needless is what another row of the node follows that is not later than that.
+    is_kept = np.ones(len(order), np.bool_)
+    is_kept[order[:-1]] = ~is_of_node | (generations[1:] > since[lanes[1:]])
+    owners = sorted(map(owner_of, table.others))
+    last = {(own.epoch_pass, own.rank): own.generation for own in owners if own.kind == "worker"}
+    used = {*table.rows["generation"][is_kept].tolist(), *last.values(), max(table.headers)}
+    used |= {own.generation for own in owners if own.kind not in ("worker", "generation")}
+    return table.select(is_kept, lambda own: own.generation in used)
 
 
 def as_dicts(rows: Rows) -> Iterator[dict[str, Any]]:

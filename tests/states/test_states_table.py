@@ -95,7 +95,7 @@ def test_the_digest_is_of_what_is_held(states, random):
 @given(STATES, SMALL, SMALL)
 def test_a_ranks_own_entries_are_found(states, rank, since):
     """All of the rank from a generation on, and no header."""
-    own = table_of(states).of_rank(rank, since).as_dict()
+    own = table_of(states).of_ranks([rank], since).as_dict()
     for key in states:
         kind, generation, *numbers = key.split("/")
         owner = None if kind in ("generation", "deal") else int(numbers[0] if kind == "idle" else numbers[1])
