@@ -4,16 +4,16 @@ Each says by a digest that it is as it was written: so of its fields none is che
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import shown
+from streamdata.errors import StateError, shown
 from streamdata.recipe.named_source import Weight
 from streamdata.run import Lane
 from streamdata.run.lane_link import DealText
@@ -102,6 +102,12 @@ class Tree(NamedTuple):
 
     set_percents: Mapping[str, SetPercent] = {}
     """The percents that were set in place of the recipe's, by path."""
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any]) -> Self:
+        """Read the tree that a generation's header holds, apart from its cuts."""
+        set_percents = {path: SetPercent(*one) for path, one in header.get("set_percents", {}).items()}
+        return cls(header["nodes"], header["weights"], set_percents=set_percents)
 
     def below(self, path: str) -> tuple[Mapping[str, str], Mapping[str, Weight]]:
         """The nodes and weights below a node."""
@@ -285,6 +291,38 @@ def compared(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     return {name: part for name, part in value.items() if name not in ("anomalies", "digest")}
+
+
+def check_one_run(parts: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Check that what several parts of states say is the same in all that say it.
+
+    Args:
+        parts: Of each how messages name it, and its facts: None where nobody knows.
+
+    Raises:
+        StateError: Two of them say another thing.
+    """
+    # The first that says something stands for all: what differs from it is named with it.
+    first: dict[str, tuple[str, Any]] = {}
+    for name, facts in parts:
+        for what, fact in facts.items():
+            other, expected = (name, None) if fact is None else first.setdefault(what, (name, fact))
+            # The same object in many files, which is then compared once.
+            if fact is not expected and (got := compared(fact)) != (wanted := compared(expected)):
+                raise StateError(
+                    f"states: {name} and {other} are not of one run: they differ in {_difference(got, wanted, what)}\n"
+                    "  Restore the states as they were saved, and join or load those of one run only, all of which "
+                    "resumed from the same; delete the files of the other."
+                )
+
+
+def _difference(value: Any, other: Any, path: str) -> str:
+    """The first place at which two values differ, with what is there."""
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        for name in sorted(value.keys() | other.keys()):
+            if value.get(name) != other.get(name):
+                return _difference(value.get(name), other.get(name), f"{path}.{name}")
+    return f"{path}: {shown(value)}, not {shown(other)}"
 
 
 def check_header(value: Any) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from streamdata.errors import StateError, shown
 from streamdata.run import DataParallel, find_data_parallel
 from streamdata.run.topology import distributed_if_joined
 from streamdata.states.cursor import States
-from streamdata.states.headers import DEAL, compared
+from streamdata.states.headers import DEAL, check_one_run
 from streamdata.states.progress import Progress
 from streamdata.states.saving import RankStates, part_of_rank, replica_of
 from streamdata.states.table import LoadedStates, StatesTable, join, owner_of
@@ -36,7 +36,7 @@ def merge_states(*states: Mapping[str, Any]) -> States:
     """
     # Checked first: below, entries are compared and summed up without another look.
     parts = [(f"states {number}", Progress(one).table) for number, one in enumerate(states)]
-    _check_headers(parts)
+    check_one_run((name, table.only_headers().others) for name, table in parts)
     return _joined([table for _, table in parts]).as_dict()
 
 
@@ -44,29 +44,14 @@ def join_ranks(saved: Sequence[RankStates], deals: Mapping[str, Any], unknown: C
     """Join the states of all ranks; ranks that delivered nothing since the size last changed are recorded as idle.
 
     Args:
-        saved: Of different ranks.
+        saved: Of different ranks, of which is known that they are of one run.
         deals: By digest, what had been before, of all that these name.
         unknown: Ranks of which nobody knows whether they delivered anything.
-
-    Raises:
-        StateError: The states do not belong together.
     """
-    check_together(saved)
     table = _joined([part.table for part in saved])
     if not table.headers:
         return table
-    number = max(table.headers)
-    newest = table.headers[number]
-    # A rank that has delivered nothing since the size changed is of another size than the others. One of the same size
-    # has begun without what the others had loaded.
-    for part in saved:
-        for header in part.table.headers.values():
-            is_same_size = all(header[name] == newest[name] for name in ("dp_size", "num_workers"))
-            if is_same_size and header["deal"] != newest["deal"]:
-                raise StateError(
-                    f"states: {part.name} and the others are not of one run: it goes on from another number of ranks "
-                    "or workers\n  Delete the files of the run that you do not go on with, or load another step."
-                )
+    number, newest = max(table.headers.items())
     # Of the ranks that the newest header tells of: in a run of another size nobody has delivered yet. Those that were
     # idle once may have delivered since.
     idle = set(range(newest["dp_size"])) - table.ranks() - set(unknown)
@@ -105,51 +90,6 @@ def _joined(tables: Sequence[StatesTable]) -> StatesTable:
     for rank, (_, number) in best.items():
         chosen[-number].add(rank)
     return join([table.of_ranks({-1, *chosen[number]}) for number, table in enumerate(tables)])
-
-
-def check_together(saved: Sequence[RankStates]) -> None:
-    """Raise StateError if states saved by ranks come from different runs.
-
-    Raises:
-        StateError: The states are of different steps, numbers of ranks or process groups; a generation is another in
-            one of them.
-    """
-    for name in ("step", "size", "group"):
-        # Of those that name no group it may be any.
-        known = [part for part in saved if getattr(part, name) is not None]
-        for part in known:
-            got, expected = getattr(part, name), getattr(known[0], name)
-            if got != expected:
-                raise StateError(
-                    f"states: {part.name} and {known[0].name} are of two runs: saved by {name} {got} and {expected}\n"
-                    "  Delete the files of the run that you do not go on with, or load another step."
-                )
-    _check_headers((part.name, part.table) for part in saved)
-
-
-def _check_headers(parts: Iterable[tuple[str, StatesTable]]) -> None:
-    """Refuse generations that are not the same in all parts, whose headers were checked."""
-    # The first that has a generation stands for all: what differs from it is named with it.
-    first: dict[int, tuple[str, Any]] = {}
-    for name, table in parts:
-        for number, header in table.headers.items():
-            # The same object in many files, which is then compared once.
-            other, expected = first.setdefault(number, (name, header))
-            if header is not expected and header["digest"] != expected["digest"]:
-                where = _difference(compared(header), compared(expected))
-                raise StateError(
-                    f"states: {name} and {other} are not of one run: 'generation/{number}' differs in {where}\n"
-                    "  Join states of one run only, all of which resumed from the same; delete the files of the other."
-                )
-
-
-def _difference(value: Any, other: Any, path: str = "") -> str:
-    """The first place at which two values differ, with what is there."""
-    if isinstance(value, Mapping) and isinstance(other, Mapping):
-        for name in sorted(value.keys() | other.keys()):
-            if value.get(name) != other.get(name):
-                return _difference(value.get(name), other.get(name), f"{path}.{name}" if path else name)
-    return f"{path}: {shown(value)}, not {shown(other)}"
 
 
 def check_can_meet(who: str, size: int) -> None:
@@ -219,7 +159,7 @@ def gather_states(
     if errors := [f"rank {number}: {error}" for number, (error, *_) in enumerate(reports) if error is not None]:
         raise StateError(f"gather_states: {errors[0]}")
     chosen = _one_of_each_replica([(each.rank, digest) for _, each, digest, _ in reports], of.dp_size)
-    check_together([reports[number][1] for number in chosen])
+    check_one_run((reports[number][1].name, reports[number][1].facts) for number in chosen)
     # What came before may be large, and is the same for all: the first that names it sends it.
     is_first = deal is not None and [named for *_, named in reports].index(deal[0]) == processes.dp_rank
     sent = replace(own, table=part), deal if is_first else None

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from streamdata.errors import StateError, one_line, place_of_io, shown
 from streamdata.recipe.limits import open_regular
-from streamdata.states.headers import DAMAGE, digest_of
-from streamdata.states.joining import check_together, join_ranks
+from streamdata.states.headers import DAMAGE, check_one_run, digest_of
+from streamdata.states.joining import join_ranks
 from streamdata.states.progress import Progress
 from streamdata.states.saving import FILE_NAME, STEP_NAME, TORN, RankStates, deal_file, decode, remember
 from streamdata.states.table import LoadedStates
@@ -123,7 +123,7 @@ def read_step(directory: Path, step: int) -> list[RankStates]:
                 f"{part.step}\n  Restore it under the name that it was saved by, or delete it."
             )
     # Also where a rank is missing: a step that is passed over must not hide a mixture.
-    check_together(saved)
+    check_one_run((part.name, part.facts) for part in saved)
     return saved
 
 
@@ -181,6 +181,7 @@ def read_states(paths: Sequence[Path]) -> list[ReadStates]:
             found.append(ReadStates(*_plain(path, content), None))
     if saved:
         # What is shown may be one rank's file: the others may have delivered, so that nothing of them is recorded.
+        check_one_run((part.name, part.facts) for part in saved)
         size, ranks = saved[0].size, sorted(part.rank for part in saved)
         table = join_ranks(saved, deals, unknown=set(range(size)) - set(ranks))
         which = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"

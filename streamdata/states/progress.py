@@ -15,7 +15,7 @@ from streamdata.errors import StateError
 from streamdata.run import Lane
 from streamdata.run.lane_link import Batches
 from streamdata.states.cursor import LaneEntries, LaneKey
-from streamdata.states.headers import DAMAGE, DEAL, Base, BlockCut, DealHeader, SetPercent, Topology, Tree, read_deal
+from streamdata.states.headers import DAMAGE, DEAL, Base, BlockCut, DealHeader, Topology, Tree, check_one_run, read_deal
 from streamdata.states.table import COUNTS, POSITION, ROW, Column, Rows, StatesTable, not_states, owner_of, table_of
 
 
@@ -86,18 +86,13 @@ class Progress:
 
     def _read_headers(self) -> None:
         """Check that the headers belong together, and take over what was before them."""
-        first: Mapping[str, Any] = next(iter(self.headers.values()), {"deal": 0, "dealt": ""})
-        for number, header in self.headers.items():
-            if any(header[name] != first[name] for name in ("dp_size", "num_workers", "deal", "dealt")):
-                raise StateError(
-                    f"states: 'generation/{number}' and 'generation/{min(self.headers)}' are not of one run\n"
-                    "  Restore the states as they were saved."
-                )
-        if not first["deal"]:
+        names = ("dp_size", "num_workers", "deal", "dealt")
+        check_one_run((f"'generation/{n}'", {name: h[name] for name in names}) for n, h in self.headers.items())
+        if not self.table.deal:
             return
-        key = f"{DEAL}{first['deal']}"
+        key = f"{DEAL}{self.table.deal}"
         try:
-            self.before = read_deal(self.table.others.get(key), first["dealt"])
+            self.before = read_deal(self.table.others.get(key), self.headers[self.newest]["dealt"])
         except DAMAGE as error:
             raise StateError(
                 f"states: expected the header {key}, of what was delivered before the number of ranks or workers "
@@ -355,9 +350,7 @@ class Progress:
 
     def tree(self, generation: int) -> Tree:
         """The tree of a generation, from its header."""
-        written = self.headers[generation]
-        set_percents = {path: SetPercent(*one) for path, one in written.get("set_percents", {}).items()}
-        return Tree(written["nodes"], written["weights"], set_percents=set_percents)
+        return Tree.of(self.headers[generation])
 
     def cuts(self) -> dict[str, BlockCut]:
         """How each source that was ever in the run was cut into blocks."""

@@ -61,6 +61,15 @@ class RankStates:
     """Names the ranks that saved together, as far as they have a process group; None where nobody knows."""
     table: StatesTable = field(default_factory=StatesTable)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Facts on which the ranks of a run agree at one step, for `check_one_run`."""
+        headers = self.table.only_headers().others
+        # A rank that has delivered nothing since the size changed is of another size than the others. One of the same
+        # size has begun without what the others had loaded.
+        sizes = {f"deal of {h['dp_size']} ranks with {h['num_workers']} workers": h["deal"] for h in headers.values()}
+        return {"step": self.step, "size": self.size, "group": self.group, **headers, **sizes}
+
 
 class MemberStates(dict[str, Any]):
     """The states of a replica that is several processes, each of which has them: the first one saves them.

@@ -64,7 +64,7 @@ def not_states(rank):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (other_workers, "rank 1 and rank 0 are not of one run: 'generation/0' differs in num_workers: 3, not 2"),
+        (other_workers, "rank 1 and rank 0 are not of one run: they differ in generation/0.num_workers: 3, not 2"),
         (not_states, "rank 1: states: 'x': 1 does not come from to_state"),
     ],
 )

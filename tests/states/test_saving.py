@@ -234,7 +234,7 @@ def test_a_file_of_another_step_rank_or_size_is_refused(tmp_path):
     for source, message in [
         (tmp_path / "two" / "step-1" / "rank-1.states", "expected rank 1 at step 2, got a file of rank 1 at step 1"),
         (tmp_path / "two" / "step-2" / "rank-0.states", "expected rank 1 at step 2, got a file of rank 0 at step 2"),
-        (tmp_path / "three" / "step-2" / "rank-1.states", "of two runs: saved by size 3 and 2"),
+        (tmp_path / "three" / "step-2" / "rank-1.states", "not of one run: they differ in size: 3, not 2"),
     ]:
         copy = tmp_path / "copy"
         shutil.rmtree(copy, ignore_errors=True)
@@ -254,7 +254,9 @@ def test_a_file_of_another_branch_is_refused(tmp_path, keep, change):
         rank = Rank(number, **{"size": 2, "states": keep(load_states(tmp_path, step=2 - number)), **change})
         rank.take(3)
         rank.save(tmp_path, 3)
-    with pytest.raises(StateError, match=r"rank-1.states and .*rank-0.states are not of one run: '.*differs in"):
+    with pytest.raises(
+        StateError, match=r"rank-1.states and .*rank-0.states are not of one run: they differ in generation"
+    ):
         load_states(tmp_path, step=3)
 
 
@@ -576,7 +578,7 @@ def test_a_step_in_which_a_file_of_a_given_up_run_is_left_is_refused(tmp_path):
     for number, (steps, batches, who) in enumerate([([2], 9, (0, 1)), ([2, 3], 3, (0,))]):
         (tmp_path / str(number)).mkdir()
         run_on_ranks(tmp_path / str(number), partial(leg, states, steps, batches, who))
-    words = r"rank-1.states and .*rank-0.states are of two runs: saved by group \w+ and \w+"
+    words = r"rank-1.states and .*rank-0.states are not of one run: they differ in group: '\w+', not '\w+'"
     for found in ({"step": 2}, {}):
         with pytest.raises(StateError, match=words):
             load_states(states, **found)
