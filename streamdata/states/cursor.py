@@ -364,3 +364,19 @@ def _as_json(draws: int, clock: float, cost: float, tokens: int, cursor: PlainCu
     if tokens:
         state["tokens"] = tokens
     return state
+
+
+def not_states(key: object, value: object, why: str) -> StateError:
+    """Make the error for an entry that `to_state` does not write."""
+    return StateError(
+        f"states: {shown(key)}: {shown(value)} does not come from to_state ({why})\n"
+        "  Pass the dict that was filled by states.update(to_state(batch)), as it was saved."
+    )
+
+
+def not_there(key: str) -> StateError:
+    """Make the error for an entry without which others mean nothing."""
+    return StateError(
+        f"states: {key!r} is missing, though there are entries of it\n"
+        "  Update the dict from the first batch after a resume on, and save and restore the whole of it."
+    )

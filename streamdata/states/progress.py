@@ -14,9 +14,9 @@ import numpy.typing as npt
 from streamdata.errors import StateError
 from streamdata.run import Lane
 from streamdata.run.lane_link import Batches
-from streamdata.states.cursor import LaneEntries, LaneKey
+from streamdata.states.cursor import LaneEntries, LaneKey, not_states, not_there
 from streamdata.states.headers import DAMAGE, DEAL, Base, BlockCut, DealHeader, Topology, Tree, check_one_run, read_deal
-from streamdata.states.table import COUNTS, POSITION, ROW, Column, Rows, StatesTable, not_states, owner_of, table_of
+from streamdata.states.table import COUNTS, POSITION, ROW, Column, Rows, StatesTable, owner_of, table_of
 
 
 class LastCursors:
@@ -119,10 +119,7 @@ class Progress:
             self._check_lane(number, int(rows["rank"].max()), int(rows["worker"].max()))
             ranks = np.unique(rows["rank"]).tolist() if not path else ()
             if missing := [rank for rank in ranks if (epoch_pass, rank) not in self.last_workers]:
-                raise StateError(
-                    f"states: 'worker/…/{epoch_pass}/{missing[0]}' is missing, though there are cursors of it\n"
-                    "  Save and restore the whole dict."
-                )
+                raise not_there(f"worker/…/{epoch_pass}/{missing[0]}")
         rows = self.table.rows
         # Below 0 are leftovers, and the clocks of what is owed: a first size has none.
         wrong = (rows["window"] < 0) | (rows["clock"] < 0) | (rows["pulled"][:, 1] < -1)
@@ -132,10 +129,7 @@ class Progress:
 
     def _check_lane(self, generation: int, rank: int, worker: int) -> None:
         if generation not in self.headers:
-            raise StateError(
-                f"states: 'generation/{generation}' is missing, though there are entries of it\n"
-                "  Save and restore the whole dict."
-            )
+            raise not_there(f"generation/{generation}")
         dp_size, num_workers = self.topology()
         if rank >= dp_size or worker >= num_workers:
             raise StateError(

@@ -24,7 +24,7 @@ from streamdata.errors import StateError, shown
 from streamdata.run import MAX_RANKS, DataParallel, find_data_parallel
 from streamdata.run.publish import make_directory, publish
 from streamdata.run.topology import distributed_if_joined
-from streamdata.states.cursor import is_asked
+from streamdata.states.cursor import is_asked, not_there
 from streamdata.states.headers import DAMAGE, DEAL, canonical, digest_of
 from streamdata.states.table import LoadedStates, StatesTable, checked_entry, join, owner_of, table_of
 
@@ -186,13 +186,13 @@ def part_of_rank(states: Mapping[str, Any], group: DataParallel) -> tuple[States
     headers = {number: header for table in tables for number, header in table.headers.items()}
     if not headers:
         if any(map(len, tables)):
-            raise StateError("states: there are entries and no 'generation/…'\n  Save the whole dict.")
+            raise not_there("generation/…")
         return StatesTable(), None
     newest = headers[max(headers)]
     key = f"{DEAL}{newest['deal']}"
     deals = [table.others[key] for table in tables if key in table.others]
     if newest["deal"] and not deals:
-        raise StateError(f"states: {key!r} is missing\n  Save the whole dict, from the first batch on.")
+        raise not_there(key)
     deal = (newest["dealt"], deals[-1]) if deals else None
     if newest["dp_size"] != group.dp_size:
         if table_of(states).present().digest not in _loaded:
@@ -205,7 +205,7 @@ def part_of_rank(states: Mapping[str, Any], group: DataParallel) -> tuple[States
     own = join([table.of_ranks([group.dp_rank], newest["deal"]) for table in tables])
     generations = {*own.rows["generation"].tolist(), *(owner_of(key).generation for key in own.others)}
     if missing := generations - headers.keys():
-        raise StateError(f"states: 'generation/{min(missing)}' is missing\n  Save the whole dict.")
+        raise not_there(f"generation/{min(missing)}")
     # Its own headers alone: of a generation in which it has delivered nothing other ranks have it. But for weights that
     # were set after the last batch.
     if "set_percents" in newest:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import StateError, shown
-from streamdata.states.cursor import LaneEntries
+from streamdata.states.cursor import LaneEntries, not_states
 from streamdata.states.headers import DAMAGE, check_header, compared
 
 Column: TypeAlias = npt.NDArray[Any]
@@ -438,11 +438,3 @@ def as_dicts(rows: Rows) -> Iterator[dict[str, Any]]:
         if rare:
             cursor.update(rare)
         yield cursor
-
-
-def not_states(key: object, value: object, why: str) -> StateError:
-    """Make the error for an entry that `to_state` does not write."""
-    return StateError(
-        f"states: {shown(key)}: {shown(value)} does not come from to_state ({why})\n"
-        "  Pass the dict that was filled by states.update(to_state(batch)), as it was saved."
-    )
