@@ -128,14 +128,13 @@ def _check_workers(progress: Progress, is_endless: bool, least: Callable[[int, i
     if last not in held:
         what = f"its entries are missing; there are workers {sorted(held)}"
         _refuse(progress, epoch_pass, dp_rank * num_workers + last, what, _SAVE_ALL)
-    counted = {worker: number for worker, number in held.items() if number is not None}
     # Batches of another collate function are not numbered.
-    if len(counted) < len(held):
+    if 0 in held.values():
         return
     # Those after the one that was last are a batch behind it.
-    most = max(number + (worker > last) for worker, number in counted.items())
+    most = max(number + (worker > last) for worker, number in held.items())
     fields = progress.last(epoch_pass, "")["rare"][dp_rank * num_workers :]
-    batch_size = max((size for worker in counted for _, size in (fields[worker] or {}).get("sizes", ())), default=1)
+    batch_size = max((size for worker in held for _, size in (fields[worker] or {}).get("sizes", ())), default=1)
     for worker in range(num_workers):
         expected = most - (worker > last)
         if worker not in held and expected:
@@ -146,8 +145,8 @@ def _check_workers(progress: Progress, is_endless: bool, least: Callable[[int, i
                 _refuse(progress, epoch_pass, lane, what, _SAVE_IN_TURN)
             if fewest > 0:
                 logger.warning(_GAP, dp_rank, worker, what, "it has less than a batch, which drop_last leaves out")
-        if is_endless and counted.get(worker, expected) < expected:
-            what = f"its newest batch is number {counted[worker]}, in turn it had delivered {expected}"
+        if is_endless and held.get(worker, expected) < expected:
+            what = f"its newest batch is number {held[worker]}, in turn it had delivered {expected}"
             logger.warning(_GAP, dp_rank, worker, what, "the DataLoader has in_order=False")
 
 

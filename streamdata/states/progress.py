@@ -201,37 +201,34 @@ class Progress:
 
     def step(self, generation: float = math.inf) -> int:
         """The batches that the furthest rank had delivered when a generation began; by default, has by now."""
-        if not self.generations:
-            return self.before.step
-        batches = self.batches(generation).sum(axis=1)
-        for (number, _, rank), counts in self.uneven.items():
-            batches[rank] += counts["batches"] if number < generation else 0
-        return self.before.step + int(batches.max())
+        return self.before.step + (int(self.batches(generation).max()) if self.generations else 0)
 
     def batches(self, before: float = math.inf) -> npt.NDArray[np.int64]:
-        """Batches delivered per lane under this size before a generation, in all passes; int64 (ranks, workers)."""
-        total = np.zeros(self.topology(), np.int64)
+        """Batches delivered per rank under this size before a generation, in all passes; int64 (ranks,)."""
+        total = np.zeros(self.topology().dp_size, np.int64)
         for epoch_pass in self.passes:
-            total += self.last(epoch_pass, "", before)["batches"].reshape(total.shape)
+            total += self.last(epoch_pass, "", before)["batches"].reshape(len(total), -1).sum(axis=1)
+        for (number, _, rank), counts in self.uneven.items():
+            total[rank] += counts["batches"] if number < before else 0
         return total
 
-    def batches_of_workers(self, epoch_pass: int, dp_rank: int) -> dict[int, int | None]:
-        """The batches delivered by each worker of a rank that delivered any; None if they were not counted."""
+    def batches_of_workers(self, epoch_pass: int, dp_rank: int) -> dict[int, int]:
+        """The batches delivered by each worker of a rank that delivered any; 0 if they were not counted."""
         if not self.generations:
             return {}
         last, workers = self.last(epoch_pass, ""), self.topology().num_workers
         own = slice(dp_rank * workers, (dp_rank + 1) * workers)
         pairs = zip(last.is_held[own].tolist(), last["batches"][own].tolist(), strict=True)
-        return {worker: batches or None for worker, (is_held, batches) in enumerate(pairs) if is_held}
+        return {worker: batches for worker, (is_held, batches) in enumerate(pairs) if is_held}
 
     def batches_before(self, key: LaneKey) -> Batches | None:
         """The batches that the lane has delivered in the pass; None if a lane of its rank did not count them."""
         own = self.batches_of_workers(key.epoch_pass, key.dp_rank)
-        if None in own.values():
+        if 0 in own.values():
             return None
         held = self.lane(key).cursors.get("")
         top: Mapping[str, Any] = held[max(held)] if held else {"draws": 0}
-        return Batches(own.get(key.worker) or 0, top["draws"], top.get("sizes", ()))
+        return Batches(own.get(key.worker, 0), top["draws"], top.get("sizes", ()))
 
     def batches_of_rank(self, lane: Lane) -> int:
         """The batches that a lane's rank has delivered since the run began, over all passes.
@@ -244,12 +241,12 @@ class Progress:
         """
         if not self.is_under(lane) or not self.generations:
             return self.step()
-        if any(None in self.batches_of_workers(epoch_pass, lane.dp_rank).values() for epoch_pass in self.passes):
+        if any(0 in self.batches_of_workers(epoch_pass, lane.dp_rank).values() for epoch_pass in self.passes):
             raise StateError(
                 f"states: they do not say how many batches rank {lane.dp_rank} delivered, so it is not known "
                 "what is left of its steps_per_epoch\n  Collate with TensorCollate or mixed_collate, which count them."
             )
-        return self.before.step + int(self.batches()[lane.dp_rank].sum())
+        return self.before.step + int(self.batches()[lane.dp_rank])
 
     def base(self, epoch_pass: int) -> Base:
         """The progress that earlier sizes made in the pass."""

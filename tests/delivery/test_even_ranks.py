@@ -121,6 +121,18 @@ def test_even_after_a_resume(uneven: str, size: int, num_workers: int, new_size:
 
 
 @pytest.mark.parametrize("uneven", ["drop", "pad"])
+def test_ranks_that_were_evened_out_are_at_one_step(uneven: str) -> None:
+    """What only filled up was delivered, what was left out was not: whoever goes on by steps_per_epoch counts so."""
+    loaders = [make_loader(rank, 2, uneven) for rank in range(2)]
+    (steps,) = {len(values(loader)) for loader in loaders}
+    joined = through_json(merge_states(*(loader.state_dict() for loader in loaders)))
+    for rank in range(2):
+        by_steps = StreamLoader(make_loader(rank, 2).dataset, 2, steps_per_epoch=10)
+        by_steps.load_state_dict(joined)
+        assert by_steps.batches_left == 10 - steps
+
+
+@pytest.mark.parametrize("uneven", ["drop", "pad"])
 def test_even_after_a_resume_in_a_later_pass(uneven: str) -> None:
     """What only filled up a pass before does not count as delivered; set_epoch counts from the pass of all ranks."""
     steps = len(values(make_loader(0, 2, uneven)))

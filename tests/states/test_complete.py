@@ -191,7 +191,7 @@ def test_batches_that_nobody_counted_are_not_numbered_by_older_ones():
         states.update(to_state(mixed_collate(batch)))
     for batch in islice(loaded(resumed(weighed(2), states), 0, 4), 4):
         states.update(to_state(batch))
-    assert None in Progress(states).batches_of_workers(0, 0).values()
+    assert 0 in Progress(states).batches_of_workers(0, 0).values()
 
 
 def test_states_of_two_iterations_over_one_pass_are_refused():
