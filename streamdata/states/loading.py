@@ -63,22 +63,17 @@ def load_states(directory: str | Path, *, step: int | None = None) -> LoadedStat
     # Read, not only listed: a torn file in a newer step is an error, however complete an older one is.
     for number in _steps_in(Path(directory)) if step is None else [step]:
         saved, folder = read_step(Path(directory), number), Path(directory) / f"step-{number}"
-        lacking = "every rank"  # of an empty folder nobody knows how many there were
-        if saved:
-            missing = sorted(set(range(saved[0].size)) - {part.rank for part in saved})
-            lacking = f"{named_ranks(missing)} of {saved[0].size}"
-            if not missing:
-                break
-        if step is not None:
-            raise StateError(f"{folder}: this step lacks {lacking}\n  Load another step.")
-        passed_over.append(f"step {number} lacks {lacking}")
-        logger.warning("states: %s is passed over, since it lacks %s", one_line(folder), lacking)
+        missing = sorted(set(range(saved[0].size)) - {part.rank for part in saved}) if saved else []
+        if saved and not missing:
+            break
+        # Of an empty folder nobody knows how many ranks there were.
+        lacking = f"{named_ranks(missing)} of {saved[0].size}" if saved else "every rank"
+        passed_over.append(f"{folder}: this step lacks {lacking}")
     else:
-        raise StateError(
-            f"{directory}: no step is there that all ranks have saved\n  " + "\n  ".join(passed_over[:10]) + "\n"
-            "  Start without states."
-        )
-    states = LoadedStates(join_ranks(saved, _deals(folder, saved)), step=number)
+        raise StateError("\n".join(passed_over[:10]) + "\n  Load another step, or start without states.")
+    for line in passed_over:
+        logger.warning("states: passed over: %s", one_line(line))
+    states = LoadedStates(join_ranks(saved, _deals(saved)), step=number)
     if number and not states:
         raise StateError(
             f"{folder}: expected states of what was delivered, got none of any rank: a resume would begin at "
@@ -127,19 +122,19 @@ def read_step(directory: Path, step: int) -> list[RankStates]:
     return saved
 
 
-def _deals(folder: Path, saved: Sequence[RankStates]) -> dict[str, Any]:
-    """Headers of earlier sizes that files name, by digest.
+def _deals(saved: Sequence[RankStates]) -> dict[str, Any]:
+    """Headers of earlier sizes that files name, by digest; they lie beside them.
 
     Raises:
         StateError: Such a file is missing, torn, damaged, or not the one of its name.
     """
     deals: dict[str, Any] = {}
-    for digest in {header["dealt"] for part in saved for header in part.table.headers.values() if header["deal"]}:
-        path = folder / deal_file(digest)
+    named = {(part.name, h["dealt"]) for part in saved for h in part.table.headers.values() if h["deal"]}
+    for path, digest in {Path(name).with_name(deal_file(digest)): digest for name, digest in named}.items():
         if not path.exists():
             raise StateError(
-                f"{folder}: its ranks name {path.name}, which is missing: what they had delivered under earlier sizes "
-                "is in it\n  Restore it, or load another step."
+                f"{path}: ranks' files beside it name it, which is missing: what they had delivered under earlier "
+                "sizes is in it\n  Restore it, or load another step."
             )
         content = _content(path)
         try:
@@ -165,55 +160,45 @@ def read_states(paths: Sequence[Path]) -> list[ReadStates]:
         StateError: A file is torn, or holds no states; or ranks' files are not of one step and run.
     """
     saved: list[RankStates] = []
-    deals: dict[str, Any] = {}
     found: list[ReadStates] = []
     for path in paths:
         if path.is_dir() and not STEP_NAME.fullmatch(path.name):
             states = load_states(path)
             found.append(ReadStates(states.loaded.as_dict(), f"step {states.step}", states.step))
         elif path.is_dir():
-            saved += (parts := read_step(path.parent, int(path.name.removeprefix("step-"))))
-            deals |= _deals(path, parts)
+            saved += read_step(path.parent, int(path.name.removeprefix("step-")))
         elif (content := _content(path)).startswith(_GZIP):
             saved.append(decode(str(path), content))
-            deals |= _deals(path.parent, saved[-1:])
         else:
             found.append(ReadStates(*_plain(path, content), None))
     if saved:
         # What is shown may be one rank's file: the others may have delivered, so that nothing of them is recorded.
         check_one_run((part.name, part.facts) for part in saved)
         size, ranks = saved[0].size, sorted(part.rank for part in saved)
-        table = join_ranks(saved, deals, unknown=set(range(size)) - set(ranks))
+        table = join_ranks(saved, _deals(saved), unknown=set(range(size)) - set(ranks))
         which = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
         found.insert(0, ReadStates(table.as_dict(), f"step {saved[0].step}, {which} of {size}", saved[0].step))
     return found
 
 
 def _plain(path: Path, content: bytes) -> tuple[dict[str, Any], str]:
+    """The states of a file in JSON, such as a ledger's, of which is said what `PromptLedger.stats` counted by then."""
     try:
         states, origin = json.loads(content), ""
-    except (ValueError, RecursionError) as error:
-        raise StateError(f"{path}: expected states, got a file that is not JSON ({str(error)[:100]})") from error
-    try:
         if isinstance(states, dict) and "ledger" in states:
-            states, origin = _of_ledger(states)
+            counts, rows = Counter(states["ledger"]["counts"]), states["ledger"]["prompts"]
+            counts += Counter(("due", "open")[after < 0] for *_, attempt, after in rows if attempt)
+            origin = "prompts: " + ", ".join(f"{name} {counts[name]:,}" for name in sorted(counts))
+            states = states["stream"]
         Progress(states)
     except StateError as error:  # it knows keys, and of several files not which one has them
         raise StateError(f"{path}: {error}") from error
-    return dict(states), origin
-
-
-def _of_ledger(state: Mapping[str, Any]) -> tuple[Any, str]:
-    """The states of a ledger's stream, and what `PromptLedger.stats` counted when it was saved."""
-    try:
-        counts, rows = Counter(state["ledger"]["counts"]), state["ledger"]["prompts"]
-        counts += Counter(("due", "open")[after < 0] for *_, attempt, after in rows if attempt)
-        return state["stream"], "prompts: " + ", ".join(f"{name} {counts[name]:,}" for name in sorted(counts))
     except DAMAGE as error:
         raise StateError(
-            f"expected the state itself, as PromptLedger.state_dict() gives it, got another: {error!r}\n"
-            "  Of a checkpoint that has it among other things, write it to a file of its own."
+            f"{path}: expected the state itself, as to_state or PromptLedger.state_dict() gives it, got another: "
+            f"{error!r:.100}\n  Of a checkpoint that has it among other things, write it to a file of its own."
         ) from error
+    return dict(states), origin
 
 
 def _content(path: Path) -> bytes:

@@ -240,4 +240,4 @@ def test_a_damaged_state_of_a_ledger_is_a_message(streamdata: Streamdata, tmp_pa
         file.write_text(json.dumps(bad))
         done = streamdata("state", file)
         assert (done.exit_code, "Traceback" in done.output) == (1, False)
-        assert f"error: {file}: expected the state itself, as PromptLedger.state_dict() gives it, got " in done.stderr
+        assert f"error: {file}: expected the state itself, as to_state or PromptLedger" in done.stderr
