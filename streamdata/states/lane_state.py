@@ -7,15 +7,11 @@ from typing import Any
 
 from streamdata.errors import StateError, shown
 from streamdata.run import Lane
-from streamdata.states.cursor import States
-from streamdata.states.headers import HEADERS
-from streamdata.states.table import StatesTable, table_of
+from streamdata.states.cursor import LaneKey, States
+from streamdata.states.headers import DEAL, HEADERS, Tree
+from streamdata.states.progress import Progress
 
 _VERSION = 4
-# The names under which torchdata keeps the states of iterators: with workers in a snapshot, one for each of them.
-_FETCHER, _ITERATOR = "fetcher_state", "dataset_iter_state"
-_SNAPSHOT, _SINCE_SNAPSHOT = "_snapshot", "_steps_since_snapshot"
-_WORKERS, _LAST_WORKER = "_worker_snapshots", "_last_yielded_worker_id"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +22,7 @@ class LaneState:
     trainer what differs from the batch before.
     """
 
+    version: int = _VERSION
     lane: Lane
     """The one that it reads, or as far as is known will read."""
     epoch_pass: int
@@ -48,8 +45,7 @@ class LaneState:
 
     def as_json(self) -> dict[str, Any]:
         """The state as plain JSON; `lane_state_of` reads it."""
-        changed = {"lane": dict(vars(self.lane)), "delivered": dict(self.delivered)}
-        return {"version": _VERSION, **vars(self), **changed}
+        return vars(self) | {"lane": dict(vars(self.lane)), "delivered": dict(self.delivered)}
 
 
 def lane_state_of(state: object) -> LaneState:
@@ -58,20 +54,18 @@ def lane_state_of(state: object) -> LaneState:
     Raises:
         StateError: `state` is something else.
     """
-    names = {"version", *(each.name for each in fields(LaneState))}
     if isinstance(state, Mapping) and state.get("version", _VERSION) != _VERSION:
         raise StateError(
             f"iterator state: expected version {_VERSION}, got {shown(state['version'])}\n"
             "  Go on with the version of streamdata that saved it, or start anew."
         )
-    if not isinstance(state, Mapping) or state.keys() != names:
+    if not isinstance(state, Mapping) or state.keys() != {each.name for each in fields(LaneState)}:
         got = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
         raise StateError(
             f"iterator state: expected what state_dict() of a MergedDataset's iterator gave, got {got}\n"
             "  Load the state into the kind of loader that saved it; our own go to set_dataloader_states."
         )
-    values = {name: value for name, value in state.items() if name != "version"}
-    return LaneState(**values | {"lane": Lane(**state["lane"])})
+    return LaneState(**dict(state) | {"lane": Lane(**state["lane"])})
 
 
 def from_stateful(state: Mapping[str, Any]) -> States:
@@ -89,44 +83,36 @@ def from_stateful(state: Mapping[str, Any]) -> States:
     Raises:
         StateError: `state` is not such a state, or batches were delivered since its snapshot, which lacks them.
     """
-    lanes, last = _lanes(state)
-    # The worker that delivered last must be the one that says so.
-    ordered = [lane for number, lane in enumerate(lanes) if number != last] + [lanes[last]]
+    lanes = _lanes(state)
     states: States = {}
-    for lane in ordered:
+    for lane in lanes:
         states.update(json.loads(lane.resumed))
     held = set(states)
-    for lane in ordered:
+    for lane in lanes:
         states.update({key: json.loads(text) for key, text in lane.delivered.items()})
-    table = table_of(states).present()
-    for lane in ordered:
-        states |= _ended_passes(lane, table)
+    progress = Progress(states)
+    for lane in lanes:
+        states |= _ended_passes(lane, progress)
     # A lane names its generation, and what was before, before it delivers something in it.
     begun = {key.split("/", 2)[1] for key in states if not key.startswith(HEADERS)}
-    deals = {str(states[f"generation/{number}"]["deal"]) for number in begun}
-    return {
-        key: value
-        for key, value in states.items()
-        if key in held or not key.startswith(HEADERS) or key.partition("/")[2] in (begun if key[0] == "g" else deals)
-    }
+    held |= {f"generation/{number}" for number in begun}
+    held |= {f"{DEAL}{states[f'generation/{number}']['deal']}" for number in begun}
+    return {key: value for key, value in states.items() if key in held or not key.startswith(HEADERS)}
 
 
-def _ended_passes(lane: LaneState, states: StatesTable) -> States:
+def _ended_passes(lane: LaneState, progress: Progress) -> States:
     """States which say that a lane has ended passes other than the present one, whatever it held of them."""
     delivered = [int(key.partition("/")[2]) for key in lane.delivered if key.startswith("generation/")]
     if not delivered:
         return {}
     newest, rank, worker = max(delivered), lane.lane.dp_rank, lane.lane.worker
-    nodes = states.headers[newest]["nodes"].keys()
+    tree = Tree.of(progress.headers[newest])
     found: States = {}
     for epoch_pass in {number for first, end in lane.ended for number in range(first, end)} - {lane.epoch_pass}:
-        entries = states.lane(epoch_pass, rank, worker)
-        tops = entries.cursors.get("", {})
-        last = max(tops, default=newest)
-        if tops and tops[last].get("ended") and nodes <= states.headers[last]["nodes"].keys():
+        if progress.has_given_all(key := LaneKey(epoch_pass, rank, worker), tree):
             continue  # it had ended before it was resumed
         # What was drawn since nobody knows: the sum is that of what is known.
-        drawn = sum(entries.draws_below("").values())
+        drawn = sum(progress.table.lane(*key).draws_below("").values())
         top = {"draws": drawn, "clock": 0.0, "epoch": 0, "window": 0, "taken": drawn, "ended": 1}
         found[f"cursor/{newest}/{epoch_pass}/{rank}/{worker}/"] = top
         # Any worker of a rank that has ended is as good as the one that was last.
@@ -134,14 +120,16 @@ def _ended_passes(lane: LaneState, states: StatesTable) -> States:
     return found
 
 
-def _lanes(state: Mapping[str, Any]) -> tuple[list[LaneState], int]:
-    """The lanes of a loader, worker by worker, and which worker delivered last."""
+def _lanes(state: Mapping[str, Any]) -> list[LaneState]:
+    """The lanes of a loader; last comes that of the worker that delivered last, which must be the one that says so."""
     try:
-        if _SNAPSHOT not in state:
-            return [lane_state_of(state[_FETCHER][_ITERATOR])], 0
-        snapshot, since = state[_SNAPSHOT], state[_SINCE_SNAPSHOT]
-        workers = [snapshot[_WORKERS][f"worker_{number}"] for number in range(len(snapshot[_WORKERS]))]
-        lanes, last = [lane_state_of(worker[_FETCHER][_ITERATOR]) for worker in workers], snapshot[_LAST_WORKER]
+        # As torchdata keeps the states of iterators: with workers in a snapshot, one for each of them.
+        if "_snapshot" not in state:
+            return [lane_state_of(state["fetcher_state"]["dataset_iter_state"])]
+        snapshot, since = state["_snapshot"], state["_steps_since_snapshot"]
+        workers = [snapshot["_worker_snapshots"][f"worker_{n}"] for n in range(len(snapshot["_worker_snapshots"]))]
+        lanes = [lane_state_of(worker["fetcher_state"]["dataset_iter_state"]) for worker in workers]
+        lanes.append(lanes.pop(snapshot["_last_yielded_worker_id"]))
     except (KeyError, TypeError) as error:
         raise StateError(
             "from_stateful: expected the state of a StatefulDataLoader over a MergedDataset, got "
@@ -154,4 +142,4 @@ def _lanes(state: Mapping[str, Any]) -> tuple[list[LaneState], int]:
             "say which\n  Save with snapshot_every_n_steps=1, or at its multiples, and with in_order=True; or load the "
             "state into a StatefulDataLoader once, which reads these batches again, and save then."
         )
-    return lanes, last
+    return lanes
