@@ -23,21 +23,17 @@ class LastCursors:
     """The last cursors of all lanes in a node and a pass, as columns (L,); 0 for lanes without one.
 
     Args:
-        lanes: How many lanes there are.
-        groups: The rows of each generation, oldest first, with the numbers of their lanes.
+        rows: Cursors.
+        row_of: The row of each lane's last one, -1 of a lane without one, int64 (L,).
     """
 
-    def __init__(self, lanes: int, groups: Sequence[tuple[Column, Rows]]) -> None:
-        self._lanes, self._groups = lanes, groups
-        self.is_held = np.zeros(lanes, np.bool_)
+    def __init__(self, rows: Rows, row_of: Column) -> None:
+        self._rows, self._row_of, self.is_held = rows, row_of, row_of >= 0
         """Whether there is one, bool (L,)."""
-        for numbers, _ in groups:
-            self.is_held[numbers] = True
 
     def __getitem__(self, name: str) -> Column:
-        column = np.zeros((self._lanes, *ROW[name].shape), ROW[name].base)
-        for numbers, rows in self._groups:
-            column[numbers] = rows[name]
+        column = np.zeros((len(self.is_held), *ROW[name].shape), ROW[name].base)
+        column[self.is_held] = self._rows[name][self._row_of[self.is_held]]
         return column
 
     @property
@@ -254,11 +250,14 @@ class Progress:
 
     def last(self, epoch_pass: int, path: str, before: float = math.inf) -> LastCursors:
         """The last cursor of each lane in a node, optionally before a generation."""
-        groups, workers = self.table.groups, self.topology().num_workers
-        keys = [(number, epoch_pass, path) for number in self.generations if number < before]
-        found = [self.table.rows[groups[key]] for key in keys if key in groups]
-        lanes = self.topology().lanes
-        return LastCursors(lanes, [(rows["rank"] * workers + rows["worker"], rows) for rows in found])
+        rows, topology = self.table.rows, self.topology()
+        row_of = np.full(topology.lanes, -1)
+        for generation in self.generations:
+            of_node = self.table.groups.get((generation, epoch_pass, path))
+            if of_node is not None and generation < before:
+                lanes = rows["rank"][of_node] * topology.num_workers + rows["worker"][of_node]
+                row_of[lanes] = np.arange(of_node.start, of_node.stop)
+        return LastCursors(rows, row_of)
 
     def is_over(self, epoch_pass: int, path: str) -> npt.NDArray[np.bool_]:
         """Whether each lane has ended the pass, so that nothing of its share of a node is left; bool (L,)."""

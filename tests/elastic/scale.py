@@ -162,7 +162,7 @@ def read_twice() -> Iterator[Figure]:
     for old, new in ((8192, 6144), (64, 48), (8, 6)):
         rows = empty_rows(old)
         rows["window"], rows["taken"] = rng.integers(20, 25, old), rng.integers(1, 960, old)
-        last = LastCursors(old, [(np.arange(old), rows)])
+        last = LastCursors(rows, np.arange(old))
         left = Deal("a", cut, 0, old, Leftovers()).left_by(last, np.zeros(old, np.bool_))
         after = Deal("a", cut, 0, new, left)
         divided, windows_left = int((after.stretches["stop"] >= 0).sum()), int(num_windows(left.stretches, cut).sum())

@@ -65,7 +65,9 @@ def left_by(deal, positions, **columns):
         rows[name] = column
     for name, column in columns.items():
         rows[name] = column
-    return deal.left_by(LastCursors(len(positions), [(np.array(lanes, int), rows)]), np.zeros(len(positions), bool))
+    row_of = np.full(len(positions), -1)
+    row_of[lanes] = np.arange(len(lanes))
+    return deal.left_by(LastCursors(rows, row_of), np.zeros(len(positions), bool))
 
 
 def live(source, left, lanes, counts):
