@@ -6,14 +6,14 @@ Sources that join or leave are described, for the log.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Final, NoReturn
 
 import numpy as np
 
 from streamdata.errors import StateError, names_text, shown
-from streamdata.states.cursor import LaneKey
 from streamdata.states.headers import MIXTURE, Tree
-from streamdata.states.progress import LastCursors, Progress
+from streamdata.states.progress import Progress
 
 logger = logging.getLogger("streamdata")
 
@@ -89,28 +89,26 @@ def check_complete(progress: Progress, *, is_endless: bool, least: Callable[[int
         StateError: Entries of a source, a mixture or a lane are missing, or belong to another iteration.
     """
     # Those that are not there any more, too: they may return.
-    mixtures = [path for path, node in progress.nodes().items() if node.startswith(MIXTURE)]
-    for epoch_pass in progress.passes:
-        for path in sorted(mixtures):
-            children = [child for child in progress.paths() if child and child.rpartition(".")[0] == path]
-            last = {child: progress.last(epoch_pass, child) for child in children}
-            _check_draws(progress, epoch_pass, path, last)
+    mixtures = sorted(path for path, node in progress.nodes().items() if node.startswith(MIXTURE))
+    for epoch_pass, path in product(progress.passes, mixtures):
+        _check_draws(progress, epoch_pass, path)
     for dp_rank in sorted(progress.newest_passes):
         _check_workers(progress, is_endless, least, dp_rank)
 
 
-def _check_draws(progress: Progress, epoch_pass: int, path: str, children: Mapping[str, LastCursors]) -> None:
+def _check_draws(progress: Progress, epoch_pass: int, path: str) -> None:
     """Each mixture says how many samples it drew: the draws of its sources must add up to that."""
     own = progress.last(epoch_pass, path)
     # One with a yield function, which has always given something of its open burst, says it at the burst's start:
     # there `taken` is what its sources had given.
     drawn = np.where(own["given"] > 0, own["taken"], own["draws"])
-    found = sum((child["draws"] for child in children.values()), np.zeros_like(drawn))
+    children = [child for child in progress.paths() if child and child.rpartition(".")[0] == path]
+    found = sum((progress.last(epoch_pass, child)["draws"] for child in children), np.zeros_like(drawn))
     is_wrong = own.is_held & (found != drawn)
     if not path:
         is_wrong |= ~own.is_held & (found > 0)
     for index in np.flatnonzero(is_wrong).tolist():
-        entries = progress.lane(LaneKey(epoch_pass, *divmod(index, progress.topology().num_workers)))
+        entries = progress.table.lane(epoch_pass, *divmod(index, progress.topology().num_workers))
         if not own.is_held[index]:
             what = f"the entry of the top mixture is missing, there are those of {names_text(entries.cursors)}"
             _refuse(progress, epoch_pass, index, what, _SAVE_ALL)

@@ -214,13 +214,10 @@ class DealHeader:
     @cached_property
     def text(self) -> str:
         """The header as canonical JSON: equal headers give equal texts."""
-        passes = {
-            number: vars(base) | {"left": {path: left.as_json() for path, left in base.left.items()}}
-            for number, base in self.passes.items()
-        }
-        entry = {each.name: getattr(self, each.name) for each in fields(self)} | {"passes": passes}
+        entry = {each.name: getattr(self, each.name) for each in fields(self)}
+        text = json.dumps(entry, default=lambda part: part.as_json() if isinstance(part, Leftovers) else vars(part))
         # As it is read: in JSON all keys are texts, also those of passes and of functions' states.
-        return canonical(json.loads(json.dumps(entry)))
+        return canonical(json.loads(text))
 
     @cached_property
     def entry(self) -> DealText | None:

@@ -153,8 +153,8 @@ def gather_states(
     except StateError as raised:
         error = str(raised)
     # What is small goes to every rank, so that all of them refuse what does not fit together, and none waits for one.
-    headers, name = part.only_headers(), f"rank {processes.dp_rank}"
-    own = RankStates(name=name, rank=of.dp_rank, size=of.dp_size, step=0, table=headers)
+    name = f"rank {processes.dp_rank}"
+    own = RankStates(name=name, rank=of.dp_rank, size=of.dp_size, step=0, table=part.only_headers())
     reports = gather((error, own, part.digest if part else None, deal and deal[0]))
     if errors := [f"rank {number}: {error}" for number, (error, *_) in enumerate(reports) if error is not None]:
         raise StateError(f"gather_states: {errors[0]}")
@@ -162,8 +162,7 @@ def gather_states(
     check_one_run((reports[number][1].name, reports[number][1].facts) for number in chosen)
     # What came before may be large, and is the same for all: the first that names it sends it.
     is_first = deal is not None and [named for *_, named in reports].index(deal[0]) == processes.dp_rank
-    sent = replace(own, table=part), deal if is_first else None
-    contents = gather(sent, dst)
+    contents = gather((replace(own, table=part), deal if is_first else None), dst)
     if not contents:
         return None
     deals = dict(each for _, each in contents if each is not None)
@@ -215,23 +214,18 @@ def verify_ranks_agree(facts: Mapping[str, str], states: StatesTable, group: Dat
         "states": states.digest if is_of_all else None,
     }
     of_ranks, replicas = zip(*gather((told, group.dp_rank)), strict=True)
-    found = []
+    found: list[str] = []
     for name in told:
         values = [of_rank[name] for of_rank in of_ranks]
         # The first of the most common: of two ranks that differ, rank 0 counts as the one that is right.
         ((usual, _),) = Counter(value for value in values if value is not None).most_common(1) or [(None, 0)]
-        found += [
-            f"rank {rank} has another {name} than rank {values.index(usual)}: {value}, not {usual}"
-            for rank, value in enumerate(values)
-            if value not in (None, usual)
-        ]
+        for rank, value in enumerate(values):
+            if value not in (None, usual):
+                found.append(f"rank {rank} has another {name} than rank {values.index(usual)}: {value}, not {usual}")
     # Where more processes meet than there are replicas, those of one replica share its number.
-    if not found and len(replicas) == group.dp_size:
-        found = [
-            f"rank {rank} has another topology: it is replica {replica}, and so is rank {replicas.index(replica)}"
-            for rank, replica in enumerate(replicas)
-            if replicas.index(replica) < rank
-        ]
+    for rank, replica in enumerate(replicas if len(replicas) == group.dp_size and not found else ()):
+        if (first := replicas.index(replica)) < rank:
+            found.append(f"rank {rank} has another topology: it is replica {replica}, and so is rank {first}")
     if found:
         raise StateError(
             "verify_agreement: the ranks would not read one stream\n  " + "\n  ".join(found) + "\n"

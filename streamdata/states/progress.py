@@ -98,16 +98,12 @@ class Progress:
 
     def _read_lanes(self) -> None:
         """Take over who delivered last, and who nothing; refuse lanes that were not there."""
-        for key, value in self.table.others.items():
-            kind, generation, epoch_pass, rank = owner_of(key)
-            if rank >= 0:
-                self._check_lane(generation, rank, value if kind == "worker" else 0)
-            if kind == "worker":
-                self.last_workers[epoch_pass, rank] = value
-            elif kind == "uneven":
-                self.uneven[generation, epoch_pass, rank] = value
-            elif kind == "idle":
-                self.idle.add(rank)
+        of_ranks = [(own, value) for key, value in self.table.others.items() if (own := owner_of(key)).rank >= 0]
+        self.last_workers = {(own.epoch_pass, own.rank): value for own, value in of_ranks if own.kind == "worker"}
+        self.uneven = {own[1:]: value for own, value in of_ranks if own.kind == "uneven"}
+        self.idle = {own.rank for own, _ in of_ranks if own.kind == "idle"}
+        for own, value in of_ranks:
+            self._check_lane(own.generation, own.rank, value if own.kind == "worker" else 0)
         self.newest_passes = {rank: epoch_pass for epoch_pass, rank in sorted(self.last_workers)}
         self.passes = sorted({epoch_pass for epoch_pass, _ in self.last_workers})
         for (number, epoch_pass, path), of_node in self.table.groups.items():
@@ -158,11 +154,10 @@ class Progress:
         is_whole = len(self.generations) == self.newest + 1 - self.before.number
         if is_whole and not any("set_percents" in header for header in self.headers.values()):
             return self.before.number
-        of_lanes: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
-        tops = ((key[1], rows) for key, rows in self.table.groups.items() if not key[2])
-        for epoch_pass, rows in tops:
-            for rank, worker, number in self.table.rows[rows][["rank", "worker", "generation"]].tolist():
-                of_lanes[epoch_pass, rank, worker].append(number)
+        of_lanes: defaultdict[LaneKey, list[int]] = defaultdict(list)
+        for (number, epoch_pass, path), of_node in self.table.groups.items():
+            for lane in self.table.rows[of_node][["rank", "worker"]].tolist() if not path else ():
+                of_lanes[LaneKey(epoch_pass, *lane)].append(number)
         # Of a lane that has left out some, two are there.
         firsts = [number for number, *more in of_lanes.values() if more and number > self.before.number]
         return 1 + max(firsts, default=self.before.number - 1)
@@ -418,24 +413,13 @@ def history_of(progress: Progress) -> list[Mapping[str, Any]]:
         and `batch_size` where it is known.
     """
     lines = [*progress.before.sizes]
-    for generation in progress.generations:
-        if generation < progress.known_since:
-            continue
-        written = progress.headers[generation]
-        line: dict[str, Any] = {"generation": generation, "step": progress.step(generation), "samples": 0}
-        line |= {name: written[name] for name in ("dp_size", "num_workers", "weights")}
-        cost = 0.0
-        for epoch_pass in progress.passes:
-            for path in (path for path in progress.paths() if "." not in path):
-                # Cursors count since the size began.
-                since, until = ((epoch_pass, path, generation + more) for more in (0, 1))
-                after, before = progress.last(*until), progress.last(*since)
-                drawn, costs = ((after[name].sum() - before[name].sum()).item() for name in ("draws", "cost"))
-                drawn += progress.tail(*until)["draws"] - progress.tail(*since)["draws"]
-                # What a yield function over all gave is made into batches, what its sources gave is drawn.
-                line["samples"] += drawn if path else 0
-                cost += costs if path else 0.0
-        if cost:
+    for generation in (number for number in progress.generations if number >= progress.known_since):
+        # Cursors count since the size began.
+        since, until = _drawn(progress, generation), _drawn(progress, generation + 1)
+        line: dict[str, Any] = {"generation": generation, "step": progress.step(generation)}
+        line["samples"] = until[0] - since[0]
+        line |= {name: progress.headers[generation][name] for name in ("dp_size", "num_workers", "weights")}
+        if cost := until[1] - since[1]:
             line["cost"] = cost
         # A whole batch, if there is one, of the latest pass.
         sizes = (size for epoch_pass in progress.passes for size in _last_sizes(progress, generation, epoch_pass))
@@ -443,6 +427,18 @@ def history_of(progress: Progress) -> list[Mapping[str, Any]]:
             line["batch_size"] = largest[-1]
         lines.append(line)
     return lines
+
+
+def _drawn(progress: Progress, before: int) -> tuple[int, float]:
+    """Count the samples drawn of the top mixture under this size before a generation, and sum up their cost."""
+    draws, cost = 0, 0.0
+    for epoch_pass, path in itertools.product(progress.passes, progress.paths()):
+        # What a yield function over all gave is made into batches, what its sources gave is drawn.
+        if path and "." not in path:
+            last = progress.last(epoch_pass, path, before)
+            draws += int(last["draws"].sum()) + progress.tail(epoch_pass, path, before)["draws"]
+            cost += float(last["cost"].sum())
+    return draws, cost
 
 
 def _last_sizes(progress: Progress, generation: int, epoch_pass: int) -> Iterator[tuple[bool, int, int]]:
@@ -454,10 +450,9 @@ def _last_sizes(progress: Progress, generation: int, epoch_pass: int) -> Iterato
     columns = (after["rare"], before["batches"].tolist(), after["batches"].tolist(), after["ended"].tolist())
     for fields, begin, end, has_ended in zip(*columns, strict=True):
         if end > begin:
-            is_whole = end - has_ended > begin
-            number = end - has_ended if is_whole else end
+            number = max(begin + 1, end - has_ended)
             counts = batches_by_size(fields.get("sizes", ()) if fields else (), number - 1, number)
-            yield from ((is_whole, epoch_pass, size) for size in counts)
+            yield from ((number == end - has_ended, epoch_pass, size) for size in counts)
 
 
 def batches_by_size(runs: Sequence[Sequence[int]], begin: int, end: int) -> dict[int, int]:

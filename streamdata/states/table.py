@@ -140,8 +140,7 @@ class StatesTable(Mapping[str, Any]):
     @property
     def deal(self) -> int:
         """The generation with which the present size began, from the newest header; 0 if there is none."""
-        number: int = self.headers[max(self.headers)]["deal"] if self.headers else 0
-        return number
+        return int(self.headers[max(self.headers)]["deal"]) if self.headers else 0
 
     @cached_property
     def digest(self) -> str:
@@ -427,14 +426,13 @@ def as_dicts(rows: Rows) -> Iterator[dict[str, Any]]:
     """Yield cursor rows as the dicts that `to_state` wrote."""
     # Lists first: an element of a list is an int or float of Python, and reading it ten times as fast.
     optional = [(name, rows[name].tolist()) for name in OPTIONAL if rows[name].any()]
-    pulled = rows["pulled"].tolist() if (rows["pulled"][:, -1] >= 0).any() else None
+    if (rows["pulled"][:, -1] >= 0).any():
+        optional.append(("pulled", [position if position[-1] >= 0 else None for position in rows["pulled"].tolist()]))
     for row, (values, rare) in enumerate(zip(rows[list(REQUIRED)].tolist(), rows["rare"].tolist(), strict=True)):
         cursor = dict(zip(REQUIRED, values, strict=True))
         for name, column in optional:
             if column[row]:
                 cursor[name] = column[row]
-        if pulled is not None and pulled[row][-1] >= 0:
-            cursor["pulled"] = pulled[row]
         if rare:
             cursor.update(rare)
         yield cursor
