@@ -48,6 +48,9 @@ from streamdata.states.headers import Base, Tree
 from streamdata.states.progress import Progress
 from streamdata.states.table import COUNTS
 
+Counts: TypeAlias = dict[str, dict[str, int]]
+"""Counts of nodes: by path, then by name."""
+
 Pairs = Iterator[tuple[Sample, PlainCursor]]
 """Samples, each with the cursor after it."""
 
@@ -102,6 +105,9 @@ class Run:
     ends: defaultdict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))
     """By path, where a yield function came to its end: `draws` and `tokens` of the nodes below it, and how many outputs
     of its last burst it had `given`."""
+    repeated: Counts = field(default_factory=dict)
+    """Counts of outputs of a yield function over all, whose bursts were drawn anew: they are delivered twice and count
+    twice, and are in the entries of the nodes below once."""
 
     @classmethod
     def at(cls, progress: Progress, epoch_pass: int, lane: Lane, deals: Deals, tree: Tree, skips: Skips) -> Self:
@@ -168,7 +174,7 @@ class Leaf:
         self._has_weights, self._weight_field = any(run.tree.sources.values()), run.tree.sources[node.path]
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
         self._stream: StreamFns | None = getattr(node.dataset, "process_fn", None)
-        self._tally.counts_outputs = hasattr(self._stream, "num_ended") and is_stateful(self._stream)
+        self._tally.counts_outputs = hasattr(self._stream, "ended_pulls") and is_stateful(self._stream)
         self._reads_ahead = isinstance(node.dataset, ShardDataset) and run.ahead.settings.read_ahead_bytes > 0
         self._remote = node.dataset.source if self._reads_ahead and node.dataset.source.shards.has_remote else None
         # Before any of them reads: the first one may not take the room that the others will need.
@@ -287,12 +293,12 @@ class Leaf:
             end = burst.end
             records = takewhile(lambda pair: pair[1] <= end, records)
         start = (lane.start[0], burst.number, 0, 0)
-        feed = Feed(records, start, _latest, given, self._tally, "process_fn", is_one_burst=True)
+        feed = Feed(records, start, given, self._tally, "process_fn", is_one_burst=True)
         for sample in run_bursts(self._stream, feed, burst.function):
             yield sample, (*start, feed.given, None, *counts_of(self._tally), None)
 
     def _bursts(self, function: StreamFns, records: Records, at: Cursor) -> Pairs:
-        feed = self._feed = Feed(records, at.position, _latest, at.given, self._tally, "process_fn")
+        feed = self._feed = Feed(records, at.position, at.given, self._tally, "process_fn")
         samples = run_bursts(function, feed, at.function)
         tally, skipping = self._tally, self._skipping
         for sample in samples:
@@ -441,10 +447,6 @@ def _sound(records: Records, tally: Tally, *, counts: bool) -> Records:
         if counts and not (tally.replaying or tally.counts_outputs):
             tally.records += 1
         yield pair
-
-
-def _latest(_: Position, after: Position) -> Position:
-    return after
 
 
 def _with_weights(records: Records, field: str | None, path: str) -> Records:

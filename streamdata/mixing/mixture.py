@@ -1,27 +1,32 @@
 """A mixture in one lane: which source is next, and what each sample says of where the stream stands."""
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
+from itertools import accumulate
 from time import perf_counter
+from typing import Any
 from weakref import proxy
 
 from streamdata.errors import names_text, shown
 from streamdata.fields import CURSOR, DATASET_NAME, STATES, TOKEN_FIELDS
 from streamdata.io.remote.network import network
 from streamdata.mixing.clock import Clocks
-from streamdata.mixing.leaf import Leaf, Pairs, Run, ShareAt
+from streamdata.mixing.leaf import Counts, Leaf, Pairs, Run, ShareAt
 from streamdata.mixing.tree import MixtureSettings, Node
 from streamdata.recipe.named_source import LEAST, MOST
 from streamdata.sources.functions.process_functions import Feed, StreamFn, run_bursts
+from streamdata.sources.functions.starts import is_stateful
 from streamdata.sources.functions.tally import counts_of, num_tokens, raise_noted
 from streamdata.sources.source import Sample, describe_record
-from streamdata.states.cursor import Cursor, Entry, NodeState, PlainCursor, PlainEntry, node_of
+from streamdata.states.cursor import Cursor, Entry, Mark, NodeState, PlainCursor, PlainEntry, node_of
 
 logger = logging.getLogger("streamdata")
 
-MergedFeed = Feed[dict[str, PlainEntry]]
+_DROPPED, _RECORDS = map(Cursor._fields.index, ("dropped", "records"))
+_COUNTED = ("draws", "tokens", "records")
+"""Counts of sources within a burst. Not failures: a burst may be drawn anew, and they are forgiven once."""
 
 # Both this many samples and, after them, a whole epoch must have gone by without an output. An epoch alone would not
 # do: that of a tiny source is over within what a packer joins to one sample. Nor would samples alone, where a function
@@ -93,6 +98,8 @@ class Mixture:
         self._starts: list[float] | None = None
         self.output_cost = 0.0
         """Cost of the last output of its yield function, where that balances."""
+        self.mark: Mark | None = None
+        """Mark of the last output of its yield function; None where that does not say what is in it."""
         self._tally = run.tally(node)
         if self._tally.max_bad and settings.customized_yield_fn is None:
             raise ValueError(
@@ -299,8 +306,8 @@ class Mixture:
         run, tally, skips = self._run, self._tally, self._run.skips.digest(self.path)
         given, state = (0, None) if cursor is None or run.from_window else (cursor.given, cursor.function)
         # Whether the open burst can be drawn again as it was; else it begins anew.
-        written = run.entries.node_state(self.path) if given else None
-        if written is not None:
+        written = run.entries.node_state(self.path)
+        if given and written is not None:
             was = run.progress.tree(written.generation)
             if was.below(self.path) != run.tree.below(self.path) or written.cursor.skips != skips:
                 logger.warning(
@@ -312,43 +319,109 @@ class Mixture:
                 given, state = 0, None
         pulled = self._pulled(lambda: known)
         begins = not self.path and run.begins_generation
-        start = {node_of(entry).path: entry for entry in self.beginnings()} if begins else {}
-        feed: MergedFeed = Feed(pulled, start, _joined, given, tally, "customized_yield_fn")
+        start = tuple(self.beginnings()) if begins else ()
+        # Which samples are in an output, a function that keeps some has to say; of any other all are in its next one.
+        # What a function below it was given for a sample, is not told.
+        joining = [node for node in self._node.walk() if node.is_mixture and node.dataset.customized_yield_fn]
+        tells = hasattr(function, "ended_pulls") or not is_stateful(function)
+        tally.counts_outputs = tells and not self.path and len(joining) == 1
+        if tally.counts_outputs and written is not None:
+            tails = ((path, counts) for path, counts in written.tail.items() if path)
+            run.repeated.update({path: {k: counts[k] for k in _COUNTED if k in counts} for path, counts in tails})
+        feed = MergedFeed(pulled, start, given, tally, "customized_yield_fn", repeated=run.repeated)
         known = proxy(feed)  # in a cycle, what sources hold open would stay so until a collection
         drawn = self._drawn
         for sample in run_bursts(function, feed, state):
             # What was pulled before this burst began: on resume, the burst is pulled again.
-            sample[STATES] = tuple(feed.start.values())
-            sample[CURSOR] = ()
-            for entry in feed.start.values():
+            sample[STATES], sample[CURSOR] = feed.start, ()
+            for entry in feed.start:
                 if node_of(entry).path.rpartition(".")[0] == self.path:  # not of a source further down
                     drawn = max(drawn, Entry(*entry).drawn)
-            feed.start, self.output_cost, given = {}, getattr(feed.stateful, "output_cost", 0.0), feed.given
+            feed.start, self.output_cost, given = (), getattr(feed.stateful, "output_cost", 0.0), feed.given
+            self.mark = Mark(tail=feed.counted | {self.path: {"given": given}}) if tally.counts_outputs else None
             yield sample, (0, 0, drawn, 0, given, feed.state, *counts_of(tally), None, "", skips)
         if not self.endless and cursor is None and feed.last and not feed.outputs:
             raise tally.silence("the stream of this lane's share", feed.passed_over())
         run.ends[self.path]["given"] = given
-        feed.forget()  # the last burst is over, and nothing is held
-        for path, entry in feed.start.items():
-            run.ends[path] |= Counter(draws=Entry(*entry).draws, tokens=Entry(*entry).tokens)
+        for entry in feed.start:  # the last burst is over
+            run.ends[node_of(entry).path] |= Counter(draws=Entry(*entry).draws, tokens=Entry(*entry).tokens)
 
-    def _pulled(self, feed_of: Callable[[], MergedFeed]) -> Iterator[tuple[Sample, dict[str, PlainEntry]]]:
+    def _pulled(self, feed_of: "Callable[[], MergedFeed]") -> Iterator[tuple[Sample, tuple[PlainEntry, ...]]]:
         """The merged stream for the yield function, which must not pass over all of it without end."""
         epochs = WholeEpochs(node.path for node in self._node.leaves())
-        outputs = pulled = 0
+        feed, outputs, pulled = feed_of(), 0, 0
+        counts = feed.counts
+        tallies = self._run.tallies if self._tally.counts_outputs else {}
+        tokens_before = {path: was.tokens if (was := self._run.entries.node_state(path)) else 0 for path in tallies}
+        records_before = {path: tally.records - tally.dropped for path, tally in tallies.items()}
         for sample in self.draw():
-            feed = feed_of()
-            entries = {node_of(entry).path: entry for entry in (*sample.get(STATES, ()), *sample[CURSOR])}
+            entries = (*sample[STATES], *sample[CURSOR]) if STATES in sample else sample[CURSOR]
+            if tallies:
+                node, _, _, cursor, _, _, _, tokens = entries[0]  # of the source; others are of what it is in
+                path, records = node.path, cursor[_RECORDS] - cursor[_DROPPED] if len(cursor) > _RECORDS else 0
+                counts += (path, tokens - tokens_before[path], records - records_before[path])
+                tokens_before[path], records_before[path] = tokens, records
             if feed.outputs != outputs:
                 outputs, pulled = feed.outputs, 0
             pulled += 1
             if pulled == _MAX_JOINED:
                 epochs.begin()
-            elif pulled > _MAX_JOINED and epochs.are_over(entries):
+            elif pulled > _MAX_JOINED and epochs.are_over({node_of(entry).path: entry for entry in entries}):
                 if not feed.holds_records():
                     raise self._tally.silence("a whole epoch of each source in this lane", feed.passed_over())
                 pulled = 0
             yield sample, entries
+
+
+class MergedFeed(Feed[tuple[PlainEntry, ...]]):
+    """The feed of a yield function, which counts by node what is in its outputs.
+
+    Args:
+        repeated: Counts of outputs before. Those of outputs that are given again are taken off it: what stays is of
+            bursts that are not.
+    """
+
+    def __init__(self, *arguments: Any, repeated: Counts) -> None:
+        super().__init__(*arguments)
+        self._repeated = repeated
+        self.counted = dict(repeated)
+        """Counts of outputs since the nodes' last entries."""
+        self.counts: list[Any] = []
+        """Three for each sample held: its source, its tokens, and of how many records it is the first. They are not
+        tuples: thousands of these, for as long as a burst is open, make garbage collections longer and more."""
+
+    def _end(self, numbers: Iterable[int]) -> None:
+        counts, sums = self.counts, defaultdict[str, list[int]](lambda: [0, 0, 0])
+        for number in numbers:
+            place = 3 * (number - self._first)
+            of_source = sums[counts[place]]
+            of_source[0] += 1
+            of_source[1] += counts[place + 1]
+            of_source[2] += counts[place + 2]
+        if self.stateful is None:
+            self.counts.clear()
+        if self.tally.replaying:
+            self._repeated.update(_summed(self._repeated, sums, -1))
+        else:
+            self.counted = {**self.counted, **_summed(self.counted, sums, 1)}
+
+    def _end_burst(self, over: list[Any]) -> None:
+        del self.counts[: 3 * len(over)]
+        self.counted = {path: counts for path, counts in self._repeated.items() if counts}  # entries say the rest
+
+    def _joined(self, positions: Sequence[tuple[PlainEntry, ...]]) -> tuple[PlainEntry, ...]:
+        return tuple({node_of(entry).path: entry for entries in positions for entry in entries}.values())
+
+
+def _summed(counts: Counts, sums: Mapping[str, list[int]], sign: int) -> Counts:
+    """The counts of some sources and of the mixtures that they are in, with what is added, or taken off."""
+    found: Counts = {}
+    for source, numbers in sums.items():
+        for path in accumulate(source.split("."), "{}.{}".format):
+            before = found.get(path, counts.get(path, {}))
+            more = zip(_COUNTED, numbers if path == source else numbers[:2], strict=False)  # mixtures read no records
+            found[path] = {name: total for name, number in more if (total := before.get(name, 0) + sign * number) > 0}
+    return found
 
 
 class WholeEpochs:
@@ -374,8 +447,3 @@ class WholeEpochs:
             if epoch > self._first.setdefault(path, epoch) + 1:  # the first may have begun before
                 self._left.remove(path)
         return not self._left
-
-
-def _joined(before: dict[str, PlainEntry], after: dict[str, PlainEntry]) -> dict[str, PlainEntry]:
-    before.update(after)
-    return before

@@ -285,7 +285,7 @@ def _yielded(run: Run, top: Mixture) -> Iterator[Sample]:
         draws += 1
         cost += top.output_cost
         tokens += sum(num_tokens(sample[name]) for name in TOKEN_FIELDS if name in sample)
-        sample[CURSOR] = ((key, draws, 0.0, cursor, 0, None, cost, tokens),)
+        sample[CURSOR] = ((key, draws, 0.0, cursor, 0, top.mark, cost, tokens),)
         yield sample
 
 
@@ -328,6 +328,8 @@ def _with_end(
             before[last.node.path] = _counted(Cursor(*last.cursor), last)
         # Counts only grow: of two the larger one is the later one.
         tails = {path: (_counted(run.tallies[path]) | run.ends[path]) - counts for path, counts in before.items()}
+        for path, counts in run.repeated.items():
+            tails[path] = tails.get(path, Counter()) + Counter(counts)
         tail = {path: dict(counts) for path, counts in tails.items() if counts}
         ahead[CURSOR] = marked(ahead[CURSOR], ended=True, tail=tail)
         yield ahead

@@ -174,6 +174,8 @@ class NodeState(NamedTuple):
     """Cost of the samples drawn of it, where its mixture has a cost."""
     tokens: int = 0
     """Tokens in the samples drawn of it."""
+    tail: Mapping[str, Mapping[str, int]] = {}
+    """The top's, see `Mark`."""
 
 
 @dataclass
@@ -190,8 +192,8 @@ class LaneEntries:
             return None
         entry = self.cursors[path][max(held)]
         cursor = Cursor(*map(entry.get, Cursor._fields, Cursor()))  # Cursor(): what to_state leaves out is as there
-        cost, tokens = float(entry.get("cost", 0)), entry.get("tokens", 0)
-        return NodeState(max(held), entry["draws"], entry["clock"], cursor, cost, tokens)
+        cost, tokens, tail = float(entry.get("cost", 0)), entry.get("tokens", 0), entry.get("tail", {})
+        return NodeState(max(held), entry["draws"], entry["clock"], cursor, cost, tokens, tail)
 
     def clocks(self, path: str) -> dict[int, float]:
         """The node's last clock in each generation in which it was drawn."""

@@ -57,7 +57,7 @@ class TokenPiece(NamedTuple):
 
 
 class Lookahead(ABC):
-    """A stateful stream function that plans over many samples at once, and says of how many each output is the last.
+    """A stateful stream function that plans over many samples at once, and says of which each output is the last.
 
     Args:
         max_tokens: Of one output.
@@ -72,8 +72,8 @@ class Lookahead(ABC):
         ValueError: A setting is out of range.
     """
 
-    num_ended = 0
-    """Samples of which the last output, or none, is the last."""
+    ended_pulls: Sequence[int] = ()
+    """The samples of which the last output is the last, by how many it had pulled before each."""
     output_cost = 0.0
     """Cost of the last output, where it balances."""
     _multiple = 1
@@ -131,8 +131,6 @@ class Lookahead(ABC):
 
     def _begin(self) -> None:
         self._num_pulled, self._overlong = 0, self._start["overlong"]
-        self._without_pieces = 0
-        """Samples pulled since the last output that are in none."""
         self._hold([])
 
     def _hold(self, pieces: list[TokenPiece]) -> None:
@@ -215,7 +213,6 @@ class Lookahead(ABC):
                     "reload_from_url_level=True."
                 )
         if not parts:
-            self._without_pieces += 1
             return
         num_bytes, names = 0, own_names(tuple(sample))
         for name in names:
@@ -224,7 +221,7 @@ class Lookahead(ABC):
                 num_bytes += value.nbytes if isinstance(value, _ARRAYS) else _bytes_of(value)
         for begin, end in parts:
             self._pieces.append(TokenPiece(sample, names, num_tokens, num_bytes, number, overlong, begin, end))
-            size = rounded(end - begin, self._multiple)
+            size = end - begin if self._multiple == 1 else rounded(end - begin, self._multiple)
             self._tokens, self._longest = self._tokens + size, max(self._longest, size)
         self._bytes += num_bytes
 
@@ -275,15 +272,14 @@ class Lookahead(ABC):
         )
         # Before the outputs: the function is asked what it carries over when it pulls again, after the last of them.
         self._hold(pieces[len(plan.document) :])
-        order = plan.document.tolist()
+        order, is_split = plan.document.tolist(), self._longer == "split"
         documents = self._documents([samples[number] for number in order])  # asked for each row, it is half as fast
         rows = [(begin, end, 0.0) for begin, end in pairwise(plan.rows.tolist())]
         for begin, end, cost in self.balance.aligned(plan) if self.balance else rows:
             self.output_cost = cost
             held = [pieces[number] for number in order[begin:end]]
             output = self._output(held, vectors, {name: values[begin:end] for name, values in documents.items()})
-            last = len(held) if self._longer != "split" else sum(piece.end == piece.num_tokens for piece in held)
-            self.num_ended, self._without_pieces = self._without_pieces + last, 0
+            self.ended_pulls = [each.number for each in held if not is_split or each.end == each.num_tokens]
             yield output
 
     def state_dict(self) -> dict[str, Any]:

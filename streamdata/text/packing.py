@@ -241,8 +241,8 @@ class TextJsonlProcessFnBuilder:
         ValueError: `max_sequence_length` is not positive, or `labels` has another value.
     """
 
-    num_ended = 0
-    """Records of which the last row, or none, is the last."""
+    ended_pulls = range(0)
+    """The records of which the last row is the last, by how many it had pulled before each."""
 
     def __init__(
         self, max_sequence_length: int, tokenizer_name: str, text_key: str = "text", labels: Labels | None = None
@@ -266,7 +266,7 @@ class TextJsonlProcessFnBuilder:
             ValueError: A record has no text, or the tokenizer no end-of-sequence token.
         """
         # Made here, not in the constructor: lanes work on copies, which would share it.
-        skip = self._held_at_start["offset"]
+        skip, self.ended_pulls = self._held_at_start["offset"], range(0)
         self._packer = RowPacker(self.max_sequence_length, end_token(self.tokenizer_name), skip)
         return self._rows(self._packer, records)
 
@@ -282,8 +282,8 @@ class TextJsonlProcessFnBuilder:
         import torch
 
         arrays = row._asdict()
-        num_tokens, self.num_ended = arrays.pop("num_tokens"), arrays.pop("num_documents")
-        records = arrays.pop("records")
+        num_tokens, records, before = arrays.pop("num_tokens"), arrays.pop("records"), self.ended_pulls.stop
+        self.ended_pulls = range(before, before + arrays.pop("num_documents"))
         if self.labels == "shifted":
             arrays["labels"] = row.target_ids.copy()
         elif self.labels == "unshifted":

@@ -61,7 +61,7 @@ def test_a_stream_function_is_noted_what_it_is_given() -> None:
     tally, noted = Tally("a", 0), []
     tally.note = noted.append
     records = [({"__index__": n}, (0, 0, n + 1, 0)) for n in range(3)]
-    feed = Feed(iter(records), (0, 0, 0, 0), lambda _, after: after, 0, tally, "process_fn")
+    feed = Feed(iter(records), (0, 0, 0, 0), 0, tally, "process_fn")
     assert len(list(run_bursts(lambda pulled: pulled, feed, None))) == 3
     assert noted == [record for record, _ in records]
 

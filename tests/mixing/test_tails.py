@@ -1,8 +1,15 @@
-"""What the end of a finite stream drops, after its last sample, is counted: once, whatever comes after."""
+"""What nodes' entries do not say is counted: what outputs of an open burst are of, and what the end of a stream drops.
 
+Once, whatever comes after; but twice where it is delivered twice.
+"""
+
+from collections import Counter
+from itertools import islice, pairwise
+
+import numpy as np
 import pytest
 
-from streamdata import MergedDataset, StateError, merge_states, to_state
+from streamdata import MergedDataset, PackTokens, StateError, merge_states, report, to_state
 from streamdata.tools.view.totals import totals_of
 from tests.streams import Numbers, in_lane, through_json
 
@@ -129,3 +136,124 @@ def test_what_only_the_end_of_a_later_size_dropped_is_counted():
     assert "cursor/1/0/0/0/a" not in states
     assert counted(states) == (9, 20)
     assert counted(read(stream(), states)) == (18, 40)
+
+
+def document(record):
+    """Of one to seven tokens; each ninth of none, and each tenth of too many."""
+    value = record["value"]
+    return {"input_ids": np.full(0 if value % 9 == 8 else 30 if value % 10 == 9 else 1 + value % 7, value)}
+
+
+def packed(weight=1, *, longer="drop", size=40, **settings):
+    """Rows over two sources of documents."""
+    sources = [Numbers(name, size, more, single_process_fn=document) for name, more in (("a", weight), ("b", 1))]
+    return MergedDataset(sources, seed=1, customized_yield_fn=PackTokens(8, 20, longer=longer), **settings)
+
+
+def documents(rows):
+    """How many each source has in rows."""
+    return Counter(number for row in rows for number in row["source_ids"].tolist())
+
+
+def taken(dataset, states, number):
+    """So many rows, in the states."""
+    dataset.set_dataloader_states(through_json(states))
+    rows = list(islice(dataset, number))
+    for row in rows:
+        states.update(to_state(row))
+    return rows
+
+
+@pytest.mark.parametrize("number", [1, 5, 9])
+def test_rows_that_come_again_under_other_weights_count_again(number):
+    """The burst is drawn anew, of which some was delivered: it goes on counting where it was."""
+    states = {}
+    before = documents(taken(packed(longer="truncate"), states, number))
+    assert [report(states)[f"samples/{name}"] for name in "ab"] == [before[0], before[1]]
+    for weight in (3, 5):
+        before += documents(taken(packed(weight, longer="truncate"), states, 2))
+        found = [report(states)[f"samples/{name}"] for name in "ab"]
+        assert found[0] >= before[0]
+        assert sum(found) - before.total() <= 2 * 3  # documents without tokens, of the bursts that are over
+    before += documents(taken(packed(5, longer="truncate"), states, 300))
+    lacking = sum(value % 9 == 8 for value in range(40)) / 40
+    assert sum(report(states)[f"samples/{name}"] for name in "ab") * (1 - lacking) == pytest.approx(
+        before.total(), 0.05
+    )
+
+
+def test_what_is_in_no_row_counts_once_the_burst_is_over():
+    """Documents without tokens, and those that are too long; the last ones with the end."""
+    for most in (3, 20, 1000):
+        states = {}
+        rows = taken(packed(cyclic=False, stop="all_exhausted"), states, most)
+        in_rows, numbers = documents(rows), report(states)
+        assert numbers["samples/a"] >= in_rows[0]
+        assert numbers["samples/a"] + numbers["samples/b"] - in_rows.total() <= 2 * 8
+        assert (numbers["epochs/a"] == numbers["epochs/b"] == 1) == (most == 1000)
+
+
+@pytest.mark.parametrize("lookahead", [1, 6])
+def test_of_a_packed_source_too(lookahead):
+    """Its records are those in rows, and once a burst is over those in none."""
+    source = Numbers("a", 40, single_process_fn=document, process_fn=PackTokens(8, lookahead, longer="drop"))
+    states, rows = {}, []
+    for most in (1, 4, 1000):
+        dataset = MergedDataset([source], seed=1, cyclic=False)
+        dataset.set_epoch(0)
+        rows += taken(dataset, states, most)
+        assert 0 <= report(states)["records/a"] - documents(rows).total() <= 8
+    assert report(states)["records/a"] == 40
+
+
+def test_after_a_failure_a_packer_counts_on():
+    """What it held is lost and counts as drawn; the rows after it count their documents, by numbers from 0."""
+    sources = [Numbers("a", 40, single_process_fn=document)]
+    packer = PackTokens(8, 5, longer="error")
+    states, drawn = {}, []
+    dataset = MergedDataset(sources, seed=1, customized_yield_fn=packer)
+    dataset.max_bad = 99
+    for row in islice(dataset, 60):
+        states.update(to_state(row))
+        drawn.append((report(states)["samples/a"], documents([row])[0]))
+    assert states["cursor/0/0/0/0/"]["bad"] > 3
+    rises = [after - before for (before, _), (after, _) in pairwise(drawn)]
+    assert all(rise >= number for rise, (_, number) in zip(rises, drawn[1:], strict=True))
+    assert sum(rise == number for rise, (_, number) in zip(rises, drawn[1:], strict=True)) > 20
+
+
+def short(record):
+    """Of three tokens."""
+    return {"input_ids": np.full(3, record["value"])}
+
+
+def test_what_a_function_below_another_was_given_counts_once_a_burst_is_over():
+    """Nobody says which of it is in a row; so many samples of open bursts are told as not counted."""
+    below = [Numbers("a", 40, single_process_fn=short)]
+    nested = MergedDataset(below, name="inner", percent=1, customized_yield_fn=unchanged)
+    sources = [nested, Numbers("b", 40, single_process_fn=short)]
+    states, rows = {}, []
+    for row in islice(MergedDataset(sources, customized_yield_fn=PackTokens(8, 20, longer="truncate")), 30):
+        states.update(to_state(row))
+        rows.append(row)
+        numbers = report(states)
+        assert numbers["uncounted"] > 0
+        assert numbers["samples/inner.a"] + numbers["samples/b"] < documents(rows).total()
+
+
+def test_a_function_that_passes_over_thousands_counts_and_resumes():
+    """The entries of all sources that it passed over are in its next sample, though few are kept until then."""
+
+    def seldom(samples):
+        for number, sample in enumerate(samples, 1):
+            if number % 2500 == 0:
+                yield sample
+
+    def seldom_of(weight):
+        return MergedDataset([Numbers("a", 7), Numbers("b", 9, weight)], seed=1, customized_yield_fn=seldom)
+
+    states = {}
+    for number in (1, 2, 3):
+        (sample,) = taken(seldom_of(1 / 2000), states, 1)
+        assert sample["value"] == list(islice(seldom_of(1 / 2000), number))[-1]["value"]
+        assert report(states)["samples/a"] + report(states)["samples/b"] == 2500 * number

@@ -8,7 +8,7 @@ import copy
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from types import FrameType
@@ -39,6 +39,8 @@ _PER_RECORD: Final = {
 Sizes: TypeAlias = dict[tuple[str, str], int]
 """Lengths of what is in variables, by the name of a function and of its variable or attribute."""
 _SIZED: Final = (list, dict, set, deque, str, bytes, bytearray, np.ndarray)
+_MAX_HELD: Final = 1000
+"""Positions that are kept of a function that has no state."""
 _said_that_it_holds: set[str] = set()
 """The sources of which this process said so."""
 
@@ -128,7 +130,6 @@ class Feed(Iterator[Record], Generic[StreamPosition]):
     Args:
         records: Each record with the position after it.
         start: The position at which the first burst begins.
-        fold: Joins a position with the next one, to the position after both; it may change the first.
         replayed: How many outputs of this burst were delivered before: it is fed again, and gives them again.
         tally: Counts failures; what a replay drops was counted before.
         what: What the function is called in messages.
@@ -139,7 +140,6 @@ class Feed(Iterator[Record], Generic[StreamPosition]):
         self,
         records: Iterator[tuple[Record, StreamPosition]],
         start: StreamPosition,
-        fold: Callable[[StreamPosition, StreamPosition], StreamPosition],
         replayed: int,
         tally: Tally,
         what: str,
@@ -161,15 +161,16 @@ class Feed(Iterator[Record], Generic[StreamPosition]):
         """The function, if its state is to be asked for when a burst begins."""
         self._sizes: Sizes = {}
         """Lengths of the function's variables when it pulled its first record."""
-        self._records, self._fold = chain(_measured(self._sizes), records), fold
-        self._held: deque[StreamPosition] = deque()
+        self._records = chain(_measured(self._sizes), records)
+        self._held: list[Any] = []
+        self._first = 0
+        """Number of the first one held, in the sequence in which the function pulled them."""
+        self._num_ended = 0
+        """Records that count and came to their end in the present burst."""
         self.num_pulled = 0
         """Records of the present burst that were pulled so far, those held from bursts before among them."""
         self._replayed, self.tally, self.what = replayed, tally, what
         self._is_one_burst = is_one_burst
-        self._ends: deque[bool] = deque()
-        """Where outputs say of which records they are the last: whether each that was pulled, and is in none yet, was
-        the last of what a record became."""
         # While a burst is replayed, failures and drops in it are not counted: they were, when it was first fed.
         tally.replaying = replayed > 0
 
@@ -194,12 +195,12 @@ class Feed(Iterator[Record], Generic[StreamPosition]):
             self.error = error
             raise
         self.num_pulled += 1
-        if self.tally.counts_outputs:
-            self._ends.append(not after[-1])  # a `Position`: of a source, not of a mixture
-        if self.stateful is None and self._held:
-            self._held[-1] = self._fold(self._held[-1], after)  # it can ask for none of them again
-        else:
-            self._held.append(after)
+        self._held.append(after)
+        if self.stateful is None:  # it can ask for none of them again, and all that it pulls for an output is in that
+            if self.tally.counts_outputs:
+                self._end([self._first])
+            if len(self._held) > _MAX_HELD:
+                self._held = [self._joined(self._held)]
         return self.last
 
     def holds_records(self) -> bool:
@@ -212,8 +213,8 @@ class Feed(Iterator[Record], Generic[StreamPosition]):
 
     def count_output(self) -> bool:
         """Count an output; return whether it is new, not repeated by a replay."""
-        if self.tally.counts_outputs:
-            self._count_records(self.stateful.num_ended)
+        if self.tally.counts_outputs and self.stateful is not None:
+            self._end(self.stateful.ended_pulls)
         self.given += 1
         self.outputs += 1
         if self.tally.replaying:
@@ -221,15 +222,22 @@ class Feed(Iterator[Record], Generic[StreamPosition]):
             return False
         return True
 
-    def _count_records(self, number: int) -> None:
-        ended = sum(self._ends.popleft() for _ in range(min(number, len(self._ends))))
+    def _end(self, numbers: Iterable[int]) -> None:
+        """Count held records that come to their end with the present output, or the next one."""
+        ended = sum(not self._held[number - self._first][-1] for number in numbers)
+        self._num_ended += ended
         self.tally.records += 0 if self.tally.replaying else ended
+
+    def _end_burst(self, over: list[Any]) -> None:
+        """Count all that are not held any more, in whatever output they are, or in none."""
+        if self.tally.counts_outputs:
+            self.tally.records += sum(not position[-1] for position in over) - self._num_ended
+        self._num_ended = 0
 
     def forget(self) -> int:
         """Begin a new burst after all pulled records, as if nothing were held; return how many were pulled in vain."""
-        self._advance(0)
-        self._count_records(len(self._ends))
-        self.given, self.state = 0, None
+        self.advance(0)
+        self.given, self.state, self._first = 0, None, 0
         lost, self.num_pulled = self.num_pulled, 0
         return lost
 
@@ -262,12 +270,20 @@ class Feed(Iterator[Record], Generic[StreamPosition]):
                     f"got {shown(self.state)}\n"
                     "  'rewind' is how many of the last records pulled the function still needs."
                 )
-        self._advance(rewind)
+        self.advance(rewind)
         self.given, self.num_pulled = 0, rewind
 
-    def _advance(self, keep: int) -> None:
-        while len(self._held) > keep:
-            self.start = self._fold(self.start, self._held.popleft())
+    def advance(self, keep: int) -> None:
+        """Let the burst be over: of the records that were pulled only so many, the last, are still held."""
+        number = len(self._held) - keep
+        over, self._held = self._held[:number], self._held[number:]
+        self._first += number
+        self.start = self._joined([self.start, *over])
+        self._end_burst(over)
+
+    def _joined(self, positions: Sequence[Any]) -> Any:
+        """The position after successive ones."""
+        return positions[-1]
 
 
 def _measured(sizes: Sizes) -> Iterator[Any]:
@@ -343,6 +359,7 @@ def run_bursts(function: StreamFns, feed: Feed[Any], state: FunctionState | None
     if feed.error is not None:
         raise feed.error
     feed.check_replay()
+    feed.advance(0)
     if not feed.exhausted:
         raise ValueError(
             f"source {shown(feed.tally.name)}: {feed.what} ended before its records did, "

@@ -355,7 +355,7 @@ def _process(dataset: Any, reading: _Reading, read: Iterator[Record], cost: obje
             _checked(single, reading.name), pairs, 0, reading, lambda after: (*after[:2], after[2] - 1, 0)
         )
     if stream is not None:
-        feed = Feed(pairs, (0, 0, 0, 0), lambda _, after: after, 0, reading, _STREAM_FUNCTION)
+        feed = Feed(pairs, (0, 0, 0, 0), 0, reading, _STREAM_FUNCTION)
         pairs = zip(run_bursts(stream, feed, None), repeat(None), strict=False)
     try:
         for sample, _ in pairs:

@@ -169,7 +169,7 @@ def measure_pulls(
             pulled += 1
             yield sample, (0, 0, pulled, 0)
 
-    feed = Feed(counted(), (0, 0, 0, 0), lambda _, after: after, 0, tally, what)
+    feed = Feed(counted(), (0, 0, 0, 0), 0, tally, what)
     for output in run_bursts(function, feed, None):
         # What ends with the samples is shorter than others; and of one sample a function may make any number.
         if (feed.exhausted and len(bursts) > _BURSTS) or given >= _MOST_FED:

@@ -77,8 +77,8 @@ class Totals:
         tokens: In these samples.
         sources: Those of records, sorted by name.
         drawn: Samples of all sources together.
-        uncounted: Samples that yield functions gave of their open bursts. What they took for these counts as drawn once
-            they ask for more, or the pass is over.
+        uncounted: Samples of open bursts, given by yield functions that do not say what is in them. What these took
+            counts as drawn once they ask for more, or the pass is over.
     """
 
     samples: int
@@ -193,10 +193,12 @@ def report(states: Mapping[str, Any], group: "distributed.ProcessGroup | None" =
         states do not know these: with schedules in several passes, and after a second `StreamLoader.set_weights`.
         `weight/NAME` is the weight that `set_weights` gave last, as it was given.
 
-        With a `customized_yield_fn` also `uncounted`: how many samples it gave of open bursts, whose records count for
-        their sources once it asks for more, or the pass is over. With a `group` also `cost`, that of the rows or groups
-        of this rank since the size last changed, and `cost_max`, the largest of all ranks: of a `customized_yield_fn`
-        that balances, 0 of others.
+        A packer over all counts a document with the row that has its last token. Of a `customized_yield_fn` with a
+        state of its own, which does not say what is in its outputs, also `uncounted`: how many samples it gave of open
+        bursts, whose records count for their sources once it asks for more, or the pass is over.
+
+        With a `group` also `cost`, that of the rows or groups of this rank since the size last changed, and `cost_max`,
+        the largest of all ranks: of a `customized_yield_fn` that balances, 0 of others.
 
     Raises:
         StateError: They do not come from `to_state`.

@@ -1,29 +1,26 @@
 """Random jobs in lock step, compared with what `trace` and `report` say: `python -m tests.tools.trace.lock_step`.
 
 Ranks and workers change, weights, sizes of batches, saves that are given up, and `uneven`. By the states of all resumes
-each step is exact; by some of them exact or refused; what `report` counts is what the loops logged. Of packers over all
-sources it is so at the end of each pass.
+each step is exact; by some of them exact or refused; what `report` counts is what the loops logged. Of functions over
+all sources `packed.py` compares that after each step.
 """
 
 import argparse
-import json
 import logging
 import random
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 
-from streamdata import StateError, StreamLoader, merge_states, mixed_collate, report, to_state
+from streamdata import StateError, StreamLoader, mixed_collate, report
 from streamdata.fields import PADDING
-from streamdata.states.progress import Progress, history_of
+from streamdata.states.progress import Progress
 from streamdata.tools.trace.era import record_of
 from streamdata.tools.trace.trace import Trace
-from tests.elastic.functions import YIELDS, tokens_of
 from tests.elastic.worlds import Config, Mix
-from tests.streams import loaded
 from tests.tools.trace.jobs import SteppedJob, random_leaf, random_weights
+from tests.tools.trace.packed import check_packed
 
 UNEVEN = ("drop", "pad")
 
@@ -151,46 +148,6 @@ def random_job(rng):
     return job
 
 
-def check_packed(seed):
-    """Compare what `report` counts at the end of each pass of a packer over all sources with what its rows were of.
-
-    The size may change between passes: within one, what packers have begun would come again.
-    """
-    rng = random.Random(seed)
-    leaves = [random_leaf(rng, name) for name in "abcd"[: rng.randint(2, 4)]]
-    ends = {"cyclic": False, "stop": rng.choice(["all_exhausted", "first_exhausted"])}
-    inner = Mix(tuple(leaves[1:]), "inner", seed=3, **ends)
-    mix = Mix((leaves[0], inner) if rng.random() < 0.4 else tuple(leaves), function=rng.choice([*YIELDS]), **ends)
-    config, states, rows, delivered = Config(weights=random_weights(rng, mix)), {}, 0, set()
-    for epoch_pass in range(rng.randint(1, 3)):
-        config = replace(config, dp_size=rng.randint(1, 3), num_workers=rng.randint(0, 3), batch_size=rng.randint(1, 4))
-        for most in (rng.randint(1, 8), rng.randint(1, 8), None):
-            ranks = []
-            for rank in range(config.dp_size):
-                dataset = mix.build(config)
-                dataset.set_data_parallel(config.dp_size, rank)
-                dataset.set_dataloader_states(states)
-                dataset.set_epoch(epoch_pass)
-                ranks.append(dict(states))
-                for batch in islice(loaded(dataset, config.num_workers, config.batch_size), most):
-                    ranks[-1].update(to_state(batch))
-                    rows += len(batch)
-                    delivered.update(token[:3] for row in batch for token in tokens_of(row))
-            states = json.loads(json.dumps(merge_states(*ranks)))
-            assert report(states)["samples"] == rows
-        _check_counts(report(states), Counter(source for source, *_ in delivered), dict(mix.leaves()))
-        assert sum(line["samples"] for line in history_of(Progress(states))) == len(delivered)
-    return len(delivered)
-
-
-def _check_counts(found, logged, leaves):
-    """Of each source, and nothing that is still to be counted."""
-    assert "uncounted" not in found
-    for path, leaf in leaves.items():
-        counts = [found.get(f"{name}/{path}", 0) for name in ("samples", "records", "epochs")]
-        assert counts == [logged[path], logged[path], logged[path] / leaf.size], path
-
-
 def check(seed, one_of=1):
     """Compare each step of one job, or one of so many; return how many, and how many of them were refused."""
     rng = random.Random(seed)
@@ -225,8 +182,8 @@ def main():
         compared, refused = compared + of_job[0], refused + of_job[1]
     seconds = time.monotonic() - began
     sys.stdout.write(
-        f"{arguments.jobs} jobs: {compared:,} steps compared, of which {refused:,} were refused; {packed:,} records of "
-        f"packers counted, in {seconds:.0f} s\n"
+        f"{arguments.jobs} jobs: {compared:,} steps compared, of which {refused:,} were refused; {packed:,} samples "
+        f"in outputs of functions over all sources, counted after each step, in {seconds:.0f} s\n"
     )
 
 

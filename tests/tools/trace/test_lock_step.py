@@ -1,10 +1,12 @@
 """What is said of a run is what its loops logged, step by step."""
 
 import logging
+import random
 
 import pytest
 
-from tests.tools.trace.lock_step import check, check_packed
+from tests.tools.trace.lock_step import check
+from tests.tools.trace.packed import TOPS, check_packed, random_packed
 
 ONCE_WRONG = (946, 1023, 1274)
 """States that were given up, of a size whose line was gone with those before weights that were set. A rank that
@@ -33,6 +35,8 @@ def test_jobs_that_were_told_wrong_once_are_told_exactly(seed):
     check(seed)
 
 
-def test_a_finished_pass_of_a_packer_over_all_sources_is_counted_whole():
-    """Of each source as many samples, records and epochs as were delivered, over resumes, passes and sizes."""
-    assert sum(map(check_packed, range(8))) > 500
+def test_sources_of_a_function_over_all_are_counted_after_each_step():
+    """As many samples, tokens and records as came to their end, over kills, passes, sizes and weights."""
+    seeds = range(40)
+    assert {random_packed(random.Random(seed)).top for seed in seeds} == {*TOPS}
+    assert sum(map(check_packed, seeds)) > 1000
