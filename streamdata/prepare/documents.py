@@ -40,11 +40,13 @@ class TokenizedDocument(NamedTuple):
         domain: The directory of its domain, empty without one.
         sequences: The sequences of each source.
         values: The numbers of each source of numbers.
+        num_truncated: How many of the sequences were longer than max_seq_len, and lost an end.
     """
 
     domain: str
     sequences: dict[str, list[Tokens]]
     values: dict[str, list[float]]
+    num_truncated: int
 
 
 class DocumentMaker:
@@ -106,7 +108,14 @@ class DocumentMaker:
             except (BadRecordError, DroppedRecordError) as error:
                 failed(number, error)
             else:
-                yield TokenizedDocument(extract.domain, sequences, extract.values)
+                end = 0 if self._end is None else 1
+                pairs = (
+                    (one, whole)
+                    for name, rows in found.items()
+                    for one, whole in zip(sequences[name], rows, strict=True)
+                )
+                num_truncated = sum(len(one.ids) - end < len(whole.ids) for one, whole in pairs)
+                yield TokenizedDocument(extract.domain, sequences, extract.values, num_truncated)
 
     def _tokens(self, part: Part, encoded: Mapping[int, Ids]) -> Tokens:
         if isinstance(part, TextPart):

@@ -37,6 +37,8 @@ def summary(manifest: Json) -> str:
         full = _percent(counts["tokens"], counts["tokens"] + counts["padding"])
         padding = f"{counts['padding']:,} tokens of padding, {counts['documents_cut']:,} documents cut"
         lines.append(f"{counts['rows']:,} rows, {full} full, {padding}")
+    if counts["truncated"]:
+        lines.append(f"{counts['truncated']:,} sequences were longer than max_seq_len, and lost an end")
     for kind in ("dropped", "bad"):
         if manifest[kind]:
             reasons = ", ".join(f"{reason} {count:,}" for reason, count in manifest[kind].items())

@@ -98,7 +98,10 @@ class TaskRun:
                     records.append((number, parse(raw, self._task.url, exact=self._has_chats)))
             except BadRecordError as error:
                 failed(number, error)
-        return list(self._maker.make(records, failed))
+        made = list(self._maker.make(records, failed))
+        if num_truncated := sum(document.num_truncated for document in made):
+            self.counts["truncated"] += num_truncated
+        return made
 
     def marker(self, files: dict[str, list[int | str]]) -> Json:
         """The results of the task once it is done: the same whichever process did it, and however often."""

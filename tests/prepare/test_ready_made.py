@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 from streamdata import PreferenceDataset
 from streamdata.errors import RecipeError
 from streamdata.prepare import load_config
+from streamdata.prepare.finished_runs import manifest_of, summary
 from streamdata.stores.datasets.record_datasets import DatasetFactory, dpo_collate, grpo_collate
 from streamdata.text.tokenizer import load_tokenizer
 from tests.prepare.runs import functions, run, write
@@ -143,6 +144,18 @@ def test_preference_is_the_same_offline_and_online(
             assert stored[number][f"{side}_mask"].tolist() == online[f"{side}_loss_mask"].tolist()
     said = [decoded(tokenizer, stored[4][side][stored[4][f"{side}_mask"]]) for side in ("chosen", "rejected")]
     assert said == ["No.<|im_end|>", "Yes.<|im_end|>No.<|im_end|>"]
+
+
+def test_answers_that_lose_their_end_are_counted(tokenizer: str, tmp_path: Path) -> None:
+    """A preset cuts long chats: the summary says how many."""
+    records = [{"messages": chat("Say it.", "word " * number)} for number in (3, 9000, 5, 8000)]
+    manifest = manifest_of(prepared("chat", records, tokenizer, tmp_path))
+    assert manifest is not None
+    assert "\n2 sequences were longer than max_seq_len, and lost an end" in summary(manifest)
+    (tmp_path / "short").mkdir()
+    short = manifest_of(prepared("chat", records[::2], tokenizer, tmp_path / "short"))
+    assert short is not None
+    assert "lost" not in summary(short)
 
 
 def test_rollouts(tokenizer: str, tmp_path: Path) -> None:
