@@ -321,7 +321,7 @@ class Mixture:
         begins = not self.path and run.begins_generation
         start = tuple(self.beginnings()) if begins else ()
         # Which samples are in an output, a function that keeps some has to say; of any other all are in its next one.
-        # What a function below it was given for a sample, is not told.
+        # With another function below it nobody says what that was given for a sample.
         joining = [node for node in self._node.walk() if node.is_mixture and node.dataset.customized_yield_fn]
         tells = hasattr(function, "ended_pulls") or not is_stateful(function)
         tally.counts_outputs = tells and not self.path and len(joining) == 1

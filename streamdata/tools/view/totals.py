@@ -193,9 +193,10 @@ def report(states: Mapping[str, Any], group: "distributed.ProcessGroup | None" =
         states do not know these: with schedules in several passes, and after a second `StreamLoader.set_weights`.
         `weight/NAME` is the weight that `set_weights` gave last, as it was given.
 
-        A packer over all counts a document with the row that has its last token. Of a `customized_yield_fn` with a
-        state of its own, which does not say what is in its outputs, also `uncounted`: how many samples it gave of open
-        bursts, whose records count for their sources once it asks for more, or the pass is over.
+        A packer over all counts a document with the row that has its last token, a function over all without a state
+        what it pulled with the next output. Of others, which do not say what is in their outputs or are below another
+        mixture, also `uncounted`: how many samples they gave of open bursts, whose records count for their sources once
+        they ask for more, or the pass is over.
 
         With a `group` also `cost`, that of the rows or groups of this rank since the size last changed, and `cost_max`,
         the largest of all ranks: of a `customized_yield_fn` that balances, 0 of others.
