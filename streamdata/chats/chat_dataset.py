@@ -325,8 +325,9 @@ class PreferenceConfig(ChatConfig):
     format: Literal["auto", "preference", "unpaired-preference"] = "auto"
     """The format of the rows, see `docs/guides/chats.md`; `auto` for what the fields of the first say."""
     prompt_key: str | None = _PROMPT
-    """The column of messages that both conversations begin with; None where both have them already. Rows may lack the
-    column "prompt", no other. A text in it has to be what the first user of both says."""
+    """The column of messages that both conversations begin with, or of a text, which then is what the first user says;
+    None where both conversations have them already. A row without a column "prompt" has none; a column that you name
+    must be in each row."""
     chosen_key: str = "chosen"
     """The column of the preferred messages."""
     rejected_key: str = "rejected"
