@@ -19,10 +19,8 @@ FILL, PLANNING_US, ALL_US = 0.99, 3.0, 4.5
 
 def rows(directory: Path, scale: Scale) -> Iterator[Row]:
     """One process, no workers; documents of int64 ids with labels beside them, already in memory."""
-    drawn = np.random.default_rng(0).lognormal(np.log(MEDIAN_LENGTH), SIGMA, scale.packed_documents)
-    lengths = drawn.astype(np.int64).clip(1, ROW_LENGTH)
-    ids = np.arange(ROW_LENGTH)
-    samples: list[dict[str, Any]] = [{"input_ids": ids[:length], "labels": ids[:length]} for length in lengths.tolist()]
+    samples = documents(scale)
+    lengths = np.array([len(sample["input_ids"]) for sample in samples])
     pack = PackTokens(ROW_LENGTH, LOOKAHEAD)
     packed = list(pack(iter(samples)))[:-1]  # the end of the stream is no matter here
     num_tokens = [len(row["input_ids"]) for row in packed]
@@ -53,6 +51,13 @@ def rows(directory: Path, scale: Scale) -> Iterator[Row]:
         from_="time of the process",
         beside=(best.beside("all", "copying", "ids and labels joined by a bare loop"),),
     )
+
+
+def documents(scale: Scale) -> list[dict[str, Any]]:
+    """Samples of int64 ids and labels, of lengths as those of web pages."""
+    drawn = np.random.default_rng(0).lognormal(np.log(MEDIAN_LENGTH), SIGMA, scale.packed_documents)
+    ids = np.arange(ROW_LENGTH)
+    return [{"input_ids": ids[:size], "labels": ids[:size]} for size in drawn.astype(np.int64).clip(1, ROW_LENGTH)]
 
 
 def _time_of(work: Callable[[], object]) -> float:

@@ -173,15 +173,17 @@ def _starts(far: Store, place: Path, scale: Scale) -> Iterator[Row]:
             far.log()
             apart(_start_time, far, indexes, paths)
             again = far.log()
-    asked = sum(last - first for _, first, last in _ranges(log))
+    # The next start has the indexes: what it asks for is read for records. Of them a piece more or less was read ahead.
+    asked, of_records = (sum(last - first for _, first, last in _ranges(one)) for one in (log, again))
     share = min(times["bare"]) / min(times["ours"])
     yield Row(
         work=f"cold start over {NUM_SHARDS} tars in a store, without a manifest, until the first record",
         reach="≥ 0.7 of the same client fetching all bytes bare; each byte at most once for the indexes",
         got=f"{share:.2f}",
-        ok=share >= 0.7 and asked <= 1.2 * sum(sizes.values()),
-        from_=f"{min(times['ours']):.2f} s; bare {min(times['bare']):.2f} s; {len(log)} requests, {asked / 1e6:.0f} MB "
-        f"of {sum(sizes.values()) / 1e6:.0f}; the next start {len(again)} requests",
+        ok=share >= 0.7 and asked - of_records <= 1.01 * sum(sizes.values()),
+        from_=f"{min(times['ours']):.2f} s; bare {min(times['bare']):.2f} s; {len(log)} requests, "
+        f"{asked / 1e6:.0f} MB, of them {(asked - of_records) / 1e6:.0f} for the indexes of "
+        f"{sum(sizes.values()) / 1e6:.0f}; the next start {len(again)} requests",
     )
     with TemporaryDirectory() as indexes:
         far.log()

@@ -78,8 +78,8 @@ def _window_rows(place: Path, scale: Scale) -> Iterator[Row]:
     best = by_turns(
         scale.repetitions,
         loop=lambda: _copy_each(memory, order),
-        batches=lambda: _read_batches(dataset, order),
-        singly=lambda: _read_each(dataset, order),
+        batches=lambda: read_batches(dataset, order),
+        singly=lambda: read_each(dataset, order),
         **_peer(place, order),
     )
     rates = ", ".join(f"{name} {per_second(len(order), seconds)}" for name, seconds in best.items())
@@ -98,7 +98,7 @@ def _window_rows(place: Path, scale: Scale) -> Iterator[Row]:
 def _stream_rows(place: Path, litdata: Path, peer: Peer | None, scale: Scale) -> Iterator[Row]:
     """The stream of one store in this process: windows of its first epoch, and of later ones, each checked."""
     count = min(scale.windows, _num_windows(place))
-    later, plain = iter(_alone(place)), iter(PlainLoop(place))
+    later, plain = iter(alone(place)), iter(PlainLoop(place))
     drain(islice(later, _num_windows(place)))
     peers: dict[str, Callable[[], object]] = {}
     if peer:
@@ -106,7 +106,7 @@ def _stream_rows(place: Path, litdata: Path, peer: Peer | None, scale: Scale) ->
         peers["litdata"] = lambda: peer.time("litdata", litdata, **options) * share
     best = by_turns(
         scale.repetitions,
-        first=lambda: drain(islice(_alone(place), count)),
+        first=lambda: drain(islice(alone(place), count)),
         later=lambda: drain(islice(later, count)),
         bare=lambda: drain(islice(plain, count)),
         **peers,
@@ -133,7 +133,7 @@ def _worker_row(place: Path, litdata: Path, peer: Peer | None, scale: Scale) -> 
         peers["litdata"] = lambda: peer.time("litdata", litdata, **options)
     best = by_turns(
         scale.repetitions,
-        ours=lambda: loading_time(_alone(place), TensorCollate(), batches),
+        ours=lambda: loading_time(alone(place), TensorCollate(), batches),
         bare=lambda: loading_time(PlainLoop(place), default_collate, batches),
         **peers,
     )
@@ -147,7 +147,8 @@ def _worker_row(place: Path, litdata: Path, peer: Peer | None, scale: Scale) -> 
     )
 
 
-def _alone(place: Path) -> MergedDataset:
+def alone(place: Path) -> MergedDataset:
+    """One store as a stream."""
     source: Any = DatasetFactory.load("seq", place, WINDOW)
     source.name, source.percent = "store", 1.0
     return MergedDataset([source])
@@ -167,12 +168,14 @@ def _copy_each(memory: npt.NDArray[np.uint16], order: list[int]) -> None:
         window[:] = memory[index * WINDOW : index * WINDOW + WINDOW + 1]
 
 
-def _read_batches(dataset: BaseDataset, order: list[int]) -> None:
+def read_batches(dataset: BaseDataset, order: list[int]) -> None:
+    """Windows of these numbers, many at a time."""
     for begin in range(0, len(order), GATHERED):
         dataset.__getitems__(order[begin : begin + GATHERED])
 
 
-def _read_each(dataset: BaseDataset, order: list[int]) -> None:
+def read_each(dataset: BaseDataset, order: list[int]) -> None:
+    """Windows of these numbers, one at a time."""
     for index in order:
         dataset[index]
 
