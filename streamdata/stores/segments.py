@@ -43,7 +43,7 @@ class StoredArray:
 
 
 Open = Callable[[StoredArray], Any]
-"""What gives the values of a stored array, at least by indexing with ints and slices."""
+"""Gives the values of a stored array, at least by indexing with ints and slices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Even:
 
     @property
     def arrays(self) -> tuple[StoredArray, ...]:
-        """What of them is on disk."""
+        """Those of their arrays that are on disk."""
         return ()
 
     def span(self, index: int, open_: Open) -> tuple[int, int]:
@@ -97,7 +97,7 @@ class Offsets:
 
     @property
     def arrays(self) -> tuple[StoredArray, ...]:
-        """What of them is on disk."""
+        """Those of their arrays that are on disk."""
         return (self.values,) if isinstance(self.values, StoredArray) else ()
 
     def span(self, index: int, open_: Open) -> tuple[int, int]:
@@ -208,7 +208,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Shard:
-    """What one shard holds.
+    """The arrays of one shard, by key.
 
     Attributes:
         name: Its file, for errors.
