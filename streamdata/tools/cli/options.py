@@ -23,7 +23,7 @@ MAX_COUNT = 2**53 - 1
 
 
 def count(text: str, *names: str, least: int = 1, most: int = MAX_COUNT, metavar: str = "N") -> Any:
-    """An option that is a whole number. Help shows its lower bound: the upper one is technical.
+    """An option that is a whole number, also as 2e12. Help shows its lower bound: the upper one is technical.
 
     Args:
         text: Its help.
@@ -33,12 +33,13 @@ def count(text: str, *names: str, least: int = 1, most: int = MAX_COUNT, metavar
         metavar: How help calls the number.
     """
 
-    def bounded(value: int | None) -> int | None:
-        if value is not None and value > most:
-            raise typer.BadParameter(f"expected at most {most:,}, got {value:,}")
-        return value
+    def whole(value: str | int) -> int:
+        number = float(value) if "e" in str(value).lower() else int(value)
+        if not least <= number <= most or number != int(number):
+            raise ValueError(f"expected a whole number from {least:,} to {most:,}, got {value}")
+        return int(number)
 
-    return typer.Option(*names, min=least, metavar=metavar, help=text, callback=bounded)
+    return typer.Option(*names, parser=whole, metavar=f"{metavar} [x>={least}]", help=text)
 
 
 def option(text: str, *names: str, **more: Any) -> Any:

@@ -38,13 +38,26 @@ def test_text_names_what_hurts(streamdata: Streamdata, write_recipe: Callable[..
 
 @pytest.mark.parametrize(
     "options",
-    [[], ["--samples", 1, "--tokens", 1], ["--samples", 0], ["--samples", 5, "--ranks", 0], ["--samples", "x"]],
+    [
+        [],
+        ["--samples", 1, "--tokens", 1],
+        ["--samples", 0],
+        ["--samples", 5, "--ranks", 0],
+        *[["--samples", wrong] for wrong in ("x", "1.5", "1e-3", "1e400", "nan", 2**53)],
+    ],
 )
 def test_a_wrong_call_is_usage(
     streamdata: Streamdata, write_recipe: Callable[..., Path], options: list[object]
 ) -> None:
     """Exit code 2."""
     assert streamdata("plan", write_recipe(), *options).exit_code == 2
+
+
+def test_a_large_number_may_be_written_short(streamdata: Streamdata, write_recipe: Callable[..., Path]) -> None:
+    """With an exponent, as in recipes."""
+    short, long = (streamdata("plan", write_recipe(), "--samples", number, "--json") for number in ("4e2", 400))
+    assert short.exit_code == 0
+    assert short.stdout == long.stdout
 
 
 def test_what_is_wrong_with_data_is_one_message(streamdata: Streamdata, write_recipe: Callable[..., Path]) -> None:
