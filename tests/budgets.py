@@ -12,8 +12,9 @@ samples can be read again by their ids (`read_again` in `mixing/leaf.py`, `Sourc
 the core, since a ledger keeps the books of prompts (`ledger/`, of which a third is its server and client). 62 more in
 the core since what is in the rows of a packer over all sources counts at once (`MergedFeed` in `mixing/mixture.py`), 16
 beside it since a balanced packer refuses what would come again and a burst's provenance is gathered at once. 13 above
-since `prepare` says how many sequences lost an end, one since counts may be written as 2e12. 19 in all since `check` refuses keys that no dataset over a store
-would take and actions of roles, `show` counts padding on the left as such, and messages say more."""
+since `prepare` says how many sequences lost an end, one since counts may be written as 2e12. 19 in all since `check`
+refuses keys that no dataset over a store would take and actions of roles, `show` counts padding on the left as such,
+and messages say more."""
 
 FILES: Final = 244
 """Of the package: two more since weights are set while a run goes on, and the states after recent batches have one of
