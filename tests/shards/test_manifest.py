@@ -454,6 +454,29 @@ def test_of_a_large_remote_index_the_pages_that_are_wanted_are_fetched(write_tar
     assert len(asked) == 3
 
 
+def test_a_page_that_comes_while_its_rows_are_looked_at_is_not_asked_for_again(write_tar, asked, monkeypatch, cache):
+    """Requests of a window's beginning are under way when its first record is taken."""
+    url = write_tar([(f"{n}.x", b"%d" % n) for n in range(1200)])
+    fsspec.filesystem("memory").pipe("/late/0.tar", Path(url).read_bytes())
+    made = index("memory:///late", target="memory:///late.manifest")
+    forget(cache)
+    asked.clear()
+    look = index_file.IndexFile._unsound
+
+    def slowly(self, runs):
+        found = look(self, runs)
+        for one in list(index_file._under_way.get().values()):
+            one.result()
+        return found
+
+    monkeypatch.setattr(index_file.IndexFile, "_unsound", slowly)
+    shards = TarShards(["memory:///late/0.tar"], known=Known([open_manifest(made)]))
+    one = np.ones(1, np.int64)
+    shards.prefetch_rows(0 * one, 700 * one, one)
+    assert next(shards.window(0 * one, 700 * one, one).take([0]))["x"] == b"700"
+    assert len(asked[1:]) == 1
+
+
 @pytest.mark.parametrize("damage", ["missing", "cut", "changed", "of another version"])
 def test_an_index_in_a_store_that_is_not_the_one_listed_is_an_error_that_says_what_to_do(remote, cache, damage):
     """It is never believed, nor built again by each node; `streamdata index` makes it again."""

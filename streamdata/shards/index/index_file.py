@@ -209,8 +209,9 @@ class IndexFile:
         """
         if not self._origin:
             return []
-        asked, under_way = list[Future[None]](), _under_way.get()
-        pages = (page for page in self._pages(self._unsound(runs)) if (self._path, page) not in under_way)
+        # What was under way before the rows are looked at may come meanwhile, and is not to be asked for again.
+        asked, under_way, before = list[Future[None]](), _under_way.get(), set(_under_way.get())
+        pages = (page for page in self._pages(self._unsound(runs)) if (self._path, page) not in before)
         for _, group in groupby(enumerate(pages), lambda page: page[1] - page[0]):  # those side by side at once
             together = [page for _, page in group]
             step = self._page_chunks * self._chunk_bytes
