@@ -9,8 +9,8 @@
 7. `run_directory`: markers → manifest, and the store as a whole
 8. `pipeline`: inputs, config, tokenizer → a run of all of these
 
-Beside them: `config` reads and checks a config, `preview` reads first or stored records, `finished_runs` checks and
-merges the outputs of runs.
+Beside them: `config` reads and checks a config, of which `presets` has some, `preview` reads first or stored records,
+`finished_runs` checks and merges the outputs of runs.
 """
 
 from streamdata.errors import PrepareError

@@ -42,8 +42,8 @@ JUDGED: dict[tuple[str, str, str], str] = {
     ): "With an array of uint64 NumPy computes with one of Python's integers that fits as with its own.",
     (
         "shards/tar/shards.py",
-        "self._is_kept = is_remote and size <= shards.max_kept_bytes",
-        "self._is_kept = is_remote and size < shards.max_kept_bytes",
+        "self._is_kept = has_remote and size <= shards.max_kept_bytes",
+        "self._is_kept = has_remote and size < shards.max_kept_bytes",
     ): "A window of exactly 128 MiB is fetched in another number of pieces; the records are the same.",
     (
         "stores/datasets/blend_rule.py",
@@ -52,8 +52,8 @@ JUDGED: dict[tuple[str, str, str], str] = {
     ): "A burst that ends at its floor is followed by one with a lower floor. " + _ONLY_TIME,
     (
         "mixing/mixture.py",
-        "elif pulled > _MAX_JOINED and epochs.are_over(entries):",
-        "elif pulled >= _MAX_JOINED and epochs.are_over(entries):",
+        "elif pulled > _MAX_JOINED and epochs.are_over({node_of(entry).path: entry for entry in entries}):",
+        "elif pulled >= _MAX_JOINED and epochs.are_over({node_of(entry).path: entry for entry in entries}):",
     ): "The condition before it has dealt with equality.",
     (
         "shards/tar/headers.py",
