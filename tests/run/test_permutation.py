@@ -12,8 +12,11 @@ from streamdata.run import Permutation, shuffled
 
 @given(size=st.integers(1, 3000), seed=st.integers(0, 2**63 - 1))
 def test_every_number_occurs_exactly_once(size, seed):
-    """The images of [0, size) are [0, size)."""
-    assert np.array_equal(np.sort(Permutation(size, seed)(np.arange(size))), np.arange(size))
+    """The images of [0, size) are [0, size), and each leads back."""
+    permutation, numbers = Permutation(size, seed), np.arange(size)
+    images = permutation(numbers)
+    assert np.array_equal(np.sort(images), numbers)
+    assert np.array_equal(permutation.inverse(images), numbers)
 
 
 @given(size=st.integers(1, 10**12), seed=st.integers(0, 2**63 - 1), data=st.data())
