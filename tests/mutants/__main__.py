@@ -57,7 +57,13 @@ SUITES = {
         "mixing/test_*.py",
     ),
     "shards/": ("sources/test_webdataset.py", "shards/test_sidecar.py", "shards/test_tar*.py", "shards/test_*.py"),
-    "run/": ("run/test_permutation.py", "mixing/test_pins.py"),
+    "run/": (
+        "run/test_permutation.py",
+        "run/test_seeds.py",
+        "mixing/test_pins.py",
+        "mixing/test_read_again.py",
+        "sources/test_shard_sources.py",
+    ),
 }
 """By the beginning of a module's path, the first that fits: its tests, from those that are quick to fail."""
 LAST = {

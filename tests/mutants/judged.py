@@ -37,6 +37,31 @@ JUDGED: dict[tuple[str, str, str], str] = {
     ("stores/datasets/blendable.py", "if len(some) <= _FEW:", "if len(some) < _FEW:"): _ONLY_TIME,
     (
         "run/seeds.py",
+        "if len(positions) < _FEW:",
+        "if len(positions) <= _FEW:",
+    ): "Both ways give the same images. " + _ONLY_TIME,
+    (
+        "run/seeds.py",
+        "if len(positions) < _FEW:",
+        "if len(positions) >= _FEW:",
+    ): "Both ways give the same images. " + _ONLY_TIME,
+    (
+        "run/seeds.py",
+        "self._keys: list[np.uint64] = list(hashes_of(np.arange(_ROUNDS), np.uint64(seed)))",
+        "self._keys: list[np.uint64] = (hashes_of(np.arange(_ROUNDS), np.uint64(seed)))",
+    ): "An array of keys is read by number as a list of them. " + _ONLY_TIME,
+    (
+        "run/seeds.py",
+        "self._keys: list[np.uint64] = list(hashes_of(np.arange(_ROUNDS), np.uint64(seed)))",
+        "self._keys: list[np.uint64] = list(hashes_of(np.arange(_ROUNDS), (seed)))",
+    ): "With an array of uint64 NumPy computes with one of Python's integers that fits as with its own.",
+    (
+        "run/seeds.py",
+        "_MIXERS = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))",
+        "_MIXERS = ((np.uint64(30), (0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))",
+    ): "With an array of uint64 NumPy computes with one of Python's integers that fits as with its own.",
+    (
+        "run/seeds.py",
         "self._left, self._right = np.uint64(left), np.uint64(-(-size // left))",
         "self._left, self._right = np.uint64(left), (-(-size // left))",
     ): "With an array of uint64 NumPy computes with one of Python's integers that fits as with its own.",
