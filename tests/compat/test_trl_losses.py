@@ -69,9 +69,55 @@ print(theirs, alone, joined)
 assert abs(theirs - alone) < 1e-5 < abs(theirs - joined)
 """
 
+PAIRS = f"""
+import json
+import os
+import sys
+from pathlib import Path
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from trl import DPOConfig, DPOTrainer
+from streamdata import StreamLoader, instantiate_from_yaml
+
+os.chdir(sys.argv[1])
+rows = [dict(prompt=[dict(role="user", content="a b")], chosen=[dict(role="assistant", content="c " * (n + 1))],
+             rejected=[dict(role="assistant", content="d e")]) for n in range(9)]
+Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
+words = Tokenizer(models.WordLevel({{word: n for n, word in enumerate("a b c d e <pad>".split())}}, "<pad>"))
+words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="e", pad_token="<pad>")
+tokenizer.chat_template = "{{% for m in messages %}}{{{{ m.content }}}} {{% endfor %}}"
+tokenizer.save_pretrained("words")
+Path("pairs.yaml").write_text(json.dumps(dict(target="streamdata.MergedDataset", params=dict(datasets=[dict(
+    target="streamdata.PreferenceDataset", name="pairs", percent=1,
+    params=dict(data_files="pairs.jsonl", tokenizer="words", config=dict(max_length=16)))]))))
+page = Path({str(ROOT / "docs/guides/trainers/trl.md")!r}).read_text()
+exec(page.split("## DPO")[1].split("```")[1].partition("\\n")[2])
+
+torch.manual_seed(0)
+sizes = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+model, reference = (LlamaForCausalLM(LlamaConfig(vocab_size=6, **sizes)) for _ in range(2))
+batch = next(iter(StreamLoader(instantiate_from_yaml("pairs.yaml"), batch_size=4)))
+ours = []
+for side in ("chosen", "rejected"):
+    ids, mask = batch[side + "_input_ids"], batch[side + "_loss_mask"]
+    logits = model(input_ids=ids, attention_mask=batch[side + "_attention_mask"]).logits[:, :-1]
+    each = logits.log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
+    ours.append((each * mask[:, 1:]).sum(1).mean().item())
+options = DPOConfig(sys.argv[1], max_steps=1, logging_steps=1, report_to="none", use_cpu=True, bf16=False,
+                    ignore_data_skip=True, save_strategy="no")
+job = StreamDPOTrainer(model, reference, args=options, train_dataset=unread, processing_class=tokenizer)
+job.train()
+[theirs] = [[entry["logps/chosen"], entry["logps/rejected"]] for entry in job.state.log_history if "loss" in entry]
+print(theirs, ours)
+assert torch.allclose(torch.tensor(theirs), torch.tensor(ours), rtol=1e-4), (theirs, ours)
+"""
+
 
 @needs("accelerate", "trl", "datasets")
-@pytest.mark.parametrize("script", [COMPARE, PACKED], ids=["rows", "packed"])
+@pytest.mark.parametrize("script", [COMPARE, PACKED, PAIRS], ids=["rows", "packed", "pairs"])
 def test_first_losses_equal_those_of_the_same_samples_by_hand(tmp_path: Path, script: str) -> None:
     """TRL trains on our samples as they are; of each source, too; no token of a packed row sees another document."""
     job = subprocess.run(
