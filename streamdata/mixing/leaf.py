@@ -48,8 +48,8 @@ from streamdata.states.headers import Base, Tree
 from streamdata.states.progress import Progress
 from streamdata.states.table import COUNTS
 
-Counts: TypeAlias = dict[str, dict[str, int]]
-"""Counts of nodes: by path, then by name."""
+Counts: TypeAlias = dict[str, dict[str, Any]]
+"""Counts of nodes: by path, then by name; `cost` is a float."""
 
 Pairs = Iterator[tuple[Sample, PlainCursor]]
 """Samples, each with the cursor after it."""
@@ -103,8 +103,8 @@ class Run:
     tallies: dict[str, Tally] = field(default_factory=dict)
     """By path, of the nodes."""
     ends: defaultdict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))
-    """By path, where a yield function came to its end: `draws` and `tokens` of the nodes below it, and how many outputs
-    of its last burst it had `given`."""
+    """By path, where a yield function came to its end: `draws`, `tokens` and `cost` of the nodes below it, and how many
+    outputs of its last burst it had `given`."""
     repeated: Counts = field(default_factory=dict)
     """Counts of outputs of a yield function over all, whose bursts were drawn anew: they are delivered twice and count
     twice, and are in the entries of the nodes below once."""

@@ -1,8 +1,9 @@
 """A mixture in one lane: which source is next, and what each sample says of where the stream stands."""
 
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from heapq import heapify, heappop, heapreplace
 from itertools import accumulate
 from time import perf_counter
@@ -24,9 +25,9 @@ from streamdata.states.cursor import Cursor, Entry, Mark, NodeState, PlainCursor
 
 logger = logging.getLogger("streamdata")
 
-_DROPPED, _RECORDS = map(Cursor._fields.index, ("dropped", "records"))
-_COUNTED = ("draws", "tokens", "records")
-"""Counts of sources within a burst. Not failures: a burst may be drawn anew, and they are forgiven once."""
+_COUNTED = ("draws", "tokens", "cost", "records")
+"""Counts of sources within a burst; `cost` is the mixture's, for the time of schedules. Not failures: a burst may be
+drawn anew, and they are forgiven once."""
 
 # Both this many samples and, after them, a whole epoch must have gone by without an output. An epoch alone would not
 # do: that of a tiny source is over within what a packer joins to one sample. Nor would samples alone, where a function
@@ -95,6 +96,8 @@ class Mixture:
         self._drawn = sum(run.entries.draws_below(node.path).values())
         self._streams: list[Pairs] = []
         self._heap: list[tuple[float, int]] = []
+        self._amount = 0.0
+        """Cost of the last sample."""
         self._starts: list[float] | None = None
         self.output_cost = 0.0
         """Cost of the last output of its yield function, where that balances."""
@@ -298,7 +301,7 @@ class Mixture:
                 f"  It says how much of the mixture a sample takes, such as its number of tokens: {LEAST:g} to "
                 f"{MOST:g}."
             )
-        amount = float(value)
+        self._amount = amount = float(value)
         self._costs[i] += amount
         return amount
 
@@ -344,7 +347,7 @@ class Mixture:
             raise tally.silence("the stream of this lane's share", feed.passed_over())
         run.ends[self.path]["given"] = given
         for entry in feed.start:  # the last burst is over
-            run.ends[node_of(entry).path] |= Counter(draws=Entry(*entry).draws, tokens=Entry(*entry).tokens)
+            run.ends[node_of(entry).path] |= Counter({n: getattr(Entry(*entry), n) for n in _COUNTED[:3]})
 
     def _pulled(self, feed_of: "Callable[[], MergedFeed]") -> Iterator[tuple[Sample, tuple[PlainEntry, ...]]]:
         """The merged stream for the yield function, which must not pass over all of it without end."""
@@ -352,15 +355,15 @@ class Mixture:
         feed, outputs, pulled = feed_of(), 0, 0
         counts = feed.counts
         tallies = self._run.tallies if self._tally.counts_outputs else {}
-        tokens_before = {path: was.tokens if (was := self._run.entries.node_state(path)) else 0 for path in tallies}
-        records_before = {path: tally.records - tally.dropped for path, tally in tallies.items()}
+        states = ((path, tally, self._run.entries.node_state(path)) for path, tally in tallies.items())
+        before = {path: (state.tokens if state else 0, tally.used) for path, tally, state in states}
         for sample in self.draw():
             entries = (*sample[STATES], *sample[CURSOR]) if STATES in sample else sample[CURSOR]
             if tallies:
-                node, _, _, cursor, _, _, _, tokens = entries[0]  # of the source; others are of what it is in
-                path, records = node.path, cursor[_RECORDS] - cursor[_DROPPED] if len(cursor) > _RECORDS else 0
-                counts += (path, tokens - tokens_before[path], records - records_before[path])
-                tokens_before[path], records_before[path] = tokens, records
+                path, tokens = node_of(entries[0]).path, entries[0][-1]  # of the source; others are of what it is in
+                (tokens_before, used_before), used = before[path], tallies[path].used
+                counts += (path, tokens - tokens_before, self._amount, used - used_before)
+                before[path] = tokens, used
             if feed.outputs != outputs:
                 outputs, pulled = feed.outputs, 0
             pulled += 1
@@ -387,41 +390,46 @@ class MergedFeed(Feed[tuple[PlainEntry, ...]]):
         self.counted = dict(repeated)
         """Counts of outputs since the nodes' last entries."""
         self.counts: list[Any] = []
-        """Three for each sample held: its source, its tokens, and of how many records it is the first. They are not
-        tuples: thousands of these, for as long as a burst is open, make garbage collections longer and more."""
+        """Four for each sample held: its source, its tokens, its cost, of how many records it is the first. They are
+        not tuples: thousands of these, for as long as a burst is open, make garbage collections longer and more."""
 
     def _end(self, numbers: Iterable[int]) -> None:
-        counts, sums = self.counts, defaultdict[str, list[int]](lambda: [0, 0, 0])
+        counts, sums = self.counts, dict[str, list[float]]()
         for number in numbers:
-            place = 3 * (number - self._first)
-            of_source = sums[counts[place]]
+            place = 4 * (number - self._first)
+            of_source = sums.setdefault(counts[place], [0, 0, 0, 0])
             of_source[0] += 1
             of_source[1] += counts[place + 1]
             of_source[2] += counts[place + 2]
+            of_source[3] += counts[place + 3]
         if self.stateful is None:
-            self.counts.clear()
+            counts.clear()
         if self.tally.replaying:
             self._repeated.update(_summed(self._repeated, sums, -1))
         else:
             self.counted = {**self.counted, **_summed(self.counted, sums, 1)}
 
     def _end_burst(self, over: list[Any]) -> None:
-        del self.counts[: 3 * len(over)]
+        del self.counts[: 4 * len(over)]
         self.counted = {path: counts for path, counts in self._repeated.items() if counts}  # entries say the rest
 
     def _joined(self, positions: Sequence[tuple[PlainEntry, ...]]) -> tuple[PlainEntry, ...]:
         return tuple({node_of(entry).path: entry for entries in positions for entry in entries}.values())
 
 
-def _summed(counts: Counts, sums: Mapping[str, list[int]], sign: int) -> Counts:
+def _summed(counts: Counts, sums: Mapping[str, list[float]], sign: int) -> Counts:
     """The counts of some sources and of the mixtures that they are in, with what is added, or taken off."""
     found: Counts = {}
     for source, numbers in sums.items():
-        for path in accumulate(source.split("."), "{}.{}".format):
-            before = found.get(path, counts.get(path, {}))
-            more = zip(_COUNTED, numbers if path == source else numbers[:2], strict=False)  # mixtures read no records
-            found[path] = {name: total for name, number in more if (total := before.get(name, 0) + sign * number) > 0}
+        for path in _paths(source):
+            before = found[path] if path in found else counts.get(path, {})
+            more = zip(_COUNTED, numbers if path == source else numbers[:3], strict=False)  # mixtures read no records
+            after = {name: total for name, number in more if (total := before.get(name, 0) + sign * number)}
+            found[path] = after if "draws" in after else {}  # not what rounding leaves of costs
     return found
+
+
+_paths: Callable[[str], list[str]] = cache(lambda source: [*accumulate(source.split("."), "{}.{}".format)])
 
 
 class WholeEpochs:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -338,5 +338,7 @@ def _with_end(
 
 def _counted(counts: Tally | Cursor, drawn: Entry | NodeState | None = None) -> Counter[str]:
     """The `COUNTS` of a node, and how much was drawn of it."""
-    of_draws = {} if drawn is None else {"draws": drawn.draws, "tokens": drawn.tokens}
-    return Counter({name: getattr(counts, name) for name in COUNTS} | of_draws)
+    found: dict[str, Any] = {name: getattr(counts, name) for name in COUNTS}
+    if drawn is not None:
+        found |= {"draws": drawn.draws, "tokens": drawn.tokens, "cost": drawn.cost}
+    return Counter(found)

@@ -410,16 +410,16 @@ def history_of(progress: Progress) -> list[Mapping[str, Any]]:
 
     Returns:
         Of each its number, `step`, size, `weights`, what was drawn in it (`samples`, and `cost` where there is one),
-        and `batch_size` where it is known.
+        the `time` of schedules at its beginning, and `batch_size` where it is known.
     """
     lines = [*progress.before.sizes]
     for generation in (number for number in progress.generations if number >= progress.known_since):
         # Cursors count since the size began.
-        since, until = _drawn(progress, generation), _drawn(progress, generation + 1)
-        line: dict[str, Any] = {"generation": generation, "step": progress.step(generation)}
-        line["samples"] = until[0] - since[0]
+        (since, time), (until, _) = _drawn(progress, generation), _drawn(progress, generation + 1)
+        line: dict[str, Any] = {"generation": generation, "step": progress.step(generation), "time": time}
+        line["samples"] = until["draws"] - since["draws"]
         line |= {name: progress.headers[generation][name] for name in ("dp_size", "num_workers", "weights")}
-        if cost := until[1] - since[1]:
+        if cost := until["cost"] - since["cost"]:
             line["cost"] = cost
         # A whole batch, if there is one, of the latest pass.
         sizes = (size for epoch_pass in progress.passes for size in _last_sizes(progress, generation, epoch_pass))
@@ -429,16 +429,21 @@ def history_of(progress: Progress) -> list[Mapping[str, Any]]:
     return lines
 
 
-def _drawn(progress: Progress, before: int) -> tuple[int, float]:
-    """Count the samples drawn of the top mixture under this size before a generation, and sum up their cost."""
-    draws, cost = 0, 0.0
+def _drawn(progress: Progress, before: int) -> tuple[Counter[str], float]:
+    """Count what was drawn of the top mixture under this size before a generation.
+
+    Returns:
+        Its `draws` and `cost`; and the time of schedules then: what open bursts were given is not over, but drawn anew.
+    """
+    drawn, tails = Counter[str](), Counter[str]()
     for epoch_pass, path in itertools.product(progress.passes, progress.paths()):
         # What a yield function over all gave is made into batches, what its sources gave is drawn.
         if path and "." not in path:
             last = progress.last(epoch_pass, path, before)
-            draws += int(last["draws"].sum()) + progress.tail(epoch_pass, path, before)["draws"]
-            cost += float(last["cost"].sum())
-    return draws, cost
+            drawn.update(draws=last["draws"].sum().item(), cost=last["cost"].sum().item())
+            tails.update(progress.tail(epoch_pass, path, before))
+    time = progress.base(max(progress.passes, default=0)).time  # schedules begin anew in each pass: asked for of one
+    return drawn + tails, time + (drawn["cost"] or drawn["draws"])
 
 
 def _last_sizes(progress: Progress, generation: int, epoch_pass: int) -> Iterator[tuple[bool, int, int]]:

@@ -7,6 +7,7 @@ lanes is a few calls of NumPy.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
@@ -312,7 +313,8 @@ def _fill(rows: Rows, cursors: Mapping[str, Any]) -> None:
         is_right = all(isinstance(rare[name], kind) for name, kind in RARE.items() if name in rare)
         tails = rare.get("tail", {}).values() if is_right else ()
         counts = [([*tail.values()] if isinstance(tail, Mapping) else None, len(tail)) for tail in tails]
-        counts += [(run, 2) for run in rare.get("sizes", ())] if is_right else []
+        is_right = is_right and all(_are_counts(*each, (int, float)) for each in counts)
+        counts = [(run, 2) for run in rare.get("sizes", ())] if is_right else []
         counts += [([number], 1) for number in rare.get("padded", {}).values()] if is_right else []
         if not is_right or not all(_are_counts(*each) for each in counts):
             raise not_states(key, rare, "expected values of other types")
@@ -337,8 +339,8 @@ def checked_entry(key: Any, value: Any) -> Any:
     return value
 
 
-def _are_counts(counts: object, number: int) -> bool:
-    return isinstance(counts, list) and [type(n) is int and n >= 0 for n in counts] == [True] * number
+def _are_counts(counts: object, number: int, kinds: Collection[type] = (int,)) -> bool:
+    return isinstance(counts, list) and [type(n) in kinds and 0 <= n < math.inf for n in counts] == [True] * number
 
 
 def _fill_pulled(rows: Rows, cursors: Mapping[str, Mapping[str, Any]]) -> None:

@@ -118,7 +118,8 @@ def test_a_damaged_tail_is_refused():
     states = read(stream())
     key = next(key for key, value in states.items() if "tail" in value)
     assert states[key]["tail"] == {"a": {"dropped": 9, "records": 9}}
-    for tail in ([1], {"a": [9]}, {"a": {"dropped": "9"}}, {"a": {"dropped": -1, "records": 9}}):
+    costs = ({"a": {"cost": cost}} for cost in ("9", -1.0, float("nan"), float("inf"), True))
+    for tail in ([1], {"a": [9]}, {"a": {"dropped": "9"}}, {"a": {"dropped": -1, "records": 9}}, *costs):
         with pytest.raises(StateError, match="tail"):
             totals_of({**states, key: states[key] | {"tail": tail}})
 

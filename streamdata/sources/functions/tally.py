@@ -107,6 +107,11 @@ class Tally:
         self.replaying = False
         """Whether a burst is fed again, whose drops and failures were counted when it was first read."""
 
+    @property
+    def used(self) -> int:
+        """How many records were read of which something came."""
+        return self.records - self.dropped
+
     def drop(self, record: str, reason: str) -> None:
         """Count a record that a process function dropped."""
         self._last = f"{record}: {reason}"

@@ -157,11 +157,11 @@ def _due(progress: Progress) -> dict[str, float] | None:
         return None
     due, time = dict[str, float](), 0.0
     for line, tree in zip(lines, trees, strict=True):
-        passed = line.get("cost", line["samples"])
+        begun = line.get("time", time)
+        time = begun + line.get("cost", line["samples"])
         if line["samples"] and tree.children:
-            for path, share in mean_node_shares(tree, time + passed, time).items():
+            for path, share in mean_node_shares(tree, time, begun).items():
                 due[path] = due.get(path, 0.0) + share * line["samples"]
-        time += passed
     return due
 
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from streamdata import Cost, MergedDataset, PackTokens, StreamLoader, merge_states, mixed_collate, report, to_state
 from streamdata.tools.view.totals import describe_states
-from tests.streams import Numbers
+from tests.streams import Numbers, through_json
 from tests.tools.trace.packed import Untold
 
 
@@ -163,6 +163,43 @@ def test_at_the_end_of_a_pass_the_sources_of_a_function_over_all_count_all_docum
                 assert "uncounted" not in numbers
                 assert numbers["samples/a"] == numbers["records/b"] == 40 * (1 + epoch_pass)
                 assert numbers["epochs/b"] == 1 + epoch_pass
+
+
+def five(record):
+    """Five tokens."""
+    return {"input_ids": np.full(5, record["value"])}
+
+
+def num_tokens(sample):
+    return len(sample["input_ids"])
+
+
+def scheduled(cost, scale):
+    """Two sources of which one falls and one grows; their percents times a number are the same shares."""
+    end = 400 if cost is None else 2000
+    percents = {"a": [[0, 0.9 * scale], [end, 0.1 * scale]], "b": [[0, 0.1 * scale], [end, 0.9 * scale]]}
+    sources = [Numbers(name, 2000, percent, single_process_fn=five) for name, percent in percents.items()]
+    return MergedDataset(sources, seed=1, cost=cost, customized_yield_fn=PackTokens(10, 80))
+
+
+@pytest.mark.parametrize("legs", [[30] * 8, [13, 70, 38, 5, 39, 24, 31]], ids=["first burst", "any"])
+@pytest.mark.parametrize("change", ["size", "weights"])
+@pytest.mark.parametrize("cost", [None, num_tokens])
+def test_what_schedules_ask_for_is_what_clocks_gave(cost, change, legs):
+    """Bursts that are drawn anew count twice, and the time of schedules goes back with the clocks."""
+    states = {}
+    for leg, rows in enumerate([*legs, 250]):
+        own, size = [], 1 + leg % 2 if change == "size" else 1
+        for rank in range(size):
+            dataset = scheduled(cost, 1 + leg if change == "weights" else 1)
+            dataset.set_data_parallel(size, rank)
+            dataset.set_dataloader_states(through_json(states))
+            own.append(dict(states))
+            for row in islice(dataset, rows):
+                own[-1].update(to_state(row))
+        numbers = report(states := merge_states(*own))
+        # The rows of a burst are not in the sequence of its samples.
+        assert numbers["wanted/a"] == pytest.approx(numbers["achieved/a"], abs=0.05), leg
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
