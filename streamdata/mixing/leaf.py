@@ -441,11 +441,11 @@ def _sound(records: Records, tally: Tally, *, counts: bool) -> Records:
     """The records that could be read, counted if they are to be; of the others the tally decides."""
     for pair in records:
         record = pair[0]
+        if counts and not tally.replaying:
+            tally.records += isinstance(record, DamagedRecord) or not tally.counts_outputs
         if isinstance(record, DamagedRecord):
             tally.fail(record.error, describe_record(record), record.what)
             continue
-        if counts and not (tally.replaying or tally.counts_outputs):
-            tally.records += 1
         yield pair
 
 

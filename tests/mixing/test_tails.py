@@ -30,6 +30,11 @@ def unchanged(samples):
     yield from samples
 
 
+def unchanged_record(record):
+    """A function of one record."""
+    return record
+
+
 def stream(functions=None, yield_fn=None, more=()):
     """Twenty records, nine of which are dropped at the end, beside a longer source."""
     functions = functions or {"single_process_fn": below_eleven}
@@ -221,6 +226,23 @@ def test_after_a_failure_a_packer_counts_on():
     rises = [after - before for (before, _), (after, _) in pairwise(drawn)]
     assert all(rise >= number for rise, (_, number) in zip(rises, drawn[1:], strict=True))
     assert sum(rise == number for rise, (_, number) in zip(rises, drawn[1:], strict=True)) > 20
+
+
+class Damaged(Numbers):
+    """Of which every third cannot be read."""
+
+    def __getitem__(self, index):
+        if index % 3 == 1:
+            raise ValueError("damaged")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("functions", [{}, {"single_process_fn": unchanged_record}, {"process_fn": unchanged}])
+def test_what_cannot_be_read_counts_for_its_epoch(functions):
+    """Whatever functions there are."""
+    source = Damaged("a", 21, max_bad=10**6, **functions)
+    states = read(MergedDataset([source], cyclic=False))
+    assert [report(states)[f"{name}/a"] for name in ("samples", "bad", "records", "epochs")] == [14, 7, 21, 1]
 
 
 def short(record):

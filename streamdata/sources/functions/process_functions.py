@@ -66,13 +66,12 @@ def call_per_record(
     """
     what, note = f"source {shown(tally.name)}: single_process_fn", tally.note
     for record, after in records:
+        is_new = not (skip or tally.replaying)  # what is read again was counted before
+        tally.records += is_new and (not tally.counts_outputs or isinstance(record, DamagedRecord))
         if isinstance(record, DamagedRecord):
             tally.fail(record.error, describe_record(record), record.what)
             skip = 0
             continue
-        is_new = not (skip or tally.replaying)  # what is read again was counted before
-        if is_new and not tally.counts_outputs:
-            tally.records += 1
         if note is not None:
             note(record)
         try:
