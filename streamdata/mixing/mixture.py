@@ -329,8 +329,7 @@ class Mixture:
         tells = hasattr(function, "ended_pulls") or not is_stateful(function)
         tally.counts_outputs = tells and not self.path and len(joining) == 1
         if tally.counts_outputs and written is not None:
-            tails = ((path, counts) for path, counts in written.tail.items() if path)
-            run.repeated.update({path: {k: counts[k] for k in _COUNTED if k in counts} for path, counts in tails})
+            run.repeated.update({path: _delivered(counts) for path, counts in written.tail.items() if path})
         feed = MergedFeed(pulled, start, given, tally, "customized_yield_fn", repeated=run.repeated)
         known = proxy(feed)  # in a cycle, what sources hold open would stay so until a collection
         drawn = self._drawn
@@ -427,6 +426,12 @@ def _summed(counts: Counts, sums: Mapping[str, list[float]], sign: int) -> Count
             after = {name: total for name, number in more if (total := before.get(name, 0) + sign * number)}
             found[path] = after if "draws" in after else {}  # not what rounding leaves of costs
     return found
+
+
+def _delivered(tail: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts of outputs in a tail: in that of a lane's end are also records that gave nothing."""
+    used = tail.get("records", 0) - tail.get("dropped", 0) - tail.get("bad", 0)
+    return {name: tail[name] for name in _COUNTED if name in tail} | {"records": used} if "draws" in tail else {}
 
 
 _paths: Callable[[str], list[str]] = cache(lambda source: [*accumulate(source.split("."), "{}.{}".format)])

@@ -237,6 +237,52 @@ class Damaged(Numbers):
         return super().__getitem__(index)
 
 
+def some(record):
+    """Of four tokens; of every other record none."""
+    return {"input_ids": np.full(4, record["value"])} if record["value"] % 2 else None
+
+
+def failing(record):
+    """Of four tokens; fails at every other record."""
+    return {"input_ids": some(record)["input_ids"]}
+
+
+KINDS = [(Numbers, some), (Numbers, failing), (Damaged, some), (Damaged, failing)]
+
+
+@pytest.mark.parametrize(("kind", "function"), KINDS)
+def test_records_of_rows_that_come_again_are_those_in_them(kind, function):
+    """Not those that were dropped, failed, or could not be read: these count once the burst is over."""
+    states, rows = {}, []
+    for weight in (1, 2, 1, 2):
+        more = {"single_process_fn": function, "max_bad": 10**6}
+        sources = [kind("a", 300, weight, **more), Numbers("b", 300, **more)]
+        rows += taken(MergedDataset(sources, seed=1, customized_yield_fn=PackTokens(8, 150)), states, 20)
+        assert report(states)["records/a"] == documents(rows)[0] > 0
+
+
+def in_singles(samples):
+    """One sample each."""
+    for sample in samples:
+        yield {"source_ids": np.array([sample["__record__"][0]])}
+
+
+@pytest.mark.parametrize("function", [PackTokens(8, 20), in_singles])
+@pytest.mark.parametrize(("kind", "records"), KINDS)
+def test_records_of_a_pass_that_comes_again_are_those_in_rows(kind, records, function):
+    """A source joins the pass after its end, where all that was read counts: of it only what was delivered again."""
+    states, rows = {}, []
+    for names in ("a", "ab"):
+        more = {"single_process_fn": records, "max_bad": 10**6}
+        ends = {"cyclic": False, "stop": "all_exhausted", "customized_yield_fn": function}
+        dataset = MergedDataset([kind(name, 21, **more) for name in names], seed=1, **ends)
+        dataset.set_epoch(0)
+        rows += taken(dataset, states, 1000)
+        numbers = report(states)
+        assert numbers["records/a"] - numbers["dropped/a"] - numbers["bad/a"] == documents(rows)[0]
+        assert numbers["dropped/a"] + numbers["bad/a"] == 21 - (6 if kind is Damaged else 10)
+
+
 @pytest.mark.parametrize("functions", [{}, {"single_process_fn": unchanged_record}, {"process_fn": unchanged}])
 def test_what_cannot_be_read_counts_for_its_epoch(functions):
     """Whatever functions there are."""

@@ -110,7 +110,7 @@ class Tally:
     @property
     def used(self) -> int:
         """How many records were read of which something came."""
-        return self.records - self.dropped
+        return self.records - self.dropped - self.bad
 
     def drop(self, record: str, reason: str) -> None:
         """Count a record that a process function dropped."""
