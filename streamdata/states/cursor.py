@@ -101,9 +101,9 @@ class Mark(NamedTuple):
     padded: Mapping[str, int] | None = None
     """In the last sample of a batch that it fills up: how often it is repeated, by its source."""
     tail: Mapping[str, Mapping[str, int]] | None = None
-    """In the last sample of a lane: by path, the `COUNTS`, draws and tokens of what was read after the node's last
-    entry, as far as its outputs were delivered; `given` is how many of these its last entry counts as of an open
-    burst."""
+    """By path, what was delivered and is not in the node's entries: draws, tokens, cost and records in outputs of an
+    open burst, and of bursts that were drawn anew. In the last sample of a lane also the `COUNTS` of all that was read
+    after the last entry. `given` is how many outputs of an open burst are so counted."""
 
 
 class Entry(NamedTuple):
@@ -229,7 +229,7 @@ def to_state(batch: object) -> States:
     Returns:
         A flat dict of plain JSON. `cursor/G/P/RANK/WORKER/PATH` says where a lane stands in a node of the tree, in
         generation G and pass P. The entry of the top, whose path is "", also has the lane's batches and their sizes,
-        whether it has ended, and what nodes dropped after their last samples. `worker/G/P/RANK` is the worker that
+        whether it has ended, and counts that are not in the nodes' entries yet. `worker/G/P/RANK` is the worker that
         delivered last. `generation/G` has what determines the order, and counts of what in the shards is not a whole
         record. The first batch of a lane also has `deal/G`: what the run had come to under earlier numbers of ranks and
         workers, if it had others.

@@ -270,7 +270,7 @@ class Progress:
         return [sum(numbers) for numbers in zip(own, dealt, strict=True)]
 
     def tail(self, epoch_pass: int, path: str, before: float = math.inf) -> Counter[str]:
-        """The sums of a node's `tail` over the lanes that ended a pass, optionally before a generation."""
+        """The sums of a node's `tail` over the lanes, optionally before a generation."""
         total: Counter[str] = Counter()
         for tails in self._ends_of(epoch_pass, before)[1]:
             total.update(tails.get(path, {}))
@@ -283,7 +283,7 @@ class Progress:
 
         Returns:
             The generation in which each lane has delivered its last sample, -1 where it has not, (L,); and the
-            tails of lanes that ended, as of `Mark`.
+            tails of lanes that have one, as of `Mark`.
         """
         if (epoch_pass, before) not in self._ends:
             tops = self.last(epoch_pass, "", before)
@@ -320,7 +320,7 @@ class Progress:
         return self.table.lane(*key) if self.table else LaneEntries()
 
     def paths(self) -> set[str]:
-        """The paths of all nodes that have an entry, or counts of samples that lanes dropped at their end."""
+        """The paths of all nodes that have an entry, or counts in a lane's tail."""
         tails = (tail for epoch_pass in self.passes for tail in self._ends_of(epoch_pass)[1])
         return {*self.table.paths, *itertools.chain.from_iterable(tails)}
 

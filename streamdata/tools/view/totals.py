@@ -194,9 +194,10 @@ def report(states: Mapping[str, Any], group: "distributed.ProcessGroup | None" =
         `weight/NAME` is the weight that `set_weights` gave last, as it was given.
 
         A packer over all counts a document with the row that has its last token, a function over all without a state
-        what it pulled with the next output. Of others, which do not say what is in their outputs or are below another
-        mixture, also `uncounted`: how many samples they gave of open bursts, whose records count for their sources once
-        they ask for more, or the pass is over.
+        what it pulled with the next output. `dropped`, `bad` and `skipped` count once a burst is over; until then
+        `records` and `epochs` lack those records. Of others, which do not say what is in their outputs or are below
+        another mixture, also `uncounted`: how many samples they gave of open bursts, whose records count for their
+        sources once they ask for more, or the pass is over.
 
         With a `group` also `cost`, that of the rows or groups of this rank since the size last changed, and `cost_max`,
         the largest of all ranks: of a `customized_yield_fn` that balances, 0 of others.
