@@ -14,8 +14,8 @@ the core since what is in the rows of a packer over all sources counts at once (
 beside it since a balanced packer refuses what would come again and a burst's provenance is gathered at once. 13 above
 since `prepare` says how many sequences lost an end, one since counts may be written as 2e12. 19 in all since `check`
 refuses keys that no dataset over a store would take and actions of roles, `show` counts padding on the left as such,
-and messages say more. 13 in the core since `report` knows at which time of schedules a packer's samples were drawn, also
-those of bursts that are drawn anew."""
+and messages say more. 13 in the core since `report` knows at which time of schedules a packer's samples were drawn,
+also those of bursts that are drawn anew."""
 
 FILES: Final = 244
 """Of the package: two more since weights are set while a run goes on, and the states after recent batches have one of
