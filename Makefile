@@ -106,10 +106,11 @@ test-browser: venv $(BROWSER)/bin/python
 	$(BIN)/python -c "$(PURELIB)" > $$($(BROWSER)/bin/python -c "$(PURELIB)")/beneath.pth
 	$(BROWSER)/bin/python -m pytest -q tests/browser
 
-# Megatron-Core is a peer in one figure; nothing of what it depends on is needed for that. Peers that do not install have
-# rows that say so, and so has nginx, which is of the machine's packages.
+# Megatron-Core is a peer in one figure; nothing of what it depends on is needed for that. py-spy looks into rows for
+# `python -m tests.benchmarks.profiles`. Peers that do not install have rows that say so, and so has nginx, which is of
+# the machine's packages.
 bench: venv $(PEERS)/bin/python
-	$(PIP) install -q --no-deps megatron-core==0.16.1
+	$(PIP) install -q --no-deps megatron-core==0.16.1 py-spy==0.4.3
 	$(BIN)/python -c "$(PURELIB)" > $$($(PEERS)/bin/python -c "$(PURELIB)")/beneath.pth
 	@for name in $(PEER_PACKAGES); do $(PEERS)/bin/pip install -q --no-deps $$name || echo "missing: $$name, see above"; done
 	$(BIN)/python -m tests.benchmarks $(BENCH)

@@ -1,20 +1,18 @@
 """Where the time goes in rows that miss their reach: `python -m tests.benchmarks.profiles` writes `docs/profiles.md`.
 
-Each work runs under a timer of CPU time. At each of its signals the innermost function of the package counts; what it
-calls in C, or in a library, is its own time.
+Each work runs in a process of its own under py-spy, which looks from outside at what each thread that has a core is in.
+A moment counts for the innermost function of the package, with what that calls in C and in libraries.
 """
 
-import signal
+import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
-from types import FrameType
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,13 +25,14 @@ from tests.benchmarks.measure import Scale, drain, loading_time
 from tests.benchmarks.packing import documents
 
 PAGE = Path(__file__).parents[2] / "docs" / "profiles.md"
-_PACKAGE = str(Path(sys.modules["streamdata"].__file__ or "").parent) + "/"
-_INTERVAL_S, _LEAST_S = 0.001, 3.0
+_RATE, _LEAST_S = 250, 4.0
 _BATCHES = 2000
 _NAMED = 0.04
 """The share of a function that is named; the others are summed up."""
-Collate = Callable[[list[Any]], object]
+_WAITING = {"select", "poll", "_poll", "wait", "acquire", "notify"}
+"""Functions of Python's own in which a thread waits for others, or for Python's lock."""
 _DOCUMENTS, _IMAGES, _ROWS = "documents of 2.7 KB", "images of 20 KB", "rows of 600 bytes"
+Collate = Callable[[list[Any]], object]
 
 
 class Work(NamedTuple):
@@ -44,61 +43,37 @@ class Work(NamedTuple):
     has_workers: bool = False
 
 
-class Sampler:
-    """Counts functions at each signal, here and, once it has a folder, in processes that multiprocessing forks."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.folder: Path | None = None
-        signal.signal(signal.SIGPROF, self._count)
-        register_after_fork(self, Sampler._in_child)
-
-    def start(self, interval: float = _INTERVAL_S) -> None:
-        """Begin to count, or with 0 stop."""
-        signal.setitimer(signal.ITIMER_PROF, interval, interval)
-
-    def _count(self, _: int, frame: FrameType | None) -> None:
-        inner = frame
-        while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
-            frame = frame.f_back
-        if frame is not None:
-            file, function = frame.f_code.co_filename.removeprefix(_PACKAGE), frame.f_code.co_qualname
-            self.counts[f"`{file}: {function.partition('.<locals>')[0]}`"] += 1
-        elif inner is not None:  # of a library's own thread or loop, or of the benchmark
-            self.counts[str(inner.f_globals["__name__"]).partition(".")[0].replace("tests", "the loop")] += 1
-
-    def _in_child(self) -> None:
-        if self.folder is not None:
-            self.counts.clear()
-            self.start()
-            Finalize(self, self._write, exitpriority=0)
-
-    def _write(self) -> None:
-        self.start(0)
-        with tempfile.NamedTemporaryFile("w", dir=self.folder, delete=False, encoding="utf-8") as file:
-            file.write("\n".join(self.counts.elements()))
+def measured(work: Work) -> None:
+    """Run a work until it took long enough. Stacks are told by this function's name."""
+    began = perf_counter()
+    while perf_counter() - began < _LEAST_S:
+        work.run()
 
 
-def profiled(sampler: Sampler, work: Work) -> Iterator[tuple[str, Counter[str]]]:
-    """The counts of each kind of process, after a run that warms caches and indexes."""
-    work.run()
-    with tempfile.TemporaryDirectory() as folder:
-        sampler.folder = Path(folder) if work.has_workers else None
-        sampler.counts.clear()
-        began = time.process_time()
-        sampler.start()
-        while True:
-            work.run()
-            if work.has_workers or time.process_time() - began > _LEAST_S:
-                break
-        sampler.start(0)
-        sampler.folder = None
-        lines = [line for file in Path(folder).iterdir() for line in file.read_text(encoding="utf-8").splitlines()]
-    if lines:
-        yield f"{work.name}: workers", Counter(lines)
-        yield f"{work.name}: trainer", sampler.counts.copy()
-    else:
-        yield work.name, sampler.counts.copy()
+def counts_of(raw: str) -> dict[str, Counter[str]]:
+    """The moments of each function, of workers and of the process that has them.
+
+    Args:
+        raw: Lines of `process; frame; frame … number`, as py-spy writes them.
+    """
+    found: dict[str, Counter[str]] = {"": Counter(), "workers": Counter()}
+    stacks = [(line.rpartition(" ")[0].split(";"), int(line.rpartition(" ")[2])) for line in raw.splitlines()]
+    process = [max(at for at, frame in enumerate(frames) if frame.startswith("process ")) for frames, _ in stacks]
+    stacks = [(frames[at:], number) for at, (frames, number) in zip(process, stacks, strict=True)]
+    workers = {frames[0] for frames, _ in stacks if any(frame.startswith("_worker_loop ") for frame in frames)}
+    for frames, number in stacks:
+        is_thread = any(frame.startswith("_bootstrap_inner ") for frame in frames)
+        is_run = is_thread or any(frame.startswith("measured ") for frame in frames)
+        if is_run and frames[-1].partition(" ")[0].rpartition(".")[2] not in _WAITING:
+            ours = [frame for frame in frames if "(streamdata/" in frame]
+            where = _name(ours[-1]) if ours else "queues and other libraries"
+            found["workers" if frames[0] in workers else ""][where] += number
+    return found
+
+
+def _name(frame: str) -> str:
+    function, _, place = frame.partition(" (streamdata/")
+    return f"`{place.partition(':')[0].rstrip(')')}: {function.partition('.<locals>')[0]}`"
 
 
 def works(scale: Scale) -> Iterator[Work]:
@@ -152,16 +127,40 @@ def _loaded(make: Callable[[], MergedDataset], collate: Collate) -> None:
 
 
 def main() -> None:
-    """Profile all works, and write the page."""
-    sampler = Sampler()
-    page = [f"{machine()}", "", "| work | share of its CPU time, by function |", "|---|---|"]
-    for work in works(Scale()):
-        for name, counts in profiled(sampler, work):
-            total = counts.total()
-            shown = [(where, count) for where, count in counts.most_common() if count >= _NAMED * total]
-            shown.append(("others", total - sum(count for _, count in shown)))
-            page.append(f"| {name} | {', '.join(f'{where} {count / total:.0%}' for where, count in shown)} |")
-            print(page[-1], flush=True)
+    """Profile all works, and write the page; with a number, run that work."""
+    every = list(works(Scale()))
+    if sys.argv[1:]:
+        work = every[int(sys.argv[1])]
+        if not work.has_workers:
+            work.run()  # caches and indexes are warm
+        measured(work)
+        return
+    page = [machine(), "", "| work | share of its CPU time, by function |", "|---|---|"]
+    for number, work in enumerate(every):
+        with tempfile.NamedTemporaryFile() as raw:
+            record = [
+                str(Path(sys.executable).with_name("py-spy")),
+                "record",
+                "-F",
+                "-f",
+                "raw",
+                "-r",
+                str(_RATE),
+                "--subprocesses",
+                "-o",
+                raw.name,
+                "--",
+            ]
+            ours = [sys.executable, "-m", "tests.benchmarks.profiles", str(number)]
+            subprocess.run([*record, *ours], check=True, capture_output=True)
+            found = counts_of(Path(raw.name).read_text(encoding="utf-8"))
+        for role, counts in found.items():
+            if total := counts.total():
+                shown = [(where, count) for where, count in counts.most_common() if count >= _NAMED * total]
+                shown.append(("others", total - sum(count for _, count in shown)))
+                name = ": ".join(filter(None, (work.name, role or "trainer" * work.has_workers)))
+                page.append(f"| {name} | {', '.join(f'{where} {count / total:.0%}' for where, count in shown)} |")
+                print(page[-1], flush=True)
     PAGE.write_text("\n".join([*page, ""]), encoding="utf-8")
 
 

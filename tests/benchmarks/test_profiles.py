@@ -1,32 +1,24 @@
-"""Profiles name the functions of the package in which the time goes, here and in workers."""
+"""Profiles name the functions of the package in which the time goes, in a process and in its workers."""
 
-from pathlib import Path
+from tests.benchmarks.profiles import counts_of
 
-import pytest
-
-from streamdata import mixed_collate
-from tests.benchmarks import jsonl, profiles
-from tests.benchmarks.data import jsonl_rows
-from tests.benchmarks.measure import drain, loading_time
-
-
-def test_time_goes_where_the_work_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parsing is found in this process and, where it reads, in a worker; the timer stops with the work."""
-    monkeypatch.setattr(profiles, "_LEAST_S", 0.3)
-    place = jsonl_rows(tmp_path, 4000)
-    alone = profiles.Work("rows", lambda: drain(iter(jsonl.merged(place))))
-    loaded = profiles.Work("loaded", lambda: _loaded(place), has_workers=True)
-    sampler = profiles.Sampler()
-    found = dict(each for work in (alone, loaded) for each in profiles.profiled(sampler, work))
-    assert list(found) == ["rows", "loaded: workers", "loaded: trainer"]
-    parsing = "`shards/jsonl/shards.py: _parsed`"
-    assert found["rows"][parsing] > 0.1 * found["rows"].total()
-    assert found["loaded: workers"][parsing] > 0
-    assert parsing not in found["loaded: trainer"]
-    before = sampler.counts.total()
-    drain(iter(jsonl.merged(place)))
-    assert sampler.counts.total() == before
+MAIN = 'process 1:"python";<module> (run.py:1);'
+MEASURED = f"{MAIN}measured (run.py:8);"
+RAW = f"""\
+{MAIN}_call_with_frames_removed (<frozen importlib._bootstrap>:241) 50
+{MAIN}main (run.py:9);run (run.py:2);Mixture.draw (streamdata/mixing/mixture.py:7) 9
+{MEASURED}Mixture.draw (streamdata/mixing/mixture.py:7) 4
+{MEASURED}Mixture.draw (streamdata/mixing/mixture.py:9);_a.<locals>.<genexpr> (streamdata/b.py:1) 3
+{MEASURED}rebuild (streamdata/delivery/collate.py:3);loads (pickle.py:1) 2
+process 1:"python";process 2:"python";{MEASURED[19:]}_worker_loop (worker.py:3);_parsed (streamdata/c.py:1) 6
+process 1:"python";process 2:"python";_bootstrap_inner (threading.py:9);_feed (queues.py:2) 5
+process 1:"python";process 2:"python";_bootstrap_inner (threading.py:9);Condition.wait (threading.py:2) 80
+{MEASURED}get (queues.py:2);_poll (connection.py:4) 70
+"""
 
 
-def _loaded(place: Path) -> None:
-    loading_time(jsonl.merged(place, cyclic=True), mixed_collate, 300)
+def test_a_moment_is_of_the_innermost_function_of_the_package():
+    """Imports, what was before and waiting are left out; a worker's threads are the worker's."""
+    found = counts_of(RAW)
+    assert found[""] == {"`mixing/mixture.py: Mixture.draw`": 4, "`b.py: _a`": 3, "`delivery/collate.py: rebuild`": 2}
+    assert found["workers"] == {"`c.py: _parsed`": 6, "queues and other libraries": 5}
