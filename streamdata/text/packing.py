@@ -219,8 +219,8 @@ class TextJsonlProcessFnBuilder:
 
     - `tokens` int64;
     - `target_ids` int64, the stream shifted by one, also across the row's end; -100 where there is no next token;
-    - `loss_mask` bool, False where `target_ids` is -100: in the padding that ends a finite stream, and at its last
-      token;
+    - `loss_mask` bool, False where `target_ids` is -100: in the padding that ends a finite stream, or a lane's part
+      when ranks or workers change, and at its last token;
     - `position_ids` int64, from 0 at each document's start and each row's start (padding counts as a document);
     - `labels` int64, on request only, since trainers define them in two ways.
 
