@@ -25,7 +25,8 @@ from tests.benchmarks.measure import Scale, drain, loading_time
 from tests.benchmarks.packing import documents
 
 PAGE = Path(__file__).parents[2] / "docs" / "profiles.md"
-_RATE, _LEAST_S = 250, 4.0
+_RECORD = "record --function --format raw --rate 250 --subprocesses --output"
+_LEAST_S = 4.0
 _BATCHES = 2000
 _NAMED = 0.04
 """The share of a function that is named; the others are summed up."""
@@ -135,22 +136,10 @@ def main() -> None:
             work.run()  # caches and indexes are warm
         measured(work)
         return
-    page = [machine(), "", "| work | share of its CPU time, by function |", "|---|---|"]
+    page = [machine(), "", "| work | share of its time, by function |", "|---|---|"]
     for number, work in enumerate(every):
         with tempfile.NamedTemporaryFile() as raw:
-            record = [
-                str(Path(sys.executable).with_name("py-spy")),
-                "record",
-                "-F",
-                "-f",
-                "raw",
-                "-r",
-                str(_RATE),
-                "--subprocesses",
-                "-o",
-                raw.name,
-                "--",
-            ]
+            record = [str(Path(sys.executable).with_name("py-spy")), *_RECORD.split(), raw.name, "--"]
             ours = [sys.executable, "-m", "tests.benchmarks.profiles", str(number)]
             subprocess.run([*record, *ours], check=True, capture_output=True)
             found = counts_of(Path(raw.name).read_text(encoding="utf-8"))

@@ -76,7 +76,7 @@ LAST = {
 OF_PROCESSES = {"mixing/test_workers.py": ("mixing/control.py", "mixing/merged.py")}
 """These start many processes, and are asked last, and only about some modules."""
 OF_THREADS = "tests/mixing/test_places.py::test_a_process_forked_from_one_whose_torch_has_threads_makes_its_own"
-"""Is for ever where the tests' own process is forked, as here: torch's threads were its parent's."""
+"""Waits for ever where the tests' own process is forked, as here: torch's threads were its parent's."""
 QUIET_S = 40
 """A mutant hangs when no test ends for so long."""
 MAX_MEMORY = 6 << 30
@@ -165,12 +165,8 @@ def _become_tests(tree: Path, files: list[str], temporary: Path, log: Path) -> N
         sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
         for name in [name for name in sys.modules if name.partition(".")[0] in ("streamdata", "tests")]:
             del sys.modules[name]
-        thorough = [
-            "-m",
-            "",
-            "--hypothesis-profile=ci",
-            f"--deselect={OF_THREADS}",
-        ]  # what is `long` too, and a hundred examples
+        # What is `long` too, and a hundred examples.
+        thorough = ["-m", "", "--hypothesis-profile=ci", f"--deselect={OF_THREADS}"]
         os._exit(pytest.main(["-x", "-v", "--tb=no", "-p", "no:cacheprovider", "-W", IMPORTED, *thorough, *files]))
     except BaseException:
         traceback.print_exc()
