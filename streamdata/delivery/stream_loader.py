@@ -135,7 +135,7 @@ class StreamLoader:
         """How many batches a whole stretch has.
 
         Raises:
-            TypeError: Nobody said.
+            TypeError: `steps_per_epoch` is None: a stream has no length.
         """
         if self.steps_per_epoch is None:
             raise TypeError(

@@ -84,6 +84,7 @@ def lines(rows: Iterable[Row]) -> Iterator[str]:
         yield f"| {row.work} | {row.reach} | {row.got} | {verdict} | {row.from_} | {'; '.join(map(str, row.beside))} |"
     yield ""
     yield "A peer is ahead:" if ahead else "No peer is ahead."
+    yield ""
     yield from ahead
 
 

@@ -64,7 +64,7 @@ def test_table_says_where_a_peer_is_ahead() -> None:
     """In Markdown as in JSON; a bare loop that is faster is no peer."""
     ahead, behind = _row([0.9, 0.9]), _row([1.1, 1.1])
     text = "\n".join(lines([ahead, behind]))
-    assert "A peer is ahead:\n- reading: peer 0.90" in text
+    assert "A peer is ahead:\n\n- reading: peer 0.90" in text
     assert "No peer is ahead." in "\n".join(lines([behind]))
     rows = json.loads(as_json([ahead, behind], 1.0))["rows"]
     assert [row["peers_ahead"] for row in rows] == [["peer"], []]
