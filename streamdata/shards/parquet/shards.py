@@ -298,23 +298,8 @@ class ParquetWindow:
 
     def come(self, chunks: Iterator[Chunk | None]) -> None:
         """Set the chunks that will bring the requested spans."""
-        self._coming = self._arrivals(chunks)
-
-    def _arrivals(self, chunks: Iterator[Chunk | None]) -> Iterator[tuple[GroupRun, list[tuple[int, memoryview]]]]:
-        """Each run that was asked for, with its pieces, as they come; a chunk is taken up when it is needed."""
-        pieces = (
-            memoryview(memory)[offset:]
-            for chunk in chunks
-            if chunk is not None  # else the window was not asked for
-            for memory, offset in chunk.located(0, np.arange(chunk.begin, chunk.end))
-        )
-        for run, spans in list(self._asked.items()):
-            held = [(begin, piece[: end - begin]) for (begin, end), piece in zip(spans, pieces, strict=False)]
-            if len(held) < len(spans):
-                break
-            del self._asked[run]
-            yield run, held
-        self._asked.clear()  # if the window was not asked for after all
+        # No method: in a cycle with the window, all that is decoded would stay until a collection.
+        self._coming = _arrivals(self._asked, chunks)
 
     def take(
         self,
@@ -400,3 +385,22 @@ def gathered(runs: Sequence[DecodedRun], run_of: Int64s, rows: Int64s, schema: A
     places[order] = np.arange(len(order))
     is_in_order = bool((np.diff(order) == 1).all())
     return joined if is_in_order else joined.take(pyarrow.array(places))
+
+
+def _arrivals(
+    asked: dict[GroupRun, list[tuple[int, int]]], chunks: Iterator[Chunk | None]
+) -> Iterator[tuple[GroupRun, list[tuple[int, memoryview]]]]:
+    """Each run that was asked for, with its pieces, as they come; a chunk is taken up when it is needed."""
+    pieces = (
+        memoryview(memory)[offset:]
+        for chunk in chunks
+        if chunk is not None  # else the window was not asked for
+        for memory, offset in chunk.located(0, np.arange(chunk.begin, chunk.end))
+    )
+    for run, spans in list(asked.items()):
+        held = [(begin, piece[: end - begin]) for (begin, end), piece in zip(spans, pieces, strict=False)]
+        if len(held) < len(spans):
+            break
+        del asked[run]
+        yield run, held
+    asked.clear()  # if the window was not asked for after all
