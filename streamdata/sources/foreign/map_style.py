@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import SourceError, shown
-from streamdata.fields import DATASET_NAME, DP_RANK, INDEX, RECORD, SEED, WORKER_ID
+from streamdata.fields import DATASET_NAME, INDEX, RECORD, SEED
 from streamdata.recipe.named_source import SEED as SEED_PARTS
 from streamdata.recipe.named_source import PartRange, Span
 from streamdata.run import Permutation, stable_seed
@@ -170,8 +170,7 @@ class MapStyleSource(Source):
     def _singly(
         self, task: ReadTask, epoch: int, positions: Iterable[IndexedPosition]
     ) -> Iterator[tuple[Record, Position]]:
-        name, dp_rank, worker, seed = task.fields.values()
-        source = task.number
+        name, source, common = task.fields[DATASET_NAME], task.number, task.fields
         get = self._dataset.__getitem__ if task.noting is None else task.noting(self._dataset.__getitem__)
         for index, after in positions:
             try:
@@ -180,25 +179,16 @@ class MapStyleSource(Source):
                     raise no_record(self._dataset, name)
             except (Exception, SystemExit) as error:  # a user's dataset may raise anything; the tally decides
                 if task.keeps_damaged:
-                    record = (source, epoch, index, 0)
-                    yield DamagedRecord(error, "__getitem__", **{**task.fields, INDEX: index, RECORD: record}), after
+                    fields = {**common, INDEX: index, RECORD: (source, epoch, index, 0)}
+                    yield DamagedRecord(error, "__getitem__", **fields), after
                 else:
                     task.tally.fail(error, f"index {index}", "__getitem__")
                 continue
-            item = fields_of(item, name)
-            record = (source, epoch, index, 0)
-            yield (
-                {
-                    **item,
-                    DATASET_NAME: name,
-                    DP_RANK: dp_rank,
-                    WORKER_ID: worker,
-                    SEED: seed,
-                    INDEX: index,
-                    RECORD: record,
-                },
-                after,
-            )
+            # Filled in steps: a dict with these in its display would be made anew twice while it grows.
+            record = {**fields_of(item, name), **common}
+            record[INDEX] = index
+            record[RECORD] = (source, epoch, index, 0)
+            yield record, after
 
     def _ahead(
         self,
@@ -225,8 +215,10 @@ class MapStyleSource(Source):
                     if item is None and not self._takes_none:
                         task.tally.fail(no_record(self._dataset, task.name), f"index {index}", "__getitems__")
                         continue
-                    record = (task.number, epoch, index, 0)
-                    yield {**fields_of(item, task.name), **task.fields, INDEX: index, RECORD: record}, after
+                    record = {**fields_of(item, task.name), **task.fields}
+                    record[INDEX] = index
+                    record[RECORD] = (task.number, epoch, index, 0)
+                    yield record, after
 
 
 def _check_items(items: object, indices: list[int], name: str) -> None:
