@@ -35,7 +35,7 @@ def read_spans(
     lend: Callable[[int], memoryview] | None = None,
     at_their_paths: set[int] | None = None,
 ) -> tuple[memoryview, Int64s]:
-    """Read byte spans of files into one piece of memory; those that begin where the one before ends, together.
+    """Read byte spans of files into one piece of memory; those that touch, together.
 
     Args:
         urls: All shards.
@@ -50,21 +50,20 @@ def read_spans(
     Raises:
         ShardError: A shard has changed, or ends before a span does.
     """
-    size, origins, placed = 0, list[int](), list[tuple[int, int, int, int]]()
-    pieces, piece_of = _joined(spans.tolist(), gaps=False)
-    for shard, begin, end in pieces:
-        origins.append(size - begin)  # where the first byte of the piece's file would be
-        placed.append((shard, begin, end, size))
-        size += end - begin
+    pieces, piece_of = coalesced(spans, gaps=False)
+    size = sum(map(itemgetter(2), pieces)) - sum(map(itemgetter(1), pieces))
     memory = memoryview(bytearray(size)) if lend is None else lend(size)
+    at, origins = 0, list[int]()  # where the first byte of each piece's file would be
     known = set() if at_their_paths is None else at_their_paths
     asked: list[tuple[memoryview, Future[bytes]]] = []
     try:
-        for shard, group in groupby(sorted(placed), itemgetter(0)):
+        for shard, group in groupby(pieces, itemgetter(0)):
             url, stamp, short = urls[shard], stamps[shard], list[tuple[int, int, int]]()
             file = None if is_remote(url) else opened_shard(url)  # one after the other, so that few are open at once
-            for _, begin, end, at in group:
+            for _, begin, end in group:
+                origins.append(at - begin)
                 part = memory[at : at + end - begin]
+                at += end - begin
                 if file is None:
                     asked.append((part, submit_range(url, begin, end, stamp)))
                 elif (got := file.read_into(part, begin)) < end - begin:
@@ -95,18 +94,12 @@ def coalesced(spans: Int64s, *, gaps: bool = True) -> tuple[list[Piece], Int64s]
     """
     order, of_span = np.lexsort((spans[:, 1], spans[:, 0])), np.full(len(spans), -1, np.int64)
     order = order[spans[order, 1] < spans[order, 2]]
-    pieces, of_span[order] = _joined(spans[order].tolist(), gaps=gaps)
-    return pieces, of_span
-
-
-def _joined(spans: list[list[int]], *, gaps: bool) -> tuple[list[Piece], list[int]]:
-    """Join spans to those before them; return the pieces, and the number of each span's piece."""
     pieces, numbers = list[Piece](), list[int]()
     shard, first, last, skipped = -1, 0, 0, 0  # of the piece under way
-    for next_shard, begin, end in spans:
+    for next_shard, begin, end in spans[order].tolist():
         gap, size = begin - last, end - first
         is_near = gap <= 0 or (gaps and 2 * (skipped + gap) < size)
-        if next_shard != shard or begin < first or (end > last and not (is_near and size <= MAX_REQUEST_BYTES)):
+        if next_shard != shard or (end > last and not (is_near and size <= MAX_REQUEST_BYTES)):
             if shard >= 0:
                 pieces.append((shard, first, last))
             shard, first, last, skipped = next_shard, begin, end, 0
@@ -115,4 +108,5 @@ def _joined(spans: list[list[int]], *, gaps: bool) -> tuple[list[Piece], list[in
         numbers.append(len(pieces))
     if shard >= 0:
         pieces.append((shard, first, last))
-    return pieces, numbers
+    of_span[order] = numbers
+    return pieces, of_span
