@@ -103,8 +103,10 @@ _field_names = _FieldNames()
 _unpackers = _Unpackers()
 
 
-def plain_record(memory: mmap.mmap, begin: int, end: int, crc: int, url: str) -> Record | None:
+def plain_record(memory: mmap.mmap, begin: int, end: int, crc: int, url: str, common: Record) -> Record | None:
     """The record whose members fill [begin, end); None if a header is not plain, or they are not those of the index.
+
+    It begins as a copy of `common`, which has `KEY` and `URL`: a dict that grows is made anew.
 
     Whoever gets None reads the record by `records`. This is the hot loop of reading tars. It believes what it reads,
     because in the end the CRC32 of all names and sizes is compared with the index, which has one of this kind (see
@@ -117,7 +119,9 @@ def plain_record(memory: mmap.mmap, begin: int, end: int, crc: int, url: str) ->
     name = memory[at + skip : at + skip + 100]
     dot = name.find(b".", name.rfind(b"/") + 1)
     key = name[:dot]
-    record: Record = {KEY: key.decode("utf-8", "surrogateescape"), URL: url}
+    record = common.copy()
+    record[KEY] = key.decode("utf-8", "surrogateescape")
+    record[URL] = url
     names, unpack, seen, to_data = _field_names, _unpackers[dot], [key], skip + BLOCK
     try:
         while at < end:

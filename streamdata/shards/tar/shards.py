@@ -157,15 +157,13 @@ class TarWindow:
         else:
             view, offsets = located.read(chosen, keep=self._is_kept)
             places = zip(repeat(view.obj), offsets.tolist())  # its slices are bytes, the view's would be views
-        rows = zip(places, spans, self._crcs[chosen].tolist(), strict=False)
+        rows, begun = zip(places, spans, self._crcs[chosen].tolist(), strict=False), {KEY: None, URL: None, **common}
         for (memory, begin), (shard, offset, stop), crc in rows:
             end = begin + stop - offset
-            record = plain_record(memory, begin, end, crc, urls[shard])
-            record = record or self._reread(bytes(memory[begin:end]), urls[shard], offset, crc)
-            record |= common
-            yield record
+            record = plain_record(memory, begin, end, crc, urls[shard], begun)
+            yield record or self._reread(bytes(memory[begin:end]), urls[shard], offset, crc, common)
 
-    def _reread(self, buffer: bytes, url: str, begin: int, crc: int) -> Record:
+    def _reread(self, buffer: bytes, url: str, begin: int, crc: int, common: Mapping[str, Any]) -> Record:
         """The record in `buffer`, whatever its headers are like, or the error that says why it is not one."""
         archive: Any = SimpleNamespace(size=begin + len(buffer), read=lambda n, at: buffer[at - begin : at - begin + n])
         record = next(records(archive, url, start=begin, stop=begin + len(buffer), max_bytes=len(buffer)), None)
@@ -173,7 +171,7 @@ class TarWindow:
             got = f"headers with CRC32 {record.crc():08x}" if record else "none"
             remedy = "The shard has changed: copy it again, delete its index, and start the run again."
             raise damaged(url, begin, None, f"a record whose headers have CRC32 {crc:08x}", got, remedy=remedy)
-        return {KEY: record.key, URL: url, **record.fields}
+        return {KEY: record.key, URL: url, **common, **record.fields}
 
     def _with_lines(
         self, found: Iterator[Record], lines: "_SidecarLines", positions: Sequence[int] | Int64s, chunk: Chunk | None
