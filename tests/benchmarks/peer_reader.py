@@ -1,7 +1,8 @@
 """Writes and reads records as litdata or MosaicML Streaming do: a script for an environment that has them.
 
 `python -P peer_reader.py write litdata|mosaic FOLDER RECORDS BYTES` writes into a folder; `… read NAME ENDPOINT
-CACHE` reads the bucket "data" of an S3 API twice, shuffled, and prints the seconds of both epochs as JSON.
+CACHE` reads the bucket "data" of an S3 API twice, shuffled, and prints the seconds of both epochs as JSON; `… load
+litdata ENDPOINT CACHE shuffled|in_order WORKERS` those of one, in batches of 64.
 """
 
 import json
@@ -45,7 +46,7 @@ def write(name: str, folder: str, count: int, size: int) -> None:
     litdata.merge()
 
 
-def _dataset(name: str, endpoint: str, cache: str) -> Any:
+def _dataset(name: str, endpoint: str, cache: str, *, shuffle: bool = True) -> Any:
     if name == "mosaic":
         os.environ["S3_ENDPOINT_URL"] = endpoint
         return _streaming().StreamingDataset(remote="s3://data", local=cache, shuffle=True, batch_size=64)
@@ -54,7 +55,7 @@ def _dataset(name: str, endpoint: str, cache: str) -> Any:
 
     downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # it reads from https alone, and has no setting
     options = {"endpoint_url": endpoint}
-    return litdata.StreamingDataset("s3://data/", cache_dir=cache, shuffle=True, storage_options=options)
+    return litdata.StreamingDataset("s3://data/", cache_dir=cache, shuffle=shuffle, storage_options=options)
 
 
 def _time(dataset: Any) -> float:
@@ -66,6 +67,18 @@ def _time(dataset: Any) -> float:
     return took
 
 
+def _loading_time(dataset: Any, workers: int) -> float:
+    import litdata
+
+    loader = litdata.StreamingDataLoader(dataset, batch_size=64, num_workers=workers, collate_fn=list)
+    begin = time.perf_counter()
+    found = sum(map(len, loader))
+    took = time.perf_counter() - begin
+    if found != len(dataset):
+        raise ValueError(f"expected {len(dataset)} records, got {found}")
+    return took
+
+
 def main() -> None:
     """Do what the arguments say."""
     what, name, *rest = sys.argv[1:]
@@ -73,9 +86,14 @@ def main() -> None:
         write(name, rest[0], int(rest[1]), int(rest[2]))
         return
     os.environ |= {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_DEFAULT_REGION": "us-east-1"}
-    endpoint, cache = rest
-    dataset = _dataset(name, endpoint, cache)
-    sys.stdout.write("\n" + json.dumps([_time(dataset) for _ in range(2)]) + "\n")
+    endpoint, cache, *how = rest
+    if what == "load":
+        order, workers = how
+        times = [_loading_time(_dataset(name, endpoint, cache, shuffle=order == "shuffled"), int(workers))]
+    else:
+        dataset = _dataset(name, endpoint, cache)
+        times = [_time(dataset) for _ in range(2)]
+    sys.stdout.write("\n" + json.dumps(times) + "\n")
 
 
 if __name__ == "__main__":

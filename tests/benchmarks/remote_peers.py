@@ -15,10 +15,22 @@ from typing import Any, NamedTuple
 
 import webdataset
 
-from streamdata import MergedDataset, MetaDistributedWebDataset
+from streamdata import MergedDataset, MetaDistributedWebDataset, StreamLoader
 from tests.benchmarks.data import cached
 from tests.benchmarks.far_store import NUM_SHARDS, Store, store
-from tests.benchmarks.measure import Beside, Row, Scale, Times, apart, drain, per_second
+from tests.benchmarks.measure import (
+    BATCH_SIZE,
+    NUM_WORKERS,
+    Beside,
+    Row,
+    Scale,
+    Times,
+    apart,
+    by_turns,
+    compared,
+    drain,
+    per_second,
+)
 from tests.benchmarks.peers import MissingPeerError, asked
 
 _SIZE = 30_000
@@ -43,6 +55,7 @@ def rows(directory: Path, scale: Scale, far: Store) -> Iterator[Row]:
             place = cached(directory, f"{name}-{count}-{_SIZE}", partial(_write, name, count))
             with store(place) as their:
                 found = list(_compared(title, partial(_of_peer, name, their), far, scale))
+                found += _loaded(their, far, scale) if name == "litdata" else ()
         except MissingPeerError as error:
             work = f"an epoch of the same, beside {title}"
             found = [Row(work=work, reach="≥ 1 x", got="not measured", ok=None, from_=str(error))]
@@ -80,6 +93,45 @@ def _compared(title: str, their: Callable[[], _Epochs], far: Store, scale: Scale
         f"{theirs[0].requests} requests in both epochs",
         beside=beside("second", cached_ours),
     )
+
+
+def _loaded(their: Store, far: Store, scale: Scale) -> Iterator[Row]:
+    """A first epoch in batches, in both orders, from this process and from two workers."""
+    ways = {
+        f"{order}_{workers}": (order, workers) for order in ("shuffled", "in_order") for workers in (0, NUM_WORKERS)
+    }
+    works: dict[str, Callable[[], object]] = {}
+    for name, way in ways.items():
+        works[f"ours_{name}"] = partial(apart, _our_loading_time, far, *way)
+        works[f"litdata_{name}"] = partial(_peer_loading_time, their, *way)
+    best = by_turns(min(3, scale.repetitions), **works)
+    for name, (order, workers) in ways.items():
+        ours = f"ours_{name}"
+        found = [best.beside(ours, f"litdata_{name}", "litdata", is_peer=True)]
+        if workers:
+            found.append(best.beside(ours, f"ours_{order}_0", "no workers"))
+        yield compared(
+            f"the same in batches of {BATCH_SIZE}, {order.replace('_', ' ')}, {workers or 'no'} workers",
+            {one.name: 1 for one in found},
+            found,
+            ", ".join(f"{one} {per_second(scale.remote_records, best[one])}" for one in best if one.endswith(name)),
+        )
+
+
+def _our_loading_time(far: Store, order: str, num_workers: int) -> float:
+    source: Any = MetaDistributedWebDataset("s3://data/", storage_options=far.options)
+    source.name, source.percent = "tar", 1.0
+    merged = MergedDataset([source], cyclic=False, shuffle_streaming_subsets=order == "shuffled")
+    begin = time.perf_counter()
+    drain(StreamLoader(merged, batch_size=BATCH_SIZE, num_workers=num_workers))
+    return time.perf_counter() - begin
+
+
+def _peer_loading_time(their: Store, order: str, num_workers: int) -> float:
+    their.log()
+    with TemporaryDirectory() as files:
+        printed = asked(_READER, "load", "litdata", their.url, files, order, str(num_workers))
+    return float(json.loads(printed.splitlines()[-1])[0])
 
 
 def _two_epochs(dataset: Any) -> list[float]:

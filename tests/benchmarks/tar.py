@@ -37,13 +37,14 @@ _ORDERS = {"in_order": "in order", "shuffled": "shuffled within about 1,000"}
 LIMIT = "a bare loop over a map"
 _WANTED = {"in_order": (0.6, 0.9), "shuffled": (0.5, 0.8)}
 """Of the limit, and of litdata."""
+_WANTED_MAPPED = {"in_order": (0.7, 1.0), "shuffled": (0.62, 0.95)}
 _WANTED_OF_TWO = {"in_order": 1.5, "shuffled": 1.4, "with_sidecar": 1.3}
 
 
-def merged(place: Path, *, shuffle: bool = True, cyclic: bool = False) -> MergedDataset:
+def merged(place: Path, *, shuffle: bool = True, cyclic: bool = False, mapped: bool = False) -> MergedDataset:
     """The shards as users read them, with all fields of their sidecars, if they have some."""
     fields = META_FIELDS if any(place.glob("*.jsonl")) else ()
-    source: Any = MetaDistributedWebDataset(str(place), meta_names=fields)
+    source: Any = MetaDistributedWebDataset(str(place), meta_names=fields, mapped=mapped)
     source.name, source.percent = "tar", 1.0
     return MergedDataset([source], cyclic=cyclic, shuffle_streaming_subsets=shuffle)
 
@@ -65,6 +66,7 @@ def litdata_tars(directory: Path, place: Path, scale: Scale) -> Path:
 
 def _one_process(place: Path, litdata: Path, peer: Peer | None, scale: Scale) -> Iterator[Row]:
     shuffled, in_order = merged(place), merged(place, shuffle=False)
+    mapped_shuffled, mapped_in_order = merged(place, mapped=True), merged(place, shuffle=False, mapped=True)
     bare_shuffled, bare_in_order = _BareLoop(place, shuffled), _BareLoop(place, in_order)
     peers: dict[str, Callable[[], object]] = {
         "webdataset_in_order": lambda: drain(_webdataset(place)),
@@ -76,25 +78,35 @@ def _one_process(place: Path, litdata: Path, peer: Peer | None, scale: Scale) ->
     best = by_turns(
         scale.repetitions,
         shuffled=lambda: drain(anew(shuffled)),
+        mapped_shuffled=lambda: drain(anew(mapped_shuffled)),
         bare_shuffled=lambda: bare_shuffled.run(_mapped(place)),
         in_order=lambda: drain(anew(in_order)),
+        mapped_in_order=lambda: drain(anew(mapped_in_order)),
         bare_in_order=lambda: bare_in_order.run(_mapped(place)),
         **peers,
     )
     for name, what in _ORDERS.items():
+        rates = _rates(best, name, scale.tar_records)
         of_limit, of_peer = _WANTED[name]
         yield compared(
             f"tar, {scale.tar_records:,} records of 4 members (30 KB), no workers, {what}",
             {LIMIT: of_limit, "litdata": of_peer, "webdataset": 10},
             _beside(best, name, peers),
-            _rates(best, name, scale.tar_records),
+            rates,
+        )
+        of_limit, of_peer = _WANTED_MAPPED[name]
+        yield compared(
+            f"the same with `mapped: true`, {what}",
+            {LIMIT: of_limit, "litdata": of_peer},
+            _beside(best, name, peers, "mapped_"),
+            rates,
         )
 
 
-def _beside(best: Times, name: str, peers: Collection[str]) -> list[Beside]:
+def _beside(best: Times, name: str, peers: Collection[str], way: str = "") -> list[Beside]:
     names = [one.removesuffix(f"_{name}") for one in peers if one.endswith(name)]
-    others = [best.beside(name, f"{one}_{name}", one, is_peer=True) for one in names]
-    return [best.beside(name, f"bare_{name}", LIMIT), *others]
+    others = [best.beside(f"{way}{name}", f"{one}_{name}", one, is_peer=True) for one in names]
+    return [best.beside(f"{way}{name}", f"bare_{name}", LIMIT), *others]
 
 
 def _rates(best: Times, name: str, count: int) -> str:
