@@ -19,6 +19,8 @@ _TWO = "the same, two workers, batches of 64, "
 _WORKS = {
     "tar, 20,000 records of 4 members (30 KB), no workers, in order": "Tars, in order",
     "tar, 20,000 records of 4 members (30 KB), no workers, shuffled": "Tars, shuffled",
+    "the same with `mapped: true`, in order": "Tars, in order, mapped",
+    "the same with `mapped: true`, shuffled": "Tars, shuffled, mapped",
     f"{_TWO}mixed_collate beside identity collate, in order": "Tars, in order, two workers",
     f"{_TWO}mixed_collate beside identity collate, shuffled": "Tars, shuffled, two workers",
     "JSONL, 400,000 rows of 985 bytes and 7 fields, no workers, in order": "JSON Lines, in order",
@@ -28,6 +30,10 @@ _WORKS = {
     "the same through MergedDataset, checked, no workers, later epochs": "Windows of tokens, later epochs",
     f"{_TWO}TensorCollate": "Windows of tokens, two workers",
     "an epoch of the same, shuffled, no workers": "Tars in an object store, nothing cached",
+    "the same in batches of 64, shuffled, no": "Tars in an object store, shuffled batches",
+    "the same in batches of 64, shuffled, 2": "Tars in an object store, shuffled batches, two workers",
+    "the same in batches of 64, in order, no": "Tars in an object store, in order",
+    "the same in batches of 64, in order, 2": "Tars in an object store, in order, two workers",
     "the same, a second epoch": "Tars in an object store, cached on disk",
 }
 """How rows of the table of figures begin, and what the bars call them."""

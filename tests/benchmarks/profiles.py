@@ -83,6 +83,7 @@ def works(scale: Scale) -> Iterator[Work]:
     for shuffle in (False, True):
         how = "shuffled" if shuffle else "in order"
         yield Work(f"tar, {how}", partial(_drained, partial(tar.merged, tars, shuffle=shuffle)))
+        yield Work(f"tar, {how}, mapped", partial(_drained, partial(tar.merged, tars, shuffle=shuffle, mapped=True)))
         yield Work(f"JSONL, {how}", partial(_drained, partial(jsonl.merged, lines, shuffle=shuffle)))
     for kind, groups in (
         (_DOCUMENTS, (1000, 10_000, scale.parquet_rows)),
