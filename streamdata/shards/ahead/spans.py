@@ -18,7 +18,8 @@ record of a shuffled window."""
 MAX_REQUEST_BYTES: Final = 8 << 20
 """Bytes of several spans that are one piece, at most; a span that is larger is one, too."""
 _MAX_GAP_BYTES: Final = 128 << 10
-"""Bytes between two spans that are read with them, at most: larger gaps are blocks that other workers fetch."""
+"""Bytes between two spans that are read with them, at most. Larger gaps are columns that nobody wants, or blocks that
+other workers fetch."""
 
 
 class FileSpans(NamedTuple):
@@ -42,7 +43,7 @@ def read_spans(
     Args:
         urls: All shards.
         stamps: Their versions.
-        spans: Shard, begin and end of each span, (n, 3).
+        spans: Shard, begin and end of each span, (n, 3); none is empty.
         lend: Returns memory of at least the bytes asked for; by default it is new.
         at_their_paths: Shards whose paths need not be looked at again; those that are found there join the set.
 

@@ -298,7 +298,7 @@ class ParquetWindow:
 
     def come(self, chunks: Iterator[Chunk | None]) -> None:
         """Set the chunks that will bring the requested spans."""
-        # No method: in a cycle with the window, all that is decoded would stay until a collection.
+        # No method: in a cycle with the window, what is decoded would stay until a collection of garbage.
         self._coming = _arrivals(self._asked, chunks)
 
     def take(

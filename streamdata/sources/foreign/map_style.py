@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import SourceError, shown
-from streamdata.fields import DATASET_NAME, INDEX, RECORD, SEED
+from streamdata.fields import INDEX, RECORD, SEED
 from streamdata.recipe.named_source import SEED as SEED_PARTS
 from streamdata.recipe.named_source import PartRange, Span
 from streamdata.run import Permutation, stable_seed
@@ -170,7 +170,7 @@ class MapStyleSource(Source):
     def _singly(
         self, task: ReadTask, epoch: int, positions: Iterable[IndexedPosition]
     ) -> Iterator[tuple[Record, Position]]:
-        name, source, common = task.fields[DATASET_NAME], task.number, task.fields
+        name, source, common = task.name, task.number, task.fields
         get = self._dataset.__getitem__ if task.noting is None else task.noting(self._dataset.__getitem__)
         for index, after in positions:
             try:
