@@ -371,7 +371,7 @@ def test_windows_of_a_small_source_share_their_requests(tmp_path, use):
         size = sum(path.stat().st_size for path in (tmp_path / "rows").iterdir())
         assert sum(end - begin for _, begin, end in link.requests) < size * (1.05 * count / 2048 + cyclic)
     assert num_requests[0] < 0.9 * 2048  # how soon windows grow depends on how often the reader had to wait
-    assert num_requests[1] < num_requests[0] + 400
+    assert num_requests[1] < num_requests[0] + 800  # of three times 2048 more
     assert held_bytes() == (0, 0)
 
 
