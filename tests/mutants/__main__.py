@@ -40,7 +40,13 @@ SUITES = {
     "stores/datasets/": ("stores/blend/test_blend_*.py", "stores/blend/test_blend*.py"),
     "mixing/c": ("mixing/test_ties.py", "mixing/test_clock.py", "mixing/test_states.py", "mixing/test_*.py"),
     "mixing/": ("mixing/test_ties.py", "mixing/test_[es]*.py", "mixing/test_pins.py", "mixing/test_*.py"),
-    "states/": ("states/test_*.py", "mixing/test_states.py", "mixing/test_pins.py", "mixing/test_*.py"),
+    "states/": (
+        "states/test_*.py",
+        "mixing/test_states.py",
+        "mixing/test_pins.py",
+        "tools/trace/test_*.py",
+        "mixing/test_*.py",
+    ),
     "sources/order": (
         "sources/test_order.py",
         "sources/test_outlook.py",

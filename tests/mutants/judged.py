@@ -116,4 +116,14 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "end = (leftover.end(source.blocks_per_window))",
     ): "No stretch that is written begins after its end; one that did would have no record, not less than none.",
     ("shards/tar/records.py", "_MAX_FIELD_NAMES = 4096", "_MAX_FIELD_NAMES = 4097"): _ONLY_TIME,
+    (
+        "mixing/mixture.py",
+        "feed, outputs, pulled = feed_of(), 0, 0",
+        "feed, outputs, pulled = feed_of(), 0, 1",
+    ): "A search without an output is given up one sample earlier, if it is the first: an error comes that would come.",
+    (
+        "states/progress.py",
+        "given |= zip(COUNTS, map(int.__sub__, progress.counts(epoch_pass, path), first), strict=True)",
+        "given |= zip(COUNTS, map(int.__sub__, progress.counts(epoch_pass, path), first), strict=False)",
+    ): "Both sides have a number for each of COUNTS.",
 }
