@@ -90,7 +90,7 @@ def lines(rows: Iterable[Row]) -> Iterator[str]:
 
 def peers_ahead(row: Row) -> list[Beside]:
     """The peers that are faster than ours."""
-    return [one for one in row.beside if one.is_peer and one.ratio < 1]
+    return [one for one in row.beside if one.is_peer and round(one.ratio, 2) < 1]  # as the table shows it
 
 
 def as_json(rows: Sequence[Row], seconds: float) -> str:
