@@ -23,6 +23,12 @@ def test_gaps_are_read_where_that_is_less_than_twice_what_is_wanted():
     assert requests_of((0, 0, 10), (1, 10, 20)) == [(0, 0, 10), (1, 10, 20)]
 
 
+def test_large_gaps_are_not_read():
+    """In a shard's own order they are what another worker reads: two would fetch nearly all of it, each."""
+    assert requests_of((0, 0, MB), (0, MB + (128 << 10), 2 * MB)) == [(0, 0, 2 * MB)]
+    assert requests_of((0, 0, MB), (0, MB + (128 << 10) + 1, 2 * MB)) == [(0, 0, MB), (0, MB + (128 << 10) + 1, 2 * MB)]
+
+
 def test_each_span_says_which_piece_has_it():
     """Whichever is used first; an empty span is in none."""
     pieces, of_span = coalesced(np.array([(1, 0, 5), (0, 90, 95), (0, 7, 7), (1, 5, 9)], np.int64))

@@ -17,6 +17,8 @@ Piece = tuple[int, int, int]
 record of a shuffled window."""
 MAX_REQUEST_BYTES: Final = 8 << 20
 """Bytes of several spans that are one piece, at most; a span that is larger is one, too."""
+_MAX_GAP_BYTES: Final = 128 << 10
+"""Bytes between two spans that are read with them, at most: larger gaps are blocks that other workers fetch."""
 
 
 class FileSpans(NamedTuple):
@@ -83,7 +85,7 @@ def read_spans(
 
 
 def coalesced(spans: Int64s, *, gaps: bool = True) -> tuple[list[Piece], Int64s]:
-    """Join spans into pieces, each less than twice as large as the bytes that are wanted of it.
+    """Join spans into pieces, each less than twice as large as the bytes that are wanted of it, and without large gaps.
 
     Args:
         spans: Shard, begin and end of each, (n, 3), in the order in which they are used.
@@ -98,7 +100,7 @@ def coalesced(spans: Int64s, *, gaps: bool = True) -> tuple[list[Piece], Int64s]
     shard, first, last, skipped = -1, 0, 0, 0  # of the piece under way
     for next_shard, begin, end in spans[order].tolist():
         gap, size = begin - last, end - first
-        is_near = gap <= 0 or (gaps and 2 * (skipped + gap) < size)
+        is_near = gap <= 0 or (gaps and gap <= _MAX_GAP_BYTES and 2 * (skipped + gap) < size)
         if next_shard != shard or (end > last and not (is_near and size <= MAX_REQUEST_BYTES)):
             if shard >= 0:
                 pieces.append((shard, first, last))
