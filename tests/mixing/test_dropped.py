@@ -10,6 +10,8 @@ import pytest
 import webdataset
 
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, ParquetDataset
+from streamdata.shards.ahead.windows import Load
+from tests.io.servers import s3_server
 from tests.mixing.test_resume import Packer
 from tests.streams import Numbers
 
@@ -59,22 +61,42 @@ def shards(tmp_path):
 
 
 @pytest.mark.parametrize("num_samples", [5, 20])
+@pytest.mark.parametrize("is_remote", [False, True])
 @pytest.mark.parametrize(
     ("kind", "name"),
     [(MetaDistributedWebDataset, "rows.tar"), (JsonlIterableDataset, "rows.jsonl"), (ParquetDataset, "rows.parquet")],
 )
-def test_its_shards_are_in_no_cycle(shards, kind, name, num_samples):
+def test_its_shards_are_in_no_cycle(shards, kind, name, is_remote, num_samples):
     """What is read of them may be large: of parquet decoded row groups up to max_open_bytes."""
-    source = kind(str(shards / name), name="a", percent=1)
-    held = weakref.ref(source.source.shards)
-    dataset = MergedDataset([source], cyclic=False)
-    del source
-    gc.collect()
-    gc.disable()
-    try:
-        samples = iter(dataset)
-        assert len(list(islice(samples, num_samples))) == num_samples
-        del dataset, samples
-        assert held() is None
-    finally:
-        gc.enable()
+    with s3_server({f"data/{name}": (shards / name).read_bytes()}) as server:
+        options = {"storage_options": {"endpoint": server.url, "anonymous": True}} if is_remote else {}
+        source = kind(f"s3://data/{name}" if is_remote else str(shards / name), name="a", percent=1, **options)
+        held = weakref.ref(source.source.shards)
+        dataset = MergedDataset([source], cyclic=False)
+        del source
+        gc.collect()
+        gc.disable()
+        try:
+            samples = iter(dataset)
+            assert len(list(islice(samples, num_samples))) == num_samples
+            del dataset, samples
+            assert held() is None
+        finally:
+            gc.enable()
+
+
+def test_what_was_read_is_let_go_of_without_a_collection(shards, monkeypatch):
+    """Else the bytes of all that was read would stay beside those ahead."""
+    loads, init = weakref.WeakSet(), Load.__init__
+    monkeypatch.setattr(Load, "__init__", lambda load, *arguments: loads.add(load) or init(load, *arguments))
+    with s3_server({"data/rows.tar": (shards / "rows.tar").read_bytes()}) as server:
+        options = {"endpoint": server.url, "anonymous": True}
+        source = MetaDistributedWebDataset("s3://data/rows.tar", name="a", percent=1, storage_options=options)
+        samples = iter(MergedDataset([source]))
+        gc.collect()
+        gc.disable()
+        try:
+            most = max(len(loads) for _ in islice(samples, 20 * 20))
+        finally:
+            gc.enable()
+    assert 1 <= most <= 8

@@ -135,10 +135,10 @@ class Upcoming:
         if self.is_on:
             self.is_on = False
             self._lane.upcoming.remove(self)
-            self._loads, self._chunks, loads = iter(()), iter(()), list(self._queue)
+            self._loads, self._chunks, self._chunk, loads = iter(()), iter(()), None, list(self._queue)
             self._queue.clear()
             for load in reversed(loads if self._pid == os.getpid() else []):
-                load.cancel()
+                load.drop()
 
     def enter(self, key: Hashable) -> PlannedWindow:
         """Go to the next window, whose key is `key`; the rest of the previous one is dropped.
@@ -174,7 +174,7 @@ class Upcoming:
             yield from load.chunks
             self._queue.popleft()
             self._num_under_way -= len(load.answers)
-            load.cancel()
+            load.drop()
             # Further ahead only where that was too late: tiny sources would be read for epochs that nobody comes to.
             if self._has_waited:
                 self._num_wanted, self._has_waited = min(2 * self._num_wanted, _MOST_WINDOWS), False

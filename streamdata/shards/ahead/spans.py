@@ -18,7 +18,8 @@ record of a shuffled window."""
 MAX_REQUEST_BYTES: Final = 8 << 20
 """Bytes of several spans that are one piece, at most; a span that is larger is one, too."""
 _MAX_GAP_BYTES: Final = 128 << 10
-"""Bytes between two spans that are read with them, at most: larger gaps are blocks that other workers fetch."""
+"""Bytes between two spans that are read with them, at most. Larger gaps are columns that nobody wants, or blocks that
+other workers fetch."""
 
 
 class FileSpans(NamedTuple):

@@ -143,8 +143,9 @@ class Load:
             failed.set_exception(error)
         self.sent_bytes += request.end - request.begin
 
-    def cancel(self) -> None:
-        """Cancel what is not answered yet."""
+    def drop(self) -> None:
+        """Cancel what is not answered yet, and leave the cycle with the chunks, which would keep all bytes for long."""
+        self.chunks = ()
         for answer in reversed(self.answers.values()):  # the last first: what takes its place is to stay
             if isinstance(answer, Future):
                 answer.cancel()

@@ -52,7 +52,10 @@ class RowGroupSource(BlockSource):
         window: ParquetWindow = opened.window  # type: ignore[assignment]
         # Each chunk is taken up when the first group that it brings is due, and let go of when that is decoded.
         window.come(iter(chunks))
-        return super()._read_window(task, epoch, opened, (None,))
+        try:
+            yield from super()._read_window(task, epoch, opened, (None,))
+        finally:  # the chunks lead to the window: see `come`
+            window.come(iter(()))
 
     def _holds(
         self, part: Part, positions: Indices, shards: Indices, firsts: Indices, counts: Indices
