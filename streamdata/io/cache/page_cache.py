@@ -27,7 +27,7 @@ Memory = bytes | mmap.mmap
 """The bytes that were asked for; or a map of a file that has them where they lie in the shard."""
 Fetch = Callable[[int, int], "Future[Memory]"]
 """Asks for the bytes [begin, end) of one version of a shard; fails if the shard is of another one."""
-_MAX_FETCHED: Final = 8
+_MAX_FETCHED: Final = 16
 """Pages that a process fetches at the same time: what it holds of them is beside what readers asked for."""
 _MAX_THREADS: Final = 64
 _POLL_S: Final = 0.01
