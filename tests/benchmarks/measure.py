@@ -29,7 +29,7 @@ class Scale:
     tar_records: int = 20_000
     jsonl_rows: int = 400_000
     parquet_rows: int = 240_000
-    remote_records: int = 4000
+    remote_records: int = 8000
     cached_records: int = 16_000
     small_remote_records: int = 131_072
     many_records: tuple[int, int] = (100_000, 1_000_000)
@@ -63,6 +63,7 @@ class Scale:
 
 QUICK = Scale(
     parquet_rows=120_000,
+    remote_records=4000,
     images=1000,
     sources=(10, 200),
     blended={4: 10**7, 32: 10**7, 256: 10**6},

@@ -4,12 +4,14 @@ Each work runs in a process of its own under py-spy, which looks from outside at
 A moment counts for the innermost function of the package, with what that calls in C and in libraries.
 """
 
+import atexit
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
@@ -17,11 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamdata import DatasetFactory, MergedDataset, PackTokens, TensorCollate, mixed_collate
-from tests.benchmarks import balance, jsonl, parquet, stores, tar
+from streamdata import DatasetFactory, MergedDataset, PackTokens, StreamLoader, TensorCollate, mixed_collate
+from tests.benchmarks import balance, jsonl, parquet, remote, stores, tar
 from tests.benchmarks.__main__ import DIRECTORY, machine
 from tests.benchmarks.data import jsonl_rows, parquet_rows, tar_shards
-from tests.benchmarks.measure import Scale, drain, loading_time
+from tests.benchmarks.far_store import Store, shards, store
+from tests.benchmarks.measure import BATCH_SIZE, NUM_WORKERS, Scale, drain, loading_time
 from tests.benchmarks.packing import documents
 
 PAGE = Path(__file__).parents[2] / "docs" / "profiles.md"
@@ -77,8 +80,8 @@ def _name(frame: str) -> str:
     return f"`{place.partition(':')[0].rstrip(')')}: {function.partition('.<locals>')[0]}`"
 
 
-def works(scale: Scale) -> Iterator[Work]:
-    """Ours of the rows that miss what they should reach."""
+def works(scale: Scale, far: Store) -> Iterator[Work]:
+    """Ours of the rows that miss what they should reach; `far` has tars of its own."""
     tars, lines = tar_shards(DIRECTORY, scale.tar_records), jsonl_rows(DIRECTORY, scale.jsonl_rows)
     for shuffle in (False, True):
         how = "shuffled" if shuffle else "in order"
@@ -108,6 +111,7 @@ def works(scale: Scale) -> Iterator[Work]:
     balanced = PackTokens(8192, balance=balance.MODEL, rows=balance.ROWS[8192])
     yield Work("PackTokens with `balance`", lambda: drain(balanced(iter(samples))))
     small = parquet_rows(DIRECTORY, _ROWS, scale.parquet_rows, 1000)
+    yield Work("object store, later epochs from the page cache", lambda: drain(_cached(far)))
     loaded: tuple[tuple[str, Callable[[], MergedDataset], Collate], ...] = (
         ("tar, in order", lambda: tar.merged(tars, shuffle=False, cyclic=True), mixed_collate),
         ("tar, shuffled", lambda: tar.merged(tars, cyclic=True), mixed_collate),
@@ -118,6 +122,7 @@ def works(scale: Scale) -> Iterator[Work]:
     )
     for name, make, collate in loaded:
         yield Work(f"{name}, two workers", partial(_loaded, make, collate), has_workers=True)
+    yield Work("object store, shuffled, two workers", partial(_batches, far), has_workers=True)
 
 
 def _drained(make: Callable[[], MergedDataset]) -> None:
@@ -128,20 +133,36 @@ def _loaded(make: Callable[[], MergedDataset], collate: Collate) -> None:
     loading_time(make(), collate, _BATCHES)
 
 
+@cache
+def _cached(far: Store) -> MergedDataset:
+    """Tars of the store, with pages on disk as long as the process lives."""
+    pages = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, pages)
+    return remote.merged(far, cache={"path": pages, "max_bytes": 10**9})
+
+
+def _batches(far: Store) -> None:
+    drain(StreamLoader(remote.merged(far), batch_size=BATCH_SIZE, num_workers=NUM_WORKERS))
+
+
 def main() -> None:
-    """Profile all works, and write the page; with a number, run that work."""
-    every = list(works(Scale()))
+    """Profile all works, and write the page; with a number and a store's endpoint, run that work."""
     if sys.argv[1:]:
-        work = every[int(sys.argv[1])]
+        work = list(works(Scale(), Store(None, sys.argv[2])))[int(sys.argv[1])]
         if not work.has_workers:
             work.run()  # caches and indexes are warm
         measured(work)
         return
+    with store(shards(DIRECTORY, Scale().remote_records, 30_000)) as far:
+        _write(list(works(Scale(), far)), far)
+
+
+def _write(every: list[Work], far: Store) -> None:
     page = [machine(), "", "| work | share of its time, by function |", "|---|---|"]
     for number, work in enumerate(every):
         with tempfile.NamedTemporaryFile() as raw:
             record = [str(Path(sys.executable).with_name("py-spy")), *_RECORD.split(), raw.name, "--"]
-            ours = [sys.executable, "-m", "tests.benchmarks.profiles", str(number)]
+            ours = [sys.executable, "-m", "tests.benchmarks.profiles", str(number), far.url]
             subprocess.run([*record, *ours], check=True, capture_output=True)
             found = counts_of(Path(raw.name).read_text(encoding="utf-8"))
         for role, counts in found.items():

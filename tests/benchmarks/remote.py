@@ -53,7 +53,8 @@ def rows(directory: Path, scale: Scale) -> Iterator[Row]:
         yield _requests(far, scale.small_remote_records)
 
 
-def _merged(far: Store | Served, paths: Any = "s3://data/", **options: Any) -> MergedDataset:
+def merged(far: Store | Served, paths: Any = "s3://data/", **options: Any) -> MergedDataset:
+    """A mixture of the store's tars alone."""
     shuffle, cyclic = options.pop("shuffle", True), options.pop("cyclic", False)
     read_ahead = options.pop("read_ahead_bytes", None)
     source: Any = MetaDistributedWebDataset(paths, storage_options=far.options, **options)
@@ -63,7 +64,7 @@ def _merged(far: Store | Served, paths: Any = "s3://data/", **options: Any) -> M
 
 def _our_time(far: Store | Served, count: int, need: float, paths: str = "s3://data/") -> float:
     """For so many records, of which the consumer needs each for so many seconds; indexes are built before."""
-    stream = _merged(far, paths)
+    stream = merged(far, paths)
     begin = time.perf_counter()
     for number, _ in enumerate(islice(stream, count), 1):
         rest = begin + number * need - time.perf_counter()
@@ -121,7 +122,7 @@ def _shuffled(far: Store, scale: Scale) -> Iterator[Row]:
 
 
 def _our_workers(far: Store, batches: int) -> float:
-    return loading_time(_merged(far, shuffle=False, cyclic=True), identity, batches)
+    return loading_time(merged(far, shuffle=False, cyclic=True), identity, batches)
 
 
 def _peer_workers(far: Store, place: list[str], batches: int) -> float:
@@ -153,7 +154,7 @@ def _start_time(far: Store, indexes: str, paths: Any) -> float:
     """Until the first record is there; indexes are kept in that directory."""
     os.environ["STREAMDATA_CACHE"] = indexes
     begin = time.perf_counter()
-    next(iter(_merged(far, paths)))
+    next(iter(merged(far, paths)))
     return time.perf_counter() - begin
 
 
@@ -260,7 +261,7 @@ def _memory(far: Store, scale: Scale) -> Row:
 
 def _resident_mb(far: Store) -> tuple[float, float]:
     """After the first sample, and at most in an epoch."""
-    stream = iter(_merged(far, read_ahead_bytes=_READ_AHEAD))
+    stream = iter(merged(far, read_ahead_bytes=_READ_AHEAD))
     next(stream)
     first = resident_mb()
     return first, max([first, *(resident_mb() for number, _ in enumerate(stream) if number % 100 == 0)])
