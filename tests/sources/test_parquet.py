@@ -476,6 +476,18 @@ def test_counts_that_contradict_each_other_are_an_error(tmp_path):
         list(MergedDataset([source(str(tmp_path))], cyclic=False))
 
 
+def test_a_column_without_bytes_is_an_error(tmp_path):
+    """A footer that says so of a column with rows is damaged."""
+    pq.write_table(pa.table({"x": [1] * 1000}), tmp_path / "a.parquet")
+    data = (tmp_path / "a.parquet").read_bytes()
+    size = 2 * pq.read_metadata(tmp_path / "a.parquet").row_group(0).column(0).total_compressed_size
+    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = data[end:].replace(bytes([size & 127 | 128, size >> 7]), bytes([128, 0]))
+    (tmp_path / "a.parquet").write_bytes(data[:end] + footer)
+    with pytest.raises(ShardError, match=r"a\.parquet': row group 0: expected 1000 rows within .* of 1000 values in bytes"):
+        source(str(tmp_path))
+
+
 def save_to_disk(folder: Path, counts=(23, 9), batch=7) -> str:
     """Write Arrow streams and notes as Hugging Face's `save_to_disk` does, and a cache beside them."""
     folder.mkdir(parents=True)

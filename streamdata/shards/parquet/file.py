@@ -166,7 +166,7 @@ class OpenParquet:
             column, is_flat = group.column(place), leaf.max_repetition_level == 0
             values, size, first = column.num_values, column.total_compressed_size, column.data_page_offset
             begin = min(first, column.dictionary_page_offset or first)
-            is_within = 0 <= begin <= begin + size <= self.file.size
+            is_within = 0 <= begin < begin + size <= self.file.size
             counts_fit = values == num_rows or not is_flat
             if not (is_within and counts_fit and 0 <= num_rows <= MAX_COUNT and 0 <= values <= MAX_COUNT):
                 raise ShardError(
