@@ -319,9 +319,9 @@ class Clocks:
             # next sample.
             self.is_new = any(run.generation not in history.clocks for history in histories)
         carry, gone = self._carry(histories, reweighed), []
-        # What the first generation of a size comes after is of another size.
+        # Those of another size say nothing here: the lane has no entries of it.
         earlier = [number for number in run.progress.headers if number < reweighed]
-        if carry is not None and reweighed > run.progress.before.number and earlier:
+        if carry is not None and earlier:
             # Not that number less one: generations of which no rank delivered anything may be missing.
             before = self._blend(max(earlier))
             ours = {child.path for child in node.children}
