@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from streamdata import MergedDataset, to_state
+from streamdata.run import find_data_parallel
 from streamdata.states.headers import canonical, compared, digest_of
 
 MakeDataset = Callable[[], MergedDataset]
@@ -82,7 +83,10 @@ def plain(value: object) -> object:
 def in_lane(dataset: MergedDataset, worker: int, num_workers: int) -> Iterable[dict]:
     """The stream as DataLoader worker `worker` would give it, in this process."""
     info = SimpleNamespace(id=worker, num_workers=num_workers)
-    with patch("streamdata.mixing.merged.get_worker_info", lambda: info):
+    worker = patch.multiple(
+        "streamdata.mixing.merged", get_worker_info=lambda: info, data_parallel_at_fork=find_data_parallel
+    )  # no fork begins this lane: an earlier test's may have found another rank
+    with worker:
         return iter(dataset)
 
 
