@@ -83,10 +83,9 @@ def plain(value: object) -> object:
 def in_lane(dataset: MergedDataset, worker: int, num_workers: int) -> Iterable[dict]:
     """The stream as DataLoader worker `worker` would give it, in this process."""
     info = SimpleNamespace(id=worker, num_workers=num_workers)
-    worker = patch.multiple(
-        "streamdata.mixing.merged", get_worker_info=lambda: info, data_parallel_at_fork=find_data_parallel
-    )  # no fork begins this lane: an earlier test's may have found another rank
-    with worker:
+    # No fork begins this lane: an earlier test's may have found another rank.
+    found = {"get_worker_info": lambda: info, "data_parallel_at_fork": find_data_parallel}
+    with patch.multiple("streamdata.mixing.merged", **found):
         return iter(dataset)
 
 

@@ -85,14 +85,15 @@ def test_its_shards_are_in_no_cycle(shards, kind, name, is_remote, num_samples):
             gc.enable()
 
 
-def test_what_was_read_is_let_go_of_without_a_collection(shards, monkeypatch):
-    """Else the bytes of all that was read would stay beside those ahead."""
+@pytest.mark.parametrize("read_ahead_bytes", [None, 3000])
+def test_what_was_read_is_let_go_of_without_a_collection(shards, monkeypatch, read_ahead_bytes):
+    """Else the bytes of all that was read would stay beside those ahead. With few bytes a window is many loads."""
     loads, init = weakref.WeakSet(), Load.__init__
     monkeypatch.setattr(Load, "__init__", lambda load, *arguments: loads.add(load) or init(load, *arguments))
     with s3_server({"data/rows.tar": (shards / "rows.tar").read_bytes()}) as server:
         options = {"endpoint": server.url, "anonymous": True}
         source = MetaDistributedWebDataset("s3://data/rows.tar", name="a", percent=1, storage_options=options)
-        samples = iter(MergedDataset([source]))
+        samples = iter(MergedDataset([source], read_ahead_bytes=read_ahead_bytes))
         gc.collect()
         gc.disable()
         try:

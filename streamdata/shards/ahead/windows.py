@@ -27,16 +27,20 @@ class PlannedWindow(NamedTuple):
     order: Int64s
     """Positions of its records, in the order in which they are used."""
 
-    def chunks(self, max_bytes: int) -> "list[Chunk]":
-        """Divide the window into chunks of so many bytes at most; one record may have more."""
+    def chunks(self, max_bytes: int) -> "Iterator[Chunk]":
+        """Divide the window into chunks of so many bytes at most; one record may have more.
+
+        One at a time: a list would hold what was read of the first ones while the last ones are planned.
+        """
         sizes = [np.diff(file.spans[self.order, 1:])[:, 0] for file in self.files]
         ends = np.cumsum(np.sum(sizes, axis=0) if sizes else np.zeros(len(self.order), np.int64))
-        chunks, begin, before = [], 0, 0
+        begin, before = 0, 0
+        if not len(ends):
+            yield Chunk(self, 0, 0, 0)
         while begin < len(ends):
             end = max(begin + 1, int(np.searchsorted(ends, before + max_bytes, side="right")))
-            chunks.append(Chunk(self, begin, end, int(ends[end - 1]) - before))
+            yield Chunk(self, begin, end, int(ends[end - 1]) - before)
             begin, before = end, int(ends[end - 1])
-        return chunks or [Chunk(self, 0, 0, 0)]
 
     def shards(self) -> list[int]:
         """Identify its files: it may share requests with windows of the same ones."""
