@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from bisect import bisect_left
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
@@ -216,12 +216,29 @@ def test_pages_whose_readers_have_gone_are_not_fetched(folder):
     reads = [cache.read(*version, 4 * number * MB, 4 * number * MB + 9, ask) for number in range(20)]
     while len(answers) < page_cache._MAX_FETCHED:
         time.sleep(0.001)
-    assert sum(read.cancel() for read in reads) == 20 - page_cache._MAX_FETCHED
+    assert all(read.cancel() for read in reads)
     for answer in answers:
         answer.set_result(bytes(4 * MB))
     for thread in set(threading.enumerate()) - before:
         thread.join(60)
     assert len(answers) == page_cache._MAX_FETCHED
+
+
+def test_many_readers_of_a_page_keep_no_other_from_being_fetched(folder):
+    """They wait for who fetches it, and not in the place of who fetches another."""
+    cache, asked = PageCache(str(folder), 128 * MB), {}
+    version = shard_key(URL, "v1", 80 * MB), 80 * MB
+    ask = lambda begin, end: asked.setdefault(begin, Future())  # noqa: E731
+    reads = [cache.read(*version, number, number + 9, ask) for number in range(2 * page_cache._MAX_FETCHED)]
+    reads.append(cache.read(*version, 4 * MB, 4 * MB + 9, ask))
+    give_up = time.monotonic() + 60
+    while len(asked) < 2 and time.monotonic() < give_up:
+        time.sleep(0.001)
+    assert sorted(asked) == [0, 4 * MB]
+    for answer in asked.values():
+        answer.set_result(bytes(4 * MB))
+    wait(reads)
+    assert sorted(asked) == [0, 4 * MB]
 
 
 def test_where_no_thread_can_be_started_the_next_read_tries_again(folder, monkeypatch):

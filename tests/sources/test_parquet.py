@@ -484,7 +484,9 @@ def test_a_column_without_bytes_is_an_error(tmp_path):
     end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     footer = data[end:].replace(bytes([size & 127 | 128, size >> 7]), bytes([128, 0]))
     (tmp_path / "a.parquet").write_bytes(data[:end] + footer)
-    with pytest.raises(ShardError, match=r"a\.parquet': row group 0: expected 1000 rows within .* of 1000 values in bytes"):
+    with pytest.raises(
+        ShardError, match=r"a\.parquet': row group 0: expected 1000 rows within .* of 1000 values in bytes"
+    ):
         source(str(tmp_path))
 
 

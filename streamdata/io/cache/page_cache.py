@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -121,43 +120,53 @@ class PageCache:
         self, answer: "Future[Memory]", file: ShardFile, begin: int, end: int, fetch: Fetch, *, is_kept: bool
     ) -> None:
         """Answer with bytes of pages, one after the other: those that are kept are fetched whole."""
-        with self._slots if is_kept else nullcontext():
-            if not answer.set_running_or_notify_cancel():  # its reader has gone while it waited for its turn
-                return
-            try:
-                parts = []
-                for first, last in _by_page(begin, end):
-                    if (found := self._found(file, first, last)) is not None:
-                        self.reads, self.hits = self.reads + 1, self.hits + last - first
-                        parts.append(memoryview(found)[first:last])
-                    elif is_kept:
-                        at = first - first % PAGE_BYTES
-                        parts.append(self._page(file, at, fetch)[first - at : last - at])
-                    else:
-                        parts.append(memoryview(fetch(first, last).result()))
-                answer.set_result(b"".join(parts))
-            except BaseException as error:
-                answer.set_exception(error)
-
-    def _page(self, file: ShardFile, begin: int, fetch: Fetch) -> memoryview:
-        """The whole of a page: fetched, and kept if there is room, unless somebody else does that meanwhile."""
-        end, name = min(file.size, begin + PAGE_BYTES), f"{file.shard}-{begin}"
-        patience = time.monotonic() + STALL_S
-        while not self._lock(name):
-            if time.monotonic() > patience:  # the process that fetches it may be suspended
-                return memoryview(fetch(begin, end).result())
-            time.sleep(_POLL_S)
+        parts: list[memoryview] = []
         try:
-            if (found := self._found(file, begin, end)) is not None:
-                return memoryview(found)[begin:end]
-            data = memoryview(fetch(begin, end).result())
-            if "off" not in self._said:
-                self._keep(file, begin // PAGE_BYTES, data)
-        finally:
-            with self._threads:
-                self._fetched.remove(name)
-                self._room.lock(name, fcntl.LOCK_UN)
-        return data
+            for first, last in _by_page(begin, end):
+                if answer.cancelled():  # its reader has gone
+                    break
+                if (found := self._found(file, first, last)) is not None:
+                    self.reads, self.hits = self.reads + 1, self.hits + last - first
+                    parts.append(memoryview(found)[first:last])
+                elif is_kept:
+                    at = first - first % PAGE_BYTES
+                    if (page := self._page(file, at, fetch, answer)) is not None:
+                        piece = page[first - at : last - at]
+                        # Where it waits for another page, it holds what was asked for, not all of this one.
+                        parts.append(piece if last == end else memoryview(bytes(piece)))
+                else:
+                    parts.append(memoryview(fetch(first, last).result()))
+        except BaseException as error:
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(error)
+        else:
+            if answer.set_running_or_notify_cancel():
+                answer.set_result(b"".join(parts))
+
+    def _page(self, file: ShardFile, begin: int, fetch: Fetch, answer: "Future[Memory]") -> memoryview | None:
+        """The whole of a page: fetched, and kept if there is room, unless somebody else does that meanwhile.
+
+        None if the answer was cancelled before its turn.
+        """
+        end, name = min(file.size, begin + PAGE_BYTES), f"{file.shard}-{begin}"
+        for _ in range(int(STALL_S / _POLL_S)):
+            with self._slots:  # of these and the lock nobody holds one while he waits for the other
+                if answer.cancelled():
+                    return None
+                if self._lock(name):
+                    try:
+                        if (found := self._found(file, begin, end)) is not None:
+                            return memoryview(found)[begin:end]
+                        data = memoryview(fetch(begin, end).result())
+                        if "off" not in self._said:
+                            self._keep(file, begin // PAGE_BYTES, data)
+                        return data
+                    finally:
+                        with self._threads:
+                            self._fetched.remove(name)
+                            self._room.lock(name, fcntl.LOCK_UN)
+            time.sleep(_POLL_S)
+        return memoryview(fetch(begin, end).result())  # the process that fetches it may be suspended
 
     def _lock(self, name: str) -> bool:
         """Take the lock of a page unless another thread or process has it; return whether the caller has it now."""
