@@ -6,6 +6,7 @@ others the whole page is fetched and kept while there is room, and then what is 
 
 import fcntl
 import logging
+import math
 import mmap
 import threading
 import time
@@ -51,7 +52,7 @@ class PageCache:
     def __init__(self, path: str, max_bytes: int | None) -> None:
         self.path, self.reads, self.hits = path, 0, 0
         self._room, self._said = Room(Path(path), max_bytes), set[str]()
-        self._threads, self._slots, self._num_threads = threading.Lock(), threading.Semaphore(_MAX_FETCHED), 0
+        self._threads, self._num_threads = threading.Condition(), 0
         self._waiting = deque[Callable[[], None]]()
         """Reads that no thread has begun."""
         self._checked: dict[str, bytearray] = {}
@@ -120,61 +121,68 @@ class PageCache:
         self, answer: "Future[Memory]", file: ShardFile, begin: int, end: int, fetch: Fetch, *, is_kept: bool
     ) -> None:
         """Answer with bytes of pages, one after the other: those that are kept are fetched whole."""
-        parts: list[memoryview] = []
         try:
+            parts = list[bytes | memoryview]()
             for first, last in _by_page(begin, end):
-                if answer.cancelled():  # its reader has gone
-                    break
                 if (found := self._found(file, first, last)) is not None:
                     self.reads, self.hits = self.reads + 1, self.hits + last - first
                     parts.append(memoryview(found)[first:last])
                 elif is_kept:
-                    at = first - first % PAGE_BYTES
-                    if (page := self._page(file, at, fetch, answer)) is not None:
-                        piece = page[first - at : last - at]
-                        # Where it waits for another page, it holds what was asked for, not all of this one.
-                        parts.append(piece if last == end else memoryview(bytes(piece)))
+                    parts.append(self._of_page(answer, file, first, last, fetch))
                 else:
-                    parts.append(memoryview(fetch(first, last).result()))
+                    parts.append(fetch(first, last).result()[:])
+            data = b"".join(parts)
         except BaseException as error:
             if answer.set_running_or_notify_cancel():
                 answer.set_exception(error)
         else:
             if answer.set_running_or_notify_cancel():
-                answer.set_result(b"".join(parts))
+                answer.set_result(data)
 
-    def _page(self, file: ShardFile, begin: int, fetch: Fetch, answer: "Future[Memory]") -> memoryview | None:
-        """The whole of a page: fetched, and kept if there is room, unless somebody else does that meanwhile.
+    def _of_page(self, answer: "Future[Memory]", file: ShardFile, first: int, last: int, fetch: Fetch) -> bytes:
+        """Bytes of one page, which is fetched whole and kept if there is room, unless somebody else does that.
 
-        None if the answer was cancelled before its turn.
+        Once the answer is cancelled, none: who has gone neither fetches a page nor waits for one.
         """
-        end, name = min(file.size, begin + PAGE_BYTES), f"{file.shard}-{begin}"
-        for _ in range(int(STALL_S / _POLL_S)):
-            with self._slots:  # of these and the lock nobody holds one while he waits for the other
-                if answer.cancelled():
-                    return None
-                if self._lock(name):
-                    try:
-                        if (found := self._found(file, begin, end)) is not None:
-                            return memoryview(found)[begin:end]
-                        data = memoryview(fetch(begin, end).result())
-                        if "off" not in self._said:
-                            self._keep(file, begin // PAGE_BYTES, data)
-                        return data
-                    finally:
-                        with self._threads:
-                            self._fetched.remove(name)
-                            self._room.lock(name, fcntl.LOCK_UN)
-            time.sleep(_POLL_S)
-        return memoryview(fetch(begin, end).result())  # the process that fetches it may be suspended
+        begin = first - first % PAGE_BYTES
+        end, name, patience = min(file.size, begin + PAGE_BYTES), f"{file.shard}-{begin}", math.inf
+        while not answer.cancelled():
+            is_locked = self._lock(name)
+            try:
+                if (found := self._found(file, first, last)) is not None:
+                    return found[first:last]
+                if is_locked:
+                    data = fetch(begin, end).result()
+                    if "off" not in self._said:
+                        self._keep(file, begin // PAGE_BYTES, memoryview(data))
+                    return data[first - begin : last - begin]
+            finally:
+                if is_locked:
+                    with self._threads:
+                        self._fetched.remove(name)
+                        self._room.lock(name, fcntl.LOCK_UN)
+                        self._threads.notify_all()
+            if is_locked is None:
+                patience = min(patience, time.monotonic() + STALL_S)
+            if time.monotonic() > patience:  # the process that fetches it may be suspended
+                return fetch(first, last).result()[:]
+            with self._threads:
+                self._threads.wait(_POLL_S)
+        return b""
 
-    def _lock(self, name: str) -> bool:
-        """Take the lock of a page unless another thread or process has it; return whether the caller has it now."""
+    def _lock(self, name: str) -> bool | None:
+        """Take the lock of a page, if this process fetches neither that nor as many as it may.
+
+        Returns:
+            Whether the caller has it now; None if another process has it.
+        """
         with self._threads:
-            is_free = name not in self._fetched and self._room.lock(name)
-            if is_free:
-                self._fetched.add(name)
-            return is_free
+            if name in self._fetched or len(self._fetched) >= _MAX_FETCHED:
+                return False
+            if not self._room.lock(name):
+                return None
+            self._fetched.add(name)
+            return True
 
     def _keep(self, file: ShardFile, page: int, data: memoryview) -> None:
         """Publish a page if there is room for it."""
