@@ -44,11 +44,16 @@ LIMIT = "decoding, resizing and tokenizing by hand"
 
 def rows(directory: Path, scale: Scale) -> Iterator[Row]:
     """Each backend, without workers and with them."""
-    place = cached(directory, f"images-{scale.images}", partial(_write, records=scale.images))
+    place = photographs(directory, scale)
     tokenizer = place / "tokenizer"
     for backend in BACKENDS:
         yield _one_process(place, str(tokenizer), backend, scale)
         yield _workers(place, str(tokenizer), backend, scale)
+
+
+def photographs(directory: Path, scale: Scale) -> Path:
+    """A tar of JPEGs with texts, and a tokenizer."""
+    return cached(directory, f"images-{scale.images}", partial(_write, records=scale.images))
 
 
 def _write(place: Path, records: int) -> None:
@@ -68,7 +73,8 @@ def _photograph(rng: np.random.Generator) -> bytes:
     return file.getvalue()
 
 
-def _merged(place: Path, tokenizer: str, backend: Any, *, cyclic: bool) -> MergedDataset:
+def merged(place: Path, tokenizer: str, backend: Any, *, cyclic: bool) -> MergedDataset:
+    """The builder's stream over them."""
     function = ImageTextPairProcessFnBuilder(_WANTED, _MAX_TOKENS, tokenizer, backend=backend)
     source: Any = MetaDistributedWebDataset(str(place / "00000.tar"), process_fn=function)
     source.name, source.percent = "images", 1.0
@@ -123,7 +129,7 @@ def _by_simplejpeg(data: bytes) -> Any:
 
 
 def _one_process(place: Path, tokenizer: str, backend: str, scale: Scale) -> Row:
-    dataset, loop = _merged(place, tokenizer, backend, cyclic=False), _BareLoop(place, tokenizer, backend)
+    dataset, loop = merged(place, tokenizer, backend, cyclic=False), _BareLoop(place, tokenizer, backend)
     _check(dataset, loop)
     best = by_turns(
         scale.repetitions,
@@ -150,7 +156,7 @@ def _workers(place: Path, tokenizer: str, backend: str, scale: Scale) -> Row:
 
 
 def _our_loading_time(place: Path, tokenizer: str, backend: str, batches: int) -> float:
-    return loading_time(_merged(place, tokenizer, backend, cyclic=True), TensorCollate(), batches)
+    return loading_time(merged(place, tokenizer, backend, cyclic=True), TensorCollate(), batches)
 
 
 def _bare_loading_time(place: Path, tokenizer: str, backend: str, batches: int) -> float:

@@ -21,7 +21,8 @@ class Ints:
         return self.values[index]
 
 
-def _sources(count: int) -> list[Ints]:
+def ints(count: int) -> list[Ints]:
+    """So many sources, with different weights."""
     return [Ints(f"source-{number:04d}", 1_000_000, 1 + number % 7) for number in range(count)]
 
 
@@ -54,7 +55,7 @@ def _from(micros: dict[str, float], name: str, scale: Scale) -> str:
 def _micros(few: int, many: int, scale: Scale) -> dict[str, float]:
     """Per sample, in µs."""
     draws = scale.draws
-    fresh = {"few": MergedDataset(_sources(few)), "many": MergedDataset(_sources(many))}
+    fresh = {"few": MergedDataset(ints(few)), "many": MergedDataset(ints(many))}
     running = {name: iter(dataset) for name, dataset in fresh.items()}
     for name, count in (("few", few), ("many", many)):
         drain(islice(running[name], scale.warm_up * count))

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamdata import DatasetFactory, MergedDataset, PackTokens, StreamLoader, TensorCollate, mixed_collate
-from tests.benchmarks import balance, jsonl, parquet, remote, stores, tar
+from streamdata.prepare.worker import Worker
+from tests.benchmarks import balance, images, jsonl, mixing, parquet, prepare, remote, stores, tar
 from tests.benchmarks.__main__ import DIRECTORY, machine
 from tests.benchmarks.data import jsonl_rows, parquet_rows, tar_shards
 from tests.benchmarks.far_store import Store, shards, store
@@ -111,6 +112,12 @@ def works(scale: Scale, far: Store) -> Iterator[Work]:
     balanced = PackTokens(8192, balance=balance.MODEL, rows=balance.ROWS[8192])
     yield Work("PackTokens with `balance`", lambda: drain(balanced(iter(samples))))
     small = parquet_rows(DIRECTORY, _ROWS, scale.parquet_rows, 1000)
+    photographs = images.photographs(DIRECTORY, scale)
+    for backend in images.BACKENDS:
+        made = partial(images.merged, photographs, str(photographs / "tokenizer"), backend, cyclic=False)
+        yield Work(f"JPEGs, {backend}", partial(_drained, made))
+    yield Work("mixing 1,000 sources of ints", lambda: drain(islice(_mixed(), scale.draws)))
+    yield Work("prepare text, one worker", lambda: _prepared(prepare.corpus(DIRECTORY, scale.prepare_kilobytes)))
     yield Work("object store, later epochs from the page cache", lambda: drain(_cached(far)))
     loaded: tuple[tuple[str, Callable[[], MergedDataset], Collate], ...] = (
         ("tar, in order", lambda: tar.merged(tars, shuffle=False, cyclic=True), mixed_collate),
@@ -139,6 +146,20 @@ def _cached(far: Store) -> MergedDataset:
     pages = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, pages)
     return remote.merged(far, cache={"path": pages, "max_bytes": 10**9})
+
+
+@cache
+def _mixed() -> Iterator[Any]:
+    """An endless stream, under way."""
+    return iter(MergedDataset(mixing.ints(1000)))
+
+
+def _prepared(place: Path) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        prepared = prepare.Prepared(place, Path(root))
+        worker = Worker(prepared.job())
+        for task in prepared.tasks(1):
+            worker.do(task, lambda _: None)
 
 
 def _batches(far: Store) -> None:
