@@ -126,4 +126,9 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "given |= zip(COUNTS, map(int.__sub__, progress.counts(epoch_pass, path), first), strict=True)",
         "given |= zip(COUNTS, map(int.__sub__, progress.counts(epoch_pass, path), first), strict=False)",
     ): "Both sides have a number for each of COUNTS.",
+    (
+        "sources/order/dealt_lane.py",
+        'expected = f"at least {first}" if window < first else f"at most {windows}"',
+        'expected = f"at least {first}" if window <= first else f"at most {windows}"',
+    ): "Only a window before the first or after the last one comes here.",
 }
