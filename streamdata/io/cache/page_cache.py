@@ -6,10 +6,8 @@ others the whole page is fetched and kept while there is room, and then what is 
 
 import fcntl
 import logging
-import math
 import mmap
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -80,9 +78,8 @@ class PageCache:
         if not is_kept and not any(self._found(file, *one) for one in _by_page(begin, end)):
             return fetch(begin, end)
         answer = Future[Memory]()
-        gather = partial(self._gather, answer, file, begin, end, fetch, is_kept=is_kept)
         with self._threads:
-            self._waiting.append(gather)
+            self._waiting.append(partial(self._gather, answer, file, begin, end, fetch, is_kept=is_kept))
             if self._num_threads < _MAX_THREADS:
                 # No exit waits for it. Where none can be started, nobody waits for the answer either.
                 threading.Thread(target=self._work, name="streamdata cache", daemon=True).start()
@@ -131,13 +128,11 @@ class PageCache:
                     parts.append(self._of_page(answer, file, first, last, fetch))
                 else:
                     parts.append(fetch(first, last).result()[:])
-            data = b"".join(parts)
+            finish = partial(answer.set_result, b"".join(parts))
         except BaseException as error:
-            if answer.set_running_or_notify_cancel():
-                answer.set_exception(error)
-        else:
-            if answer.set_running_or_notify_cancel():
-                answer.set_result(data)
+            finish = partial(answer.set_exception, error)
+        if answer.set_running_or_notify_cancel():
+            finish()
 
     def _of_page(self, answer: "Future[Memory]", file: ShardFile, first: int, last: int, fetch: Fetch) -> bytes:
         """Bytes of one page, which is fetched whole and kept if there is room, unless somebody else does that.
@@ -145,7 +140,7 @@ class PageCache:
         Once the answer is cancelled, none: who has gone neither fetches a page nor waits for one.
         """
         begin = first - first % PAGE_BYTES
-        end, name, patience = min(file.size, begin + PAGE_BYTES), f"{file.shard}-{begin}", math.inf
+        end, name, times_refused = min(file.size, begin + PAGE_BYTES), f"{file.shard}-{begin}", 0
         while not answer.cancelled():
             is_locked = self._lock(name)
             try:
@@ -162,9 +157,8 @@ class PageCache:
                         self._fetched.remove(name)
                         self._room.lock(name, fcntl.LOCK_UN)
                         self._threads.notify_all()
-            if is_locked is None:
-                patience = min(patience, time.monotonic() + STALL_S)
-            if time.monotonic() > patience:  # the process that fetches it may be suspended
+            times_refused += is_locked is None
+            if times_refused > STALL_S / _POLL_S:  # the process that fetches it may be suspended
                 return fetch(first, last).result()[:]
             with self._threads:
                 self._threads.wait(_POLL_S)
