@@ -1,6 +1,7 @@
 """Lanes share the endless sequence of blocks: each block of each epoch is read by exactly one lane."""
 
 from collections import Counter
+from itertools import islice
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,16 @@ def test_any_range_of_a_share_can_be_asked_for(num_blocks, lanes, cut):
         whole = order.blocks(3, 0, 10**9).tolist()
         assert order.blocks(3, 0, cut).tolist() + order.blocks(3, cut, 10**9).tolist() == whole
         assert len(whole) == order.share(3)
+
+
+@given(num_blocks=st.integers(1, 20), lanes=st.integers(1, 7), blocks=st.integers(0, 50))
+def test_what_lies_ahead_is_where_walking_comes_to(num_blocks, lanes, blocks):
+    """The block that is so many further on in a lane, in whichever epoch that is."""
+    for order in orders(num_blocks, lanes, shuffle=False):
+        epoch = next(epoch for epoch in range(lanes + 1) if order.share(epoch))
+        walked = walk(order, 10**9)
+        later, index = order.ahead(epoch, 0, blocks)
+        assert (later, order.blocks(later, index, index + 1).item()) == next(islice(walked, blocks, None))
 
 
 def test_lanes_read_the_sequence_in_turns():
