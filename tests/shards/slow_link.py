@@ -4,10 +4,12 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import fsspec
 
 from streamdata.io.storage import local_path
+from streamdata.run.per_process import PerProcess
 
 
 class SlowLink:
@@ -24,15 +26,16 @@ class SlowLink:
         self, delay: float = 0.0, rate: float = 1e12, num_connections: int = 64, failing: str | None = None
     ) -> None:
         self._delay, self._rate, self._failing = delay, rate, failing
-        self._pool = ThreadPoolExecutor(num_connections)
-        self._lock, self._free_at = threading.Lock(), 0.0
+        # In a forked process its parent's threads are not there: what is given to them would never be answered.
+        self._pool, self._lock = PerProcess(partial(ThreadPoolExecutor, num_connections)), PerProcess(threading.Lock)
+        self._free_at = 0.0
         self.requests: list[tuple[str, int, int]] = []
         self.num_cancelled = 0
 
     def submit(self, url: str, begin: int, end: int, stamp: object) -> "Future[bytes]":
         """Ask for a range."""
         self.requests.append((url, begin, end))
-        future = self._pool.submit(self._get, url, begin, end)
+        future = self._pool.get().submit(self._get, url, begin, end)
         future.add_done_callback(self._note)
         return future
 
@@ -40,7 +43,7 @@ class SlowLink:
         self.num_cancelled += future.cancelled()
 
     def _get(self, url: str, begin: int, end: int) -> bytes:
-        with self._lock:
+        with self._lock.get():
             now = time.monotonic()
             self._free_at = max(now + self._delay, self._free_at) + (end - begin) / self._rate
             until = self._free_at
