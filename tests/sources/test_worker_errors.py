@@ -4,6 +4,7 @@ import re
 
 import pytest
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from streamdata import MergedDataset, StreamLoader, mixed_collate
 from tests.streams import Numbers, raises_in_worker
@@ -142,8 +143,10 @@ def with_function(samples):
         lambda dataset, collate: StreamLoader(dataset, 4, 2, collate),
     ],
 )
-def test_a_batch_that_cannot_be_sent_is_not_left_out_in_silence(loader, collate, capfd):
+def test_a_batch_that_cannot_be_sent_is_not_left_out_in_silence(loader, collate, capfd, monkeypatch):
     """Torch would deliver the others; where the pass went on, it would wait for ever."""
+    # Torch looks for dead workers when it has waited for so many seconds, 5 else.
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.2,))
     batches = loader(MergedDataset([Numbers("a", 40)], cyclic=False), collate)
     with pytest.raises(RuntimeError, match="exited unexpectedly"):
         list(batches)

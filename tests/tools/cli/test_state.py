@@ -223,11 +223,12 @@ def test_a_ledgers_state_is_described(streamdata: Streamdata, tmp_path: Path) ->
     ledger.done([prompt.id for prompt in prompts[:4]])
     ledger.drop([prompts[4].id], "all\nequal")
     ledger.retry([prompts[5].id], after=3)
+    ledger.retry([prompts[6].id])
     ledger.score([prompts[0].id], [0.5])
     file = tmp_path / "ledger.json"
     file.write_text(json.dumps(ledger.state_dict()))
     lines = streamdata("state", file).stdout.splitlines()
-    counts = "attempts 9, done/a 3, done/b 1, dropped/all\\nequal 1, due 1, open 3, taken/a 7, taken/b 2"
+    counts = "attempts 9, done/a 3, done/b 1, dropped/all\\nequal 1, due 2, open 2, taken/a 7, taken/b 2"
     assert lines[0] == f"{file}: prompts: {counts}"
     assert "generation 0: 1 rank with 1 worker each; weights: a 3, b 1" in lines
     assert json.loads(streamdata("state", file, "--json").stdout)["origin"].startswith("prompts: attempts 9, ")
