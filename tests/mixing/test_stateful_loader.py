@@ -121,6 +121,19 @@ def test_a_stateful_loader_goes_on_through_passes(num_workers, persistent):
         assert got == rest, step
 
 
+def test_a_pass_that_is_read_again_and_again_leaves_what_is_known_of_others():
+    """Such as one of evaluation: of the first pass the states still say that it has ended."""
+    dataset = finite()
+    loader = loader_of(dataset, 0)
+    for number in [0, *[3] * 20]:
+        dataset.set_epoch(number)
+        assert sum(len(batch) for batch in loader) == 13
+    dataset.set_epoch(4)
+    next(iter(loader))
+    states = from_stateful(loader.state_dict())
+    assert {key.split("/")[2] for key in states if key.startswith("cursor/")} == {"0", "3", "4"}
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_stateful_loader_saved_before_its_first_batch_begins_in_the_same_pass(num_workers):
     """No lane has begun it then."""

@@ -78,7 +78,7 @@ SUITES = {
         "sources/test_map_style.py",
         "states/test_checked.py",
         "mixing/test_*.py",
-        "tools/trace/test_lock_step.py",
+        "tools/trace/test_[lt]*.py",
     ),
     "sources/functions": (
         "sources/test_process_*.py",

@@ -141,4 +141,9 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "for i, (child, state) in enumerate(zip(self._children, self._node_states, strict=True)):",
         "for i, (child, state) in enumerate(zip(self._children, self._node_states, strict=False)):",
     ): "Each child has one state: both lists are made of the same children.",
+    (
+        "states/joining.py",
+        "error = str(raised)",
+        "error = (raised)",
+    ): "It is gathered by pickling, and only shown in a message: the same text.",
 }

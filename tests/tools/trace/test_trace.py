@@ -96,6 +96,14 @@ def test_nothing_is_read_on_the_way_to_any_step():
     assert 10**9 in trace.find(f"inner.c#{far.records[-1]['index']}") or far.records[-1]["source"] != "inner.c"
 
 
+def test_a_step_after_many_epochs_is_sought_in_each_lane():
+    """Whole epochs are passed over in one leap only where the lane reads all of them."""
+    for dp_size in (1, 2):
+        job = SteppedJob(Mix((Leaf("a", 12, "jsonl", shuffle_buffer=5), Leaf("b", 9))), Config(dp_size, 1, 6))
+        job.go(20)
+        job.check("seek")
+
+
 def test_batches_go_on_from_any_step():
     """Samples as they were delivered, over resumes, and on into what is to come."""
     job = SteppedJob(Mix((Leaf("a", 60, "jsonl"), Leaf("b", 30))), Config(2, 2, 2, {"a": 2}))
