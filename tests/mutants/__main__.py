@@ -71,6 +71,7 @@ SUITES = {
     "sources/order": (
         "sources/test_order.py",
         "sources/test_dealing.py",
+        "sources/test_cut.py",
         "sources/test_part*.py",
         "sources/test_skip.py",
         *ELASTIC,

@@ -51,6 +51,18 @@ def test_what_lies_ahead_is_where_walking_comes_to(num_blocks, lanes, blocks):
         assert (later, order.blocks(later, index, index + 1).item()) == next(islice(walked, blocks, None))
 
 
+@given(num_blocks=st.integers(1, 20), first=st.integers(0, 30), stride=st.integers(1, 7), count=st.integers(0, 9))
+def test_a_stretch_knows_which_blocks_are_its_own(num_blocks, first, stride, count):
+    """By their numbers in the endless order; and where in their epoch they come."""
+    order = orders(num_blocks, 1)[0].stretch(first, stride, count)
+    for number in range(first + stride * (count + 2)):
+        epoch = number // num_blocks
+        index = order.index_of(epoch, number)
+        assert (index is not None) == (number in range(first, first + stride * count, stride))
+        if index is not None:
+            assert order.number(epoch, index) == number
+
+
 def test_lanes_read_the_sequence_in_turns():
     """Lane l reads the numbers l, l + L …: the lanes' shares, zipped, are the sequence of a single lane."""
     alone = list(walk(orders(10, 1)[0], 3))

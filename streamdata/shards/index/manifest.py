@@ -362,7 +362,7 @@ class Manifests:
         if manifest.is_copy:
             logger.warning(
                 "manifest '%s' was made for '%s', and was copied: the versions of its files are asked for at each "
-                "start; `streamdata index %s` notes them",
+                "start; where files can be written, `streamdata index %s` notes them",
                 *map(one_line, (manifest.url, said.place, manifest.root)),
             )  # fmt: skip
 
