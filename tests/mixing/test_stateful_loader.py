@@ -130,8 +130,12 @@ def test_a_pass_that_is_read_again_and_again_leaves_what_is_known_of_others():
         assert sum(len(batch) for batch in loader) == 13
     dataset.set_epoch(4)
     next(iter(loader))
-    states = from_stateful(loader.state_dict())
-    assert {key.split("/")[2] for key in states if key.startswith("cursor/")} == {"0", "3", "4"}
+    again = loader_of(finite(), 0)
+    again.load_state_dict(through_json(loader.state_dict()))
+    next(iter(again))
+    for each in (loader, again):
+        states = from_stateful(each.state_dict())
+        assert {key.split("/")[2] for key in states if key.startswith("cursor/")} == {"0", "3", "4"}
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

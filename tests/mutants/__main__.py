@@ -62,6 +62,7 @@ SUITES = {
         "mixing/test_states.py",
         "mixing/test_pins.py",
         "delivery/test_set_weights.py",
+        "delivery/test_group_loader.py",
         "ledger/test_states.py",
         "tools/cli/test_state.py",
         *ELASTIC,

@@ -111,6 +111,13 @@ def test_other_entries_that_are_missing(entry):
         make().set_dataloader_states(states)
 
 
+def test_all_lanes_that_are_missing():
+    """Of those there is nothing left but which worker was last."""
+    less = {key: value for key, value in states_after(make(), 5, 2).items() if not key.startswith("cursor/")}
+    with pytest.raises(StateError, match=r"rank 0, worker 0, pass 0: its entries are missing; there are workers \[\]"):
+        make().set_dataloader_states(less)
+
+
 def test_the_entry_of_a_yield_function_over_all_is_missed():
     """It is where the function begins again."""
 
