@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from streamdata import MergedDataset, StateError, load_states, merge_states, save_states, to_state
 from streamdata.states import saving
 from streamdata.states.headers import digest_of, read_deal
-from streamdata.states.loading import read_states
+from streamdata.states.loading import named_ranks, read_states
 from streamdata.states.saving import group_name
 from tests.ranks import apart, run_on_ranks
 from tests.streams import Numbers, loaded, plain, through_json
@@ -707,3 +707,9 @@ def test_a_step_without_an_entry_of_any_rank_is_refused(tmp_path, unasked):
     assert dict(load_states(tmp_path, step=0)) == {}
     with pytest.raises(StateError, match="step-5: expected states of what was delivered, got none of any rank"):
         load_states(tmp_path)
+
+
+@pytest.mark.parametrize(("count", "end"), [(2, "rank 1"), (30, "rank 29"), (31, "rank 29 and 1 more")])
+def test_thirty_ranks_are_named_at_most(count, end):
+    """Of a thousand that lack a step a message has the first ones, and how many more."""
+    assert named_ranks(range(count)).endswith(f", {end}")
