@@ -6,7 +6,7 @@ from itertools import cycle, islice
 import pytest
 
 from streamdata import MergedDataset, SourceError, StateError, record_rng, to_state
-from tests.streams import Numbers, NumbersAhead, assert_exact_resume, resumed
+from tests.streams import Numbers, NumbersAhead, assert_exact_resume, loaded, resumed
 
 
 def odd_only(record: dict) -> dict | None:
@@ -253,6 +253,26 @@ def test_a_burst_that_gives_nothing_any_more_is_refused():
     states = to_state(list(islice(iter(make(unsteady(2))), 1)))
     with pytest.raises(SourceError, match=r"source 'a': a whole epoch \(number \d\)"):
         next(make(unsteady(0)).__iter_from__(states))
+
+
+def test_an_epoch_that_gives_nothing_is_found_where_earlier_sizes_had_dropped_records():
+    """A lane that has drawn nothing of the source since says what was dropped before: it stands at an epoch's start."""
+    kept, states = set(range(1, 8)), {}
+
+    def go(count, num_workers=2, weight=5):
+        wanted = Numbers("a", 8, single_process_fn=lambda record: record if record["value"] in kept else None)
+        dataset = resumed(lambda: MergedDataset([wanted, Numbers("b", 400, weight)]), states)
+        for batch in islice(loaded(dataset, num_workers, 1), count):
+            states.update(to_state(batch))
+
+    go(31, 0, 4)
+    assert (states["cursor/0/0/0/0/a"]["window"], states["cursor/0/0/0/0/a"]["dropped"]) == (8, 1)
+    go(2, 2, 4)
+    go(2)
+    assert (states["cursor/2/0/0/0/a"]["draws"], states["cursor/2/0/0/0/a"]["dropped"]) == (0, 1)
+    kept.clear()
+    with pytest.raises(SourceError, match=r"source 'a': a whole epoch \(number 1\)"):
+        go(60)
 
 
 def test_a_record_that_is_not_what_it_was_is_refused():

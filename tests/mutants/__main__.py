@@ -23,7 +23,7 @@ import pytest
 import torch.utils.data  # noqa: F401
 import webdataset  # noqa: F401
 
-from tests.mutants.judged import JUDGED
+from tests.mutants.judged import ALIKE, JUDGED
 from tests.mutants.operators import Mutant, compiles_alike, mutants_of
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +54,7 @@ SUITES = {
         *ELASTIC,
         "delivery/test_set_weights.py",
         "sources/test_skip.py",
+        "sources/test_cached_shards.py",
         "states/test_gather.py",
         "mixing/test_*.py",
     ),
@@ -179,7 +180,9 @@ def run_tests(tree: Path, files: list[str]) -> Verdict:
     code = None if status is None else os.waitstatus_to_exitcode(status)
     if code == pytest.ExitCode.OK:
         return Verdict("survived", "", seconds)
-    # A mutant that cannot even be imported is a usage error to pytest, where its conftest.py imports that.
+    # A mutant that cannot even be imported is a usage error to pytest, where a conftest.py imports that.
+    is_unusable = code == pytest.ExitCode.USAGE_ERROR and "while loading conftest" not in text
+    assert not is_unusable, text
     assert code not in (pytest.ExitCode.NO_TESTS_COLLECTED, NO_TESTS), text
     failed = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
     by = failed[0].split(" - ")[0].split("tests/")[-1] if failed else f"exit code {code}"
@@ -256,8 +259,8 @@ def main() -> int:
     every = [mutant for path, source in modules.items() for mutant in mutants_of(path, source)]
     found = Counter((mutant.path, *mutant.lines(modules[mutant.path])) for mutant in every)
     for key in JUDGED:
-        if key[0] in modules and not found[key]:  # one judgement may be of several lines that are alike
-            print(f"no such mutant: mend or remove it in judged.py: {': '.join(key)}")
+        if key[0] in modules and found[key] != (expected := ALIKE.get(key[1], 1)):
+            print(f"{found[key]} mutants, expected {expected}: mend or remove it in judged.py: {': '.join(key)}")
     chosen = drawn(every, options.seed, options.count)
     print(f"{len(chosen)} of {len(every)} mutants of {len(modules)} modules, seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:

@@ -2,6 +2,9 @@
 
 _ONLY_TIME = "The result is the same; only the time that it takes differs."
 
+ALIKE = {"for i, (child, state) in enumerate(zip(self._children, self._node_states, strict=True)):": 2}
+"""Lines that a file has more than once, and how often: a judgement is of all of them."""
+
 JUDGED: dict[tuple[str, str, str], str] = {
     (
         "stores/datasets/blend_rule.py",
@@ -91,11 +94,6 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "if len(self) > _MAX_FIELD_NAMES:",
     ): "The bound of a cache: one name more or less. " + _ONLY_TIME,
     (
-        "shards/ahead/meter.py",
-        "if self._limit is None and time.perf_counter() - self._since.time >= _STRETCH_S:",
-        "if self._limit is None and time.perf_counter() - self._since.time > _STRETCH_S:",
-    ): "No two readings of the clock are as far apart to the nanosecond.",
-    (
         "stores/datasets/blendable.py",
         "return int(self._counts[row, int(number)]) + int(np.count_nonzero(since == number))",
         "return int(self._counts[row, (number)]) + int(np.count_nonzero(since == number))",
@@ -121,7 +119,7 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "shards/tar/shards.py",
         "for position in np.flatnonzero(self._bytes.sizes > most).tolist():",
         "for position in np.flatnonzero(self._bytes.sizes >= most).tolist():",
-    ): "A record that is as large as a member may be has headers, too: none of its members is too large. " + _ONLY_TIME,
+    ): "A record that is as large as a member may be has headers, too: no member of a sound one is too large.",
     (
         "mixing/mixture.py",
         "feed, outputs, pulled = feed_of(), 0, 0",
@@ -138,18 +136,23 @@ JUDGED: dict[tuple[str, str, str], str] = {
         'expected = f"at least {first}" if window <= first else f"at most {windows}"',
     ): "Only a window before the first or after the last one comes here.",
     (
-        "mixing/leaf.py",
-        "self._whole_epoch = not any(at[1:6]) and lane.order.is_whole(at.epoch) and lane.has_blocks()",
-        "self._whole_epoch = not any(at[1:7]) and lane.order.is_whole(at.epoch) and lane.has_blocks()",
-    ): "A lane at its very start with records dropped before has no whole epoch: so in all tests of resumes.",
+        "states/joining.py",
+        "error = str(raised)",
+        "error = (raised)",
+    ): "It is gathered by pickling, and only shown in a message: the same text.",
     (
         "mixing/mixture.py",
         "for i, (child, state) in enumerate(zip(self._children, self._node_states, strict=True)):",
         "for i, (child, state) in enumerate(zip(self._children, self._node_states, strict=False)):",
     ): "Each child has one state: both lists are made of the same children.",
     (
-        "states/joining.py",
-        "error = str(raised)",
-        "error = (raised)",
-    ): "It is gathered by pickling, and only shown in a message: the same text.",
+        "states/table.py",
+        'used = {paths[index]: index for index in np.unique(rows["path"]).tolist()}',
+        'used = {paths[index]: index for index in (rows["path"]).tolist()}',
+    ): _ONLY_TIME,
+    (
+        "sources/order/deal.py",
+        "block = np.where(is_whole & (after < before), window.end, window.begin)",
+        "block = np.where(is_whole & (after <= before), window.end, window.begin)",
+    ): "Both ends are as near: whichever a cut goes to, lanes hold as much, and each record is dealt to one of them.",
 }
