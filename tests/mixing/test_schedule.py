@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdata import MergedDataset
-from streamdata.mixing.schedule import Shares
+from streamdata.mixing.schedule import ScheduledPace, Shares
 from tests.streams import Numbers
 
 FADE = Shares(["a", "b"], [[[100.0, 1.0], [200.0, 0.0]], [[100.0, 0.0], [200.0, 1.0]]])
@@ -67,6 +67,13 @@ def test_what_has_grown_on_the_way_to_a_draw_is_that_draw(first, second, time, r
     for source in range(3):
         way = shares.reach(source, time, rate, amount)
         assert shares.grown(source, time, rate, way) == pytest.approx(amount, rel=1e-6, abs=1e-9)
+
+
+@given(second=weights, clock=st.floats(-50, 50), since=st.floats(0, 40), amount=st.floats(0.01, 5))
+def test_what_has_grown_until_a_source_is_due_is_that_amount(second, clock, since, amount):
+    """Before the time begins to run too, while shares stand still."""
+    pace = ScheduledPace(Shares(["a", "b", "c"], [1.0, second, [[0.0, 1.0], [700.0, 2.0]]]), 100.0, since, 2.0)
+    assert pace.grown(0, clock, pace.due(0, clock, amount)) == pytest.approx(amount, rel=1e-6)
 
 
 def test_a_source_waits_for_the_time_from_which_its_share_grows():

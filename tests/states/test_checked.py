@@ -103,6 +103,15 @@ def test_more_lanes_than_there_can_be_are_refused_at_once(name, number):
         make().set_dataloader_states(states)
 
 
+@pytest.mark.parametrize(("place", "lane"), [(3, "rank 1, worker 0"), (4, "rank 0, worker 1")])
+def test_an_entry_of_a_lane_that_there_was_not_is_refused(states, place, lane):
+    """The first one after the last rank, or after its last worker."""
+    parts = ["cursor", "0", "0", "0", "0", "a"]
+    parts[place] = "1"
+    with pytest.raises(StateError, match=f"an entry of {lane} in generation 0, which had dp_size=1 and num_workers=1"):
+        make().set_dataloader_states({**states, "/".join(parts): states["cursor/0/0/0/0/a"]})
+
+
 def resumed_from(states):
     """A dataset that goes on there."""
     dataset = make()
