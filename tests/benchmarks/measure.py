@@ -69,9 +69,9 @@ QUICK = Scale(
     blended={4: 10**7, 32: 10**7, 256: 10**6},
     many_prompts=200_000,
     packed_copies=20,
-    repetitions=3,
+    repetitions=2,
 )
-"""Every row in some ten minutes, with fewer turns, which spread more."""
+"""Every row in some ten minutes, with two turns, which spread more."""
 
 TINY = Scale(
     tar_records=640,
