@@ -155,9 +155,4 @@ JUDGED: dict[tuple[str, str, str], str] = {
         "block = np.where(is_whole & (after < before), window.end, window.begin)",
         "block = np.where(is_whole & (after <= before), window.end, window.begin)",
     ): "Both ends are as near: whichever a cut goes to, lanes hold as much, and each record is dealt to one of them.",
-    (
-        "mixing/mixture.py",
-        "if state and run.progress.tree(state.generation).below(child.path) != run.tree.below(child.path):",
-        "if state and run.progress.tree(state.generation).below(child.path) != (child.path):",
-    ): "The entry of the generation before stays; a resume goes on from there: the same stream, and a header more.",
 }
