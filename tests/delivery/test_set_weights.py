@@ -116,6 +116,16 @@ def test_a_resume_is_the_suffix_whenever_weights_are_set(kind: str, num_workers:
             assert list(run(again, later, count - begin)) == batches[begin:], (kind, seed, begin, calls)
 
 
+def test_the_order_with_a_function_below_is_as_it_was() -> None:
+    """A pin: weights are set twice, and of the mixture below nothing was drawn in between."""
+    lab = MergedDataset(
+        [named(list(range(30)), name="c", percent=1)], customized_yield_fn=iter, name="lab", percent=0.1
+    )
+    loader = StreamLoader(MergedDataset([named(list(range(40)), name="a", percent=1), lab]), 1, 0, mixed_collate)
+    found = [batch[0][0][0] for batch in run(loader, {15: {"a": 0.1}, 16: {"a": 1.0}}, 40)]
+    assert "".join(found) == "aaaaaaalaaaaaaaalaaaaaaaaaalaaaaaaaaaala"
+
+
 @pytest.mark.parametrize("kind", TREES)
 def test_weights_are_in_the_states_before_the_next_batch(kind: str) -> None:
     make, choices = TREES[kind]
