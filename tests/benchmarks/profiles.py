@@ -23,7 +23,7 @@ from streamdata import DatasetFactory, MergedDataset, PackTokens, StreamLoader, 
 from streamdata.prepare.worker import Worker
 from tests.benchmarks import balance, images, jsonl, mixing, parquet, prepare, remote, stores, tar
 from tests.benchmarks.__main__ import DIRECTORY, machine
-from tests.benchmarks.data import jsonl_rows, parquet_rows, tar_shards
+from tests.benchmarks.data import jsonl_rows, parquet_rows, tar_shards, tars_with_sidecars
 from tests.benchmarks.far_store import Store, shards, store
 from tests.benchmarks.measure import BATCH_SIZE, NUM_WORKERS, Scale, drain, loading_time
 from tests.benchmarks.packing import documents
@@ -89,6 +89,8 @@ def works(scale: Scale, far: Store) -> Iterator[Work]:
         yield Work(f"tar, {how}", partial(_drained, partial(tar.merged, tars, shuffle=shuffle)))
         yield Work(f"tar, {how}, mapped", partial(_drained, partial(tar.merged, tars, shuffle=shuffle, mapped=True)))
         yield Work(f"JSONL, {how}", partial(_drained, partial(jsonl.merged, lines, shuffle=shuffle)))
+    both = tars_with_sidecars(DIRECTORY, scale.tar_records)
+    yield Work("tar with sidecars, shuffled", partial(_drained, partial(tar.merged, both)))
     for kind, groups in (
         (_DOCUMENTS, (1000, 10_000, scale.parquet_rows)),
         (_IMAGES, (1000, 10_000)),
