@@ -41,8 +41,8 @@ class SamplePrinter:
         number = f"#{sample.number}" if sample.source else ""
         number = number if sample.step is None else f"step {sample.step:,}"
         head = "".join(f"{one_line(word)}  " for word in (number, sample.source) if word)
-        # Without colour there is nothing but fields between two headings: other programs read it, too.
-        self._console.print(end="\n" if self._in_colour else "")
+        if self._in_colour:  # else there is nothing but fields between two headings: other programs read it, too
+            self._console.print()
         self._place("── ", head, sample.where, _MARK)
         for field in sample.fields:
             self._field(field)

@@ -167,8 +167,10 @@ reader, writer = os.pipe()
 os.dup2(writer, 1), os.close(writer)
 
 def read_and_go():
-    assert os.read(reader, 100).startswith(b"\\xe2\\x94\\x80")
-    os.close(reader)
+    try:
+        assert os.read(reader, 100).startswith(b"\\xe2\\x94\\x80")
+    finally:  # else whoever writes waits for ever
+        os.close(reader)
 
 threading.Thread(target=read_and_go).start()
 runpy.run_module("streamdata", run_name="__main__")
