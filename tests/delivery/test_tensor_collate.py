@@ -92,6 +92,7 @@ def is_equal(found: Any, expected: torch.Tensor) -> bool:
         ([np.bool_(True), np.bool_(False)], torch.tensor([True, False])),
     ],
 )
+@pytest.mark.filterwarnings("ignore:In future, it will be an error for 'np.bool_':DeprecationWarning")  # NumPy 1.26
 def test_tensors_arrays_and_numbers_are_stacked(values: list[Any], expected: torch.Tensor) -> None:
     """Those of tensors and arrays keep their dtype; numbers are int64, float32 or bool."""
     assert is_equal(of(*values), expected)

@@ -80,10 +80,11 @@ JSONL = {
     "12 hole": (line(3, bytes(40)), ":3:1: expected a JSON object on one line, got unexpected character"),
     "13 torn": (lambda data: data[:-9], ":6:.*: expected a JSON object on one line, got unexpected end of data"),
     "14 NaN": (line(3, b'{"at": NaN}'), ":3:8: expected a JSON object on one line, got unexpected character"),
-    "14 half a surrogate": (line(3, rb'{"at": "\ud800"}'), ":3:9: expected a JSON .*, got no low surrogate in string"),
+    # Which column and which words is orjson's affair.
+    "14 half a surrogate": (line(3, rb'{"at": "\ud800"}'), ":3:.*: expected a JSON .*, got no low surrogate in string"),
     "14 surrogate as bytes": (line(3, b'{"at": "\xed\xa0\x80"}'), ":3:9: expected UTF-8, got invalid continuation by"),
-    "14 depth": (line(3, b"[" * 100_000 + b"]" * 100_000), ":3:.*: expected a JSON .*, got depth limit exceeded"),
-    "14 open depth": (line(3, b'{"at":' * 100_000), ":3:.*: expected a JSON .*, got depth limit exceeded"),
+    "14 depth": (line(3, b"[" * 100_000 + b"]" * 100_000), ":3:.*: expected a JSON .*, got .*depth .*exceeded"),
+    "14 open depth": (line(3, b'{"at":' * 100_000), ":3:.*: expected a JSON .*, got .*depth .*exceeded"),
     "14 5000 digits": (line(3, b'{"at": ' + b"9" * 5000 + b"}"), ":3:8: expected a JSON .*, got number is infinity"),
     "14 300 digits": (line(3, b'{"at": ' + b"9" * 300 + b"}"), ":3:8: expected an integer from .*, got 9{40}…"),
 }

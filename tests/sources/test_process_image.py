@@ -243,6 +243,7 @@ def test_large_jpeg_is_decoded_at_reduced_scale() -> None:
     assert (tensor.int() - to_tensor(image, 64)).abs().max() < 3
 
 
+@pytest.mark.skipif(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9), reason="torch rounds otherwise there")
 def test_pixels_are_the_same_on_all_processors(python: Callable) -> None:
     """Resizing by the plainest instructions gives what this processor gives."""
     code = (

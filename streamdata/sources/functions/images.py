@@ -183,7 +183,7 @@ def _resized(pixels: npt.NDArray[np.uint8], size: tuple[int, int], dtype: ImageD
     """From (height, width, 3) to (3, height, width) of this size."""
     import torch
 
-    # On bytes, torch computes in integers: the same result on all processors, in a fraction of Pillow's time. Both
+    # On bytes, torch computes in integers, since 2.9 the same on all processors, in a fraction of Pillow's time. Both
     # round between the two passes, in another order: photographs differ by 1/255 in less than one value of a hundred.
     if pixels.shape[:2] == size:  # of which torch would make the same, in twice the time
         resized = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
