@@ -38,8 +38,7 @@ class SamplePrinter:
 
     def print_sample(self, sample: ShownSample) -> None:
         """A sample: its heading, its fields, and the records that it was made of."""
-        number = f"#{sample.number}" if sample.source else ""
-        number = number if sample.step is None else f"step {sample.step:,}"
+        number = f"step {sample.step:,}" if sample.step is not None else f"#{sample.number}" if sample.source else ""
         head = "".join(f"{one_line(word)}  " for word in (number, sample.source) if word)
         if self._in_colour:  # else there is nothing but fields between two headings: other programs read it, too
             self._console.print()
