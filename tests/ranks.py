@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import pickle
 import traceback
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,13 +45,6 @@ def apart(function: Callable[..., object], *arguments: object) -> None:
     process.start()
     process.join(LIMIT_S)
     assert process.exitcode == 0
-
-
-def alone(save_or_load: Callable[..., object], state: dict[str, object], folder: Path) -> None:
-    """Call dcp's `save` or `load` in a process that has no group: before torch 2.7 it cannot be told so."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is (disabled, )?unavailable")
-        save_or_load(state, checkpoint_id=folder)
 
 
 def _call(function: Callable[..., object], arguments: tuple[object, ...]) -> None:

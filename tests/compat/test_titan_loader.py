@@ -15,7 +15,6 @@ import torch
 from streamdata import MergedDataset, named
 from tests.compat.jobs import needs
 from tests.compat.titan_versions import VERSIONS, build, keywords, load
-from tests.ranks import alone
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
 under_each = pytest.mark.parametrize("version", VERSIONS)
@@ -119,9 +118,9 @@ def test_a_checkpoint_goes_on_with_the_next_batch(version: str, tmp_path: Path) 
     loader = build(module)
     batches = iter(loader)
     assert len(documents(islice(batches, 7))) > 7
-    alone(dcp.save, {"dataloader": loader}, tmp_path)
+    dcp.save({"dataloader": loader}, checkpoint_id=tmp_path)
     resumed = build(module)
-    alone(dcp.load, {"dataloader": resumed}, tmp_path)
+    dcp.load({"dataloader": resumed}, checkpoint_id=tmp_path)
     assert pieces(islice(resumed, 9)) == pieces(islice(batches, 9))
 
 
@@ -142,7 +141,7 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_one(version: str, tmp_path: Path
 
     before = [document for found in on_ranks(partial(save, version, tmp_path)) for document in found]
     loader = build(of_documents(version))
-    alone(dcp.load, {"dataloader": loader}, tmp_path / "checkpoint")
+    dcp.load({"dataloader": loader}, checkpoint_id=tmp_path / "checkpoint")
     found = before + documents(islice(loader, 50))
     lookahead = 16
     assert len(before) > 2 * 7 * 2

@@ -8,7 +8,6 @@ import pytest
 import torch.distributed as dist
 
 from streamdata import MergedDataset, StateError, StreamLoader, StreamState
-from tests.ranks import alone
 from tests.streams import Numbers
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
@@ -82,7 +81,7 @@ def test_a_checkpoint_is_saved_by_two_ranks_and_loaded_by_one_and_by_three(tmp_p
         assert before + Counter(record for rest in rests for record in rest) == EPOCH
     for name in ("at-once", "later", "again"):
         loader = loader_of(make())
-        alone(dcp.load, {"stream": StreamState(loader), "step": 0}, tmp_path / name)
+        dcp.load({"stream": StreamState(loader), "step": 0}, checkpoint_id=tmp_path / name)
         assert before + Counter(taken(loader)) == EPOCH
 
 
@@ -107,7 +106,7 @@ def test_processes_of_one_replica_read_and_save_the_same(tmp_path, on_ranks):
     one, other = on_ranks(partial(in_a_mesh, tmp_path))
     assert one == other
     loader = loader_of(make())
-    alone(dcp.load, {"stream": StreamState(loader)}, tmp_path / "mesh")
+    dcp.load({"stream": StreamState(loader)}, checkpoint_id=tmp_path / "mesh")
     assert Counter(one) + Counter(taken(loader)) == EPOCH
 
 
@@ -116,9 +115,9 @@ def test_a_checkpoint_without_the_entry_is_an_error_of_dcp(tmp_path):
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
 
-    alone(dcp.save, {"step": 2}, tmp_path)
+    dcp.save({"step": 2}, checkpoint_id=tmp_path)
     with pytest.raises(CheckpointException, match=r"stream\.states"):
-        alone(dcp.load, {"stream": StreamState(loader_of(make()))}, tmp_path)
+        dcp.load({"stream": StreamState(loader_of(make()))}, checkpoint_id=tmp_path)
 
 
 @pytest.mark.parametrize("entry", [{}, {"states": None}, {"states": "[]"}, {"states": "x"}, {"cursor/0/0/0/0/a": {}}])

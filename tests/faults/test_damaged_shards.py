@@ -80,7 +80,7 @@ JSONL = {
     "12 hole": (line(3, bytes(40)), ":3:1: expected a JSON object on one line, got unexpected character"),
     "13 torn": (lambda data: data[:-9], ":6:.*: expected a JSON object on one line, got unexpected end of data"),
     "14 NaN": (line(3, b'{"at": NaN}'), ":3:8: expected a JSON object on one line, got unexpected character"),
-    # Which column and which words is orjson's affair.
+    # The column and the words are orjson's, and not the same in all of its versions.
     "14 half a surrogate": (line(3, rb'{"at": "\ud800"}'), ":3:.*: expected a JSON .*, got no low surrogate in string"),
     "14 surrogate as bytes": (line(3, b'{"at": "\xed\xa0\x80"}'), ":3:9: expected UTF-8, got invalid continuation by"),
     "14 depth": (line(3, b"[" * 100_000 + b"]" * 100_000), ":3:.*: expected a JSON .*, got .*depth .*exceeded"),
