@@ -228,12 +228,11 @@ class LocalShard:
         self.fd = -1
         try:
             self.fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # who opens a fifo would wait for its writer
-            status = os.fstat(self.fd)
-        except OSError as error:
+        except OSError as error:  # which names the file
             if error.errno == errno.ENXIO:  # a socket
                 check_regular(self._path, ShardError)
-            note_place(error, url)
             raise
+        status = os.fstat(self.fd)
         if not stat.S_ISREG(status.st_mode):
             check_mode(url, status.st_mode, ShardError)
         self.size: int = status.st_size
