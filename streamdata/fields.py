@@ -122,3 +122,35 @@ def lacks(fields: Iterable[object], name: str) -> str:
     """Says in a message that a record lacks a field, and which it has, without those of streamdata."""
     own = listing(str(field) for field in fields if not is_reserved(field))
     return f"the record has no field {shown(name)}; it has {own}"
+
+
+def without_states(batch: Any) -> Any:
+    """Return a batch without the fields that hold states, at any depth of lists."""
+    if isinstance(batch, dict):
+        rest = dict(batch)  # and then without them: to choose among all fields takes three times as long
+        for name in (CURSOR, STATE, STATES):
+            rest.pop(name, None)
+        return rest
+    if isinstance(batch, list | tuple):
+        return type(batch)(map(without_states, batch))
+    return batch
+
+
+def samples_of(who: str, batch: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a batch's samples as a new list, for `who` to change.
+
+    Raises:
+        ValueError: `batch` is not a list of dicts.
+    """
+    if isinstance(batch, Mapping):
+        raise ValueError(
+            f"{who}: the batch is one sample, expected a list of them\n"
+            "  Give the DataLoader a batch_size; with batch_size=None it collates nothing."
+        )
+    for index, sample in enumerate(batch):
+        if not isinstance(sample, dict):
+            raise ValueError(
+                f"{who}: sample {index} of the batch is a {type(sample).__name__}, expected a dict\n"
+                "  Let the dataset deliver dicts, as MergedDataset does."
+            )
+    return list(batch)

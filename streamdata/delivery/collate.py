@@ -14,7 +14,7 @@ import math
 import operator
 import pickle
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -25,7 +25,7 @@ from torch.utils.data import get_worker_info
 
 from streamdata.delivery.segments import Loan, can_lend, lend
 from streamdata.errors import shown
-from streamdata.fields import CURSOR, SAMPLES, STATE, STATES
+from streamdata.fields import SAMPLES, STATES, samples_of, without_states
 from streamdata.run.lane_link import LaneLink
 from streamdata.states.cursor import links_of, number_batch, state_text
 
@@ -72,7 +72,7 @@ def mixed_collate(batch: Sequence[dict[str, Any]], possible_keys: Iterable[str] 
         ValueError: `batch` is not a list of dicts.
         Exception: In a worker, whatever pickling a value raised, with sample and key in a note.
     """
-    samples, keys = listed("mixed_collate", batch), tuple(possible_keys or ())
+    samples, keys = samples_of("mixed_collate", batch), tuple(possible_keys or ())
     if keys:
         samples = [sample | {key: None for key in keys if key not in sample} for sample in samples]
     number_batch(samples)
@@ -87,43 +87,11 @@ def stated_collate(batch: Sequence[dict[str, Any]]) -> Any:
     Returns:
         The list itself in the main process. In a worker, an opaque parcel that unpickles as `StatedSamples`.
     """
-    samples = listed("mixed_collate", batch)
+    samples = samples_of("mixed_collate", batch)
     number_batch(samples)
     if get_worker_info() is None:
         return samples
     return pack(StatedSamples(without_states(samples), state_text(samples)), links_of(samples))
-
-
-def without_states(batch: Any) -> Any:
-    """Return a batch without the fields that hold states, at any depth of lists."""
-    if isinstance(batch, dict):
-        rest = dict(batch)  # and then without them: to choose among all fields takes three times as long
-        for name in (CURSOR, STATE, STATES):
-            rest.pop(name, None)
-        return rest
-    if isinstance(batch, list | tuple):
-        return type(batch)(map(without_states, batch))
-    return batch
-
-
-def listed(who: str, batch: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a batch's samples as a new list, for `who` to change.
-
-    Raises:
-        ValueError: `batch` is not a list of dicts.
-    """
-    if isinstance(batch, Mapping):
-        raise ValueError(
-            f"{who}: the batch is one sample, expected a list of them\n"
-            "  Give the DataLoader a batch_size; with batch_size=None it collates nothing."
-        )
-    for index, sample in enumerate(batch):
-        if not isinstance(sample, dict):
-            raise ValueError(
-                f"{who}: sample {index} of the batch is a {type(sample).__name__}, expected a dict\n"
-                "  Let the dataset deliver dicts, as MergedDataset does."
-            )
-    return list(batch)
 
 
 class Parcel:

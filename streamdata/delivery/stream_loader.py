@@ -13,12 +13,12 @@ from typing import Any, Final, NoReturn
 from torch.utils.data import DataLoader
 
 from streamdata.delivery.agree import Setting, agree, checked_setting
-from streamdata.delivery.collate import StatedSamples, mixed_collate, stated_collate, without_states
+from streamdata.delivery.collate import StatedSamples, mixed_collate, stated_collate
 from streamdata.delivery.even_ranks import MORE_PASSES, EvenRanks, Received, dropped, filled, padded
 from streamdata.delivery.recent_states import RecentStates
 from streamdata.delivery.tensor_collate import TensorCollate
 from streamdata.errors import StateError, did_you_mean, listing, shown
-from streamdata.fields import STATE
+from streamdata.fields import STATE, without_states
 from streamdata.mixing.checks import checked_stall_s
 from streamdata.mixing.live_weights import live_after
 from streamdata.mixing.merged import top_of

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from streamdata.delivery.collate import listed, pack
+from streamdata.delivery.collate import pack
 from streamdata.delivery.losses import documents_of
 from streamdata.errors import did_you_mean, names_text, shown
 from streamdata.fields import (
@@ -29,6 +29,7 @@ from streamdata.fields import (
     TOKEN_FIELDS,
     is_reserved,
     provenance,
+    samples_of,
 )
 from streamdata.states.cursor import links_of, number_batch, state_text
 
@@ -147,7 +148,7 @@ class TensorCollate:
         Returns:
             The dict in the main process. In a worker, an opaque parcel that unpickles as that dict.
         """
-        samples = listed(_WHO, batch)
+        samples = samples_of(_WHO, batch)
         if not samples:
             raise ValueError(f"{_WHO}: expected at least one sample, got none\n  Leave empty batches out.")
         if self._loss_weights and any(LOSS_WEIGHT in sample for sample in samples):
