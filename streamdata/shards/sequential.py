@@ -27,7 +27,7 @@ from streamdata.shards.jsonl.rows import doubtful_integers, parse_row, reserved_
 from streamdata.shards.listing import sidecars_of
 from streamdata.shards.readers import DamagedRecordError, Record
 from streamdata.shards.tar.records import interleaved, key_hash, records
-from streamdata.shards.tar.sidecar import JoinedLines, SidecarKeys, checked_meta, find_sidecars, join
+from streamdata.shards.tar.sidecar import JoinedLines, SidecarKeys, find_sidecars, join
 
 logger = logging.getLogger(__name__)
 _CHUNK_BYTES, _MAX_CHUNKS = 1 << 20, 16
@@ -136,7 +136,7 @@ class SequentialTar(SequentialFiles):
         limits: ShardLimits = DEFAULT_LIMITS,
     ) -> None:
         super().__init__(urls, known, limits)
-        self.meta_names, self.sidecar_key = checked_meta(meta_names, sidecar_key), sidecar_key
+        self.meta_names, self.sidecar_key = tuple(meta_names), sidecar_key
         wanted = urls if meta_names else []
         there = stamps_known([sidecar for url in wanted for sidecar in sidecars_of(url)], known)
         found = find_sidecars(wanted, there)

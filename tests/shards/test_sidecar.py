@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from streamdata import MetaDistributedWebDataset
 from streamdata.errors import ShardError
 from streamdata.io.storage import LocalShard
 from streamdata.shards.jsonl import rows as json_rows
@@ -144,9 +145,8 @@ def test_ids_need_not_be_text_where_keys_are_meant(write_tar, write_jsonl):
 @pytest.mark.parametrize(("names", "sidecar_key"), [(["score"], "stem"), (["score"], ""), ([], "id")])
 def test_a_sidecar_key_that_says_nothing_is_refused(write_tar, names, sidecar_key):
     """It is id or key, for fields that are asked for."""
-    for reader in (TarShards, SequentialTar):
-        with pytest.raises(ValueError, match="sidecar_key: expected"):
-            reader([write_tar(WITH_IDS)], names, sidecar_key)
+    with pytest.raises(ValueError, match="sidecar_key: expected"):
+        MetaDistributedWebDataset(write_tar(WITH_IDS), meta_names=names, sidecar_key=sidecar_key)
 
 
 def test_an_index_of_before_is_not_taken(write_tar, write_jsonl, tmp_path):
@@ -208,7 +208,7 @@ def test_names_that_cannot_be_fields_are_refused(write_tar, write_jsonl, names):
     """A text in place of a list, a name twice, a reserved name."""
     write_jsonl(LINES, "00000.meta.jsonl")
     with pytest.raises(ValueError, match="meta_names"):
-        TarShards([write_tar(MEMBERS)], names)
+        MetaDistributedWebDataset(write_tar(MEMBERS), meta_names=names)
 
 
 def test_a_sidecar_that_changes_is_indexed_again_or_an_error(write_tar, write_jsonl):

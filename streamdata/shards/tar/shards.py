@@ -24,7 +24,7 @@ from streamdata.shards.jsonl.rows import doubtful_integers
 from streamdata.shards.readers import NO_FIELDS, Record
 from streamdata.shards.tar.headers import BLOCK, damaged, members_of
 from streamdata.shards.tar.records import plain_record, records
-from streamdata.shards.tar.sidecar import checked_meta, join
+from streamdata.shards.tar.sidecar import join
 
 _MAX_LOOK_AHEAD = 128
 _LOOK_AHEAD_BYTES = 8 << 20
@@ -62,7 +62,7 @@ class TarShards(IndexedFiles):
         mapped: bool = False,
     ) -> None:
         self.mapped = mapped
-        self.meta_names, self.sidecar_key = checked_meta(meta_names, sidecar_key), sidecar_key
+        self.meta_names, self.sidecar_key = tuple(meta_names), sidecar_key
         super().__init__(urls, "tar", known, limits=limits)
         self.sidecars: IndexedFiles | None = None
         if meta_names:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamdata.errors import ShardError, shown
-from streamdata.fields import KEY, URL, is_reserved
+from streamdata.fields import KEY, URL
 from streamdata.io.one_pass import byte_source
 from streamdata.io.storage import FileStamp, stamps_there
 from streamdata.shards.index.index_file import Contents, Rows
@@ -32,36 +32,6 @@ BY_ID, BY_KEY = SIDECAR_KEYS = ("id", "key")
 _COUNTED_AT_ONCE = 1 << 20
 # A row per record of the tar, in its order: where the record's line is, and its length (0 for none).
 DTYPE = np.dtype([("offset", "<u8"), ("length", "<u4")])
-
-
-def checked_meta(meta_names: Sequence[str], sidecar_key: str | None) -> tuple[str, ...]:
-    """Check a recipe's sidecar settings; return the field names as a tuple.
-
-    Raises:
-        ValueError: A name is none, comes twice, or is reserved; or `sidecar_key` is neither of the two, or there are no
-            fields to join.
-    """
-    if isinstance(meta_names, str):
-        raise ValueError(
-            f"meta_names: expected a list of names, got the text {shown(meta_names)}\n  Write [{meta_names}]."
-        )
-    for index, name in enumerate(meta_names):
-        if not isinstance(name, str) or name in meta_names[:index] or is_reserved(name):
-            raise ValueError(
-                f"meta_names: expected different names, without two underscores at both ends, got {shown(name)}\n"
-                "  Name each field of the sidecar once."
-            )
-    if sidecar_key not in (None, *SIDECAR_KEYS):
-        raise ValueError(
-            f"sidecar_key: expected {' or '.join(map(repr, SIDECAR_KEYS))}, got {shown(sidecar_key)}\n"
-            "  The keys of sidecars are the texts of '.id' members, or the records' keys. Without it, each shard tells."
-        )
-    if sidecar_key is not None and not meta_names:
-        raise ValueError(
-            f"sidecar_key: expected meta_names with it, got {shown(sidecar_key)} alone\n"
-            "  Name the fields of the sidecar, or drop it."
-        )
-    return tuple(meta_names)
 
 
 def find_sidecars(urls: Iterable[str], known: Mapping[str, FileStamp]) -> dict[str, tuple[str, FileStamp]]:

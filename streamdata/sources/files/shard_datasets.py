@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from streamdata.errors import shown
+from streamdata.fields import is_reserved
 from streamdata.io.remote.addresses import CacheSetting, options_of_source, read_cache_settings
 from streamdata.io.storage import is_remote, told_url
-from streamdata.recipe.limits import Limits, ShardLimits, read_limits
+from streamdata.recipe.limits import DEFAULT_LIMITS, Limits, ShardLimits, read_limits
 from streamdata.recipe.named_source import Percent
 from streamdata.shards.jsonl.csv_rows import CSV_SUFFIXES
 from streamdata.shards.jsonl.shards import JsonlShards
@@ -13,6 +15,7 @@ from streamdata.shards.listing import JSONL_SUFFIXES, TAR_SUFFIXES, is_sequentia
 from streamdata.shards.parquet.file import ROW_SUFFIXES
 from streamdata.shards.sequential import SequentialCsv, SequentialJsonl, SequentialTar
 from streamdata.shards.tar.shards import TarShards
+from streamdata.shards.tar.sidecar import SIDECAR_KEYS
 from streamdata.shards.urls import find_shards
 from streamdata.sources.files.sequential_source import SequentialSource
 from streamdata.sources.files.shard_source import BlockSource, ShardDataset
@@ -64,10 +67,11 @@ class CsvDataset(ShardDataset):
         limits: Limits = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
-        settings, bounds = read_cache_settings(cache), read_limits(limits, ShardLimits, "CsvDataset")
+        settings, options = read_cache_settings(cache), options_of_source(storage_options, "CsvDataset")
+        bounds = DEFAULT_LIMITS if limits is None else read_limits(limits, ShardLimits, "CsvDataset")
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(None, None, shuffle_buffer)
-        urls, known = find_shards(path, CSV_SUFFIXES, None, options_of_source(storage_options, "CsvDataset"))
+        urls, known = find_shards(path, CSV_SUFFIXES, None, options)
         # Where a row begins is known only to who has read all quotes before it: so a file is read from its start.
         kind = "csv" if delimiter is None else f"csv by {delimiter!r}"  # other rows, and other ones
         self.source = SequentialSource(kind, SequentialCsv(urls, known, bounds, delimiter), shuffle_buffer)
@@ -126,10 +130,10 @@ class JsonlIterableDataset(ShardDataset):
         limits: Limits = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
-        settings, bounds = read_cache_settings(cache), read_limits(limits, ShardLimits, "JsonlIterableDataset")
+        settings, options = read_cache_settings(cache), options_of_source(storage_options, "JsonlIterableDataset")
+        bounds = DEFAULT_LIMITS if limits is None else read_limits(limits, ShardLimits, "JsonlIterableDataset")
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
-        options = options_of_source(storage_options, "JsonlIterableDataset")
         urls, known = find_shards(path, JSONL_SUFFIXES, None, options)
         # One for all shards, so that a record has one kind of position, whichever shard it is in.
         if any(map(is_sequential, urls)):
@@ -204,10 +208,11 @@ class MetaDistributedWebDataset(ShardDataset):
         mapped: bool = False,
     ) -> None:
         super().__init__(name, percent, holdout, part)
-        settings, bounds = read_cache_settings(cache), read_limits(limits, ShardLimits, "MetaDistributedWebDataset")
+        settings, options = read_cache_settings(cache), options_of_source(storage_options, "MetaDistributedWebDataset")
+        bounds = DEFAULT_LIMITS if limits is None else read_limits(limits, ShardLimits, "MetaDistributedWebDataset")
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
-        options = options_of_source(storage_options, "MetaDistributedWebDataset")
+        meta_names = _checked_meta(meta_names, sidecar_key)
         urls, known = find_shards(path, TAR_SUFFIXES, include_dirs, options)
         if mapped and (other := next((url for url in urls if is_sequential(url) or is_remote(url)), None)):
             got = f"mapped: expected uncompressed local tars, got '{told_url(other)}'"
@@ -220,6 +225,36 @@ class MetaDistributedWebDataset(ShardDataset):
             shards = TarShards(urls, meta_names, sidecar_key, known=known, limits=bounds, mapped=mapped)
             self.source = BlockSource("tar", shards, cut_shards(shards, block_size, block_bytes), shuffle_buffer)
         self.cache = settings
+
+
+def _checked_meta(meta_names: Sequence[str], sidecar_key: str | None) -> tuple[str, ...]:
+    """Check a recipe's sidecar settings; return the field names as a tuple.
+
+    Raises:
+        ValueError: A name is none, comes twice, or is reserved; or `sidecar_key` is neither of the two, or there are no
+            fields to join.
+    """
+    if isinstance(meta_names, str):
+        raise ValueError(
+            f"meta_names: expected a list of names, got the text {shown(meta_names)}\n  Write [{meta_names}]."
+        )
+    for index, name in enumerate(meta_names):
+        if not isinstance(name, str) or name in meta_names[:index] or is_reserved(name):
+            raise ValueError(
+                f"meta_names: expected different names, without two underscores at both ends, got {shown(name)}\n"
+                "  Name each field of the sidecar once."
+            )
+    if sidecar_key not in (None, *SIDECAR_KEYS):
+        raise ValueError(
+            f"sidecar_key: expected {' or '.join(map(repr, SIDECAR_KEYS))}, got {shown(sidecar_key)}\n"
+            "  The keys of sidecars are the texts of '.id' members, or the records' keys. Without it, each shard tells."
+        )
+    if sidecar_key is not None and not meta_names:
+        raise ValueError(
+            f"sidecar_key: expected meta_names with it, got {shown(sidecar_key)} alone\n"
+            "  Name the fields of the sidecar, or drop it."
+        )
+    return tuple(meta_names)
 
 
 SHARD_SUFFIXES: Final = {
