@@ -114,18 +114,16 @@ class BlockSource(Source):
     def fetch(self, numbers: Sequence[int], part: Part | None = None) -> Iterator[Record | DamagedRecordError | None]:
         wanted = np.array(numbers, np.int64)
         is_there = wanted < self.num_records
+        known = wanted[is_there]
+        shards = np.searchsorted(self._record_ends, known, side="right")
+        firsts = known - self._record_ends[shards] + self._records[shards]
         if part is not None:
-            runs = self._runs_of(wanted[is_there])
-            is_there[is_there] = self._holds(part, np.arange(len(runs[0])), *runs)
-        window = self.shards.window(*self._runs_of(wanted[is_there]))
+            kept = self._holds(part, np.arange(len(known)), shards, firsts, np.ones_like(known))
+            is_there[is_there], shards, firsts = kept, shards[kept], firsts[kept]
+        window = self.shards.window(shards, firsts, np.ones_like(firsts))  # runs of one record each
         steps = (range(first, len(window))[: window.look_ahead] for first in range(0, len(window), window.look_ahead))
         records = chain.from_iterable(take_all(window, np.array(step)) for step in steps)
         return (next(records) if there else None for there in is_there.tolist())
-
-    def _runs_of(self, numbers: Indices) -> _Runs:
-        """Records by their numbers in the source, as runs of one record each."""
-        shards = np.searchsorted(self._record_ends, numbers, side="right")
-        return shards, numbers - self._record_ends[shards] + self._records[shards], np.ones_like(numbers)
 
     def block_of(self, shard: int, number: int) -> tuple[int, int]:
         """The block of a shard's record, and the record's number in the block."""
