@@ -175,10 +175,11 @@ class Leaf:
         self._single: PerRecordFn | None = getattr(node.dataset, "single_process_fn", None)
         self._stream: StreamFns | None = getattr(node.dataset, "process_fn", None)
         self._tally.counts_outputs = hasattr(self._stream, "ended_pulls") and is_stateful(self._stream)
-        self._reads_ahead = isinstance(node.dataset, ShardDataset) and run.ahead.settings.read_ahead_bytes > 0
-        self._remote = node.dataset.source if self._reads_ahead and node.dataset.source.shards.has_remote else None
+        is_of_shards = isinstance(node.dataset, ShardDataset)
+        self._reads_ahead = is_of_shards and run.ahead.settings.read_ahead_bytes > 0
+        self._remote = node.dataset.source if is_of_shards and node.dataset.source.shards.has_remote else None
         # Before any of them reads: the first one may not take the room that the others will need.
-        run.ahead.num_sources += self._remote is not None
+        run.ahead.expect(is_remote=self._remote is not None)
 
     def has_records(self) -> bool:
         return self.endless or self._lane.has_records()
@@ -203,8 +204,7 @@ class Leaf:
                 "answered, got no process_fn\n  Resume with the process_fn that it had."
             )
         has_function = self._single is not None or self._stream is not None
-        upcoming = Upcoming(self._run.ahead) if self._reads_ahead else None
-        number = self._run.numbers[self.path]
+        number, upcoming = self._run.numbers[self.path], Upcoming(self._run.ahead) if self._reads_ahead else None
         task = ReadTask(self.path, number, self._run.lane, lane.order, self._tally, self._part, upcoming)
         if (watch := self._run.watch) is not None:
             task.noting = partial(watch.noting, self.path)

@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from streamdata.errors import StateError, shown
 from streamdata.io.remote.addresses import CacheSetting, read_cache_settings
-from streamdata.io.remote.network import connections_of_process, network
+from streamdata.io.remote.network import network
 from streamdata.mixing.checks import check_not_wrapped, check_picklable, check_sources, checked_pass, checked_stall_s
 from streamdata.mixing.control import Control
 from streamdata.mixing.deals import Deals, header_of
@@ -31,8 +31,7 @@ from streamdata.run import MAX_WORKERS, DataParallel, Lane, find_data_parallel
 from streamdata.run.lane_link import Traffic, note_deal, noted_deal, times_of, traffic_of
 from streamdata.run.topology import data_parallel_at_fork, data_parallel_of, remember_data_parallel_at_fork
 from streamdata.run.trainer import end_with_trainer
-from streamdata.shards.ahead.meter import own_traffic
-from streamdata.shards.ahead.read_ahead import ahead_settings
+from streamdata.shards.ahead.read_ahead import ahead_settings, own_traffic
 from streamdata.sources.alone import Alone
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.named import check_dataset, is_own_stream, named
@@ -404,14 +403,14 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
             ValueError: WORLD_SIZE is set without a usable RANK; or a loader that divides the stream among ranks calls.
             RuntimeError: A persistent worker does not have the states that were set since.
         """
-        network().limit(connections_of_process(self.connections))
         lane = self._lane()
         is_first, self._iterated_in = self._iterated_in != os.getpid(), os.getpid()
         # A worker that lives on has the states that were set when it was made.
         lives_on = not is_first and get_worker_info() is not None
         is_as_set = (self._version, self._weights_set) == (self._control.version, self._control.weights_set)
         reading = self._reading(lane, is_stale=lives_on and not is_as_set)
-        check_nodes(self.progress, reading.top.tree.nodes)
+        if self.progress:
+            check_nodes(self.progress, reading.top.tree.nodes)
         check_not_wrapped(reading.lane.dp_size)
         return LaneIterator(reading)
 
@@ -478,7 +477,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
                 another library's iterable, whose records nobody can look up.
             Exception: What reading a record, or its `single_process_fn`, raises.
         """
-        network().limit(connections_of_process(self.connections))
+        network().limit(ahead_settings(self.read_ahead_bytes, self.connections).connections)
         return read_again(self, samples, self._pass_to_read, self.skips)
 
     def _pass_to_read(self) -> int:

@@ -12,11 +12,11 @@ from weakref import proxy
 
 from streamdata.errors import names_text, shown
 from streamdata.fields import CURSOR, DATASET_NAME, STATES, TOKEN_FIELDS
-from streamdata.io.remote.network import network
 from streamdata.mixing.clock import Clocks
 from streamdata.mixing.leaf import Counts, Leaf, Pairs, Run, ShareAt
 from streamdata.mixing.tree import MixtureSettings, Node
 from streamdata.recipe.named_source import LEAST, MOST
+from streamdata.run.lane_link import network_counts
 from streamdata.sources.functions.process_functions import Feed, StreamFn, run_bursts
 from streamdata.sources.functions.starts import is_stateful
 from streamdata.sources.functions.tally import counts_of, num_tokens, raise_noted
@@ -141,7 +141,7 @@ class Mixture:
         steps, draws, drawn, spent = self._clocks.steps, self._draws, self._drawn, 0.0
         weigh, costs, tokens = self._weigh, self._costs, self._tokens
         is_plain = weigh is None and bool(steps)
-        counts, now = network().counts, perf_counter
+        counts, now = network_counts(), perf_counter
         times = [self._run.times.setdefault(child.path, [0.0, 0.0]) for child in self._children]
         while heap:
             clock, i = heap[0]

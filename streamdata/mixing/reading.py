@@ -23,8 +23,7 @@ from streamdata.mixing.tree import Node
 from streamdata.run import Lane
 from streamdata.run.lane_link import LaneLink, announce, log_once, warn_once
 from streamdata.run.stalls import StallWatch
-from streamdata.shards.ahead.meter import Meter
-from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead
+from streamdata.shards.ahead.read_ahead import AheadSettings, LaneAhead, Meter
 from streamdata.sources.functions.tally import Tally, num_tokens
 from streamdata.sources.skip import Skips
 from streamdata.sources.source import Sample

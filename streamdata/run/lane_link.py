@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import NamedTuple
@@ -64,6 +65,27 @@ class TrafficReport(NamedTuple):
     """Seconds of reading and, of these, of waiting, by path of the sources that were read since the last report."""
 
 
+@dataclass
+class NetworkCounts:
+    """Counts of the requests that this process has sent to hosts so far.
+
+    Attributes:
+        requests: Attempts that were made.
+        retries: Those of them that repeated one.
+        num_bytes: Bytes that arrived in good answers.
+        seconds: From first attempts to last bytes, summed over all requests.
+        waited: Seconds that who reads has waited for answers.
+        since: When the process began to read samples, by `time.perf_counter`; None before.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    num_bytes: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+    since: float | None = None
+
+
 SourceTimes = dict[str, list[float]]
 """Seconds for which a process has read each source, all that its records go through included, and of these, seconds of
 waiting for stores; by path of the source."""
@@ -72,6 +94,7 @@ waiting for stores; by path of the source."""
 _times: PerProcess[defaultdict[str, defaultdict[int, SourceTimes]]] = PerProcess(
     partial(defaultdict, partial(defaultdict, dict))
 )
+_counts = PerProcess(NetworkCounts)
 _of_processes: PerProcess[defaultdict[str, dict[int, Traffic]]] = PerProcess(partial(defaultdict, dict))
 _said: set[object] = set()
 
@@ -91,6 +114,11 @@ def log_once(key: object, text: str) -> None:
         _said.add(key)
         for line in text.splitlines():
             logger.warning("%s", line)
+
+
+def network_counts() -> NetworkCounts:
+    """The counts of this process."""
+    return _counts.get()
 
 
 def own_times(dataset: str) -> SourceTimes:

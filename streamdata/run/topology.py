@@ -15,7 +15,9 @@ MAX_WORKERS: Final = 256
 """DataLoader workers of one rank."""
 MAX_RANKS: Final = 1 << 17
 """More than any job has; a number in damaged states, or one that was mistyped, must not become a list of so many."""
-
+MAX_CONNECTIONS: Final = 64
+_FEWEST_CONNECTIONS: Final = 4
+_CONNECTIONS: Final = "STREAMDATA_CONNECTIONS"
 
 _DATA: Final = frozenset(("batch", "data", "ddp", "dp", "dp_replicate", "dp_shard"))
 _MODEL: Final = frozenset(("cp", "model", "pp", "sp", "tp"))
@@ -163,6 +165,27 @@ def _coordinates(mesh: "DeviceMesh") -> Sequence[int]:
             "data parallel: this process is not in the mesh\n  Give a mesh that has all processes that read."
         )
     return coordinates
+
+
+def connections_of_process(connections: Any = None) -> int:
+    """The number of requests that this process may have in flight.
+
+    Args:
+        connections: Of a node, shared by its ranks and their workers; None takes that of the environment, or 64.
+
+    Raises:
+        ValueError: It is not a whole number above 0.
+    """
+    who, text = "connections", os.environ.get(_CONNECTIONS, str(MAX_CONNECTIONS))
+    if connections is None:
+        who, connections = f"{_CONNECTIONS} in the environment", int(text) if text.isdecimal() else text
+    if type(connections) is not int or connections < 1:
+        raise ValueError(f"{who}: expected a whole number above 0, got {shown(connections)}\n  Leave it out for 64.")
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    data = sys.modules.get("torch.utils.data")  # who has not imported it is no worker
+    info = data.get_worker_info() if data is not None else None
+    sharers = (int(ranks) if ranks.isdigit() else 1) * (1 if info is None else int(info.num_workers))
+    return min(MAX_CONNECTIONS, max(min(_FEWEST_CONNECTIONS, connections), connections // max(1, sharers)))
 
 
 def _integer_from_environment(name: str, default: int) -> int:

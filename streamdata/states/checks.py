@@ -33,11 +33,9 @@ def check_nodes(progress: Progress, nodes: Mapping[str, str]) -> None:
     Raises:
         StateError: A node's order differs (records, blocks, seed, shuffling), or no source is common.
     """
-    if not progress:
-        return
     # A source that left and returns must not have changed either.
     written = progress.nodes()
-    if not (written.keys() & nodes.keys()) - {""}:
+    if written and not (written.keys() & nodes.keys()) - {""}:
         raise StateError(
             f"states: written for another dataset, with the sources {names_text(written)}; "
             f"this one has {names_text(nodes)}\n"

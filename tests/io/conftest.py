@@ -4,6 +4,7 @@ import pytest
 
 from streamdata.io.remote import hosts, requests, web_client
 from streamdata.io.remote.network import Network
+from streamdata.run.lane_link import _counts
 
 
 @pytest.fixture
@@ -29,8 +30,9 @@ def stalls_soon(short_waits, monkeypatch):
 
 
 @pytest.fixture
-def sender(short_waits):
-    """A network of its own."""
+def sender(short_waits, monkeypatch):
+    """A network of its own, of which nothing was asked."""
+    monkeypatch.setattr(_counts, "made", None)
     network = Network(16)
     yield network
     network.close()

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from streamdata.io.remote.addresses import Address, StorageOptions
-from streamdata.io.remote.network import Network
 from streamdata.io.remote.once import fetch_once
+from streamdata.run.lane_link import network_counts
 
 _CASES = [
     ("http://127.0.0.1:9/a", "aiohttp", "http,s3"),
@@ -31,16 +31,12 @@ def hidden(monkeypatch):
 
 
 @pytest.mark.parametrize(("url", "package", "extra"), _CASES)
-def test_the_extra_of_a_store_is_named(hidden, url, package, extra):
+def test_the_extra_of_a_store_is_named(hidden, sender, url, package, extra):
     """At the first request, which is not tried again."""
     hidden(package)
-    network = Network(4)
-    try:
-        with pytest.raises(ImportError, match=rf"needs the package {package}\n.*torch-streamdata\[{extra}\]"):
-            network.submit(Address(url, StorageOptions(anonymous=True)), 0, 9).result(9)
-        assert network.counts.retries == 0
-    finally:
-        network.close()
+    with pytest.raises(ImportError, match=rf"needs the package {package}\n.*torch-streamdata\[{extra}\]"):
+        sender.submit(Address(url, StorageOptions(anonymous=True)), 0, 9).result(9)
+    assert network_counts().retries == 0
 
 
 def test_signing_needs_the_extra_of_s3(hidden):

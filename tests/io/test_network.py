@@ -32,6 +32,7 @@ from streamdata.io.remote.requests import (
     RangesIgnoredError,
     ReplacedError,
 )
+from streamdata.run.lane_link import network_counts
 from tests.io.servers import http_server, s3_server
 
 DATA = bytes(range(256)) * 40
@@ -53,10 +54,10 @@ def test_a_range_comes_with_its_version_and_the_size_of_the_whole(sender):
     with http_server({"a b.tar": DATA}) as server:
         answer = ask(sender, f"{server.url}/a%20b.tar")
         assert answer[:3] == (DATA[10:5000], server.tag_of(DATA), len(DATA))
-        assert 0 < sender.counts.seconds < 5
+        assert 0 < network_counts().seconds < 5
         assert ask(sender, f"{server.url}/a%20b.tar", answer.version).data == answer.data
         assert server.log[-1].headers["if-match"] == answer.version
-        assert (sender.counts.requests, sender.counts.retries, len(server.log)) == (2, 0, 2)
+        assert (network_counts().requests, network_counts().retries, len(server.log)) == (2, 0, 2)
 
 
 @pytest.mark.parametrize("kind", ["503", "500", "429", "reset", "cut", "cut_chunked", "cut_unsized"])
@@ -64,7 +65,7 @@ def test_what_may_pass_is_tried_again(sender, kind):
     """And no byte of a bad answer is used."""
     with http_server({"a": DATA}, first(kind, 2)) as server:
         assert ask(sender, f"{server.url}/a").data == DATA[10:5000]
-        assert (sender.counts.requests, sender.counts.retries, len(server.log)) == (3, 2, 3)
+        assert (network_counts().requests, network_counts().retries, len(server.log)) == (3, 2, 3)
 
 
 @pytest.mark.usefixtures("stalls_soon")

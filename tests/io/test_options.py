@@ -8,8 +8,9 @@ import pytest
 from streamdata import JsonlIterableDataset, MergedDataset, instantiate_from_yaml, to_state
 from streamdata.errors import RecipeError
 from streamdata.io.remote.addresses import NO_OPTIONS, StorageOptions, checked_options
-from streamdata.io.remote.network import Network, connections_of_process
-from tests.io.servers import s3_server
+from streamdata.io.remote.network import Network
+from streamdata.run.topology import connections_of_process
+from tests.io.servers import http_server, s3_server
 
 LINES = b"".join(b'{"n": %d}\n' % number for number in range(4))
 
@@ -90,13 +91,16 @@ def test_connections_of_a_node_are_shared_by_its_ranks(monkeypatch, given, ranks
 
 
 def test_connections_are_a_setting_of_the_top(tmp_path, monkeypatch):
-    """It holds in the process that reads, until its first request."""
+    """It holds in the process that reads, from the first sample on, also where nothing is read ahead."""
     limits = []
+    monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path))
     monkeypatch.setattr(Network, "limit", lambda self, connections: limits.append(connections))
-    (tmp_path / "a.jsonl").write_bytes(LINES)
-    source = JsonlIterableDataset(str(tmp_path), name="a", percent=1)
-    next(iter(MergedDataset([source], connections=7)))
-    assert limits == [7]
+    with http_server({"a.jsonl": LINES}) as server:
+        source = JsonlIterableDataset(f"{server.url}/a.jsonl", name="a", percent=1)
+        for setting in ({}, {"read_ahead_bytes": 0}):
+            next(iter(MergedDataset([source], connections=7, **setting)))
+        assert MergedDataset([source], connections=6).read("a", (0, 1, 0))["__key__"] == "1"
+    assert limits == [7, 7, 6]
     with pytest.raises(ValueError, match="connections: expected a whole number above 0, got '7'"):
         MergedDataset([source], connections="7")
 

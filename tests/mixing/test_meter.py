@@ -14,11 +14,11 @@ from streamdata import JsonlIterableDataset, MergedDataset, StreamLoader, mixed_
 from streamdata.fields import CURSOR
 from streamdata.io.cache.cached import _caches, cache_counts, page_cache
 from streamdata.io.remote.addresses import CacheSettings
-from streamdata.io.remote.network import Network, NetworkCounts, _network
+from streamdata.io.remote.network import Network, _network
 from streamdata.run import Lane
-from streamdata.run.lane_link import Traffic, TrafficReport, note, traffic_of
-from streamdata.shards.ahead import meter
-from streamdata.shards.ahead.read_ahead import AheadSettings
+from streamdata.run.lane_link import NetworkCounts, Traffic, TrafficReport, _counts, network_counts, note, traffic_of
+from streamdata.shards.ahead import read_ahead
+from streamdata.shards.ahead.read_ahead import AheadSettings, Meter
 from streamdata.states.cursor import node_of
 from tests.io.servers import http_server, slow_proxy
 from tests.shard_files import write_jsonl
@@ -31,9 +31,10 @@ LANE = Lane(dp_size=4, dp_rank=3, num_workers=8, worker=5)
 def sender(tmp_path, monkeypatch):
     """The network of this process: nothing was asked for."""
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "indexes"))
+    monkeypatch.setattr(_counts, "made", NetworkCounts())
     network = Network(8)
     monkeypatch.setattr(_network, "made", network)
-    monkeypatch.setattr(meter, "cache_counts", list)
+    monkeypatch.setattr(read_ahead, "cache_counts", list)
     yield network
     network.close()
 
@@ -127,9 +128,9 @@ def test_reports_count_once_for_each_process():
 
 def test_a_forked_process_counts_from_zero(tmp_path, sender, monkeypatch):
     """What was counted before the fork is its parent's, and so is what came to that with batches."""
-    monkeypatch.setattr(meter, "cache_counts", cache_counts)
+    monkeypatch.setattr(read_ahead, "cache_counts", cache_counts)
     monkeypatch.setattr(_caches, "made", None)
-    page_cache(CacheSettings(str(tmp_path), 1 << 30)).reads = sender.counts.requests = 3
+    page_cache(CacheSettings(str(tmp_path), 1 << 30)).reads = network_counts().requests = 3
     dataset = MergedDataset([Numbers("a", 5)], cyclic=False)
     assert len(batches(dataset, 1)) == 1
     assert (dataset.traffic().cache_hits, dataset.traffic().requests, len(dataset.times())) == (3, 3, 2)
@@ -143,7 +144,7 @@ def test_a_forked_process_counts_from_zero(tmp_path, sender, monkeypatch):
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_log_says_once_that_the_network_is_the_limit(tmp_path, num_workers, monkeypatch, caplog):
     """In the trainer, whoever waited."""
-    monkeypatch.setattr(meter, "_STRETCH_S", 0.0)
+    monkeypatch.setattr(read_ahead, "_STRETCH_S", 0.0)
     with served(tmp_path) as server, slow_proxy(server.url, 0.05, 1e9) as url:
         dataset = rows(url)
         with caplog.at_level(logging.WARNING, "streamdata"):
@@ -154,19 +155,19 @@ def test_the_log_says_once_that_the_network_is_the_limit(tmp_path, num_workers, 
     assert "rank 0, worker " in told[0]
 
 
-def judged(sender, settings, **counts):
+def judged(settings, **counts):
     """What a lane of which 40 s were observed is said to be limited by."""
-    sender.counts = NetworkCounts()
-    one = meter.Meter("d", LANE, settings)
-    one._since = one._since._replace(time=one._since.time - 40)
-    sender.counts = NetworkCounts(since=0.0, **counts)
+    _counts.made = NetworkCounts()
+    one = Meter("d", LANE, settings)
+    one._since -= 40
+    _counts.made = NetworkCounts(since=0.0, **counts)
     return one.report().limit
 
 
-def test_what_would_help_follows_from_what_was_counted(sender):
+def test_what_would_help_follows_from_what_was_counted():
     """All connections are used; or they are idle and requests small; or the store refuses."""
     counts = {"requests": 400, "num_bytes": 1_600_000_000, "waited": 30.0}
-    full = judged(sender, AheadSettings(connections=8), seconds=300.0, **counts)
+    full = judged(AheadSettings(connections=8), seconds=300.0, **counts)
     assert full.startswith(
         "the network is the limit: rank 3, worker 5 waited 75% of 40 s for shards, which came at 40 MB/s by 10 "
         "requests a second of 4 MB, 7.5 at a time, 0 of them repeated\n"
@@ -174,22 +175,22 @@ def test_what_would_help_follows_from_what_was_counted(sender):
     assert "more `connections` of the node, since all 8" in full
     assert "read_ahead_bytes" not in full
     assert "block_bytes" not in full
-    idle = judged(sender, AheadSettings(1000, 8), seconds=20.0, **{**counts, "num_bytes": 10**7})
+    idle = judged(AheadSettings(1000, 8), seconds=20.0, **{**counts, "num_bytes": 10**7})
     assert "more `read_ahead_bytes` (now 1000)" in idle
     assert "block_bytes" in idle
-    refused = judged(sender, AheadSettings(connections=8), seconds=300.0, retries=40, **counts)
+    refused = judged(AheadSettings(connections=8), seconds=300.0, retries=40, **counts)
     assert "fewer `connections`" in refused
 
 
-def test_a_cache_is_not_proposed_to_who_has_one(sender, monkeypatch):
+def test_a_cache_is_not_proposed_to_who_has_one(monkeypatch):
     """To others it is."""
     counts = {"requests": 400, "num_bytes": 10**9, "waited": 30.0, "seconds": 300.0}
-    assert "a `cache`" in judged(sender, AheadSettings(connections=8), **counts)
-    monkeypatch.setattr(meter, "cache_counts", lambda: [SimpleNamespace(reads=0, hits=0)])
-    assert "a `cache`" not in judged(sender, AheadSettings(connections=8), **counts)
+    assert "a `cache`" in judged(AheadSettings(connections=8), **counts)
+    monkeypatch.setattr(read_ahead, "cache_counts", lambda: [SimpleNamespace(reads=0, hits=0)])
+    assert "a `cache`" not in judged(AheadSettings(connections=8), **counts)
 
 
-def test_a_lane_that_seldom_waits_says_nothing(sender):
+def test_a_lane_that_seldom_waits_says_nothing():
     """Half of its time is the bound."""
-    assert judged(sender, AheadSettings(), requests=9, waited=19.0) is None
-    assert judged(sender, AheadSettings(), requests=9, waited=21.0) is not None
+    assert judged(AheadSettings(), requests=9, waited=19.0) is None
+    assert judged(AheadSettings(), requests=9, waited=21.0) is not None

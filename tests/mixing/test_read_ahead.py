@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from streamdata import JsonlIterableDataset, MergedDataset, MetaDistributedWebDataset, mixed_collate, to_state
 from streamdata.errors import SourceError
 from streamdata.io.remote.network import _network, network
+from streamdata.run.lane_link import network_counts
 from streamdata.shards.ahead import read_ahead, windows
 from streamdata.shards.ahead.read_ahead import ahead_settings, held_bytes
 from streamdata.shards.index.make_manifest import make_manifest, take_stock
@@ -182,7 +183,7 @@ def test_a_lane_that_takes_half_of_the_link_seldom_waits(tmp_path, use):
     source = rows(tmp_path / "rows", 2000, 2000, shuffle_buffer=10)
     stream = iter(MergedDataset([source]))
     next(stream)
-    counts, began = network().counts, time.perf_counter()
+    counts, began = network_counts(), time.perf_counter()
     before = counts.waited
     for _ in islice(stream, 500):
         time.sleep(0.002)

@@ -8,76 +8,26 @@ import asyncio
 import atexit
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
-from streamdata.errors import ShardError, shown, without_secrets
+from streamdata.errors import ShardError, without_secrets
 from streamdata.io.remote.addresses import StorageOptions, options_of
 from streamdata.io.remote.hosts import health_of, kind_of
 from streamdata.io.remote.requests import STALL_S, Answer, Asked, Client, FailureError, Patience
+from streamdata.run.lane_link import network_counts
 from streamdata.run.per_process import PerProcess
 from streamdata.run.processes import processes
+from streamdata.run.topology import connections_of_process
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-MAX_CONNECTIONS = 64
-_FEWEST = 4
 _SLOWEST_PUT = 1e6
 """Bytes/s at which what is written has to be taken at least."""
-_VARIABLE = "STREAMDATA_CONNECTIONS"
-
-
-@dataclass
-class NetworkCounts:
-    """Counts of the requests that this process has sent to hosts so far.
-
-    Attributes:
-        requests: Attempts that were made.
-        retries: Those of them that repeated one.
-        num_bytes: Bytes that arrived in good answers.
-        seconds: From first attempts to last bytes, summed over all requests.
-        waited: Seconds that who reads has waited for answers.
-        since: When the process began to read samples, by `time.perf_counter`; None before.
-    """
-
-    requests: int = 0
-    retries: int = 0
-    num_bytes: int = 0
-    seconds: float = 0.0
-    waited: float = 0.0
-    since: float | None = None
-
-    def begin(self) -> None:
-        """Mark the beginning of reading samples; earlier waiting counts as start-up."""
-        if self.since is None:
-            self.since, self.waited = time.perf_counter(), 0.0
-
-
-def connections_of_process(connections: Any = None) -> int:
-    """The number of requests that this process may have in flight.
-
-    Args:
-        connections: Of a node, shared by its ranks and their workers; None takes that of the environment, or 64.
-
-    Raises:
-        ValueError: It is not a whole number above 0.
-    """
-    who, text = "connections", os.environ.get(_VARIABLE, str(MAX_CONNECTIONS))
-    if connections is None:
-        who, connections = f"{_VARIABLE} in the environment", int(text) if text.isdecimal() else text
-    if type(connections) is not int or connections < 1:
-        raise ValueError(f"{who}: expected a whole number above 0, got {shown(connections)}\n  Leave it out for 64.")
-    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    data = sys.modules.get("torch.utils.data")  # who has not imported it is no worker
-    info = data.get_worker_info() if data is not None else None
-    sharers = (int(ranks) if ranks.isdigit() else 1) * (1 if info is None else int(info.num_workers))
-    return min(MAX_CONNECTIONS, max(min(_FEWEST, connections), connections // max(1, sharers)))
 
 
 class _Running:
@@ -156,7 +106,6 @@ class Network:
     """
 
     def __init__(self, connections: int) -> None:
-        self.counts = NetworkCounts()
         self.connections = connections
         self._lock = Lock()
         self._running: _Running | None = None
@@ -199,7 +148,7 @@ class Network:
         try:
             yield
         finally:
-            self.counts.waited += time.perf_counter() - began
+            network_counts().waited += time.perf_counter() - began
 
     def limit(self, connections: int) -> None:
         """Limit the number of requests in flight, from when none is."""
@@ -231,8 +180,9 @@ class Network:
 
     async def _attempt(self, client: Client, asked: Asked, patience: Patience) -> tuple[Any] | None:
         """Make one attempt; return what it gives, or None where another one may do."""
-        self.counts.requests += 1
-        self.counts.retries += patience.attempts > 1
+        counts = network_counts()
+        counts.requests += 1
+        counts.retries += patience.attempts > 1
         limit_s: float | None = patience.limit_s
         if asked.what == "list":  # it may have many pages; its client notices where nothing comes
             limit_s = None
@@ -254,8 +204,8 @@ class Network:
             raise type(error)(f"{what} (attempts {patience.attempts})\n{remedy}") from error.__cause__
         patience.succeeded()
         if isinstance(found, Answer):
-            self.counts.num_bytes += len(found.data)
-            self.counts.seconds += time.monotonic() - patience.asked_at
+            counts.num_bytes += len(found.data)
+            counts.seconds += time.monotonic() - patience.asked_at
         return (found,)
 
     def close(self, *, only_if_idle: bool = False) -> None:

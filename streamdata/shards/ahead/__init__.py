@@ -4,6 +4,5 @@
 |---|---|
 | `spans.py` | where records lie in files; spans that are read at once, now |
 | `windows.py` | windows that are planned, and the loads of requests that bring their bytes |
-| `read_ahead.py` | the queue of what each source of a lane reads next, within one bound of memory for a process |
-| `meter.py` | whether stores limit a lane |
+| `read_ahead.py` | what each source of a lane reads next, in one bound of memory; whether stores limit the lane |
 """

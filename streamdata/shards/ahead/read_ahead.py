@@ -4,24 +4,32 @@ Each source of a lane has a queue of what it reads next (`Upcoming`), whose requ
 source is read. It grows with need: each time that its reader had to wait, one more request is under way, and twice as
 many windows are ahead. All sources of a process share one bound of memory: half of it is for what is being read, to
 which the loads of all sources are cut; the other half is for what comes after it. So no reader waits for memory.
-Nothing here is part of a state, and what is read does not depend on it: only when.
+Nothing here is part of a state, and what is read does not depend on it: only when. Whether that is enough, a `Meter`
+finds: how long the lane waits for its stores, and what would help.
 """
 
 import os
+import time
 from collections import deque
 from collections.abc import Hashable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import astuple, dataclass, field
 from itertools import islice
+from operator import sub
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 import numpy as np
 
 from streamdata.errors import shown
+from streamdata.io.cache.cached import cache_counts
 from streamdata.io.cache.page_cache import Memory
-from streamdata.io.remote.network import MAX_CONNECTIONS, connections_of_process, network
+from streamdata.io.remote.network import network
+from streamdata.run import Lane
+from streamdata.run.lane_link import NetworkCounts, Traffic, TrafficReport, network_counts, own_times
 from streamdata.run.per_process import PerProcess
+from streamdata.run.topology import MAX_CONNECTIONS, connections_of_process
 from streamdata.shards.ahead.spans import read_spans
 from streamdata.shards.ahead.windows import Chunk, Load, PlannedWindow
 
@@ -30,6 +38,15 @@ _VARIABLE: Final = "STREAMDATA_READ_AHEAD_BYTES"
 _MOST_WINDOWS: Final = 256
 _MOST_LOADS: Final = 8  # in the queue of a source, of the largest size
 _FEWEST_UNDER_WAY: Final = 4
+_STRETCH_S: Final = 30.0
+"""Seconds for which a lane is observed before it is judged."""
+_LIMITS: Final = 0.5
+"""Stores limit a lane that waits for them for more than this share of its time."""
+_MANY_RETRIES: Final = 0.05
+_MOST_IN_FLIGHT: Final = 0.75
+"""Share of the connections: with more in flight all of them are used."""
+_SMALL_BYTES: Final = 1 << 20
+"""Mean size of a request below which a store takes about as long to begin an answer as to send it."""
 
 
 class AheadSettings(NamedTuple):
@@ -70,6 +87,12 @@ class LaneAhead:
     """How many of its sources are remote."""
     upcoming: "list[Upcoming]" = field(default_factory=list)
     """The queues of its sources that are being read."""
+
+    def expect(self, *, is_remote: bool) -> None:
+        """Note that a source will be read."""
+        if is_remote:
+            self.num_sources += 1
+            network().limit(self.settings.connections)
 
     def close(self) -> None:
         """Drop all that the lane's sources hold, and cancel pending requests."""
@@ -246,3 +269,75 @@ class Upcoming:
             self._error = error
         if chunks:  # they come before what cannot be made
             yield Load(chunks, self._lane.fair_share()[0], self.take)
+
+
+def own_traffic() -> Traffic:
+    """The traffic of this process to stores so far."""
+    counts, caches = network_counts(), cache_counts()
+    read_s = time.perf_counter() - counts.since if counts.since is not None else 0.0
+    of_caches = sum(cache.reads for cache in caches), sum(cache.hits for cache in caches)
+    waited = counts.waited if read_s else 0.0
+    return Traffic(counts.requests, counts.retries, counts.num_bytes, *of_caches, waited, read_s)
+
+
+class Meter:
+    """Measures a lane's traffic and waiting while it is read, and finds how stores limit it.
+
+    Args:
+        dataset: Unlike any other.
+        lane: The lane.
+        settings: How it reads ahead.
+    """
+
+    def __init__(self, dataset: str, lane: Lane, settings: AheadSettings) -> None:
+        self._dataset, self._lane, self._settings = dataset, lane, settings
+        self._since, counts = time.perf_counter(), network_counts()
+        if counts.since is None:  # what was waited for before is start-up
+            counts.since, counts.waited = self._since, 0.0
+        self._before = copy(counts)
+        self._limit: str | None = None
+        self.times = own_times(dataset)
+        """Reading times of the sources of this process; the reader adds to them."""
+        self._sent: dict[str, float] = {}
+
+    def report(self) -> TrafficReport | None:
+        """The traffic since the start, if there is any; called with each batch."""
+        # Of a thousand sources a batch was made of a few: the others' times have not changed.
+        times = {path: (one[0], one[1]) for path, one in self.times.items() if self._sent.get(path) != one[0]}
+        self._sent.update((path, reading) for path, (reading, _) in times.items())
+        if not times and not network_counts().requests and not cache_counts():
+            return None
+        return TrafficReport(self._dataset, os.getpid(), own_traffic(), self.limit(), times)
+
+    def limit(self) -> str | None:
+        """Describe how stores limit the lane, and what would help; None if they have not so far."""
+        took = time.perf_counter() - self._since
+        if self._limit is None and took >= _STRETCH_S:
+            now = copy(network_counts())
+            stretch = NetworkCounts(*map(sub, astuple(now)[:-1], astuple(self._before)[:-1]))
+            self._since, self._before = self._since + took, now
+            if stretch.waited > _LIMITS * took:
+                self._limit = self._described(stretch, took)
+        return self._limit
+
+    def _described(self, stretch: NetworkCounts, took: float) -> str:
+        requests, connections = max(1, stretch.requests), self._settings.connections
+        in_flight, mean_bytes = stretch.seconds / took, stretch.num_bytes / requests
+        if stretch.retries > _MANY_RETRIES * stretch.requests:
+            help_ = "fewer `connections`, or a higher rate of the store, which refuses or breaks off requests"
+        elif in_flight > _MOST_IN_FLIGHT * connections:
+            more = "more workers" if connections >= MAX_CONNECTIONS else "more `connections` of the node"
+            help_ = f"{more}, since all {connections} of this process are used, unless its link is full"
+        else:
+            help_ = f"more `read_ahead_bytes` (now {self._settings.read_ahead_bytes}), since connections are idle"
+        if mean_bytes < _SMALL_BYTES:
+            help_ += "; larger `block_bytes` or `block_size`, or fewer and larger shards, so that requests are larger"
+        if not cache_counts():
+            help_ += "; a `cache` on a disk of the node, for what is read again"
+        who = f"rank {self._lane.dp_rank}, worker {self._lane.worker}"
+        return (
+            f"the network is the limit: {who} waited {stretch.waited / took:.0%} of {took:.0f} s for shards, which "
+            f"came at {stretch.num_bytes / took / 1e6:.3g} MB/s by {requests / took:.3g} requests a second of "
+            f"{mean_bytes / 1e6:.2g} MB, {in_flight:.1f} at a time, {stretch.retries:.0f} of them repeated\n"
+            f"  What may help: {help_}."
+        )

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple, Self
 
-from streamdata.io.remote.network import network
 from streamdata.mixing import leaf, mixture
+from streamdata.run.lane_link import network_counts
 from streamdata.sources.functions import process_functions
 from streamdata.sources.functions.process_functions import Feed
 from streamdata.sources.order.dealt_lane import DealtLane
@@ -95,7 +95,7 @@ class StageTimes(ExitStack):
         return before
 
     def _each(self, items: Iterator[Any], doing: Doing) -> Iterator[Any]:
-        pull, counts, waiting = self.timed(iter(items).__next__, doing), network().counts, doing._replace(stage=WAIT)
+        pull, counts, waiting = self.timed(iter(items).__next__, doing), network_counts(), doing._replace(stage=WAIT)
         while True:
             waited = counts.waited
             try:

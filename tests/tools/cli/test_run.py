@@ -13,8 +13,7 @@ from typer.testing import Result
 
 from streamdata import MergedDataset, RecipeError
 from streamdata.io.cache.cached import _caches
-from streamdata.io.remote.network import _network
-from streamdata.run.lane_link import Traffic
+from streamdata.run.lane_link import Traffic, _counts
 from streamdata.tools.cli.main import app
 from streamdata.tools.cli.options import GivenRecipe
 from streamdata.tools.view.totals import Delivery
@@ -146,7 +145,7 @@ def test_what_was_asked_of_stores_is_in_the_summary(
     """Of workers too; the live line says how much they wait. Of local files neither says anything."""
     monkeypatch.setenv("STREAMDATA_CACHE", str(tmp_path / "indexes"))
     # Of this test alone: what other tests of this process have read is not among it.
-    monkeypatch.setattr(_network, "made", None)
+    monkeypatch.setattr(_counts, "made", None)
     monkeypatch.setattr(_caches, "made", None)
     recipe = write_recipe("cyclic: false\nstop: all_exhausted")
     local = streamdata("run", recipe, "--workers", "1")

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streamdata import MergedDataset, MetaDistributedWebDataset, StreamLoader, metrics, mixed_collate, report, to_device
 from streamdata.io.remote.network import _network, network
+from streamdata.run.lane_link import _counts
 from streamdata.states import cursor
 from tests.io.servers import s3_server
 from tests.shard_files import write_tars
@@ -93,6 +94,7 @@ def stands_still(numbers: dict[tuple[str, ...], float]) -> dict[tuple[str, ...],
 def _own_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose counts stand still between two looks, whatever tests before have left under way."""
     monkeypatch.setattr(_network, "made", None)
+    monkeypatch.setattr(_counts, "made", None)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
