@@ -19,7 +19,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from streamdata.errors import StateError, shown
 from streamdata.mixing.tree import MixtureSettings, Node, in_recipe, tree_of
-from streamdata.recipe.named_source import PartRange, check_name, read_percent
+from streamdata.recipe.named_source import NamedSource, PartRange, check_name, read_percent
 from streamdata.recipe.targets import is_stage
 from streamdata.sources.files.shard_source import ShardDataset
 from streamdata.sources.foreign.named import check_dataset, is_own_stream, leave_out_filtered
@@ -48,7 +48,9 @@ def check_sources(mixture: MixtureSettings) -> None:
     places: dict[str, str] = {}
     for number, dataset in enumerate(mixture.datasets):
         who = f"MergedDataset, source {number} ({type(dataset).__name__}){in_recipe(dataset)}"
-        check_dataset(dataset, who)
+        is_foreign = not isinstance(dataset, NamedSource)
+        if is_foreign:
+            check_dataset(dataset, who)
         name: Any = getattr(dataset, "name", None)
         is_named = False
         try:
@@ -56,7 +58,8 @@ def check_sources(mixture: MixtureSettings) -> None:
             is_named = True
             _check_numbers(dataset)
             _check_functions(dataset)
-            leave_out_filtered(dataset)
+            if is_foreign:
+                leave_out_filtered(dataset)
             _check_division(dataset)
         except ValueError as error:
             raise ValueError(f"{who}{f', {shown(name)}' if is_named else ''}: {error}") from None
@@ -161,7 +164,7 @@ def _check_division(dataset: Any) -> None:
             f"expected no holdout of a mixture, got the {part}\n"
             "  Its records are those of its sources: give holdout and part to them."
         )
-    if not is_own_stream(dataset) or isinstance(dataset, MixtureSettings | ShardDataset):
+    if isinstance(dataset, MixtureSettings | ShardDataset) or not is_own_stream(dataset):
         if isinstance(lanes, str) and lanes in LANES:  # a dataset's own attribute may have the name
             raise ValueError(
                 f"expected no lanes, got {shown(lanes)}\n"

@@ -595,14 +595,14 @@ def top_of(dataset: Any, who: str) -> MergedDataset:
     Raises:
         ValueError: `dataset` is neither, or its mixture is refused.
     """
-    if not isinstance(dataset, Mapping):  # whose message below is of mixtures too
-        check_dataset(dataset, who)
     match dataset:
         case MergedDataset():
             return dataset
         case Alone():
             mixture: MergedDataset = dataset.mixture()  # the one that it has, whose states and passes are its own
             return mixture
+    if not isinstance(dataset, Mapping):  # whose message below is of mixtures too
+        check_dataset(dataset, who)
     # Texts, lists and dicts have those too: more likely a path, several sources, or splits of which one must be named.
     has_records = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     if is_own_stream(dataset) or (has_records and not isinstance(dataset, Sequence | Mapping)):
