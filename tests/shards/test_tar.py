@@ -13,7 +13,6 @@ import pytest
 import webdataset
 
 from streamdata.errors import ShardError
-from streamdata.io.storage import LocalShard
 from streamdata.run.per_process import MAX_OPEN_FILES
 from streamdata.shards.sequential import SequentialTar
 from streamdata.shards.tar import shards as tar
@@ -343,8 +342,8 @@ def test_reading_in_any_order_gives_what_was_asked_for(write_tar):
 def test_records_side_by_side_are_read_at_once(write_tar, members, monkeypatch):
     """One call reads them all, in whatever order they are asked for."""
     window = whole(TarShards([write_tar(members)]))
-    reads, real = [], LocalShard.read_into
-    monkeypatch.setattr(LocalShard, "read_into", lambda *arguments: reads.append(len(arguments[1])) or real(*arguments))
+    reads, real = [], os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, parts, at: reads.append(len(parts[0])) or real(fd, parts, at))
     in_order = list(window.take([0, 1, 2]))
     assert reads == [7 * 512 + 7 * 512]  # headers, and blocks of data
     assert list(window.take([2, 0, 1])) == [in_order[2], *in_order[:2]]
@@ -433,11 +432,11 @@ def test_a_shard_that_changes_during_a_take_is_an_error(write_tar, members, chan
 
     def read_then_change(*arguments):
         monkeypatch.undo()
-        got = LocalShard.read_into(*arguments)
+        got = os.preadv(*arguments)
         change(Path(url))
         return got
 
-    monkeypatch.setattr(LocalShard, "read_into", read_then_change)
+    monkeypatch.setattr(os, "preadv", read_then_change)
     with pytest.raises(ShardError, match=r"00000\.tar"):
         next(window.take([2, 0]))
 

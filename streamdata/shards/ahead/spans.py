@@ -1,5 +1,6 @@
 """Spans of many shards: `shards, their versions, spans → pieces that are read together → one piece of memory`."""
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
@@ -9,6 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from streamdata.errors import note_place
 from streamdata.io.remote.network import network
 from streamdata.io.storage import FileStamp, Int64s, cut_short, is_remote, opened_shard, submit_range
 
@@ -53,24 +55,32 @@ def read_spans(
     Raises:
         ShardError: A shard has changed, or ends before a span does.
     """
-    pieces, piece_of = coalesced(spans, gaps=False)
+    shard, first, last = (*spans[0, :2].tolist(), int(spans[-1, 2])) if len(spans) else (0, 0, 0)
+    # In a file's own order they are one piece, which is found in a fifth of the time.
+    is_one = 0 < last - first <= MAX_REQUEST_BYTES and (spans[1:, :2] == spans[:-1, ::2]).all()
+    one = [(shard, first, last)], np.zeros(len(spans), np.int64)
+    pieces, piece_of = one if is_one else coalesced(spans, gaps=False)
     size = sum(map(itemgetter(2), pieces)) - sum(map(itemgetter(1), pieces))
     memory = memoryview(bytearray(size)) if lend is None else lend(size)
-    at, origins = 0, list[int]()  # where the first byte of each piece's file would be
+    at, origins, asked = 0, list[int](), list[tuple[memoryview, Future[bytes]]]()
     known = set() if at_their_paths is None else at_their_paths
-    asked: list[tuple[memoryview, Future[bytes]]] = []
     try:
         for shard, group in groupby(pieces, itemgetter(0)):
             url, stamp, short = urls[shard], stamps[shard], list[tuple[int, int, int]]()
             file = None if is_remote(url) else opened_shard(url)  # one after the other, so that few are open at once
-            for _, begin, end in group:
-                origins.append(at - begin)
-                part = memory[at : at + end - begin]
-                at += end - begin
-                if file is None:
-                    asked.append((part, submit_range(url, begin, end, stamp)))
-                elif (got := file.read_into(part, begin)) < end - begin:
-                    short.append((begin, end - begin, got))
+            try:
+                for _, begin, end in group:
+                    origins.append(at - begin)  # where the first byte of its file would be
+                    part = memory[at : at + end - begin]
+                    at += end - begin
+                    if file is None:
+                        asked.append((part, submit_range(url, begin, end, stamp)))
+                    # Without a call, since it is for each record of a shuffled window; what is cut short is read again.
+                    elif os.preadv(file.fd, (part,), begin) < end - begin > (got := file.read_into(part, begin)):
+                        short.append((begin, end - begin, got))
+            except OSError as error:
+                note_place(error, url, begin, end)
+                raise
             if file is not None:
                 file.check(stamp, by_path=shard not in known)
                 known.add(shard)
