@@ -1,4 +1,4 @@
-"""The names of the fields that a record or sample carries beside its own.
+"""The names of the fields that a record or sample carries beside its own, and what is done by them alone.
 
 `__datasetname__` is the path of names below the top level, joined by dots; `__dprank__` and `__workerid__` name the
 lane; `__seed__` is the seed of the source's order in its present epoch; `__url__` and `__key__` (shards) or

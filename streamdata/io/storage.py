@@ -105,11 +105,7 @@ def stamp_of(url: str) -> FileStamp:
     if is_remote(url):
         found = stat_once(url)
         return note_version(url, FileStamp(found.size, _hashed(found.version)), found.version)
-    try:
-        status = os.stat(local_path(url))
-    except OSError as error:
-        note_place(error, url)
-        raise
+    status = os.stat(local_path(url))
     if not stat.S_ISREG(status.st_mode):
         check_mode(url, status.st_mode, ShardError)
     return FileStamp(status.st_size, status.st_mtime_ns)
@@ -228,11 +224,13 @@ class LocalShard:
         self.fd = -1
         try:
             self.fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # who opens a fifo would wait for its writer
-        except OSError as error:  # which names the file
+            status = os.fstat(self.fd)
+        except OSError as error:
             if error.errno == errno.ENXIO:  # a socket
                 check_regular(self._path, ShardError)
+            if error.filename is None:  # of the descriptor: that of a path names it
+                note_place(error, url)
             raise
-        status = os.fstat(self.fd)
         if not stat.S_ISREG(status.st_mode):
             check_mode(url, status.st_mode, ShardError)
         self.size: int = status.st_size
@@ -302,9 +300,6 @@ class LocalShard:
                 is_same = (status.st_dev, status.st_ino) == self._identity
             except FileNotFoundError:
                 is_same = False
-            except OSError as error:
-                note_place(error, self.url)
-                raise
         if not is_same:
             open_files.forget(self.url)
             check_stamp(self.url, expected)

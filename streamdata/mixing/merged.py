@@ -399,7 +399,7 @@ class MergedDataset(IterableDataset[Sample], MixtureSettings):
 
         Raises:
             StateError: The states hold nothing of this rank, or cannot go on under another topology.
-            SourceError: A source has no records.
+            SourceError: A source has no records; it may be raised with the first sample.
             ValueError: WORLD_SIZE is set without a usable RANK; or a loader that divides the stream among ranks calls.
             RuntimeError: A persistent worker does not have the states that were set since.
         """

@@ -4,7 +4,7 @@
 2. names → seeds → orders
 3. function and tasks → other processes → results
 
-- `topology.py`: who reads: `DataParallel`, `Lane`
+- `topology.py`: who reads: `DataParallel`, `Lane`; its share of a node's connections
 - `seeds.py`: `stable_seed`, the same on every machine; `Permutation`, an order that is computed, never stored;
   `record_rng`, a random generator of one record
 - `per_process.py`: `PerProcess`, a value that each process has for itself, over forks; `Recent` and `ReadBuffer`, open

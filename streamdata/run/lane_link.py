@@ -74,7 +74,7 @@ class NetworkCounts:
         retries: Those of them that repeated one.
         num_bytes: Bytes that arrived in good answers.
         seconds: From first attempts to last bytes, summed over all requests.
-        waited: Seconds that who reads has waited for answers.
+        waited: Seconds that who reads has waited for answers; what was before `since` is start-up, and does not count.
         since: When the process began to read samples, by `time.perf_counter`; None before.
     """
 
@@ -83,7 +83,7 @@ class NetworkCounts:
     num_bytes: int = 0
     seconds: float = 0.0
     waited: float = 0.0
-    since: float | None = None
+    since: float | None = None  # the last field: what is counted stands before it
 
 
 SourceTimes = dict[str, list[float]]
@@ -117,7 +117,7 @@ def log_once(key: object, text: str) -> None:
 
 
 def network_counts() -> NetworkCounts:
-    """The counts of this process."""
+    """The counts of the requests of this process."""
     return _counts.get()
 
 

@@ -1,4 +1,4 @@
-"""Who reads: the data-parallel rank of this process, and the lane of a worker."""
+"""Who reads: the data-parallel rank of this process, the lane of a worker; and its share of a node's connections."""
 
 import os
 import sys
@@ -16,8 +16,9 @@ MAX_WORKERS: Final = 256
 MAX_RANKS: Final = 1 << 17
 """More than any job has; a number in damaged states, or one that was mistyped, must not become a list of so many."""
 MAX_CONNECTIONS: Final = 64
+"""Requests that a process has in flight; of a node, where nothing else is said."""
 _FEWEST_CONNECTIONS: Final = 4
-_CONNECTIONS: Final = "STREAMDATA_CONNECTIONS"
+_VARIABLE: Final = "STREAMDATA_CONNECTIONS"
 
 _DATA: Final = frozenset(("batch", "data", "ddp", "dp", "dp_replicate", "dp_shard"))
 _MODEL: Final = frozenset(("cp", "model", "pp", "sp", "tp"))
@@ -176,9 +177,9 @@ def connections_of_process(connections: Any = None) -> int:
     Raises:
         ValueError: It is not a whole number above 0.
     """
-    who, text = "connections", os.environ.get(_CONNECTIONS, str(MAX_CONNECTIONS))
+    who, text = "connections", os.environ.get(_VARIABLE, str(MAX_CONNECTIONS))
     if connections is None:
-        who, connections = f"{_CONNECTIONS} in the environment", int(text) if text.isdecimal() else text
+        who, connections = f"{_VARIABLE} in the environment", int(text) if text.isdecimal() else text
     if type(connections) is not int or connections < 1:
         raise ValueError(f"{who}: expected a whole number above 0, got {shown(connections)}\n  Leave it out for 64.")
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")

@@ -1,11 +1,12 @@
 """Bytes of shards before they are needed: `windows of each source → a queue of loads → requests → memory`.
 
+`counts of the process → Meter → TrafficReport`: whether that is enough, and if not, what would help.
+
 Each source of a lane has a queue of what it reads next (`Upcoming`), whose requests are sent in order of use while the
 source is read. It grows with need: each time that its reader had to wait, one more request is under way, and twice as
 many windows are ahead. All sources of a process share one bound of memory: half of it is for what is being read, to
 which the loads of all sources are cut; the other half is for what comes after it. So no reader waits for memory.
-Nothing here is part of a state, and what is read does not depend on it: only when. Whether that is enough, a `Meter`
-finds: how long the lane waits for its stores, and what would help.
+Nothing here is part of a state, and what is read does not depend on it: only when.
 """
 
 import os
@@ -89,7 +90,7 @@ class LaneAhead:
     """The queues of its sources that are being read."""
 
     def expect(self, *, is_remote: bool) -> None:
-        """Note that a source will be read."""
+        """Count a source that will be read; a remote one limits the connections of this process."""
         if is_remote:
             self.num_sources += 1
             network().limit(self.settings.connections)

@@ -7,7 +7,7 @@ from streamdata.errors import shown
 from streamdata.fields import is_reserved
 from streamdata.io.remote.addresses import CacheSetting, options_of_source, read_cache_settings
 from streamdata.io.storage import is_remote, told_url
-from streamdata.recipe.limits import DEFAULT_LIMITS, Limits, ShardLimits, read_limits
+from streamdata.recipe.limits import Limits
 from streamdata.recipe.named_source import Percent
 from streamdata.shards.jsonl.csv_rows import CSV_SUFFIXES
 from streamdata.shards.jsonl.shards import JsonlShards
@@ -68,7 +68,7 @@ class CsvDataset(ShardDataset):
     ) -> None:
         super().__init__(name, percent, holdout, part)
         settings, options = read_cache_settings(cache), options_of_source(storage_options, "CsvDataset")
-        bounds = DEFAULT_LIMITS if limits is None else read_limits(limits, ShardLimits, "CsvDataset")
+        bounds = self._read_limits(limits)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(None, None, shuffle_buffer)
         urls, known = find_shards(path, CSV_SUFFIXES, None, options)
@@ -131,7 +131,7 @@ class JsonlIterableDataset(ShardDataset):
     ) -> None:
         super().__init__(name, percent, holdout, part)
         settings, options = read_cache_settings(cache), options_of_source(storage_options, "JsonlIterableDataset")
-        bounds = DEFAULT_LIMITS if limits is None else read_limits(limits, ShardLimits, "JsonlIterableDataset")
+        bounds = self._read_limits(limits)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
         urls, known = find_shards(path, JSONL_SUFFIXES, None, options)
@@ -209,7 +209,7 @@ class MetaDistributedWebDataset(ShardDataset):
     ) -> None:
         super().__init__(name, percent, holdout, part)
         settings, options = read_cache_settings(cache), options_of_source(storage_options, "MetaDistributedWebDataset")
-        bounds = DEFAULT_LIMITS if limits is None else read_limits(limits, ShardLimits, "MetaDistributedWebDataset")
+        bounds = self._read_limits(limits)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(block_size, block_bytes, shuffle_buffer)
         meta_names = _checked_meta(meta_names, sidecar_key)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from streamdata.fields import RECORD, SEED
 from streamdata.io.remote.addresses import CacheSettings
+from streamdata.recipe.limits import DEFAULT_LIMITS, Limits, ShardLimits, read_limits
 from streamdata.run import shuffled, stable_seed
 from streamdata.shards.ahead.read_ahead import Upcoming
 from streamdata.shards.ahead.windows import Chunk, PlannedWindow
@@ -289,6 +290,10 @@ class ShardDataset(SourceAlone):
     process_fn: StreamFns | None
     single_process_fn: PerRecordFn | None
     _cache: CacheSettings | None
+
+    def _read_limits(self, limits: Limits) -> ShardLimits:
+        """How large its records may be: most say nothing of it."""
+        return DEFAULT_LIMITS if limits is None else read_limits(limits, ShardLimits, type(self).__name__)
 
     @property
     def urls(self) -> list[str]:

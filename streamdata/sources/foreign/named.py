@@ -58,11 +58,8 @@ def check_dataset(dataset: Any, who: str) -> None:
         )
     if isinstance(dataset, DataLoader):
         raise ValueError(f"{who}: expected a dataset, got a DataLoader of one\n  Give its dataset.")
-    if (
-        isinstance(dataset, Iterator)
-        and not isinstance(dataset, IterableDataset)
-        and not hasattr(dataset, "__getitem__")
-    ):
+    is_stream = isinstance(dataset, IterableDataset) or hasattr(dataset, "__getitem__")
+    if isinstance(dataset, Iterator) and not is_stream:
         raise ValueError(
             f"{who}: expected a dataset, got a {type(dataset).__name__}, which is read once and by one process\n"
             "  Write a torch IterableDataset whose __iter__ makes it."
