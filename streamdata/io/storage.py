@@ -291,9 +291,12 @@ class LocalShard:
         A file that another was renamed over lives on under its descriptor, but has no links any more. With `by_path`
         the path is asked too, and another file at it is an error however it came there.
         """
-        status = os.fstat(self.fd)
-        is_same = status.st_size == expected[0] and status.st_mtime_ns == expected[1]
-        is_same = is_same and status.st_nlink > 0
+        try:
+            status = os.fstat(self.fd)
+        except OSError as error:  # as of a network file system that has lost the file
+            note_place(error, self.url)
+            raise
+        is_same = (status.st_size, status.st_mtime_ns) == expected and status.st_nlink > 0
         if is_same and by_path:
             try:
                 status = os.stat(self._path)  # this is asked often

@@ -204,11 +204,12 @@ def _megatron_dataset(place: Path) -> Any:
     from megatron.core.datasets.indexed_dataset import IndexedDataset
     from megatron.core.datasets.utils import Split
 
-    directory = place.parent / f"{place.name}-megatron"
-    if not directory.exists():
+    def write(directory: Path) -> None:
         with StoreWriter("megatron", directory, {"sequence": "uint16"}) as writer:
             tokens = _memory_map(place)
             writer.extend({"sequence": tokens}, [len(tokens)])
+
+    directory = cached(place.parent, f"{place.name}-megatron", write)
     prefix = str(directory / "data_0000")
     config = GPTDatasetConfig(
         random_seed=1,

@@ -179,3 +179,34 @@ def test_an_error_of_the_disk_keeps_its_type_and_says_where(write_jsonl, monkeyp
     file = f"{os.path.dirname(url)}/.{os.path.basename(url)}.jsonl.index" if what == "rows" else url
     assert (type(caught.value), caught.value.errno) == (OSError, errno.EIO)
     assert [note.partition(" of ")[2] for note in caught.value.__notes__] == [f"'{file}'"]
+
+
+def test_a_disk_that_fails_within_a_record_is_told_once(write_jsonl, monkeypatch):
+    """The system gives what comes before the bad page, and then the error."""
+    window, real = whole(JsonlShards([write_jsonl([{"n": 1}])])), os.preadv
+
+    def fail(fd, parts, offset):
+        if offset:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(fd, [parts[0][:3]], offset)
+
+    monkeypatch.setattr(os, "preadv", fail)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        list(window.take([0]))
+    assert len(caught.value.__notes__) == 1
+
+
+def test_a_shard_that_its_server_lost_is_named(write_jsonl, monkeypatch):
+    """Though the error of a descriptor has no name."""
+
+    def fail(fd):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    url = write_jsonl([{"n": 1}])
+    window = whole(JsonlShards([url]))
+    for begin in (lambda: LocalShard(url), lambda: next(window.take([0]))):
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fstat", fail)
+            with pytest.raises(OSError, match="Stale") as caught:
+                begin()
+        assert caught.value.__notes__ == [f"  reading '{url}'"]

@@ -67,11 +67,10 @@ class CsvDataset(ShardDataset):
         limits: Limits = None,
     ) -> None:
         super().__init__(name, percent, holdout, part)
-        settings, options = read_cache_settings(cache), options_of_source(storage_options, "CsvDataset")
-        bounds = self._read_limits(limits)
+        settings, bounds = read_cache_settings(cache), self._read_limits(limits)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(None, None, shuffle_buffer)
-        urls, known = find_shards(path, CSV_SUFFIXES, None, options)
+        urls, known = find_shards(path, CSV_SUFFIXES, None, options_of_source(storage_options, "CsvDataset"))
         # Where a row begins is known only to who has read all quotes before it: so a file is read from its start.
         kind = "csv" if delimiter is None else f"csv by {delimiter!r}"  # other rows, and other ones
         self.source = SequentialSource(kind, SequentialCsv(urls, known, bounds, delimiter), shuffle_buffer)
