@@ -103,13 +103,12 @@ class PageCache:
             opened: CachedShard = open_files.get(file, CachedShard)
         except FileNotFoundError:
             return None
-        if not opened.has(begin, end):
-            return None
-        if (page := opened.damaged_page(begin, end, self._checked_of(file))) is not None:
+        if opened.has(begin, end):
+            if (page := opened.damaged_page(begin, end, self._checked_of(file))) is None:
+                return opened.memory
             file.drop(page)
             self._say("damaged", f"page {page} of {file.path} is not what was written; such pages are fetched again")
-            return None
-        return opened.memory
+        return None
 
     def _checked_of(self, file: ShardFile) -> bytearray:
         return self._checked.get(file.shard) or self._checked.setdefault(file.shard, bytearray(file.num_chunks))

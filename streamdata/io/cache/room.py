@@ -22,7 +22,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -59,9 +59,8 @@ class Room:
         with self._locked_sum():
             if not os.fstat(self._fd).st_size:
                 self._store(sum(size for _, _, size in self._files()), 0.0)
-            used, _ = self._state()
-            self.max_bytes = max_bytes or (shutil.disk_usage(folder).free + used) // _FREE_SHARE
-            if used > self.max_bytes:
+            self.max_bytes = max_bytes or (shutil.disk_usage(folder).free + self._state()[0]) // _FREE_SHARE
+            if self._state()[0] > self.max_bytes:
                 self._make_room(0)
 
     def hold(self, shard: str) -> None:
@@ -75,11 +74,10 @@ class Room:
     def lock(self, name: str, kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
         """Take the lock of this name, if no other process has it, or let go of it; return whether that was done."""
         byte = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
-        try:
+        with suppress(OSError):  # EACCES or EAGAIN: another process has it
             fcntl.lockf(self._fd, kind, 1, byte)
-        except OSError:  # EACCES or EAGAIN: another process has it
-            return False
-        return True
+            return True
+        return False
 
     def may_fit(self, page_size: int) -> bool:
         """Whether a page of this size is likely to find room."""

@@ -96,10 +96,9 @@ class ShardFile(NamedTuple):
         Raises:
             OSError: The disk is full, or failed.
         """
-        begin = page * PAGE_BYTES
         # The marks have blocks before anybody maps the file: on a full tmpfs, to read a hole of a map ends the process.
         os.posix_fallocate(file.fileno(), self.marks, self.end - self.marks)
-        os.posix_fallocate(file.fileno(), begin, min(PAGE_BYTES, self.size - begin))
+        os.posix_fallocate(file.fileno(), page * PAGE_BYTES, min(PAGE_BYTES, self.size - page * PAGE_BYTES))
 
     def write(self, file: io.BufferedRandom, page: int, data: memoryview) -> range:
         """Write a page whose blocks were taken, and mark it as there; return the numbers of its chunks.
