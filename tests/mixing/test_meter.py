@@ -194,3 +194,16 @@ def test_a_lane_that_seldom_waits_says_nothing():
     """Half of its time is the bound."""
     assert judged(AheadSettings(), requests=9, waited=19.0) is None
     assert judged(AheadSettings(), requests=9, waited=21.0) is not None
+
+
+def test_each_stretch_is_judged_by_itself():
+    """A lane that waited seldom, and then for three quarters of its time."""
+    _counts.made = NetworkCounts()
+    one = Meter("d", LANE, AheadSettings())
+    found = []
+    for waited in (10.0, 40.0):
+        one._since -= 40
+        _counts.made = NetworkCounts(since=0.0, requests=9, waited=waited)
+        found.append(one.limit())
+    assert found[0] is None
+    assert "waited 75% of 40 s" in found[1]
