@@ -200,6 +200,13 @@ def one_of_two(who: str, **given: Any) -> Any:
     return found[0]
 
 
+def positive(what: str, value: Any, remedy: str = "Give it one, or leave it out.") -> int:
+    """Returns a setting, or raises ValueError where it is no whole number above 0; `what` names it."""
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{what} is {shown(value)}, expected a whole number of at least 1\n  {remedy}")
+    return value
+
+
 def listing(names: Iterable[str]) -> str:
     """Shows names in a message, sorted, as many as a reader takes in."""
     known = [name if name.isprintable() and len(name) <= _MAX_SHOWN else shown(name) for name in sorted(names)]

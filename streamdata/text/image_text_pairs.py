@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, get_args
 
-from streamdata.errors import names_text, needs
+from streamdata.errors import names_text, needs, positive
 from streamdata.sources.functions.images import (
     IMAGE_FIELDS,
     ImageBackend,
@@ -15,7 +15,7 @@ from streamdata.sources.functions.images import (
     to_tensor_by_pillow,
 )
 from streamdata.text.tokenizer import tokenize
-from streamdata.text.truncation import check_positive
+from streamdata.text.truncation import TOKENS_OF_A_SAMPLE
 
 TEXT_FIELDS: Final = ("txt", "caption")
 
@@ -54,8 +54,7 @@ class ImageTextPairProcessFnBuilder:
         who = "ImageTextPairProcessFnBuilder"
         self.img_size = img_size
         self._size = checked_size(who, "img_size", img_size)
-        check_positive(f"{who}: max_text_len", max_text_len)
-        self.max_text_len = max_text_len
+        self.max_text_len = positive(f"{who}: max_text_len", max_text_len, TOKENS_OF_A_SAMPLE)
         self.tokenizer_name = tokenizer_name
         self.dtype = one_of(who, "dtype", dtype, get_args(ImageDtype))
         self.backend = one_of(who, "backend", backend, get_args(ImageBackend))

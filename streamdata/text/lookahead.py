@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from streamdata.errors import StateError, names_text, shown
+from streamdata.errors import StateError, names_text, positive, shown
 from streamdata.fields import BOUNDS, DOCUMENT_WEIGHTS, LOSS_WEIGHT, PADDED_BOUNDS, PROVENANCE, own_names, provenance
 from streamdata.sources.source import Sample, describe_record
 from streamdata.text.packing import checked_counts, padded_row, rounded
 from streamdata.text.plan import Balance, Cost, Plan, plan_bfd, plan_bfd_head
-from streamdata.text.truncation import check_choice, check_positive
+from streamdata.text.truncation import check_choice
 
 logger = logging.getLogger("streamdata")
 
@@ -98,7 +98,7 @@ class Lookahead(ABC):
         }
         for name in ("max_tokens", "lookahead", "lookahead_bytes"):
             remedy = "max_tokens is the size of an output; lookahead=1 takes samples as they come."
-            check_positive(f"{self._who}: {name}", self._settings[name], remedy)
+            positive(f"{self._who}: {name}", self._settings[name], remedy)
         remedy = "It says what becomes of a sample that has more tokens than one output may have."
         check_choice(f"{self._who}: longer", longer, get_args(Longer), remedy)
         self._max_tokens, self._lookahead, self._lookahead_bytes = max_tokens, lookahead, lookahead_bytes
@@ -433,7 +433,7 @@ class PackTokens(Lookahead):
     ) -> None:
         multiples = {"document_multiple": document_multiple, "row_multiple": row_multiple}
         for name, value in multiples.items():
-            check_positive(f"{self._who}: {name}", value, "1 pads nothing.")
+            positive(f"{self._who}: {name}", value, "1 pads nothing.")
         if type(pad_id) is not int or pad_id < 0:
             raise ValueError(f"{self._who}: expected a token id from 0 on as pad_id, got {shown(pad_id)}")
         self._multiple, self._row_multiple = document_multiple, lcm(document_multiple, row_multiple)

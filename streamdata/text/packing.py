@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import StateError, shown
+from streamdata.errors import StateError, positive, shown
 from streamdata.fields import (
     BOUNDS,
     IGNORED_LABEL,
@@ -32,7 +32,7 @@ from streamdata.fields import (
     provenance,
 )
 from streamdata.text.tokenizer import end_token, tokenize, tokenizer_fingerprint
-from streamdata.text.truncation import check_choice, check_positive
+from streamdata.text.truncation import check_choice
 
 if TYPE_CHECKING:
     import torch
@@ -248,7 +248,7 @@ class TextJsonlProcessFnBuilder:
         self, max_sequence_length: int, tokenizer_name: str, text_key: str = "text", labels: Labels | None = None
     ) -> None:
         remedy = "Set it to the number of tokens in a training row."
-        check_positive("TextJsonlProcessFnBuilder: max_sequence_length", max_sequence_length, remedy)
+        positive("TextJsonlProcessFnBuilder: max_sequence_length", max_sequence_length, remedy)
         if labels is not None:
             remedy = "Models of transformers shift labels themselves and want 'unshifted'; target_ids are there anyway."
             check_choice("TextJsonlProcessFnBuilder: labels", labels, get_args(Labels), remedy)

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import shown
-from streamdata.text.truncation import check_positive
+from streamdata.errors import positive, shown
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -148,7 +147,7 @@ class Balance:
     is_padded: bool = False
 
     def __post_init__(self) -> None:
-        check_positive(self.what, self.num_rows, "So many are planned at once, and sorted by cost.")
+        positive(self.what, self.num_rows, "So many are planned at once, and sorted by cost.")
         if not isinstance(self.cost, Cost):
             raise ValueError(
                 f"{self.what}: expected a Cost as balance, got {shown(self.cost)}\n"

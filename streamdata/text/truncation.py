@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from streamdata.errors import did_you_mean, shown
+from streamdata.errors import did_you_mean, positive, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Truncation = Literal["left", "right", "middle", "error"]
 TRUNCATIONS: Final[tuple[str, ...]] = get_args(Truncation)
-_TOKENS_OF_A_SAMPLE: Final = "Set it to the number of tokens that a sample may have."
+TOKENS_OF_A_SAMPLE: Final = "Set it to the number of tokens that a sample may have."
 POLICIES: Final = ("drop", "truncate_left", "truncate_right", "error")
 
 
@@ -46,12 +46,6 @@ def check_choice(what: str, value: Any, choices: tuple[str, ...], remedy: str = 
         raise ValueError(f"{what} is {shown(value)}, expected one of {', '.join(choices)}{hint}\n  {remedy}")
 
 
-def check_positive(what: str, value: Any, remedy: str = _TOKENS_OF_A_SAMPLE) -> None:
-    """Raises ValueError where a setting is no whole number above 0; `what` names it."""
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{what} is {shown(value)}, expected a whole number of at least 1\n  {remedy}")
-
-
 def cut(length: int, max_length: int, truncation: str, atomic: Sequence[tuple[int, int]] = ()) -> Cut:
     """Chooses what stays of one sequence. A span that the cut touches is dropped entirely, and nothing fills the gap.
 
@@ -66,7 +60,7 @@ def cut(length: int, max_length: int, truncation: str, atomic: Sequence[tuple[in
         ValueError: A setting or a span is invalid.
     """
     check_choice("cut: truncation", truncation, TRUNCATIONS)
-    check_positive("cut: max_length", max_length)
+    positive("cut: max_length", max_length, TOKENS_OF_A_SAMPLE)
     keep = np.zeros(length, dtype=np.bool_)
     for part in _parts(length, max_length, truncation):
         keep[part] = True
@@ -115,7 +109,7 @@ def fit_length(
     check_choice("fit_length: policy", policy, POLICIES)
     part = slice(0, len(train))
     if max_length is not None:
-        check_positive("fit_length: max_length", max_length)
+        positive("fit_length: max_length", max_length, TOKENS_OF_A_SAMPLE)
         if len(train) > max_length and policy == "drop":
             return "too_long"
         (part,) = _parts(len(train), max_length, policy.removeprefix("truncate_"))
@@ -165,7 +159,7 @@ def postprocess_data(
         ValueError: A setting is invalid, or the shapes differ or are not two-dimensional.
     """
     check_choice("postprocess_data: truncation", truncation, TRUNCATIONS)
-    check_positive("postprocess_data: max_length", max_length)
+    positive("postprocess_data: max_length", max_length, TOKENS_OF_A_SAMPLE)
     if input_ids.ndim != 2 or input_ids.shape != attention_mask.shape:  # noqa: PLR2004 (batch and seq)
         raise ValueError(
             f"postprocess_data: expected input_ids and attention_mask of one shape (batch, seq), got "

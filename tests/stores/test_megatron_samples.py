@@ -173,7 +173,11 @@ BAD = [
     ({"window_size": 4, "seed": 1, "stride": 2}, ValueError, "no other stride"),
     ({"window_size": 4, "seed": -1}, ValueError, r"expected a seed from 0 to 4294967295 .* got -1"),
     ({"window_size": 4, "seed": 2**32}, ValueError, "expected a seed from 0 to 4294967295"),
-    ({"window_size": 4, "seed": 1, "num_samples": 0}, ValueError, "num_samples to be an int of at least 1"),
+    (
+        {"window_size": 4, "seed": 1, "num_samples": 0},
+        ValueError,
+        "num_samples is 0, expected a whole number of at least 1",
+    ),
     ({"window_size": 4, "seed": 1, "documents": True}, ValueError, "needs eod_token to mark documents"),
     ({"window_size": 99, "seed": 1}, StoreError, "expected at least 100 tokens for one sample, got 22 in 7 documents"),
     ({"window_size": 4, "seed": 1, "compat": "gpt"}, ValueError, "expected compat='megatron' or None, got 'gpt'"),

@@ -197,11 +197,11 @@ def test_the_unused_tail_is_logged(tmp_path, caplog):
 
 
 BAD_ARGUMENTS = [
-    ({"window_size": 0}, "window_size to be an int of at least 1, got 0"),
-    ({"window_size": 2.5}, "window_size to be an int of at least 1, got 2.5"),
+    ({"window_size": 0}, "window_size is 0, expected a whole number of at least 1"),
+    ({"window_size": 2.5}, "window_size is 2.5, expected a whole number of at least 1"),
     ({"window_size": None}, "expected a window_size for 'seq', got None"),
-    ({"window_size": 4, "stride": 0}, "stride to be an int of at least 1, got 0"),
-    ({"window_size": 4, "stride": -1}, "stride to be an int of at least 1, got -1"),
+    ({"window_size": 4, "stride": 0}, "stride is 0, expected a whole number of at least 1"),
+    ({"window_size": 4, "stride": -1}, "stride is -1, expected a whole number of at least 1"),
     ({"window_size": 4, "eod_token": 3}, "got documents=False"),
 ]
 

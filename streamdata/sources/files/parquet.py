@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdata.errors import shown
+from streamdata.errors import positive, shown
 from streamdata.io.remote.addresses import CacheSetting, options_of_source, read_cache_settings
 from streamdata.recipe.named_source import Percent
 from streamdata.shards.ahead.windows import Chunk
@@ -118,13 +118,9 @@ class ParquetDataset(ShardDataset):
         settings = read_cache_settings(cache)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(None, None, shuffle_buffer)
-        if isinstance(max_open_bytes, bool) or not isinstance(max_open_bytes, int) or max_open_bytes < 1:
-            raise ValueError(
-                f"ParquetDataset: expected max_open_bytes >= 1, got {shown(max_open_bytes)}\n  Leave it out."
-            )
         urls, known = find_shards(path, ROW_SUFFIXES, None, options_of_source(storage_options, "ParquetDataset"))
         # All footers are read here: a file of another schema is to be an error at the start, not after a day.
-        shards = ParquetShards(urls, _names(columns), max_open_bytes, known)
+        shards = ParquetShards(urls, _names(columns), positive("ParquetDataset: max_open_bytes", max_open_bytes), known)
         self.source = RowGroupSource(shards, shuffle_buffer)
         self.cache = settings
 

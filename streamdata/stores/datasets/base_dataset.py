@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from torch.utils.data import Dataset
 
-from streamdata.errors import StoreError, names_text, shown
+from streamdata.errors import StoreError, names_text, positive, shown
 from streamdata.recipe.named_source import NamedSource, Percent
 from streamdata.stores.dtypes import SOURCES, TRAIN_TYPES
 from streamdata.stores.factory import open_store
@@ -74,7 +74,7 @@ class BaseDataset(NamedSource, Dataset[Sample]):
             assert load_path is not None, "neither path nor store"
             store = open_store(load_path, storage_type, verify=verify, mapped=mapped, dtype=dtype)
         self.store = store
-        self.window_size = None if window_size is None else positive(window_size, "window_size", self._who)
+        self.window_size = None if window_size is None else positive(f"{self._who}: window_size", window_size)
         self._check_store()
 
     @classmethod
@@ -173,17 +173,6 @@ class BaseDataset(NamedSource, Dataset[Sample]):
                 f"one written for {list(store.train_types)}: '{store.path}'",
                 "Choose one of these, or write it again for this one.",
             )  # fmt: skip
-
-
-def positive(value: Any, name: str, who: str) -> int:
-    """An int of at least 1.
-
-    Raises:
-        ValueError: It is not one.
-    """
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{who}: expected {name} to be an int of at least 1, got {shown(value)}")
-    return value
 
 
 def position_of(index: Any, count: int, who: str) -> int:

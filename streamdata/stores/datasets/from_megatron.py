@@ -15,9 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from streamdata.errors import StoreError, shown
+from streamdata.errors import StoreError, positive, shown
 from streamdata.recipe.named_source import PartRange, read_parts
-from streamdata.stores.datasets.base_dataset import positive
 from streamdata.stores.datasets.blend_rule import NEARLY_EQUAL, BlendWeights, blend_weights
 from streamdata.stores.datasets.window_datasets import SeqDataset
 
@@ -56,7 +55,7 @@ def megatron_blend(
         datasets = [_dataset(prefix, chosen, options) for prefix in prefixes]
         return datasets, weights or [len(dataset) for dataset in datasets], size
     if size is not None:
-        positive(size, "size", _WHO)
+        positive(f"{_WHO}: size", size)
     if weights is None:
         # A pair alone goes round as often as is asked for; of several each is read once, in proportion to its length.
         is_alone = len(prefixes) == 1

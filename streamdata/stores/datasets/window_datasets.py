@@ -13,11 +13,11 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import torch
 
-from streamdata.errors import StoreError, shown
+from streamdata.errors import StoreError, positive, shown
 from streamdata.fields import DOCUMENT_WEIGHTS, IGNORED_LABEL, LOSS_WEIGHT
 from streamdata.recipe.named_source import PartRange, Percent
 from streamdata.run.trainer import end_worker_with_trainer
-from streamdata.stores.datasets.base_dataset import BaseDataset, Sample, positive
+from streamdata.stores.datasets.base_dataset import BaseDataset, Sample
 from streamdata.stores.datasets.megatron_samples import MegatronSamples, SampleIndices, SampleRule
 from streamdata.stores.dtypes import Int64s, Values
 from streamdata.stores.segments import Even, Offsets, Runs
@@ -231,7 +231,7 @@ class WindowDataset(BaseDataset):
             dtype=dtype,
         )
         self._size = window_size
-        self.stride = window_size if stride is None else positive(stride, "stride", self._who)
+        self.stride = window_size if stride is None else positive(f"{self._who}: stride", stride)
         if isinstance(records, PartRange):
             count, chosen = self.store.column(TOKENS).num_records, records
             records = chosen.span(count)
@@ -407,7 +407,7 @@ class WindowDataset(BaseDataset):
         if not 0 <= seed <= _MAX_SEED:
             raise ValueError(f"{self._who}: expected a seed from 0 to {_MAX_SEED} with compat='megatron', got {seed}")
         if num_samples is not None:
-            positive(num_samples, "num_samples", self._who)
+            positive(f"{self._who}: num_samples", num_samples)
         if any(self._marks) and self._eod_token is None:
             raise ValueError(f"{self._who}: compat='megatron' needs eod_token to mark documents, got None")
         first, last = self._records or (0, self.store.column(TOKENS).num_records)
