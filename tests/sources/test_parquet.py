@@ -14,10 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamdata import MergedDataset, ParquetDataset, ShardError, StateError, to_state
 from streamdata.errors import SourceError
 from streamdata.shards.parquet.file import OpenParquet
+from streamdata.shards.parquet.values import Rows, gathered
 from tests.io.servers import s3_server
 from tests.streams import assert_exact_resume, delivered, in_lane, loaded, resumed
 
@@ -323,6 +326,46 @@ def test_each_tensor_is_of_its_own(tmp_path):
         got = [row["x"] for row in data]
         assert [None if one is None else one.tolist() for one in got] == values
         assert all(one is None or one.untyped_storage().nbytes() == 8 * len(one) for one in got)
+
+
+@pytest.mark.parametrize(("kind", "bad", "got"), [(pa.int32(), [1, None], "NaN"), (pa.uint64(), [2**63], "too large")])
+def test_a_list_that_no_tensor_holds_is_an_error_of_its_row(tmp_path, kind, bad, got):
+    """The rows before it come, and so would those after it."""
+    lists = [[1, 2], None, [3], bad, [2**31 - 1]]
+    pq.write_table(pa.table({"x": pa.array(lists, pa.list_(kind))}), tmp_path / "a.parquet")
+    samples = iter(MergedDataset([source(str(tmp_path))], cyclic=False, shuffle_streaming_subsets=False))
+    assert [next(samples)["x"].tolist(), next(samples)["x"], next(samples)["x"].tolist()] == [[1, 2], None, [3]]
+    with pytest.raises(ShardError, match=rf"row 3, column 'x': expected a value that .* int64 tensor can hold.*{got}"):
+        next(samples)
+    lenient = source(str(tmp_path))
+    lenient.max_bad = 1
+    rest = list(MergedDataset([lenient], cyclic=False, shuffle_streaming_subsets=False))
+    assert [row["x"].tolist() for row in rest if row["x"] is not None] == [[1, 2], [3], [2**31 - 1]]
+
+
+NUMBERS = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4)
+RUNS = st.lists(
+    st.lists(st.tuples(st.integers(0, 99), st.none() | NUMBERS), min_size=1, max_size=6), min_size=1, max_size=4
+)
+
+
+@given(RUNS, st.data())
+def test_rows_of_several_groups_come_in_the_order_asked_for(runs, data):
+    """Each with all its columns; some groups have their texts as numbers of a dictionary, and none need have rows."""
+    schema = pa.schema({"n": pa.int64(), "text": pa.string(), "x": pa.list_(pa.int32())})
+    batches = []
+    for number, rows_of_run in enumerate(runs):
+        ns, lists = map(list, zip(*rows_of_run, strict=True))
+        texts = pa.array([str(n) for n in ns])
+        texts = texts.dictionary_encode() if number % 2 else texts
+        batches.append(pa.record_batch([pa.array(ns), texts, pa.array(lists, schema.field("x").type)], schema.names))
+    places = [(run, row) for run, rows_of_run in enumerate(runs) for row in range(len(rows_of_run))]
+    asked = data.draw(st.permutations(places) | st.just(places) | st.lists(st.sampled_from(places), min_size=1))
+    run_of, numbers = np.array(asked).T
+    columns = gathered([Rows(batch) for batch in batches], run_of, numbers, schema)
+    got = zip(*(columns[name].to_pylist() for name in ("n", "text")), columns["x"], strict=True)
+    want = [runs[run][row] for run, row in asked]
+    assert [(n, text, None if x is None else x.tolist()) for n, text, x in got] == [(n, str(n), x) for n, x in want]
 
 
 def test_columns_are_chosen(tmp_path):

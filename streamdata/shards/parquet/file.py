@@ -115,11 +115,9 @@ class OpenParquet:
         """Read the footer, and return the schema."""
         self._data = self.file if is_remote(self._url) else import_pyarrow().OSFile(local_path(self._url))
         self.metadata: Any = None
-        self._readers = dict[tuple[str, ...], Any]()
-        self._readers[()] = self._reader()
-        """Readers by the columns whose dictionaries they keep."""
-        self.metadata = self._readers[()].metadata
-        return self._readers[()].schema_arrow
+        reader = self._reader()
+        self.metadata = reader.metadata
+        return reader.schema_arrow
 
     def _reader(self, dictionaries: Sequence[str] = ()) -> Any:
         return import_pyarrow().parquet.ParquetFile(
@@ -207,13 +205,10 @@ class OpenParquet:
         Columns of texts that are written as numbers of a dictionary stay dictionaries: a text of a megabyte may be
         there once, and be named a thousand times.
         """
-        found, where, named = 0, f"row group {facts.group}", facts.named
+        found, where = 0, f"row group {facts.group}"
         with self.damage(where):
-            if named not in self._readers:  # mostly the same ones in all groups
-                self._readers[named] = self._reader(named)
-            for batch in self._readers[named].iter_batches(
-                num_rows, row_groups=[facts.group], columns=columns, use_threads=False
-            ):
+            reader = self._reader(facts.named)
+            for batch in reader.iter_batches(num_rows, row_groups=[facts.group], columns=columns, use_threads=False):
                 found += batch.num_rows
                 yield batch
         if found != facts.num_rows:

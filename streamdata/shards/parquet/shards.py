@@ -19,7 +19,7 @@ from streamdata.shards.ahead.spans import FileSpans, read_spans
 from streamdata.shards.ahead.windows import Chunk
 from streamdata.shards.index.manifest import NOTHING_KNOWN, Known, stamps_for
 from streamdata.shards.parquet.file import MAX_COUNT, OpenParquet, common_schema, open_file, read_footer
-from streamdata.shards.parquet.values import VALUE_BYTES, as_schema, import_pyarrow, named_bytes, values_of
+from streamdata.shards.parquet.values import Rows, as_schema, gathered, import_pyarrow, named_bytes, values_of
 from streamdata.shards.readers import NO_FIELDS, DamagedRecordError, Record
 
 logger = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ _WORTH_A_DICTIONARY = 4  # times its bytes that a column comes to without: a cas
 _LOOK_AHEAD, _LOOK_AHEAD_BYTES = 8192, 16 << 20
 # As many rows become Python's objects at once as stay in a processor's cache: of fresh memory each page takes a fault.
 _STEP_ROWS, _STEP_BYTES = 1024, 512 << 10
+_VALUE_BYTES = 64  # that a value takes as an object of Python's, beside what it holds
 _AT_ONCE = 16  # footers of remote files
 _MAX_RUN_ROWS = 1 << 20  # so that the positions of a window take little beside its rows
 _DECODED_BYTES = 32 << 20  # by one call, about
@@ -44,8 +45,7 @@ class GroupRun(NamedTuple):
 class DecodedRun(NamedTuple):
     """The decoded rows of a run."""
 
-    rows: Any
-    """A record batch, of which columns may be dictionaries."""
+    rows: Rows
     num_bytes: int
     row_bytes: int
     """Bytes of a row on average, as it comes out."""
@@ -199,9 +199,9 @@ class ParquetShards:
     def _decode(self, run: GroupRun, held: Sequence[tuple[int, memoryview]]) -> DecodedRun:
         """Decode a run. The rows before it are decoded too: a group has no index of its rows."""
         facts, schema, first, end, parts = self.facts[run.shard], self.schema, 0, run.first + run.num_rows, list[Any]()
-        at_once = int(self.run_rows[run.shard])
-        if run.first:  # the rows before it are dropped: little at a time, so that its memory is used again
-            at_once = min(at_once, max(1, _DECODED_BYTES // int(self.row_bytes[run.shard])))
+        # Rows before the run are dropped: little at a time, so that its memory is used again.
+        most = _DECODED_BYTES // int(self.row_bytes[run.shard]) + 1 if run.first else run.num_rows
+        at_once = min(int(self.run_rows[run.shard]), most)
         with self._opened(run.shard, held) as file, file.damage(f"row group {facts.group}"):
             for batch in file.runs(facts, schema.names, at_once):
                 begin, stop = max(0, run.first - first), min(batch.num_rows, end - first)
@@ -211,8 +211,6 @@ class ParquetShards:
                 if first >= end:
                     break
             batch = (parts[0] if len(parts) == 1 else import_pyarrow().concat_batches(parts)).select(schema.names)
-            if batch.num_rows != run.num_rows:
-                raise ValueError(f"expected the rows {run.first} to {end}, got {batch.num_rows} of them")
             named = list(map(named_bytes, batch.columns))
             # A dictionary stays where its values come to much: one of a megabyte may be named by each row.
             fields = [
@@ -220,7 +218,7 @@ class ParquetShards:
                 for field, column, size in zip(schema, batch.columns, named, strict=True)
             ]
             rows = as_schema(batch, import_pyarrow().schema(fields))
-        return DecodedRun(rows, rows.nbytes, max(1, rows.nbytes, sum(named)) // run.num_rows + 1)
+        return DecodedRun(Rows(rows), rows.nbytes, max(1, rows.nbytes, sum(named)) // run.num_rows + 1)
 
     @contextmanager
     def _opened(self, shard: int, held: Sequence[tuple[int, memoryview]]) -> Iterator[OpenParquet]:
@@ -231,9 +229,8 @@ class ParquetShards:
         file: OpenParquet = open_files.get(("parquet", url, stamp), lambda _: open_file(url, byte_source(url, stamp)))
         if is_remote(url) and not held:
             spans = self.facts[shard].spans
-            memory, places = read_spans(
-                [url], [stamp], np.array([(0, *span) for span in spans], np.int64).reshape(-1, 3)
-            )
+            table = np.array([(0, *span) for span in spans], np.int64).reshape(-1, 3)
+            memory, places = read_spans([url], [stamp], table)
             pieces = zip(spans, places.tolist(), strict=True)
             held = [(begin, memory[at : at + end - begin]) for (begin, end), at in pieces]
         file.file.held = held
@@ -302,10 +299,7 @@ class ParquetWindow:
         self._coming = _arrivals(self._asked, chunks)
 
     def take(
-        self,
-        positions: Sequence[int] | Int64s,
-        common: Mapping[str, Any] = NO_FIELDS,
-        chunk: Chunk | None = None,
+        self, positions: Sequence[int] | Int64s, common: Mapping[str, Any] = NO_FIELDS, chunk: Chunk | None = None
     ) -> Iterator[Record]:
         """The records at these positions, in this order, each with the fields `common` beside its own.
 
@@ -329,19 +323,20 @@ class ParquetWindow:
         """Some records at a time: lists, so that nothing of Python's runs for each record."""
         shards, (groups, rows) = self._shards, self._rows_at(positions)
         runs, run_of, _ = self._runs_at(groups, rows)
-        decoded = [self._decoded(run) for run in runs]
+        found = [self._decoded(run) for run in runs]
         in_run = rows - np.array([run.first for run in runs], np.int64)[run_of]
         files, numbers = shards.file_of[groups], rows + shards.first_rows[groups]
-        row_bytes = max((run.row_bytes for run in decoded), default=1)
+        row_bytes = max((run.row_bytes for run in found), default=1)
         at_once = max(1, _LOOK_AHEAD_BYTES // row_bytes)
-        step = max(1, min(_STEP_ROWS, _STEP_BYTES // (row_bytes + VALUE_BYTES * len(shards.schema.names))))
+        step = max(1, min(_STEP_ROWS, _STEP_BYTES // (row_bytes + _VALUE_BYTES * len(shards.schema.names))))
         empty = {**dict.fromkeys([*shards.schema.names, URL, KEY]), **common}
         for begin in range(0, len(positions), at_once):
             end = min(begin + at_once, len(positions))
-            batch = gathered(decoded, run_of[begin:end], in_run[begin:end], shards.schema)
+            columns = gathered([run.rows for run in found], run_of[begin:end], in_run[begin:end], shards.schema)
             for first in range(begin, end, step):
-                some = slice(first, min(first + step, end))
-                yield self._records(batch.slice(first - begin, step), files[some], numbers[some], empty)
+                some, own = slice(first, min(first + step, end)), slice(first - begin, first - begin + step)
+                values = {name: column[own] for name, column in columns.items()}
+                yield self._records(values, files[some], numbers[some], empty)
 
     def _decoded(self, run: GroupRun) -> DecodedRun:
         """A run; what was asked for and comes before it is decoded as it comes."""
@@ -349,42 +344,16 @@ class ParquetWindow:
             self._shards.get(*coming)
         return self._shards.get(run)
 
-    def _records(self, batch: Any, files: Int64s, numbers: Int64s, empty: Record) -> list[Record]:
+    def _records(self, columns: Mapping[str, Any], files: Int64s, numbers: Int64s, empty: Record) -> list[Record]:
         """Make records: copies of one that has all fields, filled column by column."""
         # A loop over the fields of each record takes twice as long, and a dict that grows is made anew.
         records = [empty.copy() for _ in range(len(numbers))]
         urls, keys = [self._shards.url_texts[file] for file in files.tolist()], list(map(str, numbers.tolist()))
-        columns = [
-            (name, values_of(column, name, urls[0], int(numbers[0])))
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        ]
-        for name, values in [*columns, (URL, urls), (KEY, keys)]:
+        filled = {name: values_of(column, name, urls[0], int(numbers[0])) for name, column in columns.items()}
+        for name, values in (filled | {URL: urls, KEY: keys}).items():
             for record, value in zip(records, values, strict=True):
                 record[name] = value
         return records
-
-
-def gathered(runs: Sequence[DecodedRun], run_of: Int64s, rows: Int64s, schema: Any) -> Any:
-    """Rows of several runs as one record batch, in the order asked for.
-
-    Args:
-        runs: The runs.
-        run_of: The number of the run of each row, (n,).
-        rows: The number of each row in it, (n,).
-        schema: Of the result.
-    """
-    pyarrow, order = import_pyarrow(), np.lexsort((rows, run_of))
-    bounds = np.searchsorted(run_of[order], np.arange(1, len(runs)))
-    pieces = []
-    for run, own in zip(runs, np.split(rows[order], bounds), strict=True):
-        is_slice = len(own) > 0 and bool((np.diff(own) == 1).all())
-        pieces.append(run.rows.slice(own[0], len(own)) if is_slice else run.rows.take(pyarrow.array(own)))
-    pieces = [as_schema(piece, schema) for piece in pieces]
-    joined = pieces[0] if len(pieces) == 1 else pyarrow.concat_batches(pieces)
-    places = np.empty_like(order)
-    places[order] = np.arange(len(order))
-    is_in_order = bool((np.diff(order) == 1).all())
-    return joined if is_in_order else joined.take(pyarrow.array(places))
 
 
 def _arrivals(

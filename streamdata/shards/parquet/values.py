@@ -1,9 +1,10 @@
-"""Types of Arrow's columns, and their values as Python's: `a batch of few rows → a list per column`.
+"""Types of Arrow's columns, and values of some rows as Python's: `batches → columns of few rows → a list per column`.
 
 Lists of integers become tensors, and columns of JSON what it says. Of types it tells which are alike.
 """
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any
@@ -11,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from streamdata.errors import needs, shown
+from streamdata.io.storage import Int64s
 from streamdata.shards.readers import DamagedRecordError
-
-VALUE_BYTES = 64  # that a value takes as an object of Python's, beside what it holds
 
 
 @cache
@@ -133,11 +133,69 @@ def named_bytes(column: Any) -> int:
     return pyarrow.compute.sum(lengths.take(column.indices)).as_py() or 0
 
 
+class IntegerLists:
+    """A column of lists of integers, of any number of rows, as one array and where each list lies in it."""
+
+    def __init__(self, column: Any) -> None:
+        sizes = import_pyarrow().compute.list_value_length(column).fill_null(-1)
+        self._sizes: Int64s = np.asarray(sizes, np.int64)
+        self._ends = np.maximum(self._sizes, 0).cumsum()
+        flat = column.flatten()  # leaves out what lists that are missing hide
+        try:
+            self._numbers = (flat.cast("int64") if flat.type == "uint64" else flat).to_numpy()
+        except ValueError:  # one is missing or too large, which is an error of its row alone
+            self._numbers = np.array([math.nan if number is None else number for number in flat.to_pylist()], object)
+
+    def views(self, rows: Int64s) -> list[Any]:
+        """The lists of some rows, as arrays in this memory; None where one is missing."""
+        sizes, ends = self._sizes[rows].tolist(), self._ends[rows].tolist()
+        return [None if size < 0 else self._numbers[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
+class Rows:
+    """A record batch to take rows from. Of lists of integers views are taken: Arrow would copy number by number."""
+
+    def __init__(self, batch: Any) -> None:
+        is_integer = import_pyarrow().types.is_integer
+        lists = [field.name for field in batch.schema if is_list(field.type) and is_integer(field.type.value_type)]
+        self.lists = {name: IntegerLists(batch[name]) for name in lists}
+        self.others = batch.drop_columns(lists)
+
+
+def gathered(runs: Sequence[Rows], run_of: Int64s, rows: Int64s, schema: Any) -> dict[str, Any]:
+    """Columns of rows of several batches, in the order asked for: arrays of Arrow's, and views of lists of integers.
+
+    Args:
+        runs: The batches.
+        run_of: The number of the batch of each row, (n,).
+        rows: The number of each row in it, (n,).
+        schema: Of the result.
+    """
+    order = np.lexsort((rows, run_of)) if len(runs) > 1 else np.arange(len(rows))
+    own = np.split(rows[order], np.searchsorted(run_of[order], np.arange(1, len(runs))))
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    columns = dict[str, Any]()
+    for name in runs[0].lists:
+        views = [view for run, some in zip(runs, own, strict=True) for view in run.lists[name].views(some)]
+        columns[name] = [views[place] for place in places.tolist()]
+    others = import_pyarrow().schema([field for field in schema if field.name not in columns])
+    pieces = [as_schema(_taken(run.others, some), others) for run, some in zip(runs, own, strict=True)]
+    joined = _taken(pieces[0] if len(pieces) == 1 else import_pyarrow().concat_batches(pieces), places)
+    return columns | dict(zip(others.names, joined.columns, strict=True))
+
+
+def _taken(batch: Any, rows: Int64s) -> Any:
+    """Some rows of a record batch; those that follow each other are not copied."""
+    is_slice = len(rows) > 0 and bool((np.diff(rows) == 1).all())
+    return batch.slice(rows[0], len(rows)) if is_slice else batch.take(import_pyarrow().array(rows))
+
+
 def values_of(column: Any, name: str, url: str, number: int) -> Sequence[Any]:
     """Convert a column to Python values.
 
     Args:
-        column: Of few rows; all of them become Python's objects.
+        column: Of few rows, all of which become Python's objects: an array of Arrow's, or views of `IntegerLists`.
         name: Of the column, for messages.
         url: The file of its first row, for messages.
         number: Of that row in the file.
@@ -146,9 +204,8 @@ def values_of(column: Any, name: str, url: str, number: int) -> Sequence[Any]:
         DamagedRecordError: A value has no type of Python's, or a list of integers has one that is missing or too large.
             It names the first row: of several, each has to be tried.
     """
-    is_tensors = is_list(column.type) and import_pyarrow().types.is_integer(column.type.value_type)
     try:
-        if is_tensors:
+        if isinstance(column, list):
             return _tensors(column)
         values: list[Any] = column.to_pylist()
         return [decode(value) for value in values] if (decode := json_decoder(column.type)) else values
@@ -160,18 +217,8 @@ def values_of(column: Any, name: str, url: str, number: int) -> Sequence[Any]:
         ).of(url, str(number)) from error
 
 
-def _tensors(column: Any) -> Sequence[Any]:
+def _tensors(views: Sequence[Any]) -> Sequence[Any]:
     """Each list as an int64 tensor of its own memory, None where the list is missing."""
-    import torch
+    from torch import from_numpy
 
-    pyarrow = import_pyarrow()
-    sizes = pyarrow.compute.list_value_length(column).to_pylist()
-    flat = column.flatten()  # leaves out what lists that are missing hide
-    if flat.null_count:
-        raise ValueError("a list of integers of which one is missing")
-    numbers = flat.cast(pyarrow.int64()).to_numpy(zero_copy_only=False)
-    ends = np.cumsum([size or 0 for size in sizes], dtype=np.int64).tolist()
-    return [
-        None if size is None else torch.from_numpy(np.array(numbers[end - size : end], np.int64))
-        for size, end in zip(sizes, ends, strict=True)
-    ]
+    return [None if view is None else from_numpy(np.array(view, np.int64)) for view in views]
