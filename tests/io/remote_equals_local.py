@@ -143,8 +143,10 @@ def _write(source: SourceCase, folder: Path, rng: Random) -> None:
             if source.kind == "tar with sidecar":
                 name.with_suffix(".meta.jsonl").write_bytes(lines.replace(b'"text"', b'"caption"'))
         elif source.kind == "parquet":
-            schema = pa.schema([("key", pa.string()), ("n", pa.int64()), ("text", pa.string())])
-            pq.write_table(pa.Table.from_pylist(rows, schema), f"{name}.parquet", row_group_size=rng.choice((3, 50)))
+            ids = pa.list_(pa.int32())
+            schema = pa.schema([("key", pa.string()), ("n", pa.int64()), ("text", pa.string()), ("ids", ids)])
+            lists = [row | {"ids": [row["n"]] * (row["n"] % 4) if row["n"] % 7 else None} for row in rows]
+            pq.write_table(pa.Table.from_pylist(lists, schema), f"{name}.parquet", row_group_size=rng.choice((3, 50)))
         elif source.kind.startswith("csv"):
             text = io.StringIO()
             writer = csv.DictWriter(text, ["key", "n", "text"])
