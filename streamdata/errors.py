@@ -200,7 +200,7 @@ def one_of_two(who: str, **given: Any) -> Any:
     return found[0]
 
 
-def positive(what: str, value: Any, remedy: str = "Give it one, or leave it out.") -> int:
+def positive(what: str, value: Any, remedy: str = "Give it such a number.") -> int:
     """Returns a setting, or raises ValueError where it is no whole number above 0; `what` names it."""
     if type(value) is not int or value < 1:
         raise ValueError(f"{what} is {shown(value)}, expected a whole number of at least 1\n  {remedy}")

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CODE_LINES: Final = {"core": 18_711, "beside": 7_363, "above": 7_388}
+CODE_LINES: Final = {"core": 18_712, "beside": 7_363, "above": 7_388}
 """Of the rooms of each floor (`tests/test_house.py`), by `python -m tests.count_code`. Some 420 more in the core since
 weights are set while a run goes on (`mixing/live_weights.py`, `delivery/agree.py`, `StreamLoader.set_weights`), 74 in
 all since stores keep the weights of documents. With steps of alike work and long context came 240 since rows and groups

@@ -31,7 +31,8 @@ ROW_SUFFIXES = (*PARQUET_SUFFIXES, ARROW_SUFFIX)
 MAX_COUNT = 1 << 40  # of rows or values of a group, so that sums of them are numbers of 64 bits
 _MAX_BATCH_ROWS = 1024
 _MAX_BATCH_BYTES = 4 << 20  # about, by the mean row
-_BUFFER_BYTES = 1 << 20
+# A buffer beforehand would hold a whole row group.
+_READING: Final = {"pre_buffer": False, "buffer_size": 1 << 20, "page_checksum_verification": True}
 _OFFSET_BYTES = 4  # before each text, and of each list
 _HEADER_BYTES = 16 << 10  # of pages: with the least and greatest text, each 4 KiB at most
 _TEXT_BYTES = 64  # stored, of a dictionary for each value that names one of its texts
@@ -115,19 +116,17 @@ class OpenParquet:
         """Read the footer, and return the schema."""
         self._data = self.file if is_remote(self._url) else import_pyarrow().OSFile(local_path(self._url))
         self.metadata: Any = None
-        reader = self._reader()
-        self.metadata = reader.metadata
-        return reader.schema_arrow
+        self._readers = dict[tuple[str, ...], Any]()
+        self.metadata = self._reader(()).metadata
+        return self._reader(()).schema_arrow
 
-    def _reader(self, dictionaries: Sequence[str] = ()) -> Any:
-        return import_pyarrow().parquet.ParquetFile(
-            self._data,
-            metadata=self.metadata,
-            read_dictionary=dictionaries,
-            pre_buffer=False,  # it would hold a whole row group
-            buffer_size=_BUFFER_BYTES,
-            page_checksum_verification=True,
-        )
+    def _reader(self, dictionaries: tuple[str, ...]) -> Any:
+        """The reader that keeps the dictionaries of these columns: mostly the same ones in all groups."""
+        if dictionaries not in self._readers:
+            self._readers[dictionaries] = import_pyarrow().parquet.ParquetFile(
+                self._data, metadata=self.metadata, read_dictionary=dictionaries, **_READING
+            )
+        return self._readers[dictionaries]
 
     @contextmanager
     def damage(self, where: str) -> Iterator[None]:
@@ -263,6 +262,8 @@ class OpenArrow(OpenParquet):
         with self.damage(f"batch {facts.group}"):
             whole = read(import_pyarrow().py_buffer(self.file.bytes_at(begin, end - begin)), self._own_schema)
             whole.validate(full=True)  # pyarrow follows offsets wherever they lead
+            if whole.num_rows != facts.num_rows:
+                raise ValueError(f"expected {facts.num_rows} rows, got {whole.num_rows}")
             for first in range(0, whole.num_rows, num_rows):
                 part = whole.slice(first, num_rows).select(columns or self.schema.names)
                 # Copied, since what is kept of a batch would hold all of it.

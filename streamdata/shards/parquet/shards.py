@@ -1,6 +1,5 @@
 """Parquet files as shards: `files → row groups → windows of runs of rows, each group decoded once in a window`."""
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from streamdata.fields import KEY, URL
 from streamdata.io.one_pass import byte_source
 from streamdata.io.remote.addresses import CacheSettings, keep_in
 from streamdata.io.storage import Int64s, base_name, close_unused, is_pipe, is_remote, opened_shard
+from streamdata.run.lane_link import log_once
 from streamdata.run.per_process import PerProcess, open_files
 from streamdata.shards.ahead.spans import FileSpans, read_spans
 from streamdata.shards.ahead.windows import Chunk
@@ -22,7 +22,6 @@ from streamdata.shards.parquet.file import MAX_COUNT, OpenParquet, common_schema
 from streamdata.shards.parquet.values import Rows, as_schema, gathered, import_pyarrow, named_bytes, values_of
 from streamdata.shards.readers import NO_FIELDS, DamagedRecordError, Record
 
-logger = logging.getLogger(__name__)
 _WORTH_A_DICTIONARY = 4  # times its bytes that a column comes to without: a cast of each row costs more than some bytes
 _LOOK_AHEAD, _LOOK_AHEAD_BYTES = 8192, 16 << 20
 # As many rows become Python's objects at once as stay in a processor's cache: of fresh memory each page takes a fault.
@@ -42,22 +41,13 @@ class GroupRun(NamedTuple):
     num_rows: int
 
 
-class DecodedRun(NamedTuple):
-    """The decoded rows of a run."""
-
-    rows: Rows
-    num_bytes: int
-    row_bytes: int
-    """Bytes of a row on average, as it comes out."""
-
-
 class KeptRuns:
     """The decoded runs that a process keeps, in the order in which they were decoded. Its threads share them."""
 
     def __init__(self) -> None:
         self.lock = Lock()
         """Held while a run is looked up or decoded, so that what several threads need is decoded once."""
-        self.runs: dict[GroupRun, DecodedRun] = {}
+        self.runs: dict[GroupRun, Rows] = {}
         self.num_bytes = 0
         self.asked: set[GroupRun] = set()
         """Runs whose spans were asked for."""
@@ -121,7 +111,6 @@ class ParquetShards:
         most = np.clip(np.where(self.sizes <= limit, rows, limit // self.row_bytes), 1, _MAX_RUN_ROWS)
         self.run_rows: Int64s = -(-rows // -(-rows // most))
         """Rows of each group that are decoded together, at most."""
-        self._has_warned = False
         self.kept = PerProcess(KeptRuns)
         # Half, so that the parts of a large run may be joined beside others, and windows that are over let go of.
         self._kept_bytes = max_open_bytes if self.fits else max_open_bytes // 2
@@ -137,8 +126,7 @@ class ParquetShards:
     def identity(self) -> list[tuple[str, int]]:
         """The base name of each row group's file, and its number of rows."""
         names = list(map(base_name, self.urls))
-        files = self.file_of.tolist()
-        return list(zip(map(names.__getitem__, files), self.num_records.tolist(), strict=True))
+        return list(zip(map(names.__getitem__, self.file_of.tolist()), self.num_records.tolist(), strict=True))
 
     def url_of(self, shard: int) -> str:
         """The url of a row group's file."""
@@ -165,7 +153,7 @@ class ParquetShards:
         first = row // size * size
         return GroupRun(shard, first, min(size, self.facts[shard].num_rows - first))
 
-    def get(self, run: GroupRun, held: Sequence[tuple[int, memoryview]] = ()) -> DecodedRun:
+    def get(self, run: GroupRun, held: Sequence[tuple[int, memoryview]] = ()) -> Rows:
         """The decoded run, decoded now unless it is kept.
 
         Args:
@@ -186,24 +174,23 @@ class ParquetShards:
                 has_dropped |= kept.make_room(decoded.num_bytes, self._kept_bytes)
                 kept.runs[run] = decoded
                 kept.num_bytes += decoded.num_bytes
-                if not self._has_warned and (kept.num_bytes > self.max_open_bytes or (has_dropped and self.fits)):
-                    self._has_warned = True
-                    logger.warning(
-                        "shard '%s': its row groups decode to more than the %d bytes of max_open_bytes, of which "
-                        "footers say less: more is held, or they are decoded again and again. Raise max_open_bytes, %s",
-                        self.url_of(run.shard), self.max_open_bytes,
-                        "which leaves the order as it is" if self.fits else "or write smaller ones",
-                    )  # fmt: skip
+                if kept.num_bytes > self.max_open_bytes or (has_dropped and self.fits):
+                    remedy = "which leaves the order as it is" if self.fits else "or write smaller ones"
+                    log_once(
+                        ("max_open_bytes", *self.url_texts),
+                        f"shard '{self.url_of(run.shard)}': row groups decode to more than max_open_bytes="
+                        f"{self.max_open_bytes}, of which footers say less: more is held, or they are decoded again "
+                        f"and again. Raise max_open_bytes, {remedy}",
+                    )
         return decoded
 
-    def _decode(self, run: GroupRun, held: Sequence[tuple[int, memoryview]]) -> DecodedRun:
+    def _decode(self, run: GroupRun, held: Sequence[tuple[int, memoryview]]) -> Rows:
         """Decode a run. The rows before it are decoded too: a group has no index of its rows."""
         facts, schema, first, end, parts = self.facts[run.shard], self.schema, 0, run.first + run.num_rows, list[Any]()
         # Rows before the run are dropped: little at a time, so that its memory is used again.
         most = _DECODED_BYTES // int(self.row_bytes[run.shard]) + 1 if run.first else run.num_rows
-        at_once = min(int(self.run_rows[run.shard]), most)
         with self._opened(run.shard, held) as file, file.damage(f"row group {facts.group}"):
-            for batch in file.runs(facts, schema.names, at_once):
+            for batch in file.runs(facts, schema.names, min(run.num_rows, most)):
                 begin, stop = max(0, run.first - first), min(batch.num_rows, end - first)
                 if begin < stop:
                     parts.append(batch.slice(begin, stop - begin))
@@ -217,8 +204,7 @@ class ParquetShards:
                 field if size <= _WORTH_A_DICTIONARY * column.nbytes else field.with_type(column.type)
                 for field, column, size in zip(schema, batch.columns, named, strict=True)
             ]
-            rows = as_schema(batch, import_pyarrow().schema(fields))
-        return DecodedRun(Rows(rows), rows.nbytes, max(1, rows.nbytes, sum(named)) // run.num_rows + 1)
+            return Rows(as_schema(batch, import_pyarrow().schema(fields)), sum(named))
 
     @contextmanager
     def _opened(self, shard: int, held: Sequence[tuple[int, memoryview]]) -> Iterator[OpenParquet]:
@@ -326,19 +312,18 @@ class ParquetWindow:
         found = [self._decoded(run) for run in runs]
         in_run = rows - np.array([run.first for run in runs], np.int64)[run_of]
         files, numbers = shards.file_of[groups], rows + shards.first_rows[groups]
-        row_bytes = max((run.row_bytes for run in found), default=1)
-        at_once = max(1, _LOOK_AHEAD_BYTES // row_bytes)
-        step = max(1, min(_STEP_ROWS, _STEP_BYTES // (row_bytes + _VALUE_BYTES * len(shards.schema.names))))
+        row_bytes = max((run.row_bytes for run in found), default=1) + _VALUE_BYTES * len(shards.schema.names)
+        at_once, step = max(1, _LOOK_AHEAD_BYTES // row_bytes), max(1, min(_STEP_ROWS, _STEP_BYTES // row_bytes))
         empty = {**dict.fromkeys([*shards.schema.names, URL, KEY]), **common}
         for begin in range(0, len(positions), at_once):
             end = min(begin + at_once, len(positions))
-            columns = gathered([run.rows for run in found], run_of[begin:end], in_run[begin:end], shards.schema)
+            columns = gathered(found, run_of[begin:end], in_run[begin:end], shards.schema)
             for first in range(begin, end, step):
                 some, own = slice(first, min(first + step, end)), slice(first - begin, first - begin + step)
-                values = {name: column[own] for name, column in columns.items()}
-                yield self._records(values, files[some], numbers[some], empty)
+                of_step = {name: column[own] for name, column in columns.items()}
+                yield self._records(of_step, files[some], numbers[some], empty)
 
-    def _decoded(self, run: GroupRun) -> DecodedRun:
+    def _decoded(self, run: GroupRun) -> Rows:
         """A run; what was asked for and comes before it is decoded as it comes."""
         while run in self._asked and (coming := next(self._coming, None)) is not None:
             self._shards.get(*coming)

@@ -4,8 +4,8 @@ Lists of integers become tensors, and columns of JSON what it says. Of types it 
 """
 
 import json
-import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any
 
@@ -137,29 +137,41 @@ class IntegerLists:
     """A column of lists of integers, of any number of rows, as one array and where each list lies in it."""
 
     def __init__(self, column: Any) -> None:
-        sizes = import_pyarrow().compute.list_value_length(column).fill_null(-1)
-        self._sizes: Int64s = np.asarray(sizes, np.int64)
-        self._ends = np.maximum(self._sizes, 0).cumsum()
-        flat = column.flatten()  # leaves out what lists that are missing hide
-        try:
-            self._numbers = (flat.cast("int64") if flat.type == "uint64" else flat).to_numpy()
-        except ValueError:  # one is missing or too large, which is an error of its row alone
-            self._numbers = np.array([math.nan if number is None else number for number in flat.to_pylist()], object)
+        pyarrow = import_pyarrow()
+        if pyarrow.types.is_fixed_size_list(column.type):
+            column = column.cast(pyarrow.list_(column.type.value_type))
+        self.num_bytes: int = column.nbytes
+        offsets, self._numbers = column.offsets.to_numpy(), column.values
+        self._begins, self._ends = offsets[:-1], offsets[1:]
+        if column.null_count:
+            self._ends = np.where(column.is_null(), -1, self._ends)
+        with suppress(ValueError):  # one is missing or too large, which is an error of its list alone
+            if self._numbers.type == "uint64":  # they stay where they are: the cast is to look at all of them
+                self._numbers = self._numbers.view(self._numbers.cast("int64").type)
+            self._numbers = self._numbers.to_numpy()
 
     def views(self, rows: Int64s) -> list[Any]:
-        """The lists of some rows, as arrays in this memory; None where one is missing."""
-        sizes, ends = self._sizes[rows].tolist(), self._ends[rows].tolist()
-        return [None if size < 0 else self._numbers[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        """The lists of some rows in this memory, as arrays (of Arrow's, where one is wrong); None for a missing one."""
+        where = zip(self._begins[rows].tolist(), self._ends[rows].tolist(), strict=True)
+        return [None if end < 0 else self._numbers[begin:end] for begin, end in where]
 
 
 class Rows:
-    """A record batch to take rows from. Of lists of integers views are taken: Arrow would copy number by number."""
+    """Decoded rows, some of which are taken. Of lists of integers that is views: Arrow would copy number by number.
 
-    def __init__(self, batch: Any) -> None:
+    Args:
+        batch: A record batch.
+        named_bytes: What the dictionaries of its columns stand for, see `named_bytes`.
+    """
+
+    def __init__(self, batch: Any, named_bytes: int = 0) -> None:
         is_integer = import_pyarrow().types.is_integer
         lists = [field.name for field in batch.schema if is_list(field.type) and is_integer(field.type.value_type)]
         self.lists = {name: IntegerLists(batch[name]) for name in lists}
         self.others = batch.drop_columns(lists)
+        self.num_bytes: int = self.others.nbytes + sum(column.num_bytes for column in self.lists.values())
+        self.row_bytes = max(self.num_bytes, named_bytes) // batch.num_rows + 1
+        """How large a row is on average, as it comes out."""
 
 
 def gathered(runs: Sequence[Rows], run_of: Int64s, rows: Int64s, schema: Any) -> dict[str, Any]:
@@ -173,8 +185,7 @@ def gathered(runs: Sequence[Rows], run_of: Int64s, rows: Int64s, schema: Any) ->
     """
     order = np.lexsort((rows, run_of)) if len(runs) > 1 else np.arange(len(rows))
     own = np.split(rows[order], np.searchsorted(run_of[order], np.arange(1, len(runs))))
-    places = np.empty_like(order)
-    places[order] = np.arange(len(order))
+    places = np.argsort(order)
     columns = dict[str, Any]()
     for name in runs[0].lists:
         views = [view for run, some in zip(runs, own, strict=True) for view in run.lists[name].views(some)]
@@ -221,4 +232,12 @@ def _tensors(views: Sequence[Any]) -> Sequence[Any]:
     """Each list as an int64 tensor of its own memory, None where the list is missing."""
     from torch import from_numpy
 
-    return [None if view is None else from_numpy(np.array(view, np.int64)) for view in views]
+    return [None if view is None else from_numpy(np.array(_sound(view), np.int64)) for view in views]
+
+
+def _sound(view: Any) -> Any:
+    if isinstance(view, np.ndarray):
+        return view
+    if view.null_count:
+        raise ValueError("a list of integers of which one is missing")
+    return view.cast("int64")

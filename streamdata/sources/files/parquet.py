@@ -118,9 +118,10 @@ class ParquetDataset(ShardDataset):
         settings = read_cache_settings(cache)
         self.process_fn, self.single_process_fn = process_fn, single_process_fn
         check_cut(None, None, shuffle_buffer)
+        positive("ParquetDataset: max_open_bytes", max_open_bytes)
         urls, known = find_shards(path, ROW_SUFFIXES, None, options_of_source(storage_options, "ParquetDataset"))
         # All footers are read here: a file of another schema is to be an error at the start, not after a day.
-        shards = ParquetShards(urls, _names(columns), positive("ParquetDataset: max_open_bytes", max_open_bytes), known)
+        shards = ParquetShards(urls, _names(columns), max_open_bytes, known)
         self.source = RowGroupSource(shards, shuffle_buffer)
         self.cache = settings
 
