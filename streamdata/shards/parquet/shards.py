@@ -177,7 +177,7 @@ class ParquetShards:
                 if kept.num_bytes > self.max_open_bytes or (has_dropped and self.fits):
                     remedy = "which leaves the order as it is" if self.fits else "or write smaller ones"
                     log_once(
-                        ("max_open_bytes", *self.url_texts),
+                        ("max_open_bytes", self.url_texts[0], self.max_open_bytes),
                         f"shard '{self.url_of(run.shard)}': row groups decode to more than max_open_bytes="
                         f"{self.max_open_bytes}, of which footers say less: more is held, or they are decoded again "
                         f"and again. Raise max_open_bytes, {remedy}",
